@@ -37,9 +37,9 @@ bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Str
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/streaming.py
-	$(BIN)/python benchmarks/steptime.py --warm 200 --steps 400
+	$(BIN)/python benchmarks/microbatchtime.py --warm 200 --micro-batches 400
 	$(BIN)/python benchmarks/idle.py --warm 200 --seconds $(if $(FULL),300,120)
-	$(BIN)/python benchmarks/manykeys.py --seed --keys 100000,$(if $(FULL),10000000,1000000) --steps $(if $(FULL),60,30)
+	$(BIN)/python benchmarks/manykeys.py --seed --keys 100000,$(if $(FULL),10000000,1000000) --micro-batches $(if $(FULL),60,30)
 	$(MAKE) --no-print-directory fresh SEED=$(SEED)
 
 build: $(VENV)/.dev java ## The source archive and the wheel in dist/, checked, and the wheel tried in a new environment.
@@ -48,7 +48,7 @@ build: $(VENV)/.dev java ## The source archive and the wheel in dist/, checked, 
 lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_house.py
 	$(BIN)/python tools/check_docs.py

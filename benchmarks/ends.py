@@ -119,11 +119,11 @@ def main() -> None:
             started = time.monotonic()
             if what == "suspend":
                 result.suspend("stopped")
-                stopped = result.status().step
+                stopped = result.status().micro_batch
             elif what == "resume":
                 result = begun()
-                # Behind its opening there is a step.
-                while (status := result.status()) is None or status.step < stopped + 2:
+                # Behind its opening there is a micro-batch.
+                while (status := result.status()) is None or status.micro_batch < stopped + 2:
                     result.wait_until_finish(50)
             else:
                 result.drain()

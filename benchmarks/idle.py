@@ -1,10 +1,11 @@
-"""What a job in steps costs while nothing comes: a source that is polled every ten seconds, and has nothing to say.
+"""What a streaming job costs while nothing comes: a source that is polled every ten seconds, and has nothing to say.
 
     python benchmarks/idle.py [--seconds 300] [--poll 10] [--warm 200] [--master local[2,4]]
 
-It prints steps, and seconds of processor time a second of driver, JVM and workers: a hundredth is one per cent of a
-core. The first polls come at once, so that Java has compiled what a step needs; in a job that is idle from its start
-that takes an hour, in which a step costs two to three times as much. A table says what of this is as it should be.
+It prints micro-batches, and seconds of processor time a second of driver, JVM and workers: a hundredth is one per cent
+of a core. The first polls come at once, so that Java has compiled what a micro-batch needs; in a job that is idle from
+its start that takes an hour, in which a micro-batch costs two to three times as much. A table says what of this is as
+it should be.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bench.figures import Figure
 from bench.processes import cpu_by_kind
 from bench.report import as_text
-from steptime import EachStep, Seen
+from microbatchtime import EachMicroBatch, Seen
 
 
-class Polled(EachStep):
+class Polled(EachMicroBatch):
     """Looks now and then, and finds nothing; a byte in a file for each look."""
 
     def __init__(self, seconds: float, warm: int, polls: str) -> None:
@@ -57,12 +58,12 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=200)
     parser.add_argument("--master", default="local[2,4]")
     options = parser.parse_args()
-    steps: list[float] = []
+    micro_batches: list[float] = []
     note = Tally.ran
 
-    def noted(this: Any, step: int, reports: Sequence[Any]) -> None:
-        steps.append(time.monotonic())
-        note(this, step, reports)
+    def noted(this: Any, micro_batch: int, reports: Sequence[Any]) -> None:
+        micro_batches.append(time.monotonic())
+        note(this, micro_batch, reports)
 
     Tally.ran = noted  # type: ignore[method-assign]
     flags = ["--streaming", f"--spark_master={options.master}", "--shards=2"]
@@ -70,22 +71,22 @@ def main() -> None:
     polls = Path(tempfile.mkdtemp(), "polls")
     _ = p | beam.Create([1 << 30]) | beam.ParDo(Polled(options.poll, options.warm, str(polls))) | beam.ParDo(Seen())
     p.run()
-    while len(steps) <= options.warm:
+    while len(micro_batches) <= options.warm:
         time.sleep(0.1)
     time.sleep(options.poll)
     before, begun = cpu_by_kind(), time.monotonic()
-    polled, count = polls.stat().st_size, len(steps)
+    polled, count = polls.stat().st_size, len(micro_batches)
     threading.Event().wait(options.seconds)
     after, took = cpu_by_kind(), time.monotonic() - begun
-    # A poll is noted before its step.
-    count = len(steps) - count
+    # A poll is noted before its micro-batch.
+    count = len(micro_batches) - count
     polled = polls.stat().st_size - polled
     spent = {kind: (seconds - before.get(kind, 0.0)) / took for kind, seconds in after.items()}
     told = ", ".join(f"{kind} {share:.4f}" for kind, share in spent.items())
-    sys.stdout.write(f"{count} steps and {polled} polls in {took:.0f} s, a poll each {options.poll:g} s\n")
+    sys.stdout.write(f"{count} micro-batches and {polled} polls in {took:.0f} s, a poll each {options.poll:g} s\n")
     sys.stdout.write(f"processor time a second: {told}; in all {sum(spent.values()):.4f}\n")
     figures = [
-        Figure(f"idle: steps a poll, behind {options.warm} steps", count / max(polled, 1), "steps", 1),
+        Figure(f"idle: micro-batches a poll, behind {options.warm} micro-batches", count / max(polled, 1), "steps", 1),
         Figure("… of a core, driver, JVM and workers", 100 * sum(spent.values()), "%", 2),
     ]
     table = [["what", "measured", "should be", ""], *(figure.cells() for figure in figures)]

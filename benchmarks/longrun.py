@@ -1,11 +1,13 @@
-"""Whether a job in steps stays as it is: thousands of small steps; every so many, what its processes and folders have.
+"""Whether a streaming job stays as it is: thousands of small micro-batches; every so many, what its processes and
+folders have.
 
-    nice python benchmarks/longrun.py [--steps 5000] [--every 500] [--master local[2,4]]
+    nice python benchmarks/longrun.py [--micro-batches 5000] [--every 500] [--master local[2,4]]
 
-A source puts out three numbers a step, which go over two exchanges to a DoFn with state, timers and a side input that
-changes with every step in a window without end. It prints a table as benchmarks/records.md has it: seconds a step
-(median of the last ones), processor time a step of all processes, memory (driver, JVM, all workers), threads and open
-files, files and bytes in Spark's folder, the job's folder and this host's copies, and what the manifest names.
+A source puts out three numbers a micro-batch, which go over two exchanges to a DoFn with state, timers and a side input
+that changes with every micro-batch in a window without end. It prints a table as benchmarks/records.md has it: seconds
+a micro-batch (median of the last ones), processor time a micro-batch of all processes, memory (driver, JVM, all
+workers), threads and open files, files and bytes in Spark's folder, the job's folder and this host's copies, and what
+the manifest names.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from arcbeam.store.log.chain import read_newest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.processes import processes
-from steptime import EachStep
+from microbatchtime import EachMicroBatch
 
 _HEAD = (
     "steps", "s/step", "cpu/step", "driver MB", "JVM MB", "workers MB (n)", "threads d/j", "files d/j",
@@ -76,7 +78,7 @@ def folder(path: Path) -> str:
 
 
 class Table:
-    """A row every so many steps."""
+    """A row every so many micro-batches."""
 
     def __init__(self, every: int, spark: Path, state: Path) -> None:
         self._every, self._spark, self._state = every, spark, state
@@ -87,26 +89,26 @@ class Table:
         """Looks over the job's shoulder."""
         note = Tally.ran
 
-        def noted(this: Any, step: int, reports: Sequence[Any]) -> None:
-            note(this, step, reports)
+        def noted(this: Any, micro_batch: int, reports: Sequence[Any]) -> None:
+            note(this, micro_batch, reports)
             self._times.append(time.perf_counter())
-            if step % self._every == 0:
-                self._row(step)
+            if micro_batch % self._every == 0:
+                self._row(micro_batch)
                 self._times = [time.perf_counter()]
 
         Tally.ran = noted  # type: ignore[method-assign]
         sys.stdout.write(f"| {' | '.join(_HEAD)} |\n|{'---|' * len(_HEAD)}\n")
 
-    def _row(self, step: int) -> None:
+    def _row(self, micro_batch: int) -> None:
         found = list(processes())
         cpu = sum(process.cpu for process in found)
         driver, jvm = (next(process for process in found if process.kind == kind) for kind in ("driver", "jvm"))
         workers = [process for process in found if process.kind == "worker"]
         took = [after - before for before, after in itertools.pairwise(self._times)]
         head: Any = read_newest(open_blobs(str(self._state)))
-        size = (self._state / "manifests" / f"{head.step:012}").stat().st_size
+        size = (self._state / "manifests" / f"{head.micro_batch:012}").stat().st_size
         row = [
-            step,
+            micro_batch,
             f"{statistics.median(took):.2f}",
             f"{(cpu - self._cpu) / len(took):.2f}",
             driver.memory >> 20,
@@ -126,9 +128,9 @@ class Table:
 
 
 def main() -> None:
-    """Runs the steps."""
+    """Runs the micro-batches."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--micro-batches", type=int, default=5000)
     parser.add_argument("--every", type=int, default=500)
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--conf", action="append", default=[])
@@ -143,7 +145,7 @@ def main() -> None:
         flags = ["--streaming", f"--spark_master={options.master}", "--shards=2", f"--checkpoint_dir={state}"]
         flags += [f"--spark_conf={conf}" for conf in options.conf]
         p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
-        numbers = p | beam.Create([options.steps]) | beam.ParDo(EachStep())
+        numbers = p | beam.Create([options.micro_batches]) | beam.ParDo(EachMicroBatch())
         always = beam.WindowInto(
             window.GlobalWindows(),
             trigger=trigger.Repeatedly(trigger.AfterCount(1)),

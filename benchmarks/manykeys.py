@@ -1,13 +1,14 @@
-"""Whether a step costs what it touches, however much state there is; and how soon a job has its state back.
+"""Whether a micro-batch costs what it touches, however much state there is; and how soon a job has its state back.
 
-    python benchmarks/manykeys.py [--keys 100000,10000000] [--touched 10000] [--steps 60] [--value 64] [--seed]
+    python benchmarks/manykeys.py [--keys 100000,10000000] [--touched 10000] [--micro-batches 60] [--value 64] [--seed]
                                   [--limit 1200]
 
-For each number of keys: a job gives all of them state, as fast as it can, and then touches some in each step. It prints
-keys a second; of the steps the median, the slowest tenth and the slowest, and processor time a step of driver, JVM and
-workers, which is what to compare on a machine with other work; and the bytes of the state that counts. Then the job is
-suspended and goes on, twice, in the same session: with the copies of its state on this host, and without; what is told
-is its first step with them, so that neither Spark's start nor Python's is in it, and one that follows.
+For each number of keys: a job gives all of them state, as fast as it can, and then touches some in each micro-batch. It
+prints keys a second; of the micro-batches the median, the slowest tenth and the slowest, and processor time a
+micro-batch of driver, JVM and workers, which is what to compare on a machine with other work; and the bytes of the
+state that counts. Then the job is suspended and goes on, twice, in the same session: with the copies of its state on
+this host, and without; what is told is its first micro-batch with them, so that neither Spark's start nor Python's is
+in it, and one that follows.
 
 With `--seed` the keys do not come through the job, which takes minutes for some million: it gives a thousand of them
 state and is suspended; files with a row for each key, of the form of those rows, are committed beside it, and it goes
@@ -16,8 +17,8 @@ on.
 A table says what of this is as it should be: with 10 M keys and their gigabyte, what is asked; with fewer, the same of
 what there is. Copies of state are in a folder of this run's own: those of other jobs on this host stay.
 
-Each step is a line on standard error. What does not come to the next of these parts within `--limit` seconds is given
-up, and it is told how far it came.
+Each micro-batch is a line on standard error. What does not come to the next of these parts within `--limit` seconds is
+given up, and it is told how far it came.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from arcbeam.spark.streaming.finalizing import copies_folder
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log.chain import known, read_newest
-from arcbeam.store.log.commitlog import Committed, StepLog
+from arcbeam.store.log.commitlog import CommitLog, Committed
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.shards.compaction import publish, scan
 from arcbeam.store.shards.shardfile import in_blocks
@@ -62,17 +63,17 @@ from bench.figures import Figure
 from bench.peers import open_session
 from bench.processes import cpu_by_kind, processes
 from bench.report import as_text
-from steptime import EachStep, Whole
+from microbatchtime import EachMicroBatch, Whole
 
 _CLAIM = 200_000
 _SEED = 1_000
 _PRIME = 2_654_435_761
-_LAST = "without copies, a later step"
+_LAST = "without copies, a later micro-batch"
 """The figure that comes last."""
 
 
-class Keys(EachStep):
-    """All keys, some thousands a claim; then some of them in each step."""
+class Keys(EachMicroBatch):
+    """All keys, some thousands a claim; then some of them in each micro-batch."""
 
     def __init__(self, keys: int, come: int, touched: int, full: Path) -> None:
         self._keys, self._come, self._touched, self._full = keys, come, touched, full
@@ -125,7 +126,7 @@ class Late(Exception):
 
 
 class Watched:
-    """When each step began and ended."""
+    """When each micro-batch began and ended."""
 
     def __init__(self) -> None:
         self.begun: list[float] = []
@@ -144,13 +145,13 @@ class Watched:
     def clear(self) -> None:
         self.begun, self.ended, self.cpu = [], [], []
 
-    def steps(self, count: int) -> dict[str, float]:
+    def micro_batches(self, count: int) -> dict[str, float]:
         """What the last of them took."""
         took = sorted(after - before for before, after in itertools.pairwise(self.begun[-count:]))
         found = {"step": statistics.median(took), "slowest tenth": took[int(len(took) * 0.9)], "slowest": took[-1]}
         spent = self.cpu[-count:]
         return found | {
-            f"cpu a step of {kind}": (spent[-1][kind] - seconds) / (len(spent) - 1)
+            f"cpu a micro-batch of {kind}": (spent[-1][kind] - seconds) / (len(spent) - 1)
             for kind, seconds in spent[0].items()
         }
 
@@ -159,7 +160,7 @@ def seed(blobs: DurableBlobs, scratch: Path, keys: int) -> None:
     """Commits a state in which all keys have what a few have; the job does not run."""
     newest = read_newest(blobs)
     assert newest is not None
-    log = StepLog.open(blobs, known(newest).shape, known(newest).time)
+    log = CommitLog.open(blobs, known(newest).shape, known(newest).time)
     head, encode = log.head, FastPrimitivesCoder().get_impl().encode
     rows = {row: value for shard in head.shards for row, value in scan(blobs, shard.files)}
     known_key = part(encode(1))
@@ -178,8 +179,10 @@ def seed(blobs: DurableBlobs, scratch: Path, keys: int) -> None:
             continue
         others = [(row, value) for row, value in scan(blobs, shard.files) if row[0] != Kind.KEYED]
         entries = heapq.merge(others, ((row, value) for row in sorted(mine[shard.shard])))
-        written = Written(shard.level, shard.shard, head.step + 1, log.epoch, "seed", "snapshot")
-        file = publish(blobs, scratch, written, in_blocks(entries), first_step=0, last_step=head.step + 1)
+        written = Written(shard.level, shard.shard, head.micro_batch + 1, log.epoch, "seed", "snapshot")
+        file = publish(
+            blobs, scratch, written, in_blocks(entries), first_micro_batch=0, last_micro_batch=head.micro_batch + 1
+        )
         shards.append(replace(shard, files=(file,)))
     outcome = log.propose(log.draft(head.time, shards=tuple(shards)))
     assert isinstance(outcome, Committed), outcome
@@ -198,7 +201,7 @@ class Job:
         Raises:
             Late: what comes next took too long.
         """
-        watched, steps, full = self._watched, self._options.steps, self._folder / "full"
+        watched, micro_batches, full = self._watched, self._options.micro_batches, self._folder / "full"
         began = time.perf_counter()
         result = self._run(full)
         self._wait(result, full.exists)
@@ -210,14 +213,14 @@ class Job:
             shutil.rmtree(copies_folder(), ignore_errors=True)
             result = self._run(full)
             self._wait(result, lambda: bool(watched.ended))
-            yield "first step of what was seeded", watched.ended[0] - watched.begun[0]
-        # The step that came to the end of the keys, and one more that has some of them to put away.
-        until = len(watched.ended) + 2 + steps
+            yield "first micro-batch of what was seeded", watched.ended[0] - watched.begun[0]
+        # The micro-batch that came to the end of the keys, and one more that has some of them to put away.
+        until = len(watched.ended) + 2 + micro_batches
         looks = self._folder / "looks"
         looks.unlink(missing_ok=True)
         self._wait(result, lambda: len(watched.ended) >= until)
         result.suspend()
-        yield from watched.steps(steps).items()
+        yield from watched.micro_batches(micro_batches).items()
         yield "µs to read a key", statistics.median(map(float, looks.read_text().split())) / 1000
         yield "workers MB", sum(each.memory for each in processes() if each.kind == "worker") / 1e6
         files = [file for shard in known(self._newest()).shards for file in shard.files]
@@ -228,7 +231,7 @@ class Job:
             result = self._run(full)
             self._wait(result, lambda: len(watched.ended) >= 5)
             yield name, watched.ended[0] - watched.begun[0]
-            yield f"{name}, a later step", watched.ended[4] - watched.begun[4]
+            yield f"{name}, a later micro-batch", watched.ended[4] - watched.begun[4]
             result.suspend()
 
     def _run(self, full: Path) -> Any:
@@ -251,7 +254,7 @@ class Job:
                 raise RuntimeError(f"the job has ended: {result.state}")
             if time.perf_counter() > latest:
                 result.cancel()
-                raise Late(f"given up after {self._options.limit} s and {len(self._watched.ended)} steps")
+                raise Late(f"given up after {self._options.limit} s and {len(self._watched.ended)} micro-batches")
             time.sleep(0.05)
 
     def _newest(self) -> Any:
@@ -269,19 +272,21 @@ def judged(found: dict[int, dict[str, float]]) -> list[Figure]:
     of = f"{whole[-1]:,} keys"
     figures = []
     if len(whole) > 1:
-        cpu = [sum(each for what, each in its.items() if what.startswith("cpu a step of")) for its in (few, many)]
+        cpu = [
+            sum(each for what, each in its.items() if what.startswith("cpu a micro-batch of")) for its in (few, many)
+        ]
         beside = f"{of} to {whole[0]:,}"
         figures = [
-            Figure(f"a step's time, {beside}: medians", many["step"] / few["step"], "times", 1.2),
+            Figure(f"a micro-batch's time, {beside}: medians", many["step"] / few["step"], "times", 1.2),
             Figure("… its processor time", cpu[1] / cpu[0], "times"),
         ]
-    again, without = (many[name] - many[f"{name}, a later step"] for name in ("with copies", "without copies"))
+    again, without = (many[name] - many[f"{name}, a later micro-batch"] for name in ("with copies", "without copies"))
     gigabytes = max(many["state MB"] / 1000, 1e-3)
     return [
         *figures,
         Figure(f"{of}: to read a key's state, median", many["µs to read a key"], "µs"),
-        Figure("… the first step on a host with copies, beside a later one", again, "s", 1),
-        Figure("… the first step without, beside a later one, for a gigabyte", without / gigabytes, "s", 10),
+        Figure("… the first micro-batch on a host with copies, beside a later one", again, "s", 1),
+        Figure("… the first micro-batch without, beside a later one, for a gigabyte", without / gigabytes, "s", 10),
     ]
 
 
@@ -290,7 +295,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--keys", default="100000,10000000")
     parser.add_argument("--touched", type=int, default=10_000)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--micro-batches", type=int, default=60)
     parser.add_argument("--value", type=int, default=64, help="bytes of each key's state")
     parser.add_argument("--seed", action="store_true", help="write the keys' state instead of having it made")
     parser.add_argument("--limit", type=float, default=1200, help="seconds for the keys, and for what follows")

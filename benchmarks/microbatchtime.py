@@ -1,14 +1,15 @@
-"""What a step costs that has next to nothing to do: median and slowest, and where the time goes.
+"""What a micro-batch costs that has next to nothing to do: median and slowest, and where the time goes.
 
-    python benchmarks/steptime.py [--steps 200] [--warm 50] [--master local[2,4]] [--json] [--toggle KEY=A,B]
+    python benchmarks/steptime.py [--micro-batches 200] [--warm 50] [--master local[2,4]] [--json] [--toggle KEY=A,B]
 
-A source puts out three numbers in each step, which go over two exchanges to a DoFn with state; two shards. Of the
-`steps` behind the first `warm` it prints seconds of the wall clock a step (median, 99th percentile), and means of its
+A source puts out three numbers in each micro-batch, which go over two exchanges to a DoFn with state; two shards. Of
+the `micro_batches` behind the first `warm` it prints seconds of the wall clock a micro-batch (median, 99th percentile),
+and means of its
 parts: building the data frame, Spark's job, what the tasks of each level take in Python, and the rest (proposal,
 manifest, publishing); of it all, what driver and workers spend on telling of themselves (status and metrics: see
-`bench.telling`), by processor time. With `cpu`, seconds of processor time a step of driver, JVM and workers: on a
-machine with other work, compare those. With `--toggle`, ten steps run with one value of one or more of the session's
-settings, ten with the other, and so on: what compares best. A table says what of this is as it should be.
+`bench.telling`), by processor time. With `cpu`, seconds of processor time a micro-batch of driver, JVM and workers: on
+a machine with other work, compare those. With `--toggle`, ten micro-batches run with one value of one or more of the
+session's settings, ten with the other, and so on: what compares best. A table says what of this is as it should be.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class _Watched:
             watch_worker(self.told)
 
 
-class EachStep(_Watched, beam.DoFn, beam.RestrictionProvider):
-    """Puts out some numbers, and defers the rest: to the next step."""
+class EachMicroBatch(_Watched, beam.DoFn, beam.RestrictionProvider):
+    """Puts out some numbers, and defers the rest: to the next micro-batch."""
 
     def initial_restriction(self, element: int) -> OffsetRange:
         return OffsetRange(0, element)
@@ -96,7 +97,7 @@ class Seen(_Watched, beam.DoFn):
 
 
 class Times:
-    """When what happened, by step; `told` is the folder for what workers say that they spend on telling."""
+    """When what happened, by micro-batch; `told` is the folder for what workers say that they spend on telling."""
 
     def __init__(self, told: str) -> None:
         self.begun: list[float] = []
@@ -104,7 +105,7 @@ class Times:
         self.ended: list[float] = []
         self.levels: list[dict[str, float]] = []
         self.cpu: list[dict[str, float]] = []
-        # What was spent on telling of it all before the steps that count, and with them.
+        # What was spent on telling of it all before the micro-batches that count, and with them.
         self.telling: list[float] = []
         self._told, self._driver = told, Spent()
 
@@ -115,7 +116,7 @@ class Times:
 
     def watch(self, warm: int, toggled: dict[str, tuple[str, str]]) -> None:
         """Looks over the cluster's shoulder."""
-        frame, run, reported = dataframes.StepFrames.of, cluster.SparkCluster._run, Tally.ran
+        frame, run, reported = dataframes.MicroBatchFrames.of, cluster.SparkCluster._run, Tally.ran
 
         def timed_frame(this: Any, *args: Any) -> Any:
             start = time.perf_counter()
@@ -133,21 +134,21 @@ class Times:
             run(this, *args)
             self.ended.append(time.perf_counter())
 
-        def noted(this: Any, step: int, reports: Sequence[Any]) -> None:
+        def noted(this: Any, micro_batch: int, reports: Sequence[Any]) -> None:
             seconds: dict[str, float] = {}
             for report in reports:
                 seconds[report.stage] = max(seconds.get(report.stage, 0.0), report.seconds)
             self.levels.append(seconds)
-            reported(this, step, reports)
+            reported(this, micro_batch, reports)
 
-        dataframes.StepFrames.of = timed_frame  # type: ignore[method-assign]
+        dataframes.MicroBatchFrames.of = timed_frame  # type: ignore[method-assign]
         cluster.SparkCluster._run = timed_run  # type: ignore[method-assign]
         Tally.ran = noted  # type: ignore[method-assign]
         self._driver = watch_driver()
 
 
 def figures(times: Times, warm: int) -> dict[str, Any]:
-    """What came out, without the first steps."""
+    """What came out, without the first micro-batches."""
     begun, built, ended = times.begun[warm:], times.built[warm:], times.ended[warm:]
     whole = sorted(after - before for before, after in itertools.pairwise(begun))
     jobs = [end - start - build for start, end, build in zip(begun, ended, built, strict=False)]
@@ -168,18 +169,18 @@ def figures(times: Times, warm: int) -> dict[str, Any]:
 
 
 def judged(found: dict[str, Any], warm: int) -> list[Figure]:
-    """What is asked of a step."""
-    what = f"a step with little data, two exchanges, behind {warm}"
+    """What is asked of a micro-batch."""
+    what = f"a micro-batch with little data, two exchanges, behind {warm}"
     telling = 100 * found["telling"] / sum(found["cpu"].values())
     return [
-        Figure(f"{what}: median of {found['steps']}", found["median"], "s", 0.3),
+        Figure(f"{what}: median of {found['micro_batches']}", found["median"], "s", 0.3),
         Figure("… the 99th of 100", found["p99"], "s", 1.0),
         Figure("… status and metrics, of its processor time", telling, "%", 2),
     ]
 
 
 def compared(times: Times, warm: int) -> str:
-    """The figures of both settings, without the first steps."""
+    """The figures of both settings, without the first micro-batches."""
     lines = []
     for which in range(2):
         blocks = [n for n in range(warm // _BLOCK, len(times.cpu) - 2) if n % 2 == which]
@@ -191,22 +192,22 @@ def compared(times: Times, warm: int) -> str:
             for kind in times.cpu[0]
         }
         told = ", ".join(f"{kind} {seconds:.3f}" for kind, seconds in cpu.items())
-        lines.append(f"{'AB'[which]}: median {statistics.median(whole):.3f} s; cpu a step: {told}\n")
+        lines.append(f"{'AB'[which]}: median {statistics.median(whole):.3f} s; cpu a micro-batch: {told}\n")
     return "".join(lines)
 
 
 def main() -> None:
-    """Runs the steps, and prints what they took."""
+    """Runs the micro-batches, and prints what they took."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--micro-batches", type=int, default=200)
     parser.add_argument("--warm", type=int, default=50)
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--conf", action="append", default=[])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--toggle", action="append", default=[], metavar="KEY=A,B")
     options = parser.parse_args()
-    if options.steps <= options.warm + 2:
-        parser.error(f"--steps are all of them: more than the {options.warm} of --warm, and two")
+    if options.micro_batches <= options.warm + 2:
+        parser.error(f"--micro-batches are all of them: more than the {options.warm} of --warm, and two")
     toggled = {key: tuple(values.split(",")) for key, _, values in (each.partition("=") for each in options.toggle)}
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as told:
         times = Times(told)
@@ -214,9 +215,9 @@ def main() -> None:
         flags = ["--streaming", f"--spark_master={options.master}", "--shards=2", f"--checkpoint_dir={folder}/state"]
         flags += [f"--spark_conf={conf}" for conf in options.conf]
         p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
-        each, seen = EachStep(), Seen()
+        each, seen = EachMicroBatch(), Seen()
         each.told = seen.told = told
-        _ = p | beam.Create([options.steps]) | beam.ParDo(each) | beam.ParDo(seen)
+        _ = p | beam.Create([options.micro_batches]) | beam.ParDo(each) | beam.ParDo(seen)
         result = p.run()
         result.wait_until_finish()
         times.tell()
@@ -227,13 +228,15 @@ def main() -> None:
     if options.json:
         sys.stdout.write(json.dumps(found) + "\n")
         return
-    sys.stdout.write(f"{found['steps']} steps: median {found['median']:.3f} s, p99 {found['p99']:.3f} s\n")
+    sys.stdout.write(
+        f"{found['micro_batches']} micro-batches: median {found['median']:.3f} s, p99 {found['p99']:.3f} s\n"
+    )
     sys.stdout.write(f"  build {found['build']:.3f}, job {found['job']:.3f}, between {found['between']:.3f}\n")
     sys.stdout.write(f"  to tell of it, processor time of driver and workers: {found['telling']:.4f}\n")
     for name, seconds in found["stages"].items():
         sys.stdout.write(f"  tasks of '{name}': {seconds:.3f}\n")
     cpu = ", ".join(f"{kind} {seconds:.3f}" for kind, seconds in found["cpu"].items())
-    sys.stdout.write(f"  cpu a step: {cpu}\n")
+    sys.stdout.write(f"  cpu a micro-batch: {cpu}\n")
     table = [["what", "measured", "should be", ""], *(figure.cells() for figure in judged(found, options.warm))]
     sys.stdout.write(f"{as_text(table)}\n")
     sys.stdout.flush()

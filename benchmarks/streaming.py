@@ -1,12 +1,12 @@
-"""What pipelines in steps do in a second: the third part of `make bench`.
+"""What streaming pipelines do in a second: the third part of `make bench`.
 
     python benchmarks/streaming.py
     python benchmarks/streaming.py --work count,state --quick
 
 Each work by arcbeam (`--streaming`, `local[2]`) and by hand-written Structured Streaming, in turns, from the start of
-the job to its last pane, each behind a small run of the same; results are checked. Then what waits for the clock: steps
-and latency. Prints tables; with --record, or when all was measured at full size, they are put between their markers in
-benchmarks/records.md.
+the job to its last pane, each behind a small run of the same; results are checked. Then what waits for the clock:
+micro-batches and latency. Prints tables; with --record, or when all was measured at full size, they are put between
+their markers in benchmarks/records.md.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
         day = datetime.datetime.now().astimezone().date().isoformat()
         told = (
             f"{day}; `local[{CORES}]`; median of {options.runs} ({few}), in M elements/s (of all streams) from a job's "
-            f"start to its last pane, behind a small run of the same; steps and latency: {options.seconds:g} s."
+            f"start to its last pane, behind a small run of the same; micro-batches and latency: {options.seconds:g} s."
         )
         sizes = [["work", "what", "elements", f"elements, {TITLES['structured']}"]]
         sizes += [
@@ -168,7 +168,7 @@ def _live(works: list[str], seconds: float, *, quick: bool) -> tuple[list[Figure
     from bench.streaming import live
 
     kinds: dict[str, Callable[[], list[Figure]]] = {
-        "steps": lambda: live.steps(seconds, 10) if quick else live.steps(seconds),
+        "steps": lambda: live.micro_batches(seconds, 10) if quick else live.micro_batches(seconds),
         "latency": lambda: live.latency(seconds, seconds / 3) if quick else live.latency(seconds),
     }
     figures: list[Figure] = []
@@ -234,7 +234,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--runs-of-structured", type=int, help="of the slowest peer, which takes minutes (default: as --runs)"
     )
     parser.add_argument("--elements", type=int, help="at most so many elements (default: each work's own, up to 4 M)")
-    parser.add_argument("--seconds", type=float, default=LIVE_SECONDS, help="how long steps and latency are watched")
+    parser.add_argument(
+        "--seconds", type=float, default=LIVE_SECONDS, help="how long micro-batches and latency are watched"
+    )
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="wall clock, or what all processes spent")
     parser.add_argument("--quick", action="store_true", help="one small run of each: does everything work?")
     parser.add_argument("--record", action=argparse.BooleanOptionalAction, help="write benchmarks/records.md")

@@ -30,7 +30,7 @@ from arcbeam.io import Publish, Publisher, attempt
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS words (file TEXT, line INTEGER, text TEXT)",
-    "CREATE TABLE IF NOT EXISTS staged (job TEXT, step INTEGER, lot TEXT, file TEXT, line INTEGER, text TEXT)",
+    "CREATE TABLE IF NOT EXISTS staged (job TEXT, micro_batch INTEGER, lot TEXT, file TEXT, line INTEGER, text TEXT)",
 )
 Row = tuple[str, int, str]
 
@@ -99,7 +99,7 @@ class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         lot = f"{by.job}.{by.token}.{self._lots}"
         with self._database.transaction() as execute:
             for row in self._rows:
-                execute("INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?)", by.job, by.step, lot, *row)
+                execute("INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?)", by.job, by.micro_batch, lot, *row)
         yield GlobalWindows.windowed_value(lot)
 
     def teardown(self) -> None:
@@ -125,10 +125,10 @@ class Confirm(Publisher):
                 for row in execute("DELETE FROM staged WHERE lot = ? RETURNING file, line, text", lot):
                     execute("INSERT INTO words VALUES (?, ?, ?)", *row)
 
-    def sweep(self, job: str, step: int) -> None:
+    def sweep(self, job: str, micro_batch: int) -> None:
         """See `Publisher`."""
         with self._database.transaction() as execute:
-            execute("DELETE FROM staged WHERE job = ? AND step <= ?", job, step)
+            execute("DELETE FROM staged WHERE job = ? AND micro_batch <= ?", job, micro_batch)
 
     def teardown(self) -> None:
         """The connection is not used again."""

@@ -4,9 +4,9 @@
 
 The API gives the records behind a position, as many as there are by now. Here it is a function, `measurements`: three
 stations measure something every tenth of a second. The restriction is the positions that were not read yet. When there
-is nothing new, the rest is deferred: no worker waits, and no step runs. The watermark is the time of the last record:
-the mean of each second comes out in the next. It ends after `--seconds`, or, where the runner drains it, at once. With
-`--checkpoint_dir` it goes on, when it is started again, behind the last record that was read.
+is nothing new, the rest is deferred: no worker waits, and no micro-batch runs. The watermark is the time of the last
+record: the mean of each second comes out in the next. It ends after `--seconds`, or, where the runner drains it, at
+once. With `--checkpoint_dir` it goes on, when it is started again, behind the last record that was read.
 """
 
 from __future__ import annotations

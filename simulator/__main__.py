@@ -46,7 +46,7 @@ def _one(seed: int, *, whole: bool) -> int:
         _tell(found, whole=whole)
         return 1
     _say("\n".join(found.story if whole else found.story[-_STORY:]))
-    _say(f"seed {seed}: nothing is wrong; {found.watcher.commits} steps; {_counted(found.happened)}")
+    _say(f"seed {seed}: nothing is wrong; {found.watcher.commits} micro-batches; {_counted(found.happened)}")
     return 0
 
 

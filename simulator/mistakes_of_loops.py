@@ -15,7 +15,7 @@ from arcbeam.engine.coordinator import scheduling
 from arcbeam.engine.coordinator.state import JobState
 from arcbeam.engine.task.plainstage import SplittableLogic
 from arcbeam.engine.task.stagecontext import StageLogic
-from arcbeam.engine.task.stagerun import StageStep
+from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.engine.task.statefulstage import StatefulLogic
 from arcbeam.model.timestamps import Timestamp
 from simulator.mistakes_of_the_store import Mutation
@@ -50,13 +50,13 @@ def _due_soon(logic: type[StageLogic]) -> AbstractContextManager[object]:
 
 def _left_over_when_parked() -> AbstractContextManager[object]:
     """A stage takes what waits for a side input for what its budget has left."""
-    report = StageStep._report
+    report = StageRun._report
 
-    def with_what_waits(self: StageStep, leftover: bool, *of: Any, **more: Any) -> Any:
+    def with_what_waits(self: StageRun, leftover: bool, *of: Any, **more: Any) -> Any:
         made = report(self, leftover, *of, **more)
         return replace(made, leftover=made.leftover or bool(made.awaited))
 
-    return patch.object(StageStep, "_report", with_what_waits)
+    return patch.object(StageRun, "_report", with_what_waits)
 
 
 OF_LOOPS: Mapping[str, Mutation] = {

@@ -1,4 +1,4 @@
-"""Mistakes that somebody might make in how a driver tries steps again; see `mutations`.
+"""Mistakes that somebody might make in how a driver tries micro-batches again; see `mutations`.
 
 Owns the patches. Must not know how a mistake is found.
 """
@@ -14,19 +14,19 @@ from simulator.mistakes_of_the_store import Mutation
 
 
 def _any_run() -> AbstractContextManager[object]:
-    def of_the_step(self: JobMachine, step: int, attempt: int) -> bool:
-        return self._state.running is not None and self._state.running.step == step
+    def of_the_micro_batch(self: JobMachine, micro_batch: int, attempt: int) -> bool:
+        return self._state.running is not None and self._state.running.micro_batch == micro_batch
 
-    return patch.object(JobMachine, "_is_running", of_the_step)
+    return patch.object(JobMachine, "_is_running", of_the_micro_batch)
 
 
 def _deaths_as_failures() -> AbstractContextManager[object]:
-    failed = JobMachine._step_failed
+    failed = JobMachine._micro_batch_failed
 
     def as_any_other(self: JobMachine, why: str, again: bool, gone: bool = False, died: bool = False) -> None:
         failed(self, why, again, gone)
 
-    return patch.object(JobMachine, "_step_failed", as_any_other)
+    return patch.object(JobMachine, "_micro_batch_failed", as_any_other)
 
 
 OF_THE_DRIVER: Mapping[str, Mutation] = {

@@ -32,7 +32,7 @@ def _manifest_created_twice() -> AbstractContextManager[object]:
         if not isinstance(outcome, Conflict):
             return outcome
         with suppress(StoreError):
-            blobs.put(manifest_name(manifest.step), data)
+            blobs.put(manifest_name(manifest.micro_batch), data)
         return Committed(manifest)
 
     return patch.object(commitlog, "_create", again)
@@ -55,7 +55,7 @@ def _fence_unchecked() -> Iterator[None]:
 
     def whosever(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Any = None) -> Outcome:
         try:
-            blobs.get(manifest_name(manifest.step))
+            blobs.get(manifest_name(manifest.micro_batch))
         except MissingFileError:
             return create(blobs, manifest, data, unclear)
         return Committed(manifest)
@@ -79,8 +79,8 @@ def _pins_of_the_origin() -> AbstractContextManager[object]:
 
     def as_they_were(blobs: DurableBlobs, newest: Any, asked: Any, *more: Any) -> Manifest:
         made = real(blobs, newest, asked, *more)
-        last = made.abandoned[-1].first if asked.savepoint and made.abandoned else made.step
-        return replace(made, pins=tuple(pin for pin in made.pins if pin.step < last))
+        last = made.abandoned[-1].first if asked.savepoint and made.abandoned else made.micro_batch
+        return replace(made, pins=tuple(pin for pin in made.pins if pin.micro_batch < last))
 
     return patch.object(commitlog, "opening", as_they_were)
 
@@ -109,7 +109,12 @@ def _old_copy_built_upon() -> Iterator[None]:
 
     def lacking(version: ShardVersion, at: cache.CopyOf | None) -> Any:
         files, anew = real(version, at)
-        if at and anew and version.contains(at.step) and all(f.first_step > at.step for f in version.files):
+        if (
+            at
+            and anew
+            and version.contains(at.micro_batch)
+            and all(f.first_micro_batch > at.micro_batch for f in version.files)
+        ):
             return version.files, False
         return files, anew
 

@@ -14,7 +14,7 @@ from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.engine.state.inmemorytimers import Imminent
 from arcbeam.engine.state.keyqueue import Agenda
 from arcbeam.engine.state.timers import Fired, Timers
-from arcbeam.engine.task.stagerun import StageStep
+from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
@@ -88,11 +88,11 @@ def _joined_lost() -> AbstractContextManager[object]:
 
 
 def _first_producer_only() -> AbstractContextManager[object]:
-    def of_the_first(self: StageStep, window: Window) -> Any:
+    def of_the_first(self: StageRun, window: Window) -> Any:
         needed = self._sides.needed(self._place.placed.name, window)[:1]
         return next((lot for lot in needed if not self._ready(lot)), None)
 
-    return patch.object(StageStep, "_lacks", of_the_first)
+    return patch.object(StageRun, "_lacks", of_the_first)
 
 
 def _all_firings() -> AbstractContextManager[object]:

@@ -28,7 +28,7 @@ from arcbeam.engine.task import shard, stagerun
 from arcbeam.engine.task.bundles import BundleResult
 from arcbeam.engine.task.plainstage import SplittableLogic
 from arcbeam.engine.task.stagecontext import StageContext
-from arcbeam.engine.task.stagerun import StageStep
+from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.engine.watermarks import idleness
 from arcbeam.engine.watermarks import stages as watermarks
 from arcbeam.engine.watermarks.clocks import Clock, Local
@@ -145,11 +145,11 @@ def _state_committed_late() -> Iterator[None]:
     """User code writes its state when its bundles end, and its runner says nothing."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(Committing, "returns", lambda self: None))
-        stack.enter_context(patch.object(StageStep, "_finish", _finished_unseen))
+        stack.enter_context(patch.object(StageRun, "_finish", _finished_unseen))
         yield
 
 
-def _finished_unseen(self: StageStep) -> BundleResult:
+def _finished_unseen(self: StageRun) -> BundleResult:
     closed = self._place.runner.finish()
     self._place.record(closed.call)
     return closed
@@ -185,7 +185,7 @@ def _suspension_unheard() -> AbstractContextManager[object]:
     return patch.object(JobMachine, "_request", unheard)
 
 
-def _only_the_steps() -> AbstractContextManager[object]:
+def _only_the_micro_batches() -> AbstractContextManager[object]:
     return patch.object(watermarks, "later", lambda seen, more: dict(more))
 
 
@@ -228,7 +228,7 @@ def _end_of_one_counts() -> AbstractContextManager[object]:
     return patch.object(watermarks, "together", with_its_end)
 
 
-def _quantile_of_a_step() -> AbstractContextManager[object]:
+def _quantile_of_a_micro_batch() -> AbstractContextManager[object]:
     return patch.object(watermarks, "with_more", lambda recent, more: with_more(None, more))
 
 
@@ -350,14 +350,14 @@ MUTATIONS: Mapping[str, Mutation] = {
     "an index that is read once": _read_once,
     "a savepoint forgotten that was asked for during a commit": _savepoint_forgotten,
     "a suspension that is not heard": _suspension_unheard,
-    "what was seen is forgotten": _only_the_steps,
+    "what was seen is forgotten": _only_the_micro_batches,
     "what was not believed is forgotten": _doubts_forgotten,
     "what is ahead of the clock believed": _ahead_believed,
     "an input that stands waited for for ever": _silent_for_ever,
     "an input that stands not waited for": _silent_at_once,
     "one of several that stands waited for": _idle_one_counts,
     "the end of one of several taken for that of all": _end_of_one_counts,
-    "a quantile of what came last alone": _quantile_of_a_step,
+    "a quantile of what came last alone": _quantile_of_a_micro_batch,
     "told though observed": _told_though_observed,
     "late panes that wait for the expiry": _late_panes_at_the_expiry,
     "a run of a window written over another": _run_over_run,

@@ -39,7 +39,7 @@ class Failure:
         lines = [f"seed {scenario.seed}: {self.error}", f"  raised in {self.place}"]
         lines.append(f"  shards: {scenario.pipeline.shards}, tasks: {scenario.tasks}, hosts: {scenario.hosts}")
         lines.append(f"  exchanges more, driver by driver: {scenario.exchanges}")
-        lines.append(f"  budget: {scenario.looks} looks, a sweep keeps {scenario.keep} steps")
+        lines.append(f"  budget: {scenario.looks} looks, a sweep keeps {scenario.keep} micro-batches")
         for stage in scenario.pipeline.stages:
             reads = ", ".join(map(str, stage.inputs))
             lines.append(f"  {stage.name} (level {stage.level}){' reads ' + reads if reads else ''}: {stage.kind}")

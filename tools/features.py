@@ -28,7 +28,7 @@ TESTS = ROOT / "tests"
 
 _ID = re.compile(r"[A-Z]+-\d\d")
 _STREAMING = re.compile(
-    r"^tests/(spark/(steps|streaming)|harness/(step|streaming)|chaos)/|^tests/jobs/\w*steps"
+    r"^tests/(spark/(steps|streaming)|harness/(step|streaming)|chaos)/|^tests/jobs/\w*streams"
     r"|^tests/conformance/\w*streaming|Streaming"
 )
 _BATCH = re.compile(r"^tests/(spark/(batch|tasks|session)|harness|conformance|jobs|runner|cli)/|^tests/test_")

@@ -25,24 +25,24 @@ BLUE, RED, INK = "#3b6ea8", "#c2571a", "#333333"
 
 
 def watermark(folder: Path) -> None:
-    """Rows as they come, step by step, and the watermark that each step is judged by."""
+    """Rows as they come, micro-batch by micro-batch, and the watermark that each micro-batch is judged by."""
     import matplotlib.pyplot as plt
 
     chance = random.Random(4)
     observer = Observer("rows", Duration(10 * MINUTE))
     seen: dict[str, Timestamp] = {}
     figure, axes = plt.subplots(figsize=(9, 4.2))
-    for step in range(24):
+    for micro_batch in range(24):
         there = observed_time((observer,), SILENT, seen)
-        rows = [Timestamp((5 * step - int(chance.expovariate(1 / 6))) * MINUTE) for _ in range(6)]
-        places = [step + 0.1 + 0.13 * n for n in range(len(rows))]
+        rows = [Timestamp((5 * micro_batch - int(chance.expovariate(1 / 6))) * MINUTE) for _ in range(6)]
+        places = [micro_batch + 0.1 + 0.13 * n for n in range(len(rows))]
         for late, color, name in ((False, BLUE, "a row"), (True, RED, "a row behind the watermark")):
             points = [(place, row / MINUTE) for place, row in zip(places, rows, strict=True) if (row < there) == late]
             if points:
-                axes.scatter(*zip(*points, strict=True), color=color, s=10, label=name if step == 12 else None)
+                axes.scatter(*zip(*points, strict=True), color=color, s=10, label=name if micro_batch == 12 else None)
         if there > MIN_TIMESTAMP:
-            label = "watermark: the latest of the steps before, less 10" if step == 12 else None
-            axes.hlines(there / MINUTE, step, step + 1, color=INK, linewidth=1.4, label=label)
+            label = "watermark: the latest of the micro-batches before, less 10" if micro_batch == 12 else None
+            axes.hlines(there / MINUTE, micro_batch, micro_batch + 1, color=INK, linewidth=1.4, label=label)
         seen = later(seen, {"rows": max(rows)})
     axes.set_xlabel("step")
     axes.set_ylabel("event time, minutes")

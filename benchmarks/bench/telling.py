@@ -1,4 +1,4 @@
-"""What a job in steps spends on telling of itself: how it stands (status), and its metrics, in driver and workers.
+"""What a streaming job spends on telling of itself: how it stands (status), and its metrics, in driver and workers.
 
 Owns which functions those are, and how their processor time comes from workers to the driver: a small file of each.
 What the engine needs to go on (holds, watermarks) is not telling.

@@ -198,7 +198,7 @@ class Demo:
                         self.killed = time.monotonic() - started
                         driver = self._started(["resume", str(self._folder)], "resumed.log")
                         self.resumed = time.monotonic() - started
-                    elif self.killed and not drain and look.step and not look.backlog:
+                    elif self.killed and not drain and look.micro_batch and not look.backlog:
                         print(f"{_shown(look.watermark):>10}  arcbeam drain {self._folder}", flush=True)
                         drain = self._started(["drain", str(self._folder)], "drain.log")
             if not self.killed and driver.poll() is not None:
@@ -251,10 +251,10 @@ class Demo:
                 status.terminate()
 
     def _tell(self, look: Look) -> None:
-        if look.step != self._told:
-            self._told = look.step
+        if look.micro_batch != self._told:
+            self._told = look.micro_batch
             print(
-                f"{_shown(look.watermark):>10}  step {look.step:>3}, "
+                f"{_shown(look.watermark):>10}  micro-batch {look.micro_batch:>3}, "
                 f"{look.rate:>9,.0f} lines/s, {look.backlog / 1e6:>5.1f} MB to come, {look.late:>5,} too late",
                 flush=True,
             )

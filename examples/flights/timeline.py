@@ -53,7 +53,7 @@ class Look(NamedTuple):
 
     Attributes:
         at: when, seconds since the first look.
-        step: the newest.
+        micro-batch: the newest.
         seen: the watermark of the flights, as it is observed; seconds since 1970.
         watermark: the earliest of all: up to where everything is out.
         rate: lines a second that are read.
@@ -63,7 +63,7 @@ class Look(NamedTuple):
     """
 
     at: float
-    step: int
+    micro_batch: int
     seen: float
     watermark: float
     rate: float
@@ -78,7 +78,7 @@ class Look(NamedTuple):
         observed = [out["watermark"] / 1e6 for outputs in own for out in outputs]
         return Look(
             at,
-            record["step"],
+            record["micro_batch"],
             max((time for time in observed if time < END), default=0.0),
             record["watermark"] / 1e6,
             record["rate"] or 0.0,
@@ -117,7 +117,9 @@ def draw(
     import matplotlib.pyplot as plt
 
     shown = [look for look in looks if 0 < look.watermark < END]
-    after = next((look.at for look in looks if look.at > resumed and look.step > _step_at(looks, killed)), resumed)
+    after = next(
+        (look.at for look in looks if look.at > resumed and look.micro_batch > _micro_batch_at(looks, killed)), resumed
+    )
     with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "text.color": INK}):
         figure = plt.figure(figsize=(14, 7.5), dpi=120)
         grid = figure.add_gridspec(2, 2, width_ratios=(1.6, 1), height_ratios=(1.6, 1))
@@ -143,8 +145,12 @@ def draw(
 
 
 def _held_times(axes: Any, looks: Sequence[Look]) -> None:
-    """The earliest watermark that each kind of holder keeps, once a step; hollow, as several may be at one time."""
-    firsts = [look for before, look in pairwise([None, *looks]) if before is None or look.step != before.step]
+    """The earliest watermark that each kind of holder keeps, once a micro-batch; hollow, as several may be at one
+    time.
+    """
+    firsts = [
+        look for before, look in pairwise([None, *looks]) if before is None or look.micro_batch != before.micro_batch
+    ]
     for kind in _kinds(looks):
         color, mark = HOLDS.get(kind, OTHER)
         points = [
@@ -186,14 +192,14 @@ def _short(stage: str) -> str:
     return name if len(name) <= 24 else f"{name[:23]}…"
 
 
-def _step_at(looks: Sequence[Look], at: float) -> int:
-    return max((look.step for look in looks if look.at <= at), default=0)
+def _micro_batch_at(looks: Sequence[Look], at: float) -> int:
+    return max((look.micro_batch for look in looks if look.at <= at), default=0)
 
 
 def _lateness(axes: Any, lateness: Sequence[float], delay: float) -> None:
     """How many flights come how late, and what some delays would leave behind."""
     hours = [minutes / 60 for minutes in lateness]
-    axes.hist(hours, bins=[step / 4 for step in range(4 * 25)], color=FLIGHTS, alpha=0.6)
+    axes.hist(hours, bins=[quarter / 4 for quarter in range(4 * 25)], color=FLIGHTS, alpha=0.6)
     axes.set_yscale("log")
     top = axes.get_ylim()[1]
     for place, minutes in enumerate(sorted({*DELAYS, int(delay)})):

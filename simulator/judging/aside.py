@@ -1,6 +1,7 @@
 """Whether stages of a simulated job have read of their side inputs what was there: no more, no less, and the newest.
 
-Owns what must be in a side input after each step, by what was committed. Must not know files and how they are merged.
+Owns what must be in a side input after each micro-batch, by what was committed. Must not know files and how they are
+merged.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from simulator.judging.reference import honest
 from simulator.scenario.plans import Pipeline, Stage
 
 
-def check(pipeline: Pipeline, steps: Iterable[Sequence[Record]]) -> None:
-    """Checks what was read in all steps that count.
+def check(pipeline: Pipeline, micro_batches: Iterable[Sequence[Record]]) -> None:
+    """Checks what was read in all micro-batches that count.
 
     Args:
         pipeline: what it is.
-        steps: what each has put out, in order.
+        micro_batches: what each has put out, in order.
 
     Raises:
-        Broken: something else was read than what the steps before had put there.
+        Broken: something else was read than what the micro-batches before had put there.
     """
     # A source that joins later may bring elements whose window of the side input was over, and its files are gone.
     joins = any(pipeline.since.values())
     judged = honest(pipeline) if joins else frozenset(pipeline.by_name)
     there: dict[tuple[str, Port, Window], list[bytes]] = defaultdict(list)
-    for records in steps:
+    for records in micro_batches:
         outs = [record for record in records if isinstance(record, Out)]
         for out in outs:
             if out.aside is not None and out.window is not None and out.stage in judged:

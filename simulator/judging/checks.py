@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport, TaskReport
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, Timing, Window
@@ -102,7 +102,7 @@ class Happened(Protocol):
         """What it put out and dropped."""
 
 
-def of_report(happened: Happened, report: StageReport, plan: StepPlan) -> None:
+def of_report(happened: Happened, report: StageReport, plan: MicroBatchPlan) -> None:
     """Nothing has fired too early, or out of turn; all that is due was done, or is told; drops are counted."""
     stage = happened.stage
     where = f"{stage.name} in shard {report.shard}"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from arcbeam.model.observers import CONFIRMED_BY, MOST, Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.manifest.values import Manifest
-from simulator.judging.punctual import StepRun
+from simulator.judging.punctual import MicroBatchRun
 from simulator.judging.records import Broken, Out, Record
 from simulator.scenario.kinds import Pass, Shared
 from simulator.scenario.plans import Pipeline
@@ -62,8 +62,8 @@ class Observations:
             name: [] for name, kind in self._kinds.items() if kind.jump or kind.quantile
         }
 
-    def add(self, ran: StepRun, records: Iterable[Record]) -> None:
-        """A step is real."""
+    def add(self, ran: MicroBatchRun, records: Iterable[Record]) -> None:
+        """A micro-batch is real."""
         for stage in self._kinds:
             said = ran.inputs.get(stage)
             if said is None:

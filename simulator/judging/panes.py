@@ -1,6 +1,7 @@
 """What must hold of the panes of a grouping: their order, timing and times, and when there is one though it is empty.
 
-Owns what a pane says of itself; that its contents are right, `results` sees. Must not know steps, watermarks or state.
+Owns what a pane says of itself; that its contents are right, `results` sees. Must not know micro-batches, watermarks or
+state.
 """
 
 from __future__ import annotations

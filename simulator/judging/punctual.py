@@ -1,7 +1,7 @@
 """When the panes of a grouping come out: not before their trigger, and no later than it, nor than their window's end.
 
-Owns the bounds, by what each step had and when it was. Windows that merge are not judged, nor groupings of panes. Must
-not know the engine's triggers: it has its own arithmetic of counts and delays.
+Owns the bounds, by what each micro-batch had and when it was. Windows that merge are not judged, nor groupings of
+panes. Must not know the engine's triggers: it has its own arithmetic of counts and delays.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from simulator.scenario.plans import Pipeline, Stage
 
 
 @dataclass(frozen=True)
-class StepRun:
-    """A step that was run and is real.
+class MicroBatchRun:
+    """A micro-batch that was run and is real.
 
     Attributes:
         time: its recorded time.
@@ -64,12 +64,12 @@ _PROMPT = frozenset({"watermark", "early and late", "early by the clock", "repea
 """Triggers with which nothing waits after the end of its window."""
 
 
-def check(pipeline: Pipeline, steps: Sequence[tuple[StepRun, Sequence[Record]]]) -> Counter[str]:
+def check(pipeline: Pipeline, micro_batches: Sequence[tuple[MicroBatchRun, Sequence[Record]]]) -> Counter[str]:
     """Checks all groupings.
 
     Args:
         pipeline: what runs.
-        steps: that count, in order, with what each has put out and dropped.
+        micro_batches: that count, in order, with what each has put out and dropped.
 
     Returns:
         How often there was something to check.
@@ -83,8 +83,8 @@ def check(pipeline: Pipeline, steps: Sequence[tuple[StepRun, Sequence[Record]]])
         told = all(is_single(pipeline, port) for port in stage.inputs)
         if isinstance(stage.kind, Group) and not stage.kind.windowing.merges and told:
             watch = _Watch(pipeline, stage, stage.kind, counts)
-            for run, records in steps:
-                watch.step(run, records)
+            for run, records in micro_batches:
+                watch.micro_batch(run, records)
     return counts
 
 
@@ -98,8 +98,8 @@ class _Watch:
         # The atoms of the pane before, which one that accumulates has once more: an atom may come by two inputs.
         self._shown: dict[tuple[bytes, Window], Counter[bytes]] = defaultdict(Counter)
 
-    def step(self, run: StepRun, records: Sequence[Record]) -> None:
-        """Takes in what a step has done."""
+    def micro_batch(self, run: MicroBatchRun, records: Sequence[Record]) -> None:
+        """Takes in what a micro-batch has done."""
         stage, inputs = self._stage, self._stage.inputs
         for record in records:
             if isinstance(record, Out) and record.atoms and Port(record.stage, record.output) in inputs:
@@ -114,7 +114,7 @@ class _Watch:
             else:
                 del self._waiting[key, window]
 
-    def _out(self, run: StepRun, out: Out) -> None:
+    def _out(self, run: MicroBatchRun, out: Out) -> None:
         assert out.pane is not None
         assert out.window is not None
         group, trigger = self._group, self._group.trigger
@@ -144,7 +144,7 @@ class _Watch:
         _, left = _parted(self._waiting[place][::-1], Counter(drop.atoms))
         self._waiting[place] = left[::-1]
 
-    def _not_too_late(self, run: StepRun, key: bytes, window: Window, waiting: Sequence[_Element]) -> None:
+    def _not_too_late(self, run: MicroBatchRun, key: bytes, window: Window, waiting: Sequence[_Element]) -> None:
         if wrong := self._overdue(run, key, window, waiting):
             watermark = run.inputs[self._stage.name]
             raise Broken(
@@ -152,7 +152,7 @@ class _Watch:
                 f"waits, and {wrong}"
             )
 
-    def _overdue(self, run: StepRun, key: bytes, window: Window, waiting: Sequence[_Element]) -> str:
+    def _overdue(self, run: MicroBatchRun, key: bytes, window: Window, waiting: Sequence[_Element]) -> str:
         """Why what waits should not; empty if it may."""
         group, trigger = self._group, self._group.trigger
         watermark, end = run.inputs[self._stage.name], window.max_timestamp
@@ -165,7 +165,7 @@ class _Watch:
         if _is_behind(watermark, end) and trigger in _PROMPT:
             return "the window is over"
         if trigger == "synchronized":
-            return "nothing waits for the next step there"
+            return "nothing waits for the next micro-batch there"
         if trigger not in _DELAYS:
             return ""
         due = waiting[0].came + _DELAYS[trigger](group.count) + (ALIGNED if trigger == "aligned clock" else 0)

@@ -63,11 +63,11 @@ class Part(NamedTuple):
     """What one attempt of a task has to publish for one stage in one shard.
 
     Attributes:
-        step, epoch: for which it was made.
-        time: of the run of the step.
+        micro-batch, epoch: for which it was made.
+        time: of the run of the micro-batch.
     """
 
-    step: int
+    micro_batch: int
     epoch: int
     records: tuple[Record, ...]
     time: Timestamp

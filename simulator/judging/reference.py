@@ -1,7 +1,7 @@
 """What a job must put out, by a plain computation over all elements at once.
 
-Owns what each stage makes of what it gets when nothing is late. Must not know steps, watermarks or state, nor what was
-really put out where that follows from the events.
+Owns what each stage makes of what it gets when nothing is late. Must not know micro-batches, watermarks or state, nor
+what was really put out where that follows from the events.
 """
 
 from __future__ import annotations

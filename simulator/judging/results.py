@@ -1,7 +1,7 @@
 """Whether what a simulated job has put out is what it must be.
 
 Owns the comparison with the reference, and what must at least hold where something may have been late: all that came
-went out, or was dropped, once. Must not know steps, watermarks or state.
+went out, or was dropped, once. Must not know micro-batches, watermarks or state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check(
 
     Args:
         pipeline: what it is.
-        records: of all steps that count, in order.
+        records: of all micro-batches that count, in order.
         drained: sources that are not bounded may have stopped anywhere.
         begun: the sources that have begun; None: all.
 

@@ -26,7 +26,7 @@ from arcbeam.streaming.status.snapshot import standing_of
 from arcbeam.testing.blobs import MemoryBlobs
 from simulator.judging import amounts, aside, punctual, reference, results
 from simulator.judging.observing import Observations
-from simulator.judging.punctual import StepRun
+from simulator.judging.punctual import MicroBatchRun
 from simulator.judging.records import Broken, Out, Part, Record
 from simulator.judging.reference import Item, Items, Reference
 from simulator.judging.results import items_of
@@ -70,7 +70,7 @@ class Watcher:
         self._tell = tell
         self._pipeline, self._blobs, self._parts = pipeline, blobs, parts
         self.head: Manifest | None = None
-        # SUBTLE: of all steps. What was left behind counts again if a savepoint in there is resumed.
+        # SUBTLE: of all micro-batches. What was left behind counts again if a savepoint in there is resumed.
         self._every: dict[int, tuple[bytes, ...]] = {}
         self.published: dict[bytes, None] = {}
         self.drained = False
@@ -81,10 +81,10 @@ class Watcher:
         self._observations = Observations(pipeline)
         self.wishes = Wishes(note)
         self._note = note
-        # By epoch and step that were proposed, the stages and shards that did not come to the end of what was due, None
-        # if no step was run; and what is known of all steps that were run, and are real.
+        # By epoch and micro-batch that were proposed, the stages and shards that did not come to the end of what was
+        # due, None if no micro-batch was run; and what is known of all micro-batches that were run, and are real.
         self._leftover: dict[tuple[int, int], frozenset[tuple[str, int]] | None] = {}
-        self._ran: dict[int, StepRun] = {}
+        self._ran: dict[int, MicroBatchRun] = {}
         self._idle = 0
 
     def handled(self, epoch: int, event: Event, commands: Sequence[Command]) -> None:
@@ -93,7 +93,7 @@ class Watcher:
         for command in commands:
             if isinstance(command, Propose):
                 left = ((stage.stage, stage.shard) for of in command.reports for stage in of.stages if stage.leftover)
-                self._leftover[epoch, command.step] = frozenset(left) if command.reports else None
+                self._leftover[epoch, command.micro_batch] = frozenset(left) if command.reports else None
                 if command.reports:
                     self._check_idle(command)
 
@@ -104,22 +104,26 @@ class Watcher:
         if self._idle > _MOST_IDLE:
             asking = [at for at in places if at.leftover or at.awaited or at.next_due is not None] or places
             raise Broken(
-                f"a busy loop: {self._idle} micro-batches in a row, up to {proposed.step}, have done nothing: "
+                f"a busy loop: {self._idle} micro-batches in a row, up to {proposed.micro_batch}, have done nothing: "
                 + "; ".join(map(_asked, asking))
             )
 
     def counting(self, head: Manifest | None = None) -> dict[int, tuple[bytes, ...]]:
-        """By step, the parts of all steps that led to a manifest, or to the head."""
+        """By micro-batch, the parts of all micro-batches that led to a manifest, or to the head."""
         end = head or self.head
-        return {step: ids for step, ids in self._every.items() if end is not None and end.contains(step)}
+        return {
+            micro_batch: ids
+            for micro_batch, ids in self._every.items()
+            if end is not None and end.contains(micro_batch)
+        }
 
     def all_records(self) -> list[Record]:
-        """Of all steps that count, in order."""
-        steps = sorted(self.counting().items())
-        return [record for _, ids in steps for id in ids for record in self._parts[id].records]
+        """Of all micro-batches that count, in order."""
+        micro_batches = sorted(self.counting().items())
+        return [record for _, ids in micro_batches for id in ids for record in self._parts[id].records]
 
     def begin_at(self, manifest: Manifest, records: Mapping[int, tuple[bytes, ...]], other: Watcher) -> None:
-        """The store was made by copying another one, of whose steps these count."""
+        """The store was made by copying another one, of whose micro-batches these count."""
         self.head = manifest
         self._every, self._ran = dict(records), other._ran.copy()
         self._committed = {id for ids in records.values() for id in ids}
@@ -130,10 +134,10 @@ class Watcher:
         """Looks at what has become real; how many manifests that were."""
         count = 0
         while True:
-            step = self.head.step + 1 if self.head else 0
-            if manifest_name(step) not in self._blobs.data:
+            micro_batch = self.head.micro_batch + 1 if self.head else 0
+            if manifest_name(micro_batch) not in self._blobs.data:
                 return count
-            self._take(read_manifest(self._blobs, step))
+            self._take(read_manifest(self._blobs, micro_batch))
             count += 1
 
     def publish(self, id: bytes) -> None:
@@ -148,10 +152,10 @@ class Watcher:
             return
         self._has_files(self.head)
         for pin in self.head.pins:
-            if pin.step != self.head.step:
-                if manifest_name(pin.step) not in self._blobs.data:
-                    raise Broken(f"the manifest of savepoint {pin.name} (step {pin.step}) is gone")
-                self._has_files(self._pinned(pin.step))
+            if pin.micro_batch != self.head.micro_batch:
+                if manifest_name(pin.micro_batch) not in self._blobs.data:
+                    raise Broken(f"the manifest of savepoint {pin.name} (micro-batch {pin.micro_batch}) is gone")
+                self._has_files(self._pinned(pin.micro_batch))
 
     def check_results(self) -> None:
         """The job has ended: all that counts was published, and is what it must be."""
@@ -164,23 +168,27 @@ class Watcher:
         begun = progress_of(self.head).begun
         aside.check(self._pipeline, [self._of(ids) for _, ids in sorted(self.counting().items())])
         results.check(self._pipeline, self.all_records(), drained=self.drained, begun=begun)
-        for what, count in punctual.check(self._pipeline, self._steps()).items():
+        for what, count in punctual.check(self._pipeline, self._micro_batches()).items():
             for _ in range(count):
                 self._note(what)
 
-    def _steps(self) -> list[tuple[StepRun, list[Record]]]:
-        """All steps that count and were run, in order."""
-        return [(self._ran[step], self._of(ids)) for step, ids in sorted(self.counting().items()) if step in self._ran]
+    def _micro_batches(self) -> list[tuple[MicroBatchRun, list[Record]]]:
+        """All micro-batches that count and were run, in order."""
+        return [
+            (self._ran[micro_batch], self._of(ids))
+            for micro_batch, ids in sorted(self.counting().items())
+            if micro_batch in self._ran
+        ]
 
     def _of(self, ids: Iterable[bytes]) -> list[Record]:
         return [record for id in ids for record in self._parts[id].records]
 
-    def _pinned(self, step: int) -> Manifest:
+    def _pinned(self, micro_batch: int) -> Manifest:
         """The manifest of a savepoint; read once, as long as its bytes are the same."""
-        data = self._blobs.data[manifest_name(step)]
-        known = self._read.get(step)
+        data = self._blobs.data[manifest_name(micro_batch)]
+        known = self._read.get(micro_batch)
         if known is None or known[0] is not data:
-            known = self._read[step] = (data, read_manifest(self._blobs, step))
+            known = self._read[micro_batch] = (data, read_manifest(self._blobs, micro_batch))
         return known[1]
 
     def _nothing_left(self) -> None:
@@ -205,7 +213,9 @@ class Watcher:
         for stage in standing_of(manifest).stages:
             found = amounts.counted(specs[stage.name], rows.get(numbers[stage.name].to_bytes(2, "big"), ()))
             if stage.kept is None or not amounts.same(stage.kept, found):
-                raise Broken(f"step {manifest.step} tells of {stage.name} {stage.kept}, and there is {found}")
+                raise Broken(
+                    f"micro-batch {manifest.micro_batch} tells of {stage.name} {stage.kept}, and there is {found}"
+                )
 
     def _check_moved(self, origin: Manifest, opening: Manifest) -> None:
         """Nothing is changed by an opening; but the rows of stages are at the levels that they have there."""
@@ -213,7 +223,10 @@ class Watcher:
         now = {of.stage: of.level for of in opening.shape.stages}
         if all(now[of.stage] == of.level for of in origin.shape.stages):
             if opening.shards != origin.shards:
-                raise Broken(f"step {opening.step} goes on from step {origin.step}, and has other shards")
+                raise Broken(
+                    f"micro-batch {opening.micro_batch} goes on from micro-batch "
+                    f"{origin.micro_batch}, and has other shards"
+                )
             return
         had, has = (
             {
@@ -225,14 +238,17 @@ class Watcher:
             for of in (origin, opening)
         )
         if has != {(shard, key): (value, levels[key[1:3]]) for (shard, key), (value, _) in had.items()}:
-            raise Broken(f"step {opening.step} goes on from step {origin.step}, and not all state is where it is read")
+            raise Broken(
+                f"micro-batch {opening.micro_batch} goes on from micro-batch {origin.micro_batch}, "
+                "and not all state is where it is read"
+            )
         if sum(1 for of in opening.shards for key, _ in scan(self._blobs, of.files) if len(key) > 2) > len(has):
-            raise Broken(f"step {opening.step} has state of a stage at two levels")
+            raise Broken(f"micro-batch {opening.micro_batch} has state of a stage at two levels")
 
     def _has_files(self, manifest: Manifest) -> None:
         for name in manifest.file_names():
             if name not in self._blobs.data:
-                raise Broken(f"step {manifest.step} needs {name}, which is not there")
+                raise Broken(f"micro-batch {manifest.micro_batch} needs {name}, which is not there")
 
     def _take(self, manifest: Manifest) -> None:
         head = self.head
@@ -249,25 +265,27 @@ class Watcher:
             assert head is not None
             self.wishes.real(head, manifest)
             if wrong := contradictions(head, manifest):
-                raise Broken(f"step {manifest.step} was committed: {wrong}")
+                raise Broken(f"micro-batch {manifest.micro_batch} was committed: {wrong}")
             if (
                 head.mode in (CommitMode.DONE, CommitMode.DRAINED, CommitMode.SUSPENDED)
                 and head.epoch == manifest.epoch
             ):
-                raise Broken(f"step {manifest.step} follows the last one of its driver")
+                raise Broken(f"micro-batch {manifest.micro_batch} follows the last one of its driver")
             if manifest.mode in (CommitMode.DRAINED, CommitMode.SUSPENDED) and all(
-                pin.step != manifest.step for pin in manifest.pins
+                pin.micro_batch != manifest.micro_batch for pin in manifest.pins
             ):
-                raise Broken(f"the job is {manifest.mode} with step {manifest.step}, which is no savepoint")
+                raise Broken(
+                    f"the job is {manifest.mode} with micro-batch {manifest.micro_batch}, which is no savepoint"
+                )
             self.commits += 1
-            self._steps_records(manifest)
-            leftover = self._leftover[manifest.epoch, manifest.step]
+            self._micro_batches_records(manifest)
+            leftover = self._leftover[manifest.epoch, manifest.micro_batch]
             if leftover is not None:
                 inputs = {of.stage: of.input for of in manifest.watermarks}
-                ran = self._ran[manifest.step] = StepRun(manifest.time, inputs, leftover)
-                self._observations.add(ran, self._of(self._every[manifest.step]))
+                ran = self._ran[manifest.micro_batch] = MicroBatchRun(manifest.time, inputs, leftover)
+                self._observations.add(ran, self._of(self._every[manifest.micro_batch]))
             self._observations.check(head, manifest)
-            self._tell(f"step {manifest.step} is real: {self._told(manifest)}")
+            self._tell(f"micro-batch {manifest.micro_batch} is real: {self._told(manifest)}")
             if not self.commits % _COUNTED:
                 self._check_kept(manifest)
         self._has_files(manifest)
@@ -283,14 +301,14 @@ class Watcher:
             self._ledger.check(manifest)
 
     def _told(self, manifest: Manifest) -> str:
-        """What a step has made real."""
+        """What a micro-batch has made real."""
         counts: Counter[str] = Counter()
-        for id in self._every[manifest.step]:
+        for id in self._every[manifest.micro_batch]:
             for record in self._parts[id].records:
                 counts[f"{record.stage} {'put out' if isinstance(record, Out) else 'dropped'}"] += len(record.atoms)
         known = set() if self.head is None else set(self.head.file_names())
         files = [file for shard in manifest.shards for file in shard.files if file.name not in known]
-        merged = sum(file.first_step < file.last_step for file in files)
+        merged = sum(file.first_micro_batch < file.last_micro_batch for file in files)
         written = [f"{len(files)} shard files"] + ([f"{merged} of them merged"] if merged else [])
         return ", ".join([*(f"{what} {count}" for what, count in counts.items()), *written])
 
@@ -298,7 +316,10 @@ class Watcher:
         if head is None:
             return None
         if manifest.parent != head.token or manifest.epoch <= head.epoch:
-            raise Broken(f"step {manifest.step} of epoch {manifest.epoch} opens on {head.step} of epoch {head.epoch}")
+            raise Broken(
+                f"micro-batch {manifest.micro_batch} of epoch {manifest.epoch} opens on "
+                f"{head.micro_batch} of epoch {head.epoch}"
+            )
         if manifest.abandoned == head.abandoned:
             return head
         return None
@@ -306,18 +327,21 @@ class Watcher:
     def _recount(self) -> None:
         self._ledger, self._observations = Ledger(self._pipeline), Observations(self._pipeline)
         self._ledger.add(self.all_records())
-        for ran, records in self._steps():
+        for ran, records in self._micro_batches():
             self._observations.add(ran, records)
 
-    def _steps_records(self, manifest: Manifest) -> None:
+    def _micro_batches_records(self, manifest: Manifest) -> None:
         ids = tuple(each.payload for each in manifest.committables)
         for id in ids:
             part = self._parts[id]
-            of = part.step, part.epoch, part.time
-            if id in self._committed or of != (manifest.step, manifest.epoch, manifest.time):
-                raise Broken(f"{id!r} is committed with step {manifest.step} of epoch {manifest.epoch}, made for {of}")
+            of = part.micro_batch, part.epoch, part.time
+            if id in self._committed or of != (manifest.micro_batch, manifest.epoch, manifest.time):
+                raise Broken(
+                    f"{id!r} is committed with micro-batch {manifest.micro_batch} of epoch "
+                    f"{manifest.epoch}, made for {of}"
+                )
             self._committed.add(id)
-        self._every[manifest.step] = ids
+        self._every[manifest.micro_batch] = ids
         if manifest.mode not in (CommitMode.DRAINING, CommitMode.DRAINED) and not self.drained:
             self._ledger.add([record for id in ids for record in self._parts[id].records])
 
@@ -338,7 +362,7 @@ class Ledger:
             self._ahead[port] = sorted((item.time, item) for item in items)
 
     def add(self, records: list[Record]) -> None:
-        """A step is real."""
+        """A micro-batch is real."""
         for port, items in items_of(records).items():
             left = self._left.get(port)
             if left is None:
@@ -386,7 +410,7 @@ def _monotone(before: Manifest | None, now: Manifest) -> None:
             or of.input < old.input
             or any(out.watermark < outputs[out.output] for out in of.outputs)
         ):
-            raise Broken(f"a watermark of {of.stage} fell with step {now.step}")
+            raise Broken(f"a watermark of {of.stage} fell with micro-batch {now.micro_batch}")
 
 
 def _of_global_cell(row: bytes) -> bool:

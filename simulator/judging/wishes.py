@@ -39,7 +39,7 @@ _MODES = {
     DrainRequested: {CommitMode.DRAINING, CommitMode.DRAINED},
     SuspendRequested: {CommitMode.SUSPENDED, CommitMode.DONE},
 }
-"""How a job may stand with a step that was proposed by who had heard of that."""
+"""How a job may stand with a micro-batch that was proposed by who had heard of that."""
 _Heading = type[DrainRequested] | type[SuspendRequested] | None
 
 
@@ -70,7 +70,7 @@ class _Heard:
         heading, last: as in `_Due`; the newest.
         made: the last savepoint is there.
         released: names that are to be given up.
-        due: by step, what was proposed has to have.
+        due: by micro-batch, what was proposed has to have.
         proposing: a commit is on its way.
         cancelled: it has to end, and with that.
         ending: the last calls of user code are made.
@@ -100,7 +100,8 @@ class Wishes:
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
         self._drivers: dict[int, _Heard] = {}
-        # By step at which the job is being drained: the savepoint that this is to end with; None if it is not known.
+        # By micro-batch at which the job is being drained: the savepoint that this is to end with; None if it is not
+        # known.
         self._drains: dict[int, str | None] = {}
 
     # What drivers hear and say.
@@ -127,10 +128,10 @@ class Wishes:
                 of.proposing = False
         for command in commands:
             match command:
-                case Propose(step):
+                case Propose(micro_batch):
                     of.proposing = True
                     # The same is proposed again when it was refused: what was heard meanwhile is for the next one.
-                    of.due.setdefault(step, _Due(tuple(of.names), of.heading, of.last, frozenset(of.released)))
+                    of.due.setdefault(micro_batch, _Due(tuple(of.names), of.heading, of.last, frozenset(of.released)))
                 case CallShutdown() | TearDown():
                     of.ending = True
                 case End():
@@ -143,9 +144,11 @@ class Wishes:
     def resumed(self, opening: Manifest, savepoint: str) -> None:
         """A job was opened to go on from a savepoint."""
         pin = opening.pin(savepoint)
-        left = [each.first for each in opening.abandoned[-1:]] or [opening.step]
-        if pin is None or pin.step + 1 not in (opening.step, *left):
-            raise Broken(f"step {opening.step} was to go on from {savepoint}, and abandons {opening.abandoned}")
+        left = [each.first for each in opening.abandoned[-1:]] or [opening.micro_batch]
+        if pin is None or pin.micro_batch + 1 not in (opening.micro_batch, *left):
+            raise Broken(
+                f"micro-batch {opening.micro_batch} was to go on from {savepoint}, and abandons {opening.abandoned}"
+            )
 
     # What becomes real.
 
@@ -161,25 +164,30 @@ class Wishes:
         if before is None or origin is None:
             return
         if opening.pins != before.pins:
-            raise Broken(f"step {opening.step} opens with savepoints {opening.pins}; there were {before.pins}")
+            raise Broken(
+                f"micro-batch {opening.micro_batch} opens with savepoints {opening.pins}; there were {before.pins}"
+            )
         # Its shards: see `watching`.
         for what in ("side_files", "watermarks", "progress", "committables"):
             if getattr(opening, what) != getattr(origin, what):
-                raise Broken(f"step {opening.step} goes on from step {origin.step}, and has other {what}")
+                raise Broken(
+                    f"micro-batch {opening.micro_batch} goes on from micro-batch "
+                    f"{origin.micro_batch}, and has other {what}"
+                )
         if opening.mode is CommitMode.DRAINING:
-            of.heading, of.last = DrainRequested, self._drains.get(origin.step)
-            self._drains[opening.step] = of.last
+            of.heading, of.last = DrainRequested, self._drains.get(origin.micro_batch)
+            self._drains[opening.micro_batch] = of.last
 
     def real(self, head: Manifest, manifest: Manifest) -> None:
-        """A step was committed."""
+        """A micro-batch was committed."""
         of = self._drivers[manifest.epoch]
-        due = of.due[manifest.step]
-        had, has = ({pin.name: pin.step for pin in each.pins} for each in (head, manifest))
-        where = f"step {manifest.step} ({manifest.mode})"
+        due = of.due[manifest.micro_batch]
+        had, has = ({pin.name: pin.micro_batch for pin in each.pins} for each in (head, manifest))
+        where = f"micro-batch {manifest.micro_batch} ({manifest.mode})"
         if manifest.mode not in _MODES[due.heading]:
             raise Broken(f"{where} was proposed when {due.heading and due.heading.__name__} had been heard")
         names = [*due.names, *([due.last] if due.last and manifest.mode in _LAST else [])]
-        if missing := [name for name in names if has.get(name) != manifest.step]:
+        if missing := [name for name in names if has.get(name) != manifest.micro_batch]:
             raise Broken(f"{where} has not the savepoints {missing}, which were asked for before it was proposed")
         if lost := [name for name in had if has.get(name) != had[name] and name not in of.released]:
             raise Broken(f"{where} has not the savepoints {lost} any more, and nobody has given them up")
@@ -190,7 +198,7 @@ class Wishes:
         of.names = [name for name in of.names if name not in has]
         of.made |= of.last in has
         if manifest.mode is CommitMode.DRAINING:
-            self._drains[manifest.step] = due.last
+            self._drains[manifest.micro_batch] = due.last
 
     def _ended(self, of: _Heard, end: End) -> None:
         left = [*of.names, *([of.last] if of.last and not of.made else [])]

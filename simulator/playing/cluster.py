@@ -1,6 +1,6 @@
-"""How a step is run: its tasks, level by level, on hosts; and all that may go wrong with them.
+"""How a micro-batch is run: its tasks, level by level, on hosts; and all that may go wrong with them.
 
-Owns which attempts are read, reported, or left behind. Must not know how a step becomes real.
+Owns which attempts are read, reported, or left behind. Must not know how a micro-batch becomes real.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from arcbeam.engine.protocol.markers import InconsistentCutError
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.store.blobs.errors import StoreError
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 from simulator.playing.hosts import Host
 from simulator.playing.jobs import Box, Died, Job
 from simulator.playing.tasks import TaskRun
@@ -20,12 +20,12 @@ from simulator.scenario.scenarios import Fault, FaultKind
 
 USER_ERROR = "user code has raised"
 _TRIES = 4
-"""A task that fails runs again so often, then the step fails."""
+"""A task that fails runs again so often, then the micro-batch fails."""
 
 
 @dataclass
 class Outcome:
-    """How a step went.
+    """How a micro-batch went.
 
     Attributes:
         reports: of its tasks; empty if it failed.
@@ -64,8 +64,8 @@ class _Result:
                 return [self.box]
 
 
-class _StepLost(Exception):
-    """The step is given up."""
+class _MicroBatchLost(Exception):
+    """The micro-batch is given up."""
 
 
 class _UserError(Exception):
@@ -82,7 +82,7 @@ class Cluster:
         fault: gives the fault of the next attempt of a task, if any.
         happened: notes a fault that did happen.
         tell: notes what happens, for the story.
-        left_behind: attempts that end when their step is decided; they outlive their driver.
+        left_behind: attempts that end when their micro-batch is decided; they outlive their driver.
     """
 
     hosts: list[Host]
@@ -94,12 +94,12 @@ class Cluster:
     _attempts: int = 0
 
     def end_late(self) -> None:
-        """A step is decided: what was slow ends now."""
+        """A micro-batch is decided: what was slow ends now."""
         while self.left_behind:
             self.left_behind.pop(0)()
 
-    def run(self, job: Job, order: StepOrder) -> Outcome:
-        """Runs all tasks of a step."""
+    def run(self, job: Job, order: TaskAssignment) -> Outcome:
+        """Runs all tasks of a micro-batch."""
         before: list[_Result] = []
         reports: list[TaskReport] = []
         torn = False
@@ -110,7 +110,7 @@ class Cluster:
                 inbox = [box for result in before for box in result.read_by(task)]
                 try:
                     result = self._task(job, order, level, task, inbox)
-                except (_StepLost, InconsistentCutError) as e:
+                except (_MicroBatchLost, InconsistentCutError) as e:
                     return Outcome(why=str(e))
                 except _UserError as e:
                     return Outcome(why=str(e), again=False)
@@ -121,14 +121,14 @@ class Cluster:
             before = results
         return Outcome(tuple(reports), torn=torn)
 
-    def _task(self, job: Job, order: StepOrder, level: int, task: int, inbox: list[Box]) -> _Result:
+    def _task(self, job: Job, order: TaskAssignment, level: int, task: int, inbox: list[Box]) -> _Result:
         where = f"task {task} of level {level}"
         for _ in range(_TRIES):
             fault = self.fault()
             kind = fault.kind if fault else None
-            if fault and kind is FaultKind.STEP_LOST:
+            if fault and kind is FaultKind.MICRO_BATCH_LOST:
                 self.happened(kind)
-                raise _StepLost(f"{where} was lost, and the step with it")
+                raise _MicroBatchLost(f"{where} was lost, and the micro-batch with it")
             if fault and kind is FaultKind.USER_ERROR:
                 self.happened(kind)
                 raise _UserError(f"{USER_ERROR} in {where}")
@@ -158,13 +158,13 @@ class Cluster:
                 assert fault is not None
                 self._again(job, order, level, task, inbox, fault, result)
             return result
-        raise _StepLost(f"{where} failed {_TRIES} times")
+        raise _MicroBatchLost(f"{where} failed {_TRIES} times")
 
     def _attempt(
-        self, job: Job, order: StepOrder, level: int, task: int, inbox: list[Box], fault: Fault | None
+        self, job: Job, order: TaskAssignment, level: int, task: int, inbox: list[Box], fault: Fault | None
     ) -> TaskRun:
         self._attempts += 1
-        name = f"t{job.epoch}.{order.plan.step}.{order.plan.attempt}.{level}.{task}.{self._attempts}"
+        name = f"t{job.epoch}.{order.plan.micro_batch}.{order.plan.attempt}.{level}.{task}.{self._attempts}"
         host = self.chance.choice(self.hosts)
         dies = fault.number if fault and fault.kind is FaultKind.TASK_DIES else None
         return TaskRun(job, order, level, task, name, inbox, host, dies)
@@ -172,7 +172,7 @@ class Cluster:
     def _again(
         self,
         job: Job,
-        order: StepOrder,
+        order: TaskAssignment,
         level: int,
         task: int,
         inbox: list[Box],

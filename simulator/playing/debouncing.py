@@ -1,10 +1,12 @@
 """User code that debounces: it sets, moves and clears the same timers several times within one call.
 
-Owns the order of these calls, and what must be pending after each of them. Must not know steps, attempts and files.
+Owns the order of these calls, and what must be pending after each of them. Must not know micro-batches, attempts and
+files.
 
-Every element moves both timers of its window: to a time that the watermark may pass in this step, to the window's end,
-and back. Only the last call counts. State records what that was, so a timer that fires without being set, or that was
-moved or cleared since, is a failure. A timer that is lost leaves its elements behind, which the reference reports.
+Every element moves both timers of its window: to a time that the watermark may pass in this micro-batch, to the
+window's end, and back. Only the last call counts. State records what that was, so a timer that fires without being set,
+or that was moved or cleared since, is a failure. A timer that is lost leaves its elements behind, which the reference
+reports.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Elements
-from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import Runner as EngineRunner
@@ -36,7 +36,7 @@ class Attempt(Protocol):
     """The attempt of a task that a desk is in."""
 
     job: Job
-    plan: StepPlan
+    plan: MicroBatchPlan
     name: str
 
     def put_aside(
@@ -133,7 +133,7 @@ class StageDesk:
             return None
         run = self._run
         id = f"{run.name}/{self.stage.name}/{self._shard}".encode()
-        run.job.parts[id] = Part(run.plan.step, run.job.epoch, tuple(self.records), run.plan.time)
+        run.job.parts[id] = Part(run.plan.micro_batch, run.job.epoch, tuple(self.records), run.plan.time)
         return Committable(self.stage.name, id)
 
 

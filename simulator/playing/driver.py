@@ -29,6 +29,8 @@ from arcbeam.engine.coordinator import (
     Event,
     Finalized,
     JobMachine,
+    MicroBatchFailed,
+    MicroBatchReported,
     Mode,
     Overtaken,
     Phase,
@@ -36,22 +38,20 @@ from arcbeam.engine.coordinator import (
     Publish,
     Published,
     PublishFailed,
-    RunStep,
+    RunMicroBatch,
     ShutDown,
-    StepFailed,
-    StepReported,
     SuspendRequested,
     TornDown,
     WaitUntil,
     Warn,
 )
-from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.model.commits import Committable
 from arcbeam.model.timestamps import Duration, Timestamp, shifted
 from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, MissingFileError, StoreError
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.sweep import Swept
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.driver.commits import LogCommits
 from arcbeam.streaming.driver.driver import TAKEOVER_CHECKS, JobDriver
 from arcbeam.streaming.driverstate import started
@@ -63,10 +63,10 @@ from simulator.playing.jobs import Job
 
 _OVERTAKEN = "took over"
 _MOST_DEATHS = 3
-"""Runs of a step in which a worker dies: a job whose user code kills it is to end soon."""
+"""Runs of a micro-batch in which a worker dies: a job whose user code kills it is to end soon."""
 _REASONS = (_OVERTAKEN, "in a row", f"try {_MOST_DEATHS} of {_MOST_DEATHS}: ", USER_ERROR)
 """Why a job may fail."""
-_FAILED_TRIES = (StepFailed, PublishFailed, CommitRefused)
+_FAILED_TRIES = (MicroBatchFailed, PublishFailed, CommitRefused)
 _ASKED = {
     DrainRequested: Mode.DRAINING,
     SuspendRequested: Mode.SUSPENDING,
@@ -93,7 +93,7 @@ class Surroundings(Protocol):
         """Publishes parts; whether it went well."""
 
     def committed(self, driver: Driver) -> None:
-        """A driver was told that a step is real."""
+        """A driver was told that a micro-batch is real."""
 
     def outcome(self, name: str) -> None:
         """The store has answered a proposal."""
@@ -102,16 +102,18 @@ class Surroundings(Protocol):
         """Files were removed."""
 
     def report_again(self) -> bool:
-        """Whether the report of the step that runs comes a second time, later."""
+        """Whether the report of the micro-batch that runs comes a second time, later."""
 
     def gives_up(self) -> bool:
-        """Whether nobody waits for the step that runs, though it will report."""
+        """Whether nobody waits for the micro-batch that runs, though it will report."""
 
     def stalls(self) -> int:
-        """Seconds for which the step that is to run waits for its cluster, while another driver has begun; 0: none."""
+        """Seconds for which the micro-batch that is to run waits for its cluster, while another driver has begun; 0:
+        none.
+        """
 
     def worker_dies(self) -> bool:
-        """Whether a worker dies in the step that runs, and the step with it."""
+        """Whether a worker dies in the micro-batch that runs, and the micro-batch with it."""
 
     def took(self) -> int:
         """How long the next thing takes, in microseconds."""
@@ -133,14 +135,14 @@ class Driver:
         job: what it runs, where.
         log: its hold on the job.
         blobs: its way to the store.
-        cluster: where its steps run.
+        cluster: where its micro-batches run.
         around: what it has around it.
         killed: it is dead.
     """
 
     name: str
     job: Job
-    log: StepLog
+    log: CommitLog
     blobs: UnreliableBlobs
     cluster: Cluster
     around: Surroundings
@@ -154,8 +156,8 @@ class Driver:
         self._order = count()
         self._torn: set[bytes] = set()
         self._deaths: Counter[int] = Counter()
-        # A step that waits for its cluster, and until when.
-        self._stalled: tuple[Timestamp, StepOrder] | None = None
+        # A micro-batch that waits for its cluster, and until when.
+        self._stalled: tuple[Timestamp, TaskAssignment] | None = None
         self._broken_off = self._shut_down = self._prepared = self._must_know = False
         self._commits = LogCommits(self.log, self.job.layout, self.job.readers, self.warn, keep=self.keep)
         self._driver = JobDriver(self.machine, self._commits, self, self, self, self, self, sweep_every=2)
@@ -201,7 +203,7 @@ class Driver:
             self._run(order)
             return
         event = heapq.heappop(self._events)[2] if self._events and self._events[0][0] <= now else ClockTold(now)
-        open_to = self.machine.phase is Phase.STEPPING and self.machine.mode is Mode.RUNNING
+        open_to = self.machine.phase is Phase.RUNNING and self.machine.mode is Mode.RUNNING
         try:
             self._driver.handle(event)
         except Killed:
@@ -221,7 +223,7 @@ class Driver:
 
     def _may_go_on(self) -> bool:
         """Whether it does more than to end; not while only the store can tell how a proposal went."""
-        return not self.over and self.machine.phase in (Phase.STEPPING, Phase.CLOSING) and self.log.pending is None
+        return not self.over and self.machine.phase in (Phase.RUNNING, Phase.CLOSING) and self.log.pending is None
 
     # `Clock`, `Inbox`.
 
@@ -234,15 +236,15 @@ class Driver:
         assert isinstance(event, Decision)
         if isinstance(event, DriverFailed):
             raise Broken(f"{self.name} cannot propose: {event.why}")
-        self._decided(event, event.step)
+        self._decided(event, event.micro_batch)
         self._answer(event)
 
-    def _decided(self, event: Event, step: int) -> None:
+    def _decided(self, event: Event, micro_batch: int) -> None:
         conflict = self.log._conflict
         if isinstance(event, CommitConflicted | Overtaken) and conflict and conflict.found.epoch == self.log.epoch:
-            raise Broken(f"{self.name} is fenced out by itself, at step {conflict.found.step}")
+            raise Broken(f"{self.name} is fenced out by itself, at micro-batch {conflict.found.micro_batch}")
         self.around.outcome(type(event).__name__)
-        self.around.tell(f"{self.name}: {type(event).__name__} (step {step})")
+        self.around.tell(f"{self.name}: {type(event).__name__} (micro-batch {micro_batch})")
 
     def _answer(self, event: Event) -> None:
         self.tell_later(event, self.around.took())
@@ -250,21 +252,25 @@ class Driver:
     # `Watch`.
 
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
-        """See `seams.Watch`: nothing is committed, published or shut down behind an error; no whole step is refused."""
+        """See `seams.Watch`: nothing is committed, published or shut down behind an error; no whole micro-batch is
+        refused.
+        """
         self.machine.validate()
         if isinstance(event, Overtaken):
-            self._decided(event, self.log.head.step + 1)
+            self._decided(event, self.log.head.micro_batch + 1)
         if isinstance(event, _FAILED_TRIES) and self.around.is_overtaken(self) and self.log.pending is None:
             self._must_know = True
             if self._may_go_on():
                 raise Broken(f"{self.name} tries again, and another driver has the job: {event}")
         self.around.handled(self, event, commands)
-        reports = event.reports if isinstance(event, StepReported) else ()
+        reports = event.reports if isinstance(event, MicroBatchReported) else ()
         torn = bool(self._torn & {report.token for report in reports})
         for command in commands:
             if isinstance(command, Warn) and "is not consistent" in command.text and not torn:
-                raise Broken(f"{self.name} refuses a step that is whole: {command.text}")
-        if self._broken_off and any(isinstance(each, (Propose, Publish, RunStep, CallShutdown)) for each in commands):
+                raise Broken(f"{self.name} refuses a micro-batch that is whole: {command.text}")
+        if self._broken_off and any(
+            isinstance(each, (Propose, Publish, RunMicroBatch, CallShutdown)) for each in commands
+        ):
             raise Broken(f"{self.name} goes on behind its error: {commands}")
         self._broken_off |= self.machine.mode in (Mode.FAILING, Mode.CANCELLING)
         if self._broken_off and any(isinstance(each, (Propose, CallShutdown)) for each in commands):
@@ -277,7 +283,7 @@ class Driver:
                 return
             case Propose():
                 if self._torn & {each.token for each in command.reports}:
-                    raise Broken(f"step {command.step} was torn, and is proposed")
+                    raise Broken(f"micro-batch {command.micro_batch} was torn, and is proposed")
             case End(state, why):
                 if state is EndState.FAILED and not any(reason in why for reason in _REASONS):
                     raise Broken(f"{self.name} fails: {why}")
@@ -307,7 +313,7 @@ class Driver:
 
     # `Cluster`, `Sinks`.
 
-    def run(self, order: StepOrder) -> None:
+    def run(self, order: TaskAssignment) -> None:
         """See `seams.Cluster`."""
         plan = order.plan
         if self._prepared and not plan.prepare:
@@ -321,43 +327,50 @@ class Driver:
         else:
             self._run(order)
 
-    def _run(self, order: StepOrder) -> None:
+    def _run(self, order: TaskAssignment) -> None:
         plan = order.plan
         outcome: Outcome = self.cluster.run(self.job, order)
         took = self.around.took()
         if outcome.why:
-            self.around.tell(f"step {plan.step} failed: {outcome.why}")
-            self.tell_later(StepFailed(self.around.now, plan.step, plan.attempt, outcome.why, outcome.again), took)
+            self.around.tell(f"micro-batch {plan.micro_batch} failed: {outcome.why}")
+            self.tell_later(
+                MicroBatchFailed(self.around.now, plan.micro_batch, plan.attempt, outcome.why, outcome.again), took
+            )
             return
         if outcome.torn:
             self._torn |= {report.token for report in outcome.reports}
         if self.around.gives_up():
-            given_up = StepFailed(self.around.now, plan.step, plan.attempt, "it has not reported in time", True)
+            given_up = MicroBatchFailed(
+                self.around.now, plan.micro_batch, plan.attempt, "it has not reported in time", True
+            )
             self.tell_later(given_up, took)
             # When the pause before the next run is over.
             took += 100_000 + self.around.took()
-        event = StepReported(self.around.now, plan.step, plan.attempt, Duration(took), outcome.reports)
+        event = MicroBatchReported(self.around.now, plan.micro_batch, plan.attempt, Duration(took), outcome.reports)
         self.tell_later(event, took)
         if self.around.report_again():
             self.tell_later(event, took + 200_000)
 
-    def _worker_died(self, plan: StepPlan) -> None:
-        self._deaths[plan.step] += 1
-        if self._deaths[plan.step] > _MOST_DEATHS:
-            raise Broken(f"{self.name} runs step {plan.step} again, though a worker died in {_MOST_DEATHS} runs of it")
-        self.around.tell(f"step {plan.step} failed: a worker died")
-        failed = StepFailed(self.around.now, plan.step, plan.attempt, "a worker died", True, died=True)
+    def _worker_died(self, plan: MicroBatchPlan) -> None:
+        self._deaths[plan.micro_batch] += 1
+        if self._deaths[plan.micro_batch] > _MOST_DEATHS:
+            raise Broken(
+                f"{self.name} runs micro-batch {plan.micro_batch} again, though a worker died in "
+                f"{_MOST_DEATHS} runs of it"
+            )
+        self.around.tell(f"micro-batch {plan.micro_batch} failed: a worker died")
+        failed = MicroBatchFailed(self.around.now, plan.micro_batch, plan.attempt, "a worker died", True, died=True)
         self.tell_later(failed, self.around.took())
 
-    def abandon(self, step: int, attempt: int) -> None:
+    def abandon(self, micro_batch: int, attempt: int) -> None:
         """See `seams.Cluster`: what runs has run."""
         self._stalled = None
 
-    def finalize(self, step: int, tokens: Sequence[bytes]) -> None:
+    def finalize(self, micro_batch: int, tokens: Sequence[bytes]) -> None:
         """See `seams.Cluster`."""
         if not tokens:
-            raise Broken(f"{self.name} finalizes step {step}, and nobody waits for it")
-        self._answer(Finalized(self.around.now, step))
+            raise Broken(f"{self.name} finalizes micro-batch {micro_batch}, and nobody waits for it")
+        self._answer(Finalized(self.around.now, micro_batch))
 
     def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         """See `seams.Cluster`."""
@@ -368,29 +381,32 @@ class Driver:
         """See `seams.Cluster`."""
         self._answer(TornDown(self.around.now))
 
-    def publish(self, step: int, committables: Sequence[Committable]) -> None:
+    def publish(self, micro_batch: int, committables: Sequence[Committable]) -> None:
         """See `seams.Sinks`."""
         if self.around.publish([committable.payload for committable in committables]):
-            self._answer(Published(self.around.now, step))
+            self._answer(Published(self.around.now, micro_batch))
         else:
-            self._answer(PublishFailed(self.around.now, step, "the sink does not answer"))
+            self._answer(PublishFailed(self.around.now, micro_batch, "the sink does not answer"))
 
 
 def _told(command: Command) -> str:
     match command:
-        case RunStep(plan):
+        case RunMicroBatch(plan):
             marks = [
                 text
                 for text, is_so in (("beginning", plan.beginning), ("drain", plan.drain), ("prepare", plan.prepare))
                 if is_so
             ]
-            return f"runs step {plan.step}, run {plan.attempt} at {plan.time} {' '.join(marks)}"
+            return f"runs micro-batch {plan.micro_batch}, run {plan.attempt} at {plan.time} {' '.join(marks)}"
         case Propose():
-            return f"proposes step {command.step} ({command.mode.value}) {' '.join(command.savepoints)}"
-        case Publish(step, committables):
-            return f"publishes step {step}: {'what the head has' if committables is None else len(committables)}"
-        case Abandon(step, attempt):
-            return f"abandons step {step}, run {attempt}"
+            return f"proposes micro-batch {command.micro_batch} ({command.mode.value}) {' '.join(command.savepoints)}"
+        case Publish(micro_batch, committables):
+            return (
+                f"publishes micro-batch {micro_batch}: "
+                f"{'what the head has' if committables is None else len(committables)}"
+            )
+        case Abandon(micro_batch, attempt):
+            return f"abandons micro-batch {micro_batch}, run {attempt}"
         case End(state, why):
             return f"ends: {state.value} {why}"
         case Warn(text):

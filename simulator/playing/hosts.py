@@ -1,7 +1,7 @@
 """Hosts: where tasks find their shards' state.
 
 Owns a copy of shards in memory, by the same protocol and the same decisions as `store.shards.cache`, but without LMDB
-and its files, which would cost more than all the rest of a simulated step. Must not know what entries mean.
+and its files, which would cost more than all the rest of a simulated micro-batch. Must not know what entries mean.
 """
 
 from __future__ import annotations
@@ -78,17 +78,26 @@ class MemoryHost:
                         rows.pop(key, None)
                     else:
                         rows[key] = value
-            copy = self._copies[place] = _Rows(CopyOf(version.step, version.driver_of(version.step) or ""), rows)
+            copy = self._copies[place] = _Rows(
+                CopyOf(version.micro_batch, version.driver_of(version.micro_batch) or ""), rows
+            )
         return Overlay(copy)
 
     def publish(
-        self, blobs: DurableBlobs, version: ShardVersion, written: Written, view: Overlay, step: int
+        self, blobs: DurableBlobs, version: ShardVersion, written: Written, view: Overlay, micro_batch: int
     ) -> ShardFile | None:
         """See `HostCache`."""
         changes = list(view.changes())
         if not changes:
             return None
-        return publish(blobs, self._scratch, written, in_blocks(changes), first_step=step, last_step=step)
+        return publish(
+            blobs,
+            self._scratch,
+            written,
+            in_blocks(changes),
+            first_micro_batch=micro_batch,
+            last_micro_batch=micro_batch,
+        )
 
     def forget(self, job: str) -> None:
         """See `HostCache`."""

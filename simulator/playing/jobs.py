@@ -76,7 +76,7 @@ class Job:
         scratch: a local folder.
         parts: where it is kept what is to be published, by id.
         honest: the stages to which nothing can come too late.
-        looks: how much a task may do in a step.
+        looks: how much a task may do in a micro-batch.
         last_event: a time behind those of all events.
         copies: of the files of side inputs that its tasks have open.
     """

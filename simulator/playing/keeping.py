@@ -1,6 +1,6 @@
 """The user code of stateful stages: cells and timers of both clocks.
 
-Owns what is kept, and when it goes on. Must not know steps, attempts and files.
+Owns what is kept, and when it goes on. Must not know micro-batches, attempts and files.
 """
 
 from __future__ import annotations

@@ -97,28 +97,28 @@ class Mischief:
         return True
 
     def report_again(self) -> bool:
-        """Whether the report of the step that runs comes twice."""
+        """Whether the report of the micro-batch that runs comes twice."""
         again, self._report_again = self._report_again, False
         if again:
             self._note(FaultKind.LATE_REPORT)
         return again
 
     def gives_up(self) -> bool:
-        """Whether nobody waits for the step that runs, though it will report."""
+        """Whether nobody waits for the micro-batch that runs, though it will report."""
         gives_up, self._gives_up = self._gives_up, False
         if gives_up:
             self._note(FaultKind.GIVEN_UP)
         return gives_up
 
     def stalls(self) -> int:
-        """Seconds for which the next step waits, while a second driver has begun; 0: it does not."""
+        """Seconds for which the next micro-batch waits, while a second driver has begun; 0: it does not."""
         seconds, self._stalls = self._stalls, 0
         if seconds:
             self._second(FaultKind.STALLED)
         return seconds
 
     def worker_dies(self) -> bool:
-        """Whether a worker dies in the step that runs."""
+        """Whether a worker dies in the micro-batch that runs."""
         if not self._worker_deaths:
             return False
         self._worker_deaths -= 1

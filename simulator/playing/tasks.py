@@ -25,7 +25,7 @@ from arcbeam.model.windows import NO_PANE, Window
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.overlay import Overlay
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.interfaces import SideData
 from arcbeam.streaming.task.outputs import TaskStore
 from arcbeam.streaming.task.sidefiles import SideFileReader, SideFileWriter
@@ -41,7 +41,7 @@ from simulator.scenario.plans import Stage, side_name
 from simulator.scenario.together import together
 
 _VALIDATED = 4
-"""In every step whose number is a multiple of this, all rows of restrictions are looked at."""
+"""In every micro-batch whose number is a multiple of this, all rows of restrictions are looked at."""
 
 
 class TaskRun:
@@ -49,7 +49,7 @@ class TaskRun:
 
     Args:
         job: as above.
-        order: of the step.
+        order: of the micro-batch.
         level, task: which one.
         name: of the attempt, unique.
         inbox: what attempts of the level before have sent.
@@ -63,7 +63,7 @@ class TaskRun:
     def __init__(
         self,
         job: Job,
-        order: StepOrder,
+        order: TaskAssignment,
         level: int,
         task: int,
         name: str,
@@ -91,14 +91,14 @@ class TaskRun:
     # The two halves of its life.
 
     def work(self) -> TaskReport:
-        """Does the task's part of the step; the report is without files."""
+        """Does the task's part of the micro-batch; the report is without files."""
         report = self._attempt.work()
         checks.of_looks(self._looks.used, report)
         for stage in report.stages:
             desk = self._desks[stage.stage, stage.shard]
             checks.of_report(desk, stage, self.plan)
             checks.of_lateness(desk.stage, desk.too_late, desk.records)
-            if isinstance(desk.stage.kind, (Source, Expand)) and not self.plan.step % _VALIDATED:
+            if isinstance(desk.stage.kind, (Source, Expand)) and not self.plan.micro_batch % _VALIDATED:
                 number = self.job.pipeline.numbers[stage.stage]
                 Residuals(desk.view, number, desk.stage.outputs, 50).validate()
         return report
@@ -124,10 +124,10 @@ class TaskRun:
         """See `seams.Files`."""
         return self._store.view(version)
 
-    def delta(self, version: ShardVersion, written: Written, view: Overlay, step: int) -> ShardFile | None:
+    def delta(self, version: ShardVersion, written: Written, view: Overlay, micro_batch: int) -> ShardFile | None:
         """See `seams.Files`."""
         self.call()
-        return self._store.delta(version, written, view, step)
+        return self._store.delta(version, written, view, micro_batch)
 
     def merged(self, files: Sequence[ShardFile], first: int, written: Written) -> tuple[ShardFile, ...]:
         """See `seams.Files`."""

@@ -1,6 +1,6 @@
 """What the stages of a simulated job do with what comes: runners, by kind.
 
-Owns the user code. Must not know steps, attempts and files: what is put out goes to a desk.
+Owns the user code. Must not know micro-batches, attempts and files: what is put out goes to a desk.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class _Splittable(Runner, ABC):
                     splits.append(self.rest(what, hi - (hi - at) // pieces, hi, polls, None, cut))
                     hi, polls = hi - (hi - at) // pieces, 0
                 rest = self.rest(what, at, hi, polls, pause, cut)
-                # Half of the sources hand back at once, and want to go on in the same step.
+                # Half of the sources hand back at once, and want to go on in the same micro-batch.
                 goes_on = pause is None and pace.piece % 2 == 0
                 return RestrictionResult(splits, rest, CallResult(count), goes_on, count)
             self.read(what, at)

@@ -28,7 +28,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import DeterminateError, FencedError, IndeterminateError
 from arcbeam.store.log import relocating
 from arcbeam.store.log.chain import read_manifest
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.relocating import Move, moves
 from arcbeam.store.log.savepoints import copy_savepoint
 from arcbeam.store.manifest.values import Manifest, Pin
@@ -47,7 +47,7 @@ from simulator.playing.mischief import Mischief
 from simulator.scenario.kinds import Source
 from simulator.scenario.scenarios import FaultKind, Request, RequestKind, Scenario
 
-_MOST_STEPS = 1000
+_MOST_MICRO_BATCHES = 1000
 """A job that has not ended by then starves something; the longest that was seen to end has 654 (seed 60486)."""
 _MOST_AT_ONCE = 20
 """Events at one moment of the clock: a driver that has more of them spins. Five times as many as were seen."""
@@ -63,7 +63,7 @@ class World:
         folder: a local one, for files on their way.
         blobs: the store; another one if the job was copied.
         parts: what may be published.
-        steps: what may be done before it counts as starved.
+        micro_batches: what may be done before it counts as starved.
 
     Attributes:
         happened: how often each kind of fault and request did happen, and what else is worth counting.
@@ -127,8 +127,8 @@ class World:
             living[number].advance()
             self.watcher.look()
             self._check_fenced(living)
-            if self.watcher.commits > _MOST_STEPS:
-                raise Broken(f"the job has not ended behind {_MOST_STEPS} steps")
+            if self.watcher.commits > _MOST_MICRO_BATCHES:
+                raise Broken(f"the job has not ended behind {_MOST_MICRO_BATCHES} micro-batches")
         self._settle()
         self.watcher.check_files()
         self.watcher.check_results()
@@ -207,7 +207,7 @@ class World:
             return origin
 
         try:
-            log = StepLog.open(
+            log = CommitLog.open(
                 blobs,
                 pipeline.shape,
                 self.now,
@@ -225,7 +225,7 @@ class World:
             self.watcher.look()
             self._mischief.clear_up()
             return
-        self.tell(f"{name} takes over at step {log.head.step} with tasks {tasks} {savepoint}")
+        self.tell(f"{name} takes over at micro-batch {log.head.micro_batch} with tasks {tasks} {savepoint}")
         self._count_start(log.head, savepoint, tasks)
         self.watcher.look()
         if savepoint:
@@ -401,12 +401,12 @@ class World:
         copy = copy_savepoint(
             self._blobs, head, pin.name, target, self._folder / "scratch", token=lambda: f"copy-{next(self._tokens)}"
         )
-        records = self.watcher.counting(read_manifest(self._blobs, pin.step))
+        records = self.watcher.counting(read_manifest(self._blobs, pin.micro_batch))
         self.happened[RequestKind.COPY.value] += 1
         self._copies.append(lambda: self._elsewhere(copy, target, records))
 
     def _elsewhere(self, copy: Manifest, target: MemoryBlobs, records: Mapping[int, tuple[bytes, ...]]) -> World:
-        self.tell(f"THE COPY of step {copy.step}")
+        self.tell(f"THE COPY of micro-batch {copy.micro_batch}")
         world = World(replace(self.scenario, faults=(), requests=()), self._folder, target, dict(self._parts))
         world.story, world.happened = self.story, self.happened
         world.now, world.earlier = self.now, self._started

@@ -122,7 +122,7 @@ def _stalls(chance: random.Random) -> Iterator[Fault]:
 
 
 def _deaths(chance: random.Random) -> Iterator[Fault]:
-    """Tries of a step in which a worker dies: some are survived, so many in a row are not."""
+    """Tries of a micro-batch in which a worker dies: some are survived, so many in a row are not."""
     if chance.random() < 0.15:
         yield Fault(FaultKind.WORKERS_DIE, chance.randint(0, 40), chance.choice((1, 2, 2, 5)))
 

@@ -16,7 +16,7 @@ from simulator.scenario.plans import Pipeline, Stage
 from simulator.scenario.scenarios import Scenario
 
 _BEGIN = 2_000_000
-"""When the first step runs; most jobs are over some seconds later."""
+"""When the first micro-batch runs; most jobs are over some seconds later."""
 _SKEWS = (0, 50_000, 1_000_000)
 _PATIENCE = (0, 1_000, 20_000, 1_000_000)
 """Shorter than some pauses of sources, and longer than others."""

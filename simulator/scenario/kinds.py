@@ -147,7 +147,7 @@ class Expand:
         side: a side input; copies go on with whether it has anything in the window of what they are of.
         windowing: of what has a side input; each moment is in one window.
         beside: other producers of the same side input.
-        newest: of each producer, only what the newest step has put into a window is read.
+        newest: of each producer, only what the newest micro-batch has put into a window is read.
     """
 
     copies: int = 2

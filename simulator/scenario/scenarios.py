@@ -20,8 +20,8 @@ class FaultKind(Enum):
     TORN = "readers read different attempts of a task"
     BOTH_READ = "a reader reads two attempts of a task"
     OTHER_REPORTED = "the attempt that is reported is not the one that was read"
-    LATE_TASK = "a task ends when its step is decided"
-    STEP_LOST = "a step fails behind some of its tasks"
+    LATE_TASK = "a task ends when its micro-batch is decided"
+    MICRO_BATCH_LOST = "a micro-batch fails behind some of its tasks"
     USER_ERROR = "user code raises, and the job fails"
     DRIVER_DIES = "a driver dies between two commands"
     DRIVER_DIES_INSIDE = "a driver dies while it talks to the store"
@@ -32,10 +32,10 @@ class FaultKind(Enum):
     STORM = "the store fails in every way, for a while"
     PUBLISHING_FAILS = "publishing fails"
     HOST_LOST = "a host loses all it has"
-    LATE_REPORT = "a step is reported a second time, when it is decided"
-    GIVEN_UP = "a step that was given up is reported, when it runs again"
-    STALLED = "a step waits for its cluster while a second driver begins"
-    WORKERS_DIE = "a worker dies in each try of a step"
+    LATE_REPORT = "a micro-batch is reported a second time, when it is decided"
+    GIVEN_UP = "a micro-batch that was given up is reported, when it runs again"
+    STALLED = "a micro-batch waits for its cluster while a second driver begins"
+    WORKERS_DIE = "a worker dies in each try of a micro-batch"
 
 
 OF_TASKS = frozenset(
@@ -46,7 +46,7 @@ OF_TASKS = frozenset(
         FaultKind.BOTH_READ,
         FaultKind.OTHER_REPORTED,
         FaultKind.LATE_TASK,
-        FaultKind.STEP_LOST,
+        FaultKind.MICRO_BATCH_LOST,
         FaultKind.USER_ERROR,
     }
 )
@@ -98,12 +98,13 @@ class Scenario:
     """A simulation.
 
     Attributes:
-        seed: of the chance that is left: how restrictions are split, on which host a task runs, how long steps take.
+        seed: of the chance that is left: how restrictions are split, on which host a task runs, how long micro-batches
+            take.
         tasks: for each driver in turn, again and again: the tasks of each level.
         exchanges: likewise: how many more its pipeline has behind the sources than another one.
         hosts: how many.
         looks: the budget of a task.
-        keep: steps that a sweep keeps.
+        keep: micro-batches that a sweep keeps.
         real_cache: hosts keep their copies as those of a job do, in LMDB.
     """
 

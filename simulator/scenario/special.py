@@ -21,7 +21,8 @@ WAITING = 24
 EVENTS = 1050
 """Of the source of a heavy pipeline."""
 _PIECE = 350
-"""So many events come in a step: more than the rows of an index that are read at once, and than values in one row."""
+"""So many events come in a micro-batch: more than the rows of an index that are read at once, and than values in one
+row."""
 _WAITING = 90
 """Events of the source of a pipeline in which windows wait."""
 _LATE = 0.25
@@ -41,7 +42,7 @@ _SHOWS_LATE = (
 
 def heavy(chance: random.Random) -> Pipeline:
     """One source of very many elements, and a stage of each kind that keeps them: long bags, large accumulators, and
-    indexes and changes of a step beyond what is read and held at once.
+    indexes and changes of a micro-batch beyond what is read and held at once.
     """
     source = Stage(
         "source-1",

@@ -37,7 +37,7 @@ LOOPBACK = "127.0.0.1"
 _ALL = "all"
 """Stands for every optimization in `--disable_optimizations`."""
 
-_SOME = ("step_seconds", "backlog_step_seconds")
+_SOME = ("micro_batch_seconds", "backlog_micro_batch_seconds")
 """Options that mean nothing at zero or below, and are no whole numbers."""
 _POSITIVE = ("shards", "bundle_elements", "group_memory_mb", "shutdown_seconds")
 """Options that mean nothing at zero or below."""
@@ -143,7 +143,8 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--on_sigterm",
             default=None,
             help="What becomes of the job when the process that drives it is told to end: suspend, drain or cancel "
-            "(default: suspend with --checkpoint_dir, else cancel). A bounded pipeline that does not run in steps is "
+            "(default: suspend with --checkpoint_dir, else cancel). A bounded pipeline that does not "
+            "run in streaming mode is "
             "cancelled. A second SIGTERM cancels.",
         )
         batch.add_argument(
@@ -153,49 +154,52 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             help="Seconds that a job has to end after a SIGTERM (default 25: Kubernetes kills after 30). Six seconds "
             "before they are over (at half of them, if they are fewer than twelve) it is cancelled, if it still runs.",
         )
-        steps = parser.add_argument_group("arcbeam: streaming (with an unbounded input, or --streaming)")
-        steps.add_argument(
-            "--step_seconds",
+        streaming = parser.add_argument_group("arcbeam: streaming (with an unbounded input, or --streaming)")
+        streaming.add_argument(
+            "--micro_batch_seconds",
+            "--step_seconds",  # its name in version 0.1: folders of jobs have it
             type=float,
             default=0.5,
-            help="Seconds that a step should take; how much it does follows from what those before it took (default "
+            help="Seconds that a micro-batch should take; how much it does follows from what those "
+            "before it took (default "
             "0.5).",
         )
-        steps.add_argument(
-            "--backlog_step_seconds",
+        streaming.add_argument(
+            "--backlog_micro_batch_seconds",
+            "--backlog_step_seconds",  # as above
             type=float,
             default=5.0,
             help="The same for a job that is behind, where throughput is what counts (default 5; never less than "
-            "--step_seconds).",
+            "--micro_batch_seconds).",
         )
-        steps.add_argument(
+        streaming.add_argument(
             "--checkpoint_dir",
             default=None,
             help="Folder or URL (s3://…, gs://…, hdfs://…) where an unbounded job keeps what it has made real; a job "
             "that is submitted again with the same folder goes on there (default: a folder of the run's own, which is "
             "gone with it).",
         )
-        steps.add_argument(
+        streaming.add_argument(
             "--from_savepoint",
             default=None,
             help="Go on from this savepoint of the job in --checkpoint_dir, and leave behind what came later. Each "
             "start with it goes back there again.",
         )
-        steps.add_argument(
+        streaming.add_argument(
             "--stage_mapping",
             action="append",
             default=None,
             help="A stage that is called otherwise than when the job last ran, old=new: its state goes on under the "
             "new name. The names are those of `arcbeam inspect`. May be repeated.",
         )
-        steps.add_argument(
+        streaming.add_argument(
             "--allow_dropped_state",
             action="store_true",
             default=False,
             help="Go on with a job though the pipeline has no place for some of what it has: the state of stages that "
             "are gone, and what these have not surely published. It is given up for good, and named in a warning.",
         )
-        steps.add_argument(
+        streaming.add_argument(
             "--force_resume",
             action="store_true",
             default=False,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tests.boundaries.rules import END_OF_TIME, GLOBAL, Key, Span, Strategy
 
 
-class Step(NamedTuple):
+class MicroBatch(NamedTuple):
     """Elements come, by number and time; then the watermark moves."""
 
     elements: list[tuple[int, int]]
@@ -43,15 +43,15 @@ def beside(moment: int, chance: random.Random) -> int:
     return moment + chance.choice([-1, 0, 0, 1])
 
 
-def story(strategy: Strategy, chance: random.Random, steps: int = 7) -> list[Step]:
-    """Return steps, the last of which is the end of time.
+def story(strategy: Strategy, chance: random.Random, micro_batches: int = 7) -> list[MicroBatch]:
+    """Return micro-batches, the last of which is the end of time.
 
     A reference plays along, for the windows that there are.
     """
-    key, told, number = Key(strategy), list[Step](), 0
+    key, told, number = Key(strategy), list[MicroBatch](), 0
     now = chance.randrange(-5, 25)
     known: list[Span] = []
-    for _ in range(steps):
+    for _ in range(micro_batches):
         elements = []
         for _ in range(chance.choice([0, 1, 1, 2, 4])):
             edges = [edge for window in known for edge in window if abs(edge) != abs(GLOBAL[0])]
@@ -68,5 +68,5 @@ def story(strategy: Strategy, chance: random.Random, steps: int = 7) -> list[Ste
         ahead = sorted({moment for moment in moments if moment > now})[:4]
         now = max(now, beside(chance.choice(ahead), chance)) if ahead else now + 1
         key.advance(now)
-        told.append(Step(elements, now))
-    return [*told, Step([], END_OF_TIME)]
+        told.append(MicroBatch(elements, now))
+    return [*told, MicroBatch([], END_OF_TIME)]

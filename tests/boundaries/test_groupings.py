@@ -28,7 +28,7 @@ from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, IntervalWindow, Window
 from arcbeam.testing import windowfns
 from tests.boundaries.rules import GLOBAL, Drop, Key, Pane, Span, Strategy
-from tests.boundaries.stories import Step, story, strategy_of
+from tests.boundaries.stories import MicroBatch, story, strategy_of
 from tests.engine.grouping.grouping_shard import Shard
 from tests.engine.grouping.grouping_strategies import Concat
 from tests.engine.grouping.test_singlepane import Long
@@ -53,9 +53,9 @@ def outcome(panes: Sequence[Pane], drops: Sequence[Drop]) -> Outcome:
     return dict(found), Counter(drops)
 
 
-def by_the_rules(strategy: Strategy, steps: Sequence[Step]) -> Outcome:
+def by_the_rules(strategy: Strategy, micro_batches: Sequence[MicroBatch]) -> Outcome:
     key = Key(strategy)
-    for elements, watermark in steps:
+    for elements, watermark in micro_batches:
         for value, time in elements:
             key.add(value, time)
         key.advance(watermark)
@@ -106,12 +106,12 @@ def drop_of(drop: Any) -> Drop:
     return Drop(span_of(drop.window), int(drop.value), "expired" if drop.reason.name == "EXPIRED" else "closed")
 
 
-def of_shard(kind: type[Shard]) -> Callable[[Strategy, Sequence[Step]], Outcome]:
+def of_shard(kind: type[Shard]) -> Callable[[Strategy, Sequence[MicroBatch]], Outcome]:
     """A grouping alone, in short or the long way."""
 
-    def run(strategy: Strategy, steps: Sequence[Step]) -> Outcome:
-        shard = kind(ours(strategy, combined=steps[0].watermark % 3 == 0), windowfn_of(strategy))
-        for elements, watermark in steps:
+    def run(strategy: Strategy, micro_batches: Sequence[MicroBatch]) -> Outcome:
+        shard = kind(ours(strategy, combined=micro_batches[0].watermark % 3 == 0), windowfn_of(strategy))
+        for elements, watermark in micro_batches:
             if elements:
                 shard.add([time for _, time in elements], values=[b"%d" % value for value, _ in elements])
             shard.advance(watermark)
@@ -135,13 +135,13 @@ class Stage(World):
         return CallResult(len(panes))
 
 
-def of_stage(strategy: Strategy, steps: Sequence[Step]) -> Outcome:
-    """A stage in steps: windows are gathered, sessions may pass."""
+def of_stage(strategy: Strategy, micro_batches: Sequence[MicroBatch]) -> Outcome:
+    """A stage in a streaming job: windows are gathered, sessions may pass."""
     windowfn = windowfn_of(strategy)
     decode = (lambda data: GLOBAL_WINDOW) if strategy.windows == "global" else IntervalWindow.from_ordered
     stage = Stage(Grouped(ours(strategy), decode, unpack))
     stage.spec = replace(stage.spec, decode=decode)
-    for elements, watermark in steps:
+    for elements, watermark in micro_batches:
         came: list[tuple[bytes, Part]] = []
         for value, time in elements:
             windows = windowfn.assign(Timestamp(time))
@@ -155,7 +155,7 @@ def of_stage(strategy: Strategy, steps: Sequence[Step]) -> Outcome:
 # The bounded run.
 
 
-def of_bounded(strategy: Strategy, steps: Sequence[Step]) -> Outcome:
+def of_bounded(strategy: Strategy, micro_batches: Sequence[MicroBatch]) -> Outcome:
     """What bounded pipelines use, with a watermark that moves."""
     size, period = SdkDuration(micros=strategy.size), SdkDuration(micros=strategy.period)
     windowfn: Any = {
@@ -175,14 +175,14 @@ def of_bounded(strategy: Strategy, steps: Sequence[Step]) -> Outcome:
         empty_last=strategy.empty_last,
     )
     panes = Panes(of, keeps_dropped=True)
-    for elements, watermark in steps:
+    for elements, watermark in micro_batches:
         values = []
         for value, time in elements:
             windows = windowfn.assign(windowfn.AssignContext(SdkTimestamp(micros=time)))
             if windows:
                 values.append(WindowedValue(value, SdkTimestamp(micros=time), tuple(windows)))
         panes.add(values, 0)
-        if watermark == steps[-1].watermark:
+        if watermark == micro_batches[-1].watermark:
             panes.finish(0)
         else:
             panes.advance(SdkTimestamp(micros=watermark), 0)
@@ -204,7 +204,7 @@ def their_drop(drop: Any) -> Drop:
     return Drop(their_span(drop.window), value, "expired" if drop.expired else "closed")
 
 
-def story_of(seed: int) -> tuple[Strategy, list[Step]]:
+def story_of(seed: int) -> tuple[Strategy, list[MicroBatch]]:
     chance = random.Random(seed)
     strategy = strategy_of(chance)
     return strategy, story(strategy, chance)
@@ -217,11 +217,11 @@ def story_of(seed: int) -> tuple[Strategy, list[Step]]:
 )
 def test_panes_are_those_of_the_rules_at_every_boundary(way: Any, block: int) -> None:
     for seed in range(100 * block, 100 * block + 100):
-        strategy, steps = story_of(seed)
+        strategy, micro_batches = story_of(seed)
         if way is of_bounded:
             strategy = replace(strategy, held_by="input")
         elif way is of_stage:
             # The stage's output watermark stays where it is.
             strategy = replace(strategy, pane_time="end")
-        expected, found = by_the_rules(strategy, steps), way(strategy, steps)
-        assert found == expected, f"seed {seed}: {strategy}\n{steps}"
+        expected, found = by_the_rules(strategy, micro_batches), way(strategy, micro_batches)
+        assert found == expected, f"seed {seed}: {strategy}\n{micro_batches}"

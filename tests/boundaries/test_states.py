@@ -161,7 +161,7 @@ def moments_of(told: list[str], lateness: int) -> list[tuple[int, bool]]:
 
 
 def elements_of(chance: random.Random, now: int, lateness: int, first: int) -> list[Comes]:
-    """What comes in a step: times near the watermark, and timers at and beside all that matters."""
+    """What comes in a micro-batch: times near the watermark, and timers at and beside all that matters."""
     found = []
     for n in range(chance.choice([0, 1, 2, 3])):
         edge = chance.choice([now, now - lateness, now // SIZE * SIZE, now + 5])
@@ -214,9 +214,9 @@ def test_timers_and_state_follow_the_rules_at_every_boundary(block: int) -> None
 @pytest.mark.parametrize(("watermark", "goes_on"), [(8, False), (9, False), (10, True)])
 def test_a_parked_element_goes_on_behind_the_last_moment_of_its_side_input(watermark: int, goes_on: bool) -> None:
     world = World(Stateful(FAMILIES, DECODE, lambda window: Timestamp(window.max_timestamp + 100)), (("a", RATES),))
-    world.step(0, 5)
+    world.micro_batch(0, 5)
     world.committed_outputs[RATES] = Timestamp(watermark)
-    world.step(0)
+    world.micro_batch(0)
     assert (world.told() == ["process 5"]) is goes_on
 
 
@@ -226,7 +226,7 @@ def test_an_element_that_comes_is_parked_up_to_that_moment(watermark: int, goes_
     world = World(Stateful(FAMILIES, DECODE, lambda window: Timestamp(window.max_timestamp + 100)), (("a", RATES),))
     world.committed_outputs[RATES] = Timestamp(watermark)
     world.committed_outputs[NAMES] = Timestamp(1000)
-    world.step(0, 5)
+    world.micro_batch(0, 5)
     assert (world.told() == ["process 5"]) is goes_on
 
 
@@ -237,13 +237,13 @@ def test_an_element_in_order_of_time_goes_on_when_its_time_and_the_lateness_are_
 ) -> None:
     kind = Stateful(FAMILIES, DECODE, lambda window: window.max_timestamp, in_order=Duration(lateness))
     world = World(kind)
-    world.step(0, 5)
-    world.step(5 + lateness + beside_it)
+    world.micro_batch(0, 5)
+    world.micro_batch(5 + lateness + beside_it)
     assert world.told() == (["process 5"] if beside_it > 0 else [])
     # One of the same time may come as long as that one waits.
-    world.step(5 + lateness + beside_it, 5)
+    world.micro_batch(5 + lateness + beside_it, 5)
     assert (len(world.drops) == 0) is (beside_it <= 0)
-    world.step(5 + lateness + 1)
+    world.micro_batch(5 + lateness + 1)
     assert world.told() == ([] if beside_it > 0 else ["process 5", "process 5"])
 
 
@@ -251,6 +251,6 @@ def test_an_element_in_order_of_time_goes_on_when_its_time_and_the_lateness_are_
 @pytest.mark.parametrize("beside_it", [-1, 0, 1])
 def test_elements_are_live_until_their_window_has_expired(window: IntervalWindow, beside_it: int) -> None:
     world = World(Stateful(FAMILIES, DECODE, lambda window: Timestamp(window.max_timestamp + 3)))
-    world.step(window.max_timestamp + 3 + beside_it)
-    world.step(window.max_timestamp + 3 + beside_it, (window.start, window))
+    world.micro_batch(window.max_timestamp + 3 + beside_it)
+    world.micro_batch(window.max_timestamp + 3 + beside_it, (window.start, window))
     assert world.told() == ([] if beside_it > 0 else [f"process {window.start}"])

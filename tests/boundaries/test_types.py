@@ -18,7 +18,7 @@ from apache_beam.transforms import combiners, core, trigger, userstate, window
 
 from arcbeam.errors import UserCodeError
 from tests.harness.drive import Collect, Driven
-from tests.harness.streaming.microbatches import Stepped
+from tests.harness.streaming.microbatches import InMicroBatches
 from tests.harness.transforms.comparing import exact
 
 INF, NAN = float("inf"), float("nan")
@@ -140,9 +140,9 @@ WAYS: dict[str, tuple[Callable[..., Driven], Callable[..., None], Iterable[str]]
     "panes": (lambda: Driven(shards=1), panes, EVERY),
     "state": (lambda: Driven(shards=1), in_state, EVERY),
     "state, the SDK's operation": (lambda: Driven(shards=1, value_chains=False), in_state, UNSURE),
-    "steps": (lambda: Stepped(None), per_key, EVERY),
-    "panes in steps": (lambda: Stepped(None), panes, EVERY),
-    "state in steps": (lambda: Stepped(None), in_state, EVERY),
+    "steps": (lambda: InMicroBatches(None), per_key, EVERY),
+    "panes in a streaming job": (lambda: InMicroBatches(None), panes, EVERY),
+    "state in a streaming job": (lambda: InMicroBatches(None), in_state, EVERY),
 }
 
 

@@ -1,4 +1,4 @@
-"""A job in steps for those that kill it: a slow source, state, windows, side inputs that grow, late data, part files.
+"""A streaming job for those that kill it: a slow source, state, windows, side inputs that grow, late data, part files.
 
 What it writes is known beforehand, but for what chance decides in any run: in which order numbers come, which of those
 that have an early time are too late, how much of the table a number finds. Of that `wrong` knows what must hold.

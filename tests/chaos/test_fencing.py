@@ -87,11 +87,11 @@ class Duel:
         """All processes of one stop, another takes the job over, and the first ones continue."""
         before = self._epoch()
         first = self._start(self._hosts[0])
-        self._wait_for_steps(before)
+        self._wait_for_micro_batches(before)
         time.sleep(self._chance.uniform(0, 1))
         self._hosts[0].signal(signal.SIGSTOP)
         second = self._start(self._hosts[1])
-        self._wait_for_steps(before + 1)
+        self._wait_for_micro_batches(before + 1)
         self._hosts[0].signal(signal.SIGCONT)
         began = time.monotonic()
         first.wait(_PATIENCE)
@@ -117,9 +117,9 @@ class Duel:
         record: dict[str, str] = json.loads(self._state.get(epoch_name(self._epoch())))
         return record
 
-    def _wait_for_steps(self, after: int) -> None:
-        """Waits for a step of a driver of a later epoch."""
-        _wait(lambda: (head := self._head()) is not None and head.epoch > after and head.kind is Kind.STEP)
+    def _wait_for_micro_batches(self, after: int) -> None:
+        """Waits for a micro-batch of a driver of a later epoch."""
+        _wait(lambda: (head := self._head()) is not None and head.epoch > after and head.kind is Kind.MICRO_BATCH)
 
     def _fenced(self, seconds: float, host: Host) -> Fenced:
         return Fenced(seconds, f"another driver ({self._record()['driver']}, since " in host.tail())

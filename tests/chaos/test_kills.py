@@ -1,4 +1,4 @@
-"""Jobs in steps whose processes are killed at random moments: what comes out is what an undisturbed run gives.
+"""Streaming jobs whose processes are killed at random moments: what comes out is what an undisturbed run gives.
 
 A driver is killed in one of three phases of its life (`PHASES`): before its first commit, after a few micro-batches,
 and late. Phases are counted in micro-batches that call the source, not in seconds: so each is reached on any machine.
@@ -38,7 +38,7 @@ from tests.store.backends import s3_server
 _ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 60.0
 """In which a job goes on behind a kill; also behind its last read, where it has nothing more to read."""
-_START_SECONDS = _STEP_SECONDS = 4.0
+_START_SECONDS = _MICRO_BATCH_SECONDS = 4.0
 _BEGINNING = "before its first commit"
 PHASES: Mapping[str, tuple[int, int]] = {_BEGINNING: (0, 0), "early": (1, 3), "late": (7, 10)}
 """Phases of a driver's life: calls of the source until it is killed, at least and at most."""
@@ -151,16 +151,17 @@ class Victim:
         return reading(self.output).exists()
 
     def _go_on(self, driver: subprocess.Popen[bytes], calls: tuple[int, int]) -> None:
-        """Waits for a random moment in one of the next steps; where the source is not called any more, for any."""
-        step, bound = 0.0, _SECONDS
+        """Waits for a random moment in one of the next micro-batches; where the source is not called any more, for
+        any."""
+        micro_batch, bound = 0.0, _SECONDS
         for _ in range(self._chance.randint(*calls)):
             reading(self.output).unlink(missing_ok=True)
             began = time.monotonic()
             self._pass(driver, bound, self._calls_source)
-            step = time.monotonic() - began
-            # After what a kill has delayed, a step; or the end of all.
-            bound = 3 * step if bound == _SECONDS else bound
-        self._pass(driver, self._chance.uniform(0, min(step, _STEP_SECONDS)))
+            micro_batch = time.monotonic() - began
+            # After what a kill has delayed, a micro-batch; or the end of all.
+            bound = 3 * micro_batch if bound == _SECONDS else bound
+        self._pass(driver, self._chance.uniform(0, min(micro_batch, _MICRO_BATCH_SECONDS)))
 
     def _pass(self, driver: subprocess.Popen[bytes], seconds: float, over: Callable[[], bool] = bool) -> None:
         """Lets time pass, while the driver lives."""

@@ -99,7 +99,7 @@ def trial(folder: Path) -> Ended:
     def committed() -> bool:
         with contextlib.suppress(FileNotFoundError):
             head = read_newest(FolderBlobs(state))
-            return isinstance(head, Manifest) and head.kind is Kind.STEP
+            return isinstance(head, Manifest) and head.kind is Kind.MICRO_BATCH
         return False
 
     def status() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from arcbeam.store.blobs import backends
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.endnote import EndNote, leave_note
 from arcbeam.store.log.requests import Answer, Asked, Request, Said
 from arcbeam.store.log.savepoints import pinned
@@ -40,13 +40,13 @@ def invoke(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> StepLog:
+def log(tmp_path: Path) -> CommitLog:
     """A job that has begun in a folder."""
     return opened(FolderBlobs(tmp_path / "job", sync=False))
 
 
 @contextmanager
-def driven(log: StepLog, *answers: Answer, mode: CommitMode | None = None) -> Iterator[list[Request]]:
+def driven(log: CommitLog, *answers: Answer, mode: CommitMode | None = None) -> Iterator[list[Request]]:
     """A driver that gives these answers to the first request, and commits that mode.
 
     As a driver does: it drains after it has said that it will; all else is committed before it is answered.
@@ -77,12 +77,14 @@ def driven(log: StepLog, *answers: Answer, mode: CommitMode | None = None) -> It
         thread.join(WAIT)
 
 
-def test_a_savepoint_of_a_folder(log: StepLog, tmp_path: Path) -> None:
-    done = Answer(Said.DONE, "savepoint 'safe' is step 3", 3)
+def test_a_savepoint_of_a_folder(log: CommitLog, tmp_path: Path) -> None:
+    done = Answer(Said.DONE, "savepoint 'safe' is micro-batch 3", 3)
     with driven(log, Answer(Said.TAKEN), done) as seen:
         result = invoke("savepoint", str(tmp_path / "job"), "safe")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'}/savepoints/safe\n"), result.output
-    assert [(request.what, request.savepoint, request.step) for request in seen] == [(Asked.SAVEPOINT, "safe", 0)]
+    assert [(request.what, request.savepoint, request.micro_batch) for request in seen] == [
+        (Asked.SAVEPOINT, "safe", 0)
+    ]
     with driven(log, done) as seen:
         path = json.loads(invoke("savepoint", str(tmp_path / "job"), "--json").stdout)["path"]
     assert path == f"{tmp_path / 'job'}/savepoints/{seen[0].savepoint}"
@@ -90,7 +92,7 @@ def test_a_savepoint_of_a_folder(log: StepLog, tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("END-02")
-def test_draining_a_folder_waits_for_the_end(log: StepLog, tmp_path: Path) -> None:
+def test_draining_a_folder_waits_for_the_end(log: CommitLog, tmp_path: Path) -> None:
     with driven(log, Answer(Said.DONE), mode=CommitMode.DRAINED):
         result = invoke("drain", str(tmp_path / "job"), "--savepoint=last")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'} is DRAINED\n"), result.output
@@ -106,42 +108,43 @@ def test_draining_a_folder_waits_for_the_end(log: StepLog, tmp_path: Path) -> No
 def test_what_is_left_of_a_drain_is_told_whenever_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, as_json: bool
 ) -> None:
-    steps = [
+    micro_batches = [
         staged("read", 0, 0, restrictions=Restrictions(2, 12.0)),
         staged("read", 0, 0, restrictions=Restrictions(2, 12.0)),
         staged("read", 0, 5, counts=Counts(fired=1200), leftover=True),
     ]
     log = steps_opened(FolderBlobs(tmp_path / "job", sync=False))
-    # It drains, and one more step is made for each look.
-    modes = iter([*[CommitMode.DRAINING] * len(steps), CommitMode.DRAINED])
+    # It drains, and one more micro-batch is made for each look.
+    modes = iter([*[CommitMode.DRAINING] * len(micro_batches), CommitMode.DRAINED])
 
-    def step(seconds: float = 0.0) -> None:
-        mode, number = next(modes), log.head.step + 1
-        mine = steps[number - 1] if mode is CommitMode.DRAINING else staged("read", 0, 9)
+    def micro_batch(seconds: float = 0.0) -> None:
+        mode, number = next(modes), log.head.micro_batch + 1
+        mine = micro_batches[number - 1] if mode is CommitMode.DRAINING else staged("read", 0, 9)
         command = replace(proposal(number, 0, reported(mine, level=0)), mode=mode, drains_to="last")
         log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, {}))
 
-    step()
-    monkeypatch.setattr(control.time, "sleep", step)
+    micro_batch()
+    monkeypatch.setattr(control.time, "sleep", micro_batch)
     result = invoke("drain", str(tmp_path / "job"), *(["--json"] if as_json else []))
     assert result.exit_code == 0, result.output
     told = result.stderr.splitlines()
     if as_json:
         found = [json.loads(line)["progress"] for line in told]
-        assert [each.get("step") for each in found] == [None, 1, 3], "nothing twice"
+        assert [each.get("micro_batch") for each in found] == [None, 1, 3], "nothing twice"
         assert {each["state"] for each in found} == {"DRAINING"}
         assert (found[1]["restrictions"], found[1]["backlog"]) == (2, 12.0)
         assert json.loads(result.stdout)["state"] == "DRAINED"
     else:
         assert len(told) == 3
-        assert "is draining, step 1: 2 restriction(s) of 'read' not done (size 12)" in told[1]
+        assert "is draining, micro-batch 1: 2 restriction(s) of 'read' not done (size 12)" in told[1]
         assert (
-            "step 3: 'read' has more than a step's time takes, in 1 shard(s); 1,200 timer(s) of 'read' fired" in told[2]
+            "micro-batch 3: 'read' has more than a micro-batch's time takes, in 1 shard(s); 1,200 "
+            "timer(s) of 'read' fired" in told[2]
         )
         assert result.stdout.endswith(" is DRAINED\n")
 
 
-def test_a_folder_that_drains_already_is_waited_for(log: StepLog, tmp_path: Path) -> None:
+def test_a_folder_that_drains_already_is_waited_for(log: CommitLog, tmp_path: Path) -> None:
     log.propose(log.draft(Timestamp(1), mode=CommitMode.DRAINING))
     result = invoke("drain", str(tmp_path / "job"), "--wait=0.01")
     check_message("drain-not-ended", result.stderr, tmp=tmp_path)
@@ -153,7 +156,7 @@ def test_a_folder_that_drains_already_is_waited_for(log: StepLog, tmp_path: Path
 
 
 @pytest.mark.contract("END-03")
-def test_suspending_a_folder(log: StepLog, tmp_path: Path) -> None:
+def test_suspending_a_folder(log: CommitLog, tmp_path: Path) -> None:
     with driven(log, Answer(Said.DONE), mode=CommitMode.SUSPENDED):
         result = invoke("suspend", str(tmp_path / "job"), "--savepoint=pause")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'}/savepoints/pause\n"), result.output
@@ -165,7 +168,7 @@ def test_suspending_a_folder(log: StepLog, tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("END-03")
-def test_who_suspends_a_suspended_folder_has_its_savepoint(log: StepLog, tmp_path: Path) -> None:
+def test_who_suspends_a_suspended_folder_has_its_savepoint(log: CommitLog, tmp_path: Path) -> None:
     log.propose(pinned(log.draft(Timestamp(1), mode=CommitMode.SUSPENDED), "pause"))
     for named in ((), ("--savepoint=pause",)):
         result = invoke("suspend", str(tmp_path / "job"), *named, "--json")
@@ -174,7 +177,7 @@ def test_who_suspends_a_suspended_folder_has_its_savepoint(log: StepLog, tmp_pat
 
 @pytest.mark.contract("END-04")
 @pytest.mark.parametrize("command", ["savepoint", "drain", "suspend", "cancel"])
-def test_a_job_that_nobody_runs_any_more_is_not_waited_for(log: StepLog, tmp_path: Path, command: str) -> None:
+def test_a_job_that_nobody_runs_any_more_is_not_waited_for(log: CommitLog, tmp_path: Path, command: str) -> None:
     leave_note(log.blobs, EndNote(log.epoch, "FAILED", "ValueError: of the user's"))
     result = invoke(command, str(tmp_path / "job"))
     assert result.exit_code == 1
@@ -197,7 +200,7 @@ def test_a_job_that_nobody_runs_any_more_is_not_waited_for(log: StepLog, tmp_pat
 @pytest.mark.contract("END-03")
 @pytest.mark.parametrize(("mode", "state"), [(CommitMode.SUSPENDED, "STOPPED"), (CommitMode.DONE, "DONE")])
 def test_a_job_that_was_done_before_it_could_be_suspended_is_said_to_be(
-    log: StepLog, tmp_path: Path, mode: CommitMode, state: str
+    log: CommitLog, tmp_path: Path, mode: CommitMode, state: str
 ) -> None:
     with driven(log, Answer(Said.DONE), mode=mode):
         result = invoke("suspend", str(tmp_path / "job"), "--json")
@@ -205,13 +208,13 @@ def test_a_job_that_was_done_before_it_could_be_suspended_is_said_to_be(
 
 
 @pytest.mark.contract("END-04")
-def test_cancelling_a_folder(log: StepLog, tmp_path: Path) -> None:
+def test_cancelling_a_folder(log: CommitLog, tmp_path: Path) -> None:
     with driven(log, Answer(Said.DONE)):
         result = invoke("cancel", str(tmp_path / "job"))
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'} is CANCELLED\n"), result.output
 
 
-def test_a_refusal_is_told(log: StepLog, tmp_path: Path) -> None:
+def test_a_refusal_is_told(log: CommitLog, tmp_path: Path) -> None:
     with driven(log, Answer(Said.REFUSED, "the job is draining already")):
         result = invoke("suspend", str(tmp_path / "job"))
     assert result.exit_code == 1
@@ -219,7 +222,7 @@ def test_a_refusal_is_told(log: StepLog, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["savepoint", "drain", "suspend", "cancel"])
-def test_where_nobody_answers_the_request_is_withdrawn_or_left(log: StepLog, tmp_path: Path, command: str) -> None:
+def test_where_nobody_answers_the_request_is_withdrawn_or_left(log: CommitLog, tmp_path: Path, command: str) -> None:
     result = invoke(command, str(tmp_path / "job"), "--wait=0.01")
     assert result.exit_code == 1
     check_message(f"{command}-unanswered", result.stderr, tmp=tmp_path)
@@ -230,7 +233,7 @@ def test_where_nobody_answers_the_request_is_withdrawn_or_left(log: StepLog, tmp
 
 
 def test_who_is_interrupted_takes_the_request_back(
-    log: StepLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: CommitLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
 
@@ -247,7 +250,7 @@ def test_who_is_interrupted_takes_the_request_back(
 
 
 def test_a_request_that_is_taken_as_it_is_withdrawn_goes_on(
-    log: StepLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: CommitLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def withdraw(blobs: DurableBlobs, request: Request) -> None:
         requests.answer(blobs, request.id, Answer(Said.TAKEN))
@@ -267,7 +270,7 @@ def test_secrets_of_a_url_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "secret" not in result.output
 
 
-def test_what_takes_longer_is_not_withdrawn(log: StepLog, tmp_path: Path) -> None:
+def test_what_takes_longer_is_not_withdrawn(log: CommitLog, tmp_path: Path) -> None:
     with driven(log, Answer(Said.TAKEN)):
         result = invoke("drain", str(tmp_path / "job"), "--wait=0.5")
     check_message("drain-not-done", result.stderr, tmp=tmp_path)
@@ -301,7 +304,7 @@ def test_jobs_of_a_server(client: Client, fake: Fake, monkeypatch: pytest.Monkey
     check_message("server-drain-not-ended", result.stderr, job=id)
     assert fake.asked == [("savepoint", "safe"), ("suspend", ""), ("drain", "")]
     # A Struct would make floats of integers, and lose microseconds.
-    fake.status = {"step": 7, "time": 2**62 + 1}
+    fake.status = {"micro_batch": 7, "time": 2**62 + 1}
     assert json.loads(invoke("status", id, at, "--json").stdout) == {**fake.status, "overdue": None, "silent": None}
     slow = threading.Event()
     fake.answer = lambda: assert_soon(slow)
@@ -314,7 +317,7 @@ def test_jobs_of_a_server(client: Client, fake: Fake, monkeypatch: pytest.Monkey
     slow.set()
     # While it drains, it is told how it stands; then it ends.
     fake.status = {
-        "step": 8,
+        "micro_batch": 8,
         "stages": [{"stage": "Read", "restrictions": 1, "backlog": 3.0}],
         "causes": [{"text": "the watermark is at 5: restriction 1.0 of 'a'"}],
     }
@@ -323,7 +326,7 @@ def test_jobs_of_a_server(client: Client, fake: Fake, monkeypatch: pytest.Monkey
     result = invoke("drain", id, at)
     assert result.stdout == f"{id} is CANCELLED\n"
     assert (
-        f"{id} is draining, step 8: 1 restriction(s) of 'Read' not done (size 3); restriction 1.0 of 'a'"
+        f"{id} is draining, micro-batch 8: 1 restriction(s) of 'Read' not done (size 3); restriction 1.0 of 'a'"
         in result.stderr.splitlines()
     )
     assert "there is no job 'j-9'" in invoke("suspend", "j-9", at).stderr

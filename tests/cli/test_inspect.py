@@ -14,7 +14,7 @@ from arcbeam.model.files import Shard
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import jobgraphs, requests
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.store.manifest.jobgraphfile import Program
 from arcbeam.store.manifest.names import Written
@@ -40,9 +40,11 @@ def invoke(*arguments: str) -> Result:
 def job(tmp_path: Path) -> Path:
     blobs = FolderBlobs(tmp_path / "job", sync=False)
     shape = JobShape("plan", 4, (StageShape("words/count", 1, "cells"),))
-    log = StepLog.open(blobs, shape, Timestamp(0), driver="host-a, process 7", token=iter("abcdef").__next__)
+    log = CommitLog.open(blobs, shape, Timestamp(0), driver="host-a, process 7", token=iter("abcdef").__next__)
     written = Written(1, 3, 1, log.epoch, "a", "delta")
-    file = publish(blobs, tmp_path, written, in_blocks([(b"k", b"v"), (b"l", None)]), first_step=1, last_step=1)
+    file = publish(
+        blobs, tmp_path, written, in_blocks([(b"k", b"v"), (b"l", None)]), first_micro_batch=1, last_micro_batch=1
+    )
     draft = log.draft(
         Timestamp(1_700_000_000_123_456),
         shards=(Shard(1, 3, (file,)),),
@@ -62,7 +64,8 @@ def test_people_read_a_table(job: Path) -> None:
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[0] == f"job: b in {job}"
     assert re.fullmatch(
-        r"step: 1 \(step, running\), recorded at 2023-11-14 22:13:20.123456Z \([\d,]+ days ago\)", lines[1]
+        r"micro_batch: 1 \(micro-batch, running\), recorded at 2023-11-14 22:13:20.123456Z \([\d,]+ days ago\)",
+        lines[1],
     )
     assert lines[2] == "driver: epoch 1, host-a, process 7"
     assert (
@@ -75,11 +78,11 @@ def test_people_read_a_table(job: Path) -> None:
 
 
 def test_programs_read_json(job: Path) -> None:
-    result = invoke(str(job), "--json", "--steps", "1")
+    result = invoke(str(job), "--json", "--micro-batches", "1")
     found = json.loads(result.stdout)
-    assert (found["step"], found["mode"], found["time"]) == (1, "running", 1_700_000_000_123_456)
+    assert (found["micro_batch"], found["mode"], found["time"]) == (1, "running", 1_700_000_000_123_456)
     assert found["stages"][0]["outputs"] == [{"output": "out", "watermark": MIN_TIMESTAMP}]
-    assert [step["step"] for step in found["steps"]] == [1]
+    assert [micro_batch["micro_batch"] for micro_batch in found["micro_batches"]] == [1]
     assert found["problems"] is None
 
 
@@ -104,16 +107,16 @@ def test_a_folder_without_a_job_is_an_error(tmp_path: Path) -> None:
     assert "'manifests/000000000000'" in error["message"]
 
 
-def test_step_and_savepoint_exclude_each_other(job: Path) -> None:
-    assert invoke(str(job), "--step", "0").exit_code == 0
+def test_micro_batch_and_savepoint_exclude_each_other(job: Path) -> None:
+    assert invoke(str(job), "--micro-batch", "0").exit_code == 0
     assert invoke(str(job), "--savepoint", "safe").exit_code == 0
-    assert invoke(str(job), "--step", "1", "--savepoint", "safe").exit_code == 2
+    assert invoke(str(job), "--micro-batch", "1", "--savepoint", "safe").exit_code == 2
 
 
 def test_a_savepoint_has_a_path(job: Path) -> None:
     shown = json.loads(invoke(f"{job}/savepoints/safe", "--json").stdout)
-    assert (shown["location"], shown["step"]) == (str(job), 1)
-    assert invoke(f"{job}/savepoints/safe", "--step", "1").exit_code == 2
+    assert (shown["location"], shown["micro_batch"]) == (str(job), 1)
+    assert invoke(f"{job}/savepoints/safe", "--micro-batch", "1").exit_code == 2
     assert "no savepoint 'other'" in invoke(f"{job}/savepoints/other").stderr
 
 
@@ -122,14 +125,14 @@ def test_what_the_job_is_resumed_with_and_what_it_is_asked_for(job: Path) -> Non
     assert "resumed with: its script: no program was kept" in invoke(str(job)).stdout
     name = jobgraphs.keep(blobs, Program("words", b"proto", versions={"python": "3.11", "beam": "2.77.0"}), {}, 2, "")
     shape = JobShape("plan", 4, (StageShape("words/count", 1, "cells"),))
-    StepLog.open(blobs, shape, Timestamp(9), program=lambda *_: name)
+    CommitLog.open(blobs, shape, Timestamp(9), program=lambda *_: name)
     requests.ask(blobs, requests.Asked.DRAIN, "last", Timestamp(5))
     lines = [" ".join(line.split()) for line in invoke(str(job)).stdout.splitlines()]
     assert "resumed with: `arcbeam resume`: program 'words' of Beam 2.77.0, Python 3.11" in lines
     assert any(line.startswith(f"job: words in {job} (id ") for line in lines)
     assert "drain last 2" in lines
     shown = json.loads(invoke(str(job), "--json").stdout)
-    assert shown["requests"] == [{"what": "drain", "savepoint": "last", "step": 2}]
+    assert shown["requests"] == [{"what": "drain", "savepoint": "last", "micro_batch": 2}]
     assert shown["program"]["file"] == name
     (job / name).write_bytes(b"something else")
     result = invoke(str(job))
@@ -146,12 +149,12 @@ def test_what_can_be_read_is_shown_beside_a_damaged_manifest(job: Path) -> None:
     assert lines[:4] == [
         f"manifest 'manifests/{newest.name}' in '{job}' is damaged: its beginning is not a manifest's",
         "what to do: nothing was changed: bring the file back from a copy, or resume from a savepoint; "
-        "there are: 'safe' (step 1)",
-        "what follows is step 1",
+        "there are: 'safe' (micro-batch 1)",
+        "what follows is micro-batch 1",
         "",
     ]
-    assert lines[5].startswith("step: 1 (step, running)")
+    assert lines[5].startswith("micro_batch: 1 (micro-batch, running)")
     result = invoke(str(job), "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
-    assert (found["step"], len(found["damaged"])) == (1, 1)
+    assert (found["micro_batch"], len(found["damaged"])) == (1, 1)

@@ -117,13 +117,13 @@ def test_run_tells_of_a_runner_that_the_script_names(script: Path, caplog: pytes
 def test_run_says_where_jobs_stand_if_it_is_to(script: Path) -> None:
     script.write_text(
         "import logging\n"
-        "logging.getLogger('arcbeam.streaming').info('a step')\n"
+        "logging.getLogger('arcbeam.streaming').info('a micro-batch')\n"
         "logging.getLogger('else').info('of the script')\n"
     )
-    assert "a step" not in invoke("run", str(script)).stderr
+    assert "a micro-batch" not in invoke("run", str(script)).stderr
     told = invoke("run", "-v", str(script)).stderr
-    assert (told.count("a step"), "of the script" in told) == (1, False)
-    assert "a step" not in invoke("run", str(script)).stderr
+    assert (told.count("a micro-batch"), "of the script" in told) == (1, False)
+    assert "a micro-batch" not in invoke("run", str(script)).stderr
 
 
 def test_run_tells_when_no_pipeline_was_run(script: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,8 +24,8 @@ def invoke(*arguments: str) -> Result:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     staging = LocalStaging(str(tmp_path))
-    for job, step in (("dead", 3), ("alive", 7)):
-        writing = staging.begin(Attempt(job, step, (0,), "t"))
+    for job, micro_batch in (("dead", 3), ("alive", 7)):
+        writing = staging.begin(Attempt(job, micro_batch, (0,), "t"))
         writing.write(b"12345")
         staged = writing.finish()
         if job == "dead":
@@ -37,9 +37,9 @@ def path(tmp_path: Path) -> Path:
 def test_what_is_left_is_listed(path: Path) -> None:
     found = invoke(str(path))
     assert found.exit_code == 0
-    assert "job    step  what  age" in found.stdout
+    assert "job    micro_batch  what  age" in found.stdout
     rows = json.loads(invoke(str(path), "--json").stdout)
-    assert [(row["job"], row["step"], row["size"], row["what"]) for row in rows] == [
+    assert [(row["job"], row["micro_batch"], row["size"], row["what"]) for row in rows] == [
         ("alive", 7, 5, "file"),
         ("dead", 3, 5, "file"),
     ]

@@ -15,7 +15,7 @@ from arcbeam.model.files import Shard
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.requests import Answer, Asked, Said
 from arcbeam.store.log.savepoints import pinned
@@ -34,27 +34,27 @@ def invoke(*arguments: str) -> Result:
 
 
 class Job:
-    """A job in a folder, of two steps with a file each, of which the first is savepoint 'early'."""
+    """A job in a folder, of two micro-batches with a file each, of which the first is savepoint 'early'."""
 
     def __init__(self, folder: Path) -> None:
         self.path = str(folder / "job")
         self.blobs = FolderBlobs(folder / "job", sync=False)
         self.log = opened(self.blobs)
         self._scratch = folder / "scratch"
-        self.step(pin="early")
-        self.step()
+        self.micro_batch(pin="early")
+        self.micro_batch()
 
-    def step(self, *, pin: str = "", mode: CommitMode = CommitMode.RUNNING) -> StepLog:
-        step = self.log.head.step + 1
+    def micro_batch(self, *, pin: str = "", mode: CommitMode = CommitMode.RUNNING) -> CommitLog:
+        micro_batch = self.log.head.micro_batch + 1
         file = publish(
             self.blobs,
             self._scratch,
-            Written(1, 0, step, self.log.epoch, "a", "delta"),
-            in_blocks([(b"k%d" % step, b"v" * 50)]),
-            first_step=step,
-            last_step=step,
+            Written(1, 0, micro_batch, self.log.epoch, "a", "delta"),
+            in_blocks([(b"k%d" % micro_batch, b"v" * 50)]),
+            first_micro_batch=micro_batch,
+            last_micro_batch=micro_batch,
         )
-        draft = self.log.draft(Timestamp(step * 1_000_000), shards=(Shard(1, 0, (file,)),), mode=mode)
+        draft = self.log.draft(Timestamp(micro_batch * 1_000_000), shards=(Shard(1, 0, (file,)),), mode=mode)
         self.log.propose(pinned(draft, pin) if pin else draft)
         return self.log
 
@@ -71,17 +71,17 @@ def job(tmp_path: Path) -> Job:
 
 
 def test_they_are_listed_with_what_each_needs_alone(job: Job, tmp_path: Path) -> None:
-    job.step(pin="late", mode=CommitMode.SUSPENDED)
+    job.micro_batch(pin="late", mode=CommitMode.SUSPENDED)
     result = invoke(job.path)
     assert result.exit_code == 0, result.output
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert lines[0] == ["name", "step", "recorded", "at", "job", "was", "size", "its", "own"]
+    assert lines[0] == ["name", "micro_batch", "recorded", "at", "job", "was", "size", "its", "own"]
     assert [(line[0], line[1], line[4]) for line in lines[1:]] == [
         ("early", "1", "running"),
         ("late", "3", "suspended"),
     ]
     early, late = json.loads(invoke(job.path, "--json").stdout)
-    assert (early["own"], late["own"]) == (early["size"], 0), "what the newest step needs stays"
+    assert (early["own"], late["own"]) == (early["size"], 0), "what the newest micro-batch needs stays"
     assert early["size"] > 0
     opened(FolderBlobs(tmp_path / "new", sync=False))
     assert invoke(str(tmp_path / "new")).stdout == "no savepoints\n"
@@ -102,10 +102,10 @@ def test_one_is_described_by_name_or_by_its_path(job: Job, by_path: bool) -> Non
 @pytest.mark.contract("END-03")
 @pytest.mark.parametrize("mode", [CommitMode.SUSPENDED, CommitMode.DRAINED, CommitMode.DONE])
 def test_of_a_stopped_job_they_are_changed_here_and_it_stands_as_it_stood(job: Job, mode: CommitMode) -> None:
-    job.step(pin="last", mode=mode)
+    job.micro_batch(pin="last", mode=mode)
     result = invoke(job.path, "rename", "early", "before-2.0")
     assert (result.exit_code, result.stdout) == (0, "savepoint 'early' is called 'before-2.0' now\n"), result.output
-    # The one that it was stopped with, too: the step itself stays.
+    # The one that it was stopped with, too: the micro-batch itself stays.
     result = invoke(f"{job.path}/savepoints/last", "delete", "--json")
     assert json.loads(result.stdout) == {"savepoint": "last", "deleted": True}, result.output
     assert job.names == ["before-2.0"]
@@ -120,9 +120,9 @@ def test_of_a_stopped_job_they_are_changed_here_and_it_stands_as_it_stood(job: J
 
 
 def test_of_a_job_that_runs_its_driver_changes_them(job: Job) -> None:
-    with driven(job.log, Answer(Said.TAKEN), Answer(Said.DONE, step=3)) as seen:
+    with driven(job.log, Answer(Said.TAKEN), Answer(Said.DONE, micro_batch=3)) as seen:
         assert invoke(job.path, "rename", "early", "old").stdout == "savepoint 'early' is called 'old' now\n"
-    with driven(job.log, Answer(Said.DONE, step=3)) as deleted:
+    with driven(job.log, Answer(Said.DONE, micro_batch=3)) as deleted:
         assert invoke(job.path, "delete", "early").stdout == "savepoint 'early' is deleted\n"
     asked = [(request.what, request.savepoint, request.new) for request in (*seen, *deleted)]
     assert asked == [(Asked.RENAME, "early", "old"), (Asked.DELETE, "early", "")]
@@ -165,7 +165,7 @@ def test_a_copy_is_a_job_of_its_own(job: Job, tmp_path: Path) -> None:
         (["describe", "none"], "there is no savepoint 'none' in '{path}'\n  what to do: there are: early"),
         (["delete", "none"], "there is no savepoint 'none'\n  what to do: there are: early"),
         (["rename", "none", "new"], "there is no savepoint 'none'"),
-        (["rename", "early", "early"], "savepoint 'early' exists already, of step 1"),
+        (["rename", "early", "early"], "savepoint 'early' exists already, of micro-batch 1"),
         (["rename", "early", "a/b"], "'a/b' is no name for a savepoint"),
         (["copy", "none", "{path}-copy"], "there is no savepoint 'none' in"),
     ],
@@ -174,7 +174,7 @@ def test_what_cannot_be_is_named_and_changes_nothing(
     job: Job, words: Sequence[str], told: str, *, stopped: bool
 ) -> None:
     if stopped:
-        job.step(mode=CommitMode.SUSPENDED)
+        job.micro_batch(mode=CommitMode.SUSPENDED)
     before = sorted(info.name for info in job.blobs.list(""))
     result = invoke(job.path, *(word.format(path=job.path) for word in words))
     assert result.exit_code == 1
@@ -208,7 +208,7 @@ def test_a_path_that_is_no_job(tmp_path: Path) -> None:
 
 
 def test_one_that_cannot_be_read_is_told_beside_the_others(job: Job) -> None:
-    job.step(pin="late")
+    job.micro_batch(pin="late")
     job.blobs.put(manifest_name(1), b"damage")
     result = invoke(job.path)
     assert result.exit_code == 1

@@ -80,11 +80,12 @@ def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert re.match(
-        r"step 1 \(running\), recorded at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); watermark beginning", lines[1]
+        r"micro-batch 1 \(running\), recorded at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); watermark beginning",
+        lines[1],
     )
     assert lines[0] == f"the job in '{job}'", "it has kept no name"
     assert lines[2].startswith("nothing is due; whether somebody runs it, only an answer tells")
-    assert lines[3].startswith("the step took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, commit")
+    assert lines[3].startswith("the micro-batch took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, commit")
     assert "backlog: 1 restriction(s) of size 40" in lines[4]
     (read,) = (line for line in lines if line.startswith("read "))
     assert "1,200 (90 kB)" in read
@@ -99,7 +100,8 @@ def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
     assert "4 element(s) parked (1.5 kB)" in result.stdout
     assert "0 rows (0 B)" in join
     assert (
-        "  - the watermark of the input of 'read' is at the beginning of time, since step 1 (2023-11-14T22:13:20Z): "
+        "  - the watermark of the input of 'read' is at the beginning of time, since micro-batch 1 "
+        "(2023-11-14T22:13:20Z): "
         "restriction 1.0.0~ab in shard 0 of 'read' reports no watermark" in lines
     )
     frees = "its DoFn reports a watermark (a watermark estimator), the times of its elements are observed "
@@ -141,7 +143,7 @@ def test_who_watches_keeps_the_last_look(
 
 def test_programs_get_the_same_with_times_in_microseconds(job: Path) -> None:
     record = json.loads(invoke(str(job), "--json").stdout)
-    assert record["step"] == 1
+    assert record["micro_batch"] == 1
     assert record["overdue"] is None
     assert record["time"] == 1_700_000_000_000_000
     assert [stage["stage"] for stage in record["stages"]] == ["read", "rates", "join"]
@@ -160,23 +162,23 @@ def test_programs_get_the_same_with_times_in_microseconds(job: Path) -> None:
 
 
 def test_a_job_that_nobody_runs_is_told_by_what_is_overdue(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = 1_700_000_000.0
+    micro_batch = 1_700_000_000.0
     assert "nobody seems to run it" not in invoke(str(job)).stdout, "nothing is due: it may wait for what comes"
     log = opened(FolderBlobs(job, sync=False), 1)
-    due = Timestamp(round((step + 100) * 1e6))
+    due = Timestamp(round((micro_batch + 100) * 1e6))
     reports = (
         reported(staged("read", 0, 0, next_due=due), staged("rates", 0, 0), level=0),
         reported(staged("join", 0, 0), staged("join", 1, 0)),
     )
-    number = log.head.step + 1
-    command = replace(proposal(number, 0, *reports), times=_TIMES, time=Timestamp(round(step * 1e6)))
+    number = log.head.micro_batch + 1
+    command = replace(proposal(number, 0, *reports), times=_TIMES, time=Timestamp(round(micro_batch * 1e6)))
     log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, {}))
-    monkeypatch.setattr(time, "time", lambda: step + 159)
+    monkeypatch.setattr(time, "time", lambda: micro_batch + 159)
     told = invoke(str(job)).stdout
     assert "(3 min ago)" in told.splitlines()[1]
     assert "nobody seems" not in told
     assert "nothing is due before 2023-11-14 22:15:00.000Z; whether somebody runs it, only an answer tells" in told
-    monkeypatch.setattr(time, "time", lambda: step + 160)
+    monkeypatch.setattr(time, "time", lambda: micro_batch + 160)
     assert (
         "nobody seems to run it: what was due at 2023-11-14 22:15:00.000Z (60 s ago) has not run; see whether its "
         "driver is there, or go on with it by `arcbeam resume FOLDER`"
@@ -186,8 +188,10 @@ def test_a_job_that_nobody_runs_is_told_by_what_is_overdue(job: Path, monkeypatc
     assert "(running?)" in invoke(str(job)).stdout
     inspected = CliRunner().invoke(main.main, ["inspect", str(job)]).stdout
     assert "nobody seems to run it: what was due at" in inspected
-    earlier = CliRunner().invoke(main.main, ["inspect", str(job), f"--step={number}"]).stdout
-    assert "nobody seems" not in earlier, "of a step that was asked for nobody knows whether there is a later one"
+    earlier = CliRunner().invoke(main.main, ["inspect", str(job), f"--micro-batch={number}"]).stdout
+    assert "nobody seems" not in earlier, (
+        "of a micro-batch that was asked for nobody knows whether there is a later one"
+    )
 
 
 def test_job_is_shown_by_its_newest_name_and_folder(job: Path) -> None:
@@ -201,7 +205,7 @@ def test_job_is_shown_by_its_newest_name_and_folder(job: Path) -> None:
     assert invoke(str(job)).stdout.splitlines()[0] == f"job 'words-v2' in '{job}'"
 
 
-def test_job_with_a_script_shows_when_its_step_was_committed(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_with_a_script_shows_when_its_micro_batch_was_committed(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = opened(FolderBlobs(job, sync=False), 1)
     due = Timestamp(1_700_000_100_000_000)
     reports = (
@@ -268,20 +272,20 @@ def test_who_watches_looks_again_until_interrupted(job: Path, monkeypatch: pytes
     monkeypatch.setattr("arcbeam.cli.status.time.sleep", look_on)
     result = invoke(str(job), "--watch", "--every=0.5", "--json")
     assert result.exit_code == 130
-    assert [json.loads(line)["step"] for line in result.stdout.splitlines()] == [1, 1]
+    assert [json.loads(line)["micro_batch"] for line in result.stdout.splitlines()] == [1, 1]
     looks = iter([None])
     result = invoke(str(job), "--watch", "--every=0.5")
     assert result.exit_code == 130
     assert "reports no watermark" in result.stdout
 
 
-def test_a_job_whose_driver_died_in_its_first_step_is_told_of_too(
+def test_a_job_whose_driver_died_in_its_first_micro_batch_is_told_of_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = opened(FolderBlobs(tmp_path / "job", sync=False), 1_700_000_000_000_000).head.time / 1e6
     monkeypatch.setattr(time, "time", lambda: began + 30)
     told = invoke(str(tmp_path / "job")).stdout
-    assert told.splitlines()[1].startswith("the first step has not been committed yet; the job began 30 s ago")
+    assert told.splitlines()[1].startswith("the first micro-batch has not been committed yet; the job began 30 s ago")
     assert "nobody seems" not in told
     monkeypatch.setattr(time, "time", lambda: began + 90)
     assert "nobody seems to run it: what was due at" in invoke(str(tmp_path / "job")).stdout
@@ -295,12 +299,12 @@ def test_a_folder_without_a_job_is_an_error_that_says_so(tmp_path: Path) -> None
 
 
 @pytest.mark.contract("BAT-06")
-def test_status_shows_why_step_is_tried_again(job: Path) -> None:
+def test_status_shows_why_micro_batch_is_tried_again(job: Path) -> None:
     record = json.loads(invoke("--json", str(job)).stdout)
     assert all(cause["kind"] != "failure" for cause in record["causes"])
     why = "a worker died in try 2 of 3, in transform 'Parse', signal 9 (SIGKILL)"
-    leave_trouble(FolderBlobs(job, sync=False), Trouble(1, record["step"] + 1, "Parse", why, Timestamp(7)))
+    leave_trouble(FolderBlobs(job, sync=False), Trouble(1, record["micro_batch"] + 1, "Parse", why, Timestamp(7)))
     cause = json.loads(invoke("--json", str(job)).stdout)["causes"][0]
     assert (cause["kind"], cause["stage"]) == ("failure", "Parse")
     shown = invoke(str(job)).stdout
-    check_message("status-worker-died", shown[shown.index("  - step") :].partition("\n    and with it")[0])
+    check_message("status-worker-died", shown[shown.index("  - micro-batch") :].partition("\n    and with it")[0])

@@ -44,10 +44,10 @@ def _tags(_: object) -> str:
     return context.getLocalProperty("spark.job.tags") or ""
 
 
-def test_the_server_is_told_of_a_job_its_pipeline_step_and_stages() -> None:
+def test_the_server_is_told_of_a_job_its_pipeline_micro_batch_and_stages() -> None:
     """A Connect server describes its jobs itself; what is said of one is a tag of it."""
     arguments = ["--spark_remote=local[2]", "--job_name=nightly", "--shards=2"]
-    for more, said in (["--streaming"], "nightly: step 1: Create/"), ([], "nightly: Create/"):
+    for more, said in (["--streaming"], "nightly: micro-batch 1: Create/"), ([], "nightly: Create/"):
         with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([*arguments, *more])) as p:
             tags = p | beam.Create([1], reshuffle=False) | "Tags" >> beam.Map(_tags)
             assert_that(tags, partial(_all_say, f"_Tag_{said}"))

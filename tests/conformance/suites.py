@@ -44,7 +44,7 @@ class Variant:
     Attributes:
         name: for the names of tests.
         options: of the runner, by their names.
-        streaming: it runs in steps.
+        streaming: it streaming runs.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The SDK's suites for runners that speak the Fn API, in steps."""
+"""The SDK's suites for runners that speak the Fn API, in a streaming job."""
 
 from __future__ import annotations
 

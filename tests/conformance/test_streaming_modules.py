@@ -1,4 +1,5 @@
-"""What the SDK's own modules about streams test, in steps: pipelines with a TestStream, and all others too."""
+"""What the SDK's own modules about streams test, in a streaming job: pipelines with a TestStream, and all others
+too."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from arcbeam.engine.coordinator import (
     CommitDecided,
     Event,
     Finalized,
+    MicroBatchFailed,
+    MicroBatchPlan,
+    MicroBatchReported,
     Propose,
     Published,
     ScriptRead,
     ShutDown,
-    StepFailed,
-    StepPlan,
-    StepReported,
     TornDown,
     WaitUntil,
 )
@@ -28,7 +28,7 @@ from arcbeam.model.script import ScriptOver
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log.sweep import Swept
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 
 if TYPE_CHECKING:
     from tests.engine.task.toy import Toy
@@ -53,8 +53,8 @@ class Around:
     def next(self, until: Timestamp | None) -> Event | None:
         self.taken += 1
         if self.decided is not None:
-            step, self.decided = self.decided, None
-            if asked := self.request(step):
+            micro_batch, self.decided = self.decided, None
+            if asked := self.request(micro_batch):
                 return asked
         if self.todo:
             return self.todo.pop(0)
@@ -64,7 +64,7 @@ class Around:
 
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
         if isinstance(event, CommitDecided):
-            self.decided = event.step
+            self.decided = event.micro_batch
 
     def begins(self, command: Command) -> None:
         if not isinstance(command, WaitUntil):
@@ -82,15 +82,15 @@ class Around:
         event = script[number] if number < len(script) else ScriptOver()
         self.put(ScriptRead(self.toy.now, number, event))
 
-    def order(self, plan: StepPlan) -> StepOrder:
+    def order(self, plan: MicroBatchPlan) -> TaskAssignment:
         assert plan.head == self.toy.head
-        return StepOrder(plan, 0, "toy")
+        return TaskAssignment(plan, 0, "toy")
 
     def propose(self, command: Propose, now: Timestamp) -> CommitDecided:
         self.toy.commit(command)
-        return CommitDecided(now, command.step)
+        return CommitDecided(now, command.micro_batch)
 
-    def resolve(self, step: int, now: Timestamp) -> CommitDecided:
+    def resolve(self, micro_batch: int, now: Timestamp) -> CommitDecided:
         raise AssertionError("nothing is unclear")
 
     def overtaken(self) -> str:
@@ -102,24 +102,24 @@ class Around:
     def sweep(self) -> Swept:
         return Swept()
 
-    def run(self, order: StepOrder) -> None:
+    def run(self, order: TaskAssignment) -> None:
         toy, plan = self.toy, order.plan
-        toy.steps += 1
+        toy.micro_batches += 1
         if toy.chance.random() < toy.failures:
             toy.run_tasks(plan, levels=toy.chance.randrange(toy.levels))
-            self.put(StepFailed(toy.now, plan.step, plan.attempt, "lost", True))
+            self.put(MicroBatchFailed(toy.now, plan.micro_batch, plan.attempt, "lost", True))
         else:
-            self.put(StepReported(toy.now, plan.step, plan.attempt, Duration(1), toy.run_tasks(plan)))
+            self.put(MicroBatchReported(toy.now, plan.micro_batch, plan.attempt, Duration(1), toy.run_tasks(plan)))
 
-    def abandon(self, step: int, attempt: int) -> None:
+    def abandon(self, micro_batch: int, attempt: int) -> None:
         self.toy.attempt = None
 
-    def finalize(self, step: int, tokens: Sequence[bytes]) -> None:
-        self.put(Finalized(self.toy.now, step))
+    def finalize(self, micro_batch: int, tokens: Sequence[bytes]) -> None:
+        self.put(Finalized(self.toy.now, micro_batch))
 
-    def publish(self, step: int, committables: Sequence[Committable]) -> None:
+    def publish(self, micro_batch: int, committables: Sequence[Committable]) -> None:
         self.toy.unpublished = False
-        self.put(Published(self.toy.now, step))
+        self.put(Published(self.toy.now, micro_batch))
 
     def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         self.toy.calls.append("shutdown")

@@ -36,7 +36,8 @@ class _Shard:
 
 
 class TimeMachine(RuleBasedStateMachine):
-    """A source with an honest watermark, and a stage with state in two shards; steps, restarts, failed steps."""
+    """A source with an honest watermark, and a stage with state in two shards; micro-batches, restarts, failed
+    micro-batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class TimeMachine(RuleBasedStateMachine):
             self.process(self.shards[shard], Element(parked.value, b"w", parked.time, b""))
 
     @rule(by=st.integers(0, 8), passing=st.integers(0, 20), budget=st.integers(0, 6) | st.just(1000))
-    def a_step(self, by: int, passing: int, budget: int) -> None:
+    def a_micro_batch(self, by: int, passing: int, budget: int) -> None:
         self.upstream = min(Timestamp(self.upstream + by), MAX_TIMESTAMP)
         self.now = Timestamp(self.now + passing)
         self.marks.report(
@@ -149,7 +150,7 @@ class TimeMachine(RuleBasedStateMachine):
                 self.a_side_input_is_ready(shard, number)
         self.upstream = MAX_TIMESTAMP
         for _ in range(3):
-            self.a_step(0, 20, 10_000)
+            self.a_micro_batch(0, 20, 10_000)
         assert self.timers_fired == self.timers_set
         assert self.said.outputs[_OUT] == MAX_TIMESTAMP
 

@@ -42,9 +42,14 @@ def test_a_lot_is_moved_once_however_often_it_is_confirmed(tmp_path: Path) -> No
     database = Database(url)
     with database.transaction() as execute:
         execute("CREATE TABLE words (file TEXT, line INTEGER, text TEXT)")
-        execute("CREATE TABLE staged (job TEXT, step INTEGER, lot TEXT, file TEXT, line INTEGER, text TEXT)")
-        for step in (1, 2, 3):
-            execute("INSERT INTO staged VALUES ('job', ?, ?, 'a', ?, 'text')", step, f"lot {step}", step)
+        execute("CREATE TABLE staged (job TEXT, micro_batch INTEGER, lot TEXT, file TEXT, line INTEGER, text TEXT)")
+        for micro_batch in (1, 2, 3):
+            execute(
+                "INSERT INTO staged VALUES ('job', ?, ?, 'a', ?, 'text')",
+                micro_batch,
+                f"lot {micro_batch}",
+                micro_batch,
+            )
     confirm = Confirm(url)
     confirm.setup()
     confirm.publish(["lot 2"])

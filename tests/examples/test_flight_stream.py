@@ -91,7 +91,7 @@ def test_the_stream_and_what_came_too_late_are_the_batch_answer(
         p.run().wait_until_finish()
     assert streaming.compare(tmp_path)
     told = capsys.readouterr().out
-    # Whether the last of a day is too late depends on when steps are; that none is lost does not.
+    # Whether the last of a day is too late depends on when micro-batches are; that none is lost does not.
     late = list(streaming.rows_of(tmp_path / "stream" / "late"))
     assert {(row[0], row[1]) for row in late} <= {("EWR", "2013-01-01 08:00"), ("EWR", "2013-01-02 07:00")}
     assert f"Of these hours {8 - len(late)} are as in batch; {len(late)} flights came too late" in told
@@ -114,7 +114,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     held = [("side input", "Join weather"), ("timer", "Hours/GroupByKey"), ("timer", "Hours/GroupByKey")]
     causes = [{"kind": kind, "stage": name, "time": 1_000_000_000_000} for kind, name in held]
     record = {
-        "step": 1,
+        "micro_batch": 1,
         "watermark": 1_500_000_000_000,
         "rate": None,
         "backlog": 5.0,
@@ -123,7 +123,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     }
     look = timeline.Look.of(record, 0.5)
     assert look == (0.5, 1, 2_000_000.0, 1_500_000.0, 0.0, 5.0, 6, tuple((*each, 1_000_000.0) for each in held))
-    looks = [look._replace(at=at, step=at, watermark=look.watermark + at) for at in range(1, 9)]
+    looks = [look._replace(at=at, micro_batch=at, watermark=look.watermark + at) for at in range(1, 9)]
     looks[4] = looks[4]._replace(held=(timeline.Held("whatever", "a new stage with a name that is rather long", 0),))
     timeline.draw(tmp_path / "it.png", looks, 4, 5, [0, 5, 90.5, 1300], 60)
     assert (tmp_path / "it.png").stat().st_size > 10_000
@@ -154,8 +154,8 @@ def test_the_demo_kills_its_driver_goes_on_drains_and_has_the_batch_answer(
     assert streaming.compare(tmp_path)
     assert f"{len(flights):,} flights in" in capsys.readouterr().out
     assert 0 < demo.killed < demo.resumed
-    before = max(look.step for look in demo.looks if look.at < demo.killed)
-    assert max(look.step for look in demo.looks) > before
+    before = max(look.micro_batch for look in demo.looks if look.at < demo.killed)
+    assert max(look.micro_batch for look in demo.looks) > before
     assert any(held.kind == "observer" for look in demo.looks for held in look.held)
     timeline.draw(tmp_path / timeline.PICTURE, demo.looks, demo.killed, demo.resumed, data.lateness, 60)
     assert (tmp_path / timeline.PICTURE).stat().st_size > 10_000

@@ -16,7 +16,7 @@ from arcbeam.io import DeduplicateWithinWatermark, deduplication
 from arcbeam.io.deduplication import _field
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect, Driven
-from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 
 SECOND = 1_000_000
 Events = list[tuple[str, int, int]]
@@ -59,7 +59,7 @@ def test_in_batch_of_those_near_each_other_one_is_left(delay: int, size: int) ->
 @pytest.mark.contract("WM-08")
 @pytest.mark.parametrize("delay", [0, 3, 20, 1000])
 @pytest.mark.parametrize("seed", range(6))
-def test_in_steps_the_same_is_left_and_none_is_remembered_behind_the_last(
+def test_in_micro_batches_the_same_is_left_and_none_is_remembered_behind_the_last(
     delay: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deduplication, "MOST", (deduplication.MOST, 0, 3)[seed % 3])
@@ -74,14 +74,14 @@ def test_in_steps_the_same_is_left_and_none_is_remembered_behind_the_last(
         while came:
             some = chance.randrange(1, 5)
             now, came = came[:some], came[some:]
-            shard.run(Step([(key, [one]) for key, one in now], watermark, runs=chance.choice([1, 2])))
+            shard.run(MicroBatch([(key, [one]) for key, one in now], watermark, runs=chance.choice([1, 2])))
             watermark = max(watermark, min((one[1] for _, one in came), default=watermark))
-            shard.settle(Step((), watermark))
+            shard.settle(MicroBatch((), watermark))
         last = max(at for _, _, at in of)
-        shard.settle(Step((), Timestamp((last + delay) * SECOND + 1)))
+        shard.settle(MicroBatch((), Timestamp((last + delay) * SECOND + 1)))
         assert not shard.left_over()
 
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         build(p, of, delay)
     assert sorted(p.values()) == kept(order, delay)
 
@@ -91,7 +91,7 @@ def test_a_key_with_many_elements_may_be_at_the_ends_of_time(monkeypatch: pytest
     monkeypatch.setattr(deduplication, "MOST", 0)
     ends = MIN_TIMESTAMP // SECOND + 1, END_OF_GLOBAL_WINDOW // SECOND - 1
     came: Events = [("k", f"{end}", end) for end in ends for _ in range(3)]
-    with Stepped(None) as p:
+    with InMicroBatches(None) as p:
         build(p, came, 2 * 86400)
     assert len(p.values()) == 2
 

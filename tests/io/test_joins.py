@@ -15,7 +15,7 @@ from arcbeam.io import JoinWithin, joins
 from arcbeam.io.joins import _tagged
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect, Driven
-from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 
 SECOND = 1_000_000
 Sides = tuple[list[tuple[str, Any, int]], list[tuple[str, Any, int]]]
@@ -96,7 +96,7 @@ def test_partners_are_of_one_window(how: str, most: int, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize(("before", "after"), BOUNDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_all_partners_find_each_other_in_steps_and_nothing_waits_behind_the_last(
+def test_all_partners_find_each_other_in_micro_batches_and_nothing_waits_behind_the_last(
     before: int, after: int, how: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(joins, "MOST", MOST[seed])
@@ -109,14 +109,14 @@ def test_all_partners_find_each_other_in_steps_and_nothing_waits_behind_the_last
         while came:
             some = chance.randrange(1, 5)
             now, came = came[:some], came[some:]
-            shard.run(Step([(key, [one]) for key, one in now], watermark, runs=chance.choice([1, 2])))
+            shard.run(MicroBatch([(key, [one]) for key, one in now], watermark, runs=chance.choice([1, 2])))
             watermark = max(watermark, min((one[1] for _, one in came), default=watermark))
-            shard.settle(Step((), watermark))
+            shard.settle(MicroBatch((), watermark))
         # The last element of any side, and how long it waits: then nothing is there, whatever came when.
-        shard.settle(Step((), Timestamp((40 + max(0, before, after)) * SECOND + 1)))
+        shard.settle(MicroBatch((), Timestamp((40 + max(0, before, after)) * SECOND + 1)))
         assert not shard.left_over()
 
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         joined(p, of, before, after, how)
     assert sorted(p.values(), key=repr) == expected(of, before, after, how)
 
@@ -131,7 +131,7 @@ def test_keys_with_many_elements_may_be_at_the_ends_of_time(
     ends = MIN_TIMESTAMP // SECOND + 1, END_OF_GLOBAL_WINDOW // SECOND - 1
     times = [end + off for end in ends for off in (0, 5 if end < 0 else -5)]
     of: Sides = tuple([("k", f"{side}{at}", at) for at in times] for side in ("l", "r"))  # type: ignore[assignment]
-    with Stepped(None) as p:
+    with InMicroBatches(None) as p:
         joined(p, of, before, after, "left")
     found = [each[:3] for each in p.values()]
     assert sorted(found, key=repr) == [each[:3] for each in expected(of, before, after, "left")]

@@ -1,4 +1,5 @@
-"""What groupings drop, as a collection: with what they give it is what came, however late that is and steps are cut."""
+"""What groupings drop, as a collection: with what they give it is what came, however late that is and micro-batches are
+cut."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from arcbeam.io import LateElement, WithLate
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from tests.harness.batch.test_windows import Months, Quarters
 from tests.harness.drive import Collect, Driven
-from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 from tests.harness.streaming.test_groupings import MODES, TRIGGERS, WINDOWS
 
 FINISHING = [
@@ -124,7 +125,9 @@ class Untimely:
                 watermark = max(watermark, Timestamp(chance.choice(times) + chance.randrange(-5, 15) * 1_000_000))
             looks, runs = chance.choice([1, 3, 1000]), chance.choice([1, 1, 2])
             shard.settle(
-                Step([(key, [one]) for key, one in now], watermark, looks=looks, runs=runs, fresh=chance.random() < 0.1)
+                MicroBatch(
+                    [(key, [one]) for key, one in now], watermark, looks=looks, runs=runs, fresh=chance.random() < 0.1
+                )
             )
 
 
@@ -132,7 +135,7 @@ class Untimely:
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_late_and_what_is_not_are_what_came(seed: int) -> None:
     pipeline = Pipeline(seed)
-    with Stepped(Untimely(seed), fusion=seed % 5 != 0) as p:
+    with InMicroBatches(Untimely(seed), fusion=seed % 5 != 0) as p:
         pipeline.build(p)
     pipeline.check(p)
     assert not p.left
@@ -143,7 +146,7 @@ def test_some_of_these_pipelines_drop_for_each_reason() -> None:
     reasons = Counter[str]()
     for seed in range(60):
         pipeline = Pipeline(seed)
-        with Stepped(Untimely(seed)) as p:
+        with InMicroBatches(Untimely(seed)) as p:
             pipeline.build(p)
         late = pipeline.check(p)
         reasons.update(element.reason for element in late)
@@ -185,7 +188,7 @@ class Scaled(beam.CombineFn):
 @pytest.mark.contract("WM-09")
 @pytest.mark.parametrize("streaming", [False, True])
 def test_arguments_of_a_combiner_reach_all_its_calls(streaming: bool) -> None:
-    with Stepped(Untimely(1)) if streaming else Driven() as p:
+    with InMicroBatches(Untimely(1)) if streaming else Driven() as p:
         pairs = p | beam.Create([("a", 1), ("a", 2), ("b", 3)])
         totals, _ = pairs | WithLate(beam.CombinePerKey(Scaled(), 10, start=5))
         _ = totals | Collect("totals")

@@ -12,7 +12,7 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.io import OutputMode
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect, Driven
-from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 
 SECOND = 1_000_000
 CAME = [(1, 1), (2, 2), (4, 12), (8, 3), (16, 4), (32, 13)]
@@ -25,8 +25,8 @@ def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
     for n in range(3):
         now = Timestamp(n * 60 * SECOND)
         watermark = Timestamp(11 * SECOND) if n else MIN_TIMESTAMP
-        shard.settle(Step([(key, [one]) for key, one in came[2 * n : 2 * n + 2]], watermark, now))
-        shard.settle(Step((), watermark, Timestamp(now + 30 * SECOND)))
+        shard.settle(MicroBatch([(key, [one]) for key, one in came[2 * n : 2 * n + 2]], watermark, now))
+        shard.settle(MicroBatch((), watermark, Timestamp(now + 30 * SECOND)))
     assert shard.left_over()
 
 
@@ -35,13 +35,14 @@ def sums(windowing: Any, p: Any) -> list[int]:
         timed = p | beam.Create(CAME, reshuffle=False) | beam.Map(lambda e: window.TimestampedValue(("k", e[0]), e[1]))
         keyed = timed | beam.Map(lambda kv: kv).with_output_types(tuple[str, int])
         keyed | windowing | beam.GroupByKey() | beam.MapTuple(lambda _, values: sum(values)) | Collect()
-    if isinstance(p, Stepped):
+    if isinstance(p, InMicroBatches):
         assert not p.left
     return p.values()  # type: ignore[no-any-return]
 
 
 MODES: dict[str, tuple[Any, list[int], list[int]]] = {
-    # The first window has ended when 8 comes in the same step, but its end is passed behind that; 16 is too late.
+    # The first window has ended when 8 comes in the same micro-batch, but its end is passed behind that; 16 is too
+    # late.
     "append": (OutputMode.append(window.FixedWindows(10)), [11, 36], [27, 36]),
     "update": (OutputMode.update(window.FixedWindows(10)), [3, 11, 4, 36], [27, 36]),
     "update, late": (OutputMode.update(window.FixedWindows(10), allowed_lateness=60), [3, 11, 27, 4, 36], [27, 36]),
@@ -53,8 +54,8 @@ MODES: dict[str, tuple[Any, list[int], list[int]]] = {
 @pytest.mark.contract("WM-05")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_mode_says_what_comes_out_when(mode: str) -> None:
-    windowing, in_steps, _ = MODES[mode]
-    assert sorted(sums(windowing, Stepped(cut))) == sorted(in_steps)
+    windowing, streaming, _ = MODES[mode]
+    assert sorted(sums(windowing, InMicroBatches(cut))) == sorted(streaming)
 
 
 @pytest.mark.contract("WM-05")

@@ -26,8 +26,8 @@ class Notes(Publisher):
         for committable in committables:
             note((committable, self._what), self._folder)
 
-    def sweep(self, job: str, step: int) -> None:
-        note((job, step), self._folder)
+    def sweep(self, job: str, micro_batch: int) -> None:
+        note((job, micro_batch), self._folder)
 
 
 def test_a_task_collects_committables_and_publishes_none(tmp_path: Any) -> None:
@@ -70,4 +70,4 @@ def test_what_is_no_publisher_is_refused() -> None:
 
 def test_where_no_task_runs_an_attempt_has_no_name() -> None:
     assert attempt().token == ""
-    assert attempt().step == 0
+    assert attempt().micro_batch == 0

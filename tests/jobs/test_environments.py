@@ -43,7 +43,7 @@ def pipeline(**users: Any) -> Any:
     """A transform for each environment, called like it."""
     proto = runner_pb.Pipeline()
     for name, each in users.items():
-        proto.components.transforms[name].unique_name = f"Step {name}"
+        proto.components.transforms[name].unique_name = f"Micro-batch {name}"
         proto.components.transforms[name].environment_id = f"env-{name}"
         proto.components.environments[f"env-{name}"].CopyFrom(each)
     return proto
@@ -105,16 +105,16 @@ def test_everything_else_is_refused_by_name_at_once() -> None:
         )
     )
     assert found == {
-        "Step b": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
-        "Step c": "an EXTERNAL or LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
-        "Step d": "a LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
-        "Step e": "a Java environment (apache/beam_java17_sdk:2.77.0) ()",
-        "Step f": "the container image 'my/image:1' (use --environment_type=beam:env:embedded_python:v1, and "
+        "Micro-batch b": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Micro-batch c": "an EXTERNAL or LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Micro-batch d": "a LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Micro-batch e": "a Java environment (apache/beam_java17_sdk:2.77.0) ()",
+        "Micro-batch f": "the container image 'my/image:1' (use --environment_type=beam:env:embedded_python:v1, and "
         "--requirements_file or --setup_file for what the image holds)",
-        "Step g": "an environment 'beam:env:moon:v1' (use --environment_type=beam:env:embedded_python:v1)",
-        "Step h": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
-        "Step i": "a Go environment (apache/beam_go_sdk:2.77.0) ()",
-        "Step j": "an environment without alternatives ()",
+        "Micro-batch g": "an environment 'beam:env:moon:v1' (use --environment_type=beam:env:embedded_python:v1)",
+        "Micro-batch h": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Micro-batch i": "a Go environment (apache/beam_go_sdk:2.77.0) ()",
+        "Micro-batch j": "an environment without alternatives ()",
     }
 
 
@@ -125,7 +125,7 @@ def test_other_versions_are_named(image: str, urn: str) -> None:
     given = docker(image, f"beam:version:sdk_base:{image}")
     given.urn = urn
     there = Sdk(image[18:22], image[-6:])
-    assert refusals(pipeline(a=given))["Step a"].startswith(f"{there}, but the workers run {HERE}")
+    assert refusals(pipeline(a=given))["Micro-batch a"].startswith(f"{there}, but the workers run {HERE}")
 
 
 def test_composites_do_not_repeat_their_parts() -> None:
@@ -133,7 +133,7 @@ def test_composites_do_not_repeat_their_parts() -> None:
     proto.components.transforms["whole"].unique_name = "Whole"
     proto.components.transforms["whole"].environment_id = "env-a"
     proto.components.transforms["whole"].subtransforms.append("a")
-    assert list(refusals(proto)) == ["Step a"]
+    assert list(refusals(proto)) == ["Micro-batch a"]
 
 
 def test_an_environment_that_nothing_uses_is_left_out() -> None:
@@ -161,7 +161,7 @@ def test_a_malformed_pipeline() -> None:
 def test_an_environment_that_does_not_exist() -> None:
     proto = pipeline(a=PYTHON)
     del proto.components.environments["env-a"]
-    with pytest.raises(InvalidPipelineError, match="Step a names an environment 'env-a'"):
+    with pytest.raises(InvalidPipelineError, match="Micro-batch a names an environment 'env-a'"):
         rewritten(proto)
 
 

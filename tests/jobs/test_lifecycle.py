@@ -83,7 +83,7 @@ def test_refused_pipelines_leave_nothing(jobs: Jobs, fake: Fake) -> None:
 
 
 @pytest.mark.contract("API-06")
-def test_a_user_error_is_told_with_step_and_traceback(jobs: Jobs, fake: Fake) -> None:
+def test_a_user_error_is_told_with_micro_batch_and_traceback(jobs: Jobs, fake: Fake) -> None:
     def fail(submission: Submission, events: JobEvents) -> None:
         raise UserCodeError("Parse/Map", "ValueError('x')", "Traceback: line 7 in parse")
 

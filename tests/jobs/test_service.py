@@ -261,7 +261,7 @@ def test_an_invalid_pipeline(client: Client, fake: Fake) -> None:
 @pytest.mark.parametrize("count", [2, 5000])
 def test_an_unsupported_pipeline(client: Client, fake: Fake, count: int) -> None:
     def refuse(submission: Submission) -> None:
-        raise UnsupportedPipelineError(tuple(Unsupported(f"Step {i} é", "a cloud") for i in range(count)))
+        raise UnsupportedPipelineError(tuple(Unsupported(f"Micro-batch {i} é", "a cloud") for i in range(count)))
 
     fake.refuse = refuse
     with pytest.raises(grpc.RpcError) as error:
@@ -269,8 +269,8 @@ def test_an_unsupported_pipeline(client: Client, fake: Fake, count: int) -> None
     code, details = refused(error)
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert f"{count} unsupported item(s)" in details
-    assert "Step 0 é: a cloud" in details
-    assert "Step 1 é: a cloud" in details
+    assert "Micro-batch 0 é: a cloud" in details
+    assert "Micro-batch 1 é: a cloud" in details
     assert ("more characters in the server's log" in details) == (count == 5000)
     assert client.jobs.GetJobs(job_pb.GetJobsRequest()).job_info == []
 

@@ -1,4 +1,4 @@
-"""Jobs in steps at a job server: several at once beside a bounded one, steered, and going on with the next server."""
+"""Streaming jobs at a job server: several at once beside a bounded one, steered, and going on with the next server."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def state(client: Client, id: str) -> str:
 
 
 @pytest.mark.contract("API-03", "END-02", "END-03", "STORE-04", "OPS-02")
-def test_jobs_in_steps_run_beside_others_are_steered_and_go_on_with_the_next_server(tmp_path: Path) -> None:
+def test_jobs_in_micro_batches_run_beside_others_are_steered_and_go_on_with_the_next_server(tmp_path: Path) -> None:
     sources, outs = ([tmp_path / f"{kind}{i}" for i in range(3)] for kind in ("source", "out"))
     for source in sources:
         feed(source, 15)
@@ -99,7 +99,7 @@ def test_jobs_in_steps_run_beside_others_are_steered_and_go_on_with_the_next_ser
         until(lambda: counted(client, drained) == {"attempted": 15, "committed": 15})
         assert state(client, drained) == "RUNNING"
         stood = status_of(client.channel, drained)
-        assert stood["step"] > 0
+        assert stood["micro_batch"] > 0
         names = {info.job_id: info.job_name for info in client.jobs.GetJobs(job_pb.GetJobsRequest()).job_info}
         assert stood["name"] == names[drained]
         assert f":{drained}-" in stood["driver"]["driver"], "its runs are known by the server's id"
@@ -127,4 +127,4 @@ def test_jobs_in_steps_run_beside_others_are_steered_and_go_on_with_the_next_ser
         assert (state(client, drained), state(client, suspended)) == ("DRAINED", "DONE")
         said = [m.message_response.message_text for m in client.messages(left) if m.HasField("message_response")]
         assert [text for text in said if "goes on from what it has committed" in text]
-        assert [text for text in said if text.startswith("step ") and "watermark" in text]
+        assert [text for text in said if text.startswith("micro-batch ") and "watermark" in text]

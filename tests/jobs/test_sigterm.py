@@ -33,7 +33,7 @@ _SECONDS = 300.0
 _SUBMITS = """
 import sys
 from pathlib import Path
-from tests.spark.steps.test_steering import Job
+from tests.spark.streaming.test_steering import Job
 
 class Going(Job):
     def __init__(self, folder):
@@ -105,7 +105,7 @@ def test_a_job_is_suspended_and_resumed_from_its_folder(tmp_path: Path) -> None:
     resumed = CliRunner().invoke(main.main, ["resume", str(job.state)])
     assert resumed.stdout.endswith(" is DONE\n"), resumed.output
     assert job.panes() == expected(0, 25)
-    assert sorted(noted(job.read)) == list(range(25)), "the step that ran was committed: nothing was read twice"
+    assert sorted(noted(job.read)) == list(range(25)), "the micro-batch that ran was committed: nothing was read twice"
 
 
 @pytest.mark.long
@@ -148,7 +148,7 @@ def test_where_spark_is_told_too_the_job_is_suspended_all_the_same(tmp_path: Pat
     feed(job.source, 25, end=True)
     resumed = CliRunner().invoke(main.main, ["resume", str(job.state)])
     assert resumed.stdout.endswith(" is DONE\n"), resumed.output
-    # The step that ran is run again; what it did outside the job, too.
+    # The micro-batch that ran is run again; what it did outside the job, too.
     assert [pane for pane, _ in groupby(job.panes())] == expected(0, 25)
 
 

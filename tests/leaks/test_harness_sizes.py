@@ -18,7 +18,7 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.io import DeduplicateWithinWatermark, JoinWithin, WithLate, deduplication, joins
 from arcbeam.model.timestamps import Timestamp
 from tests.harness.drive import Collect
-from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 from tests.leaks.sizes import in_modules, in_objects
 from tests.leaks.test_sizes import FEW, LAST, PIECE, TIMES, grown, largest
 
@@ -100,28 +100,28 @@ PIPELINES: dict[str, Callable[[Any], Any]] = {
 
 
 class Steady:
-    """Cuts what comes into equal steps; each begins when its elements' time has come, and sizes are taken.
+    """Cuts what comes into equal micro-batches; each begins when its elements' time has come, and sizes are taken.
 
     Attributes:
-        sizes: by step.
+        sizes: by micro-batch.
     """
 
     def __init__(self) -> None:
         self.sizes: dict[int, Counter[str]] = {}
-        self.steps = 0
+        self.micro_batches = 0
 
     def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
         came = sorted(came, key=lambda pair: pair[1][1])
         size = len(came) // (FEW * TIMES)
-        for step, start in enumerate(range(0, len(came), size)):
+        for micro_batch, start in enumerate(range(0, len(came), size)):
             now = came[start : start + size]
             times = [time for _, (_, time, _, _) in now]
             shard.settle(
-                Step([(key, [one]) for key, one in now], Timestamp(min(times) - SECOND), Timestamp(max(times)))
+                MicroBatch([(key, [one]) for key, one in now], Timestamp(min(times) - SECOND), Timestamp(max(times)))
             )
-            self.steps = step + 1
-            if any(at - LAST <= step < at for at in (FEW, FEW * TIMES)):
-                self.sizes[step] = self._sizes(shard)
+            self.micro_batches = micro_batch + 1
+            if any(at - LAST <= micro_batch < at for at in (FEW, FEW * TIMES)):
+                self.sizes[micro_batch] = self._sizes(shard)
 
     def _sizes(self, shard: Shard) -> Counter[str]:
         inside = ("arcbeam.", "apache_beam.runners.worker.")
@@ -154,9 +154,9 @@ NAMES = [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.long) 
 def test_nothing_of_a_stage_grows_with_micro_batches(name: str) -> None:
     cut = Steady()
     elements = [("abcde"[n % 5], n, n) for n in range(COUNT)]
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         came = p | beam.Create(elements, reshuffle=False)
         timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
         PIPELINES[name](timed) | beam.Map(lambda _: None) | Collect()
-    assert cut.steps >= FEW * TIMES
+    assert cut.micro_batches >= FEW * TIMES
     assert grown(largest(cut.sizes, FEW), largest(cut.sizes, FEW * TIMES)) == {}

@@ -61,9 +61,9 @@ GROWS = {
 """What may grow, by a part of its path: why."""
 
 
-def pipeline_of(kinds: tuple[Kind, ...], steps: int) -> Pipeline:
+def pipeline_of(kinds: tuple[Kind, ...], micro_batches: int) -> Pipeline:
     """Two sources that go on at the same pace, and stages that read the first; the second is a side input."""
-    count = steps * PIECE
+    count = micro_batches * PIECE
     stages = [
         Stage(f"source-{n}", 0, Source(tuple(_events(n, count)), Pace(PIECE, PIECE, 1_000, 0, 0)))
         for n in ((1, 2) if any(getattr(kind, "side", None) for kind in kinds) else (1,))

@@ -71,17 +71,17 @@ _STATUS = Status(
 
 
 def test_all_figures_have_their_labels_and_each_family_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    # It is asked for long behind the step: what it says of the clock is of now.
+    # It is asked for long behind the micro-batch: what it says of the clock is of now.
     monkeypatch.setattr(time, "time", lambda: 60.0)
     counters = [Counter("Parse", "lines", "bad", 7)]
     lines = exposed("job-1", _STATUS, Standing((), 10, 3), counters).splitlines()
     of = r'job="job-1",stage="a \"stage\"\\"'
     assert {
         'arcbeam_elements_total{job="job-1"} 10',
-        'arcbeam_step_total{job="job-1"} 3',
+        'arcbeam_micro_batch_total{job="job-1"} 3',
         'arcbeam_source_elements_total{job="job-1"} 3',
         'arcbeam_user_total{job="job-1",step="Parse",namespace="lines",name="bad"} 7',
-        'arcbeam_step_seconds{job="job-1",part="all"} 0.5',
+        'arcbeam_micro_batch_seconds{job="job-1",part="all"} 0.5',
         'arcbeam_behind_seconds{job="job-1"} 60.0',
         'arcbeam_state_bytes{job="job-1",level="1"} 77',
         f"arcbeam_input_watermark_seconds{{{of}}} 5.0",
@@ -128,11 +128,11 @@ def test_of_a_job_that_has_not_begun_there_is_nothing_and_of_one_in_phases_its_e
 
 
 def test_it_is_told_on_the_address_that_was_asked_for_as_long_as_the_job_runs() -> None:
-    with exposing(("127.0.0.1", 0), lambda: "arcbeam_step_total 1\n") as at:
+    with exposing(("127.0.0.1", 0), lambda: "arcbeam_micro_batch_total 1\n") as at:
         assert at is not None
         host, port = at
         with urllib.request.urlopen(f"http://{host}:{port}/metrics") as page:
-            assert page.read() == b"arcbeam_step_total 1\n"
+            assert page.read() == b"arcbeam_micro_batch_total 1\n"
             assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://{host}:{port}/other")

@@ -48,7 +48,7 @@ def streaming(p: beam.Pipeline, folder: Path) -> None:
 
 
 def bounded(p: beam.Pipeline, folder: Path) -> None:
-    """A side input and an exchange; its last step waits until it may go on."""
+    """A side input and an exchange; its last micro-batch waits until it may go on."""
     side = p | "Side" >> beam.Create(range(1000))
     keyed = p | beam.Create(range(100)) | beam.Map(lambda n: (n % 3, n)) | beam.GroupByKey()
     waited = keyed | beam.Map(_waiting, str(folder), beam.pvalue.AsList(side))

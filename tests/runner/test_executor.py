@@ -101,7 +101,7 @@ def without_its_end(job: Path) -> None:
 
 @pytest.mark.contract("STORE-04", "STORE-05")
 @pytest.mark.usefixtures("spark")
-def test_a_job_in_steps_runs_when_it_is_taken_over_and_not_before(tmp_path: Path) -> None:
+def test_a_job_in_micro_batches_runs_when_it_is_taken_over_and_not_before(tmp_path: Path) -> None:
     p = beam.Pipeline()
     _ = p | beam.Create([1])
     pipeline = pipeline_proto(p).SerializeToString()

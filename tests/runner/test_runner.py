@@ -93,10 +93,10 @@ def test_a_failure_is_raised_as_often_as_it_is_waited_for() -> None:
 @pytest.mark.usefixtures("spark")
 def test_two_pipelines_at_once() -> None:
     running = []
-    for step in (1, 7):
+    for micro_batch in (1, 7):
         p = _pipeline()
-        sums = p | beam.Create([(x % 3, x * step) for x in range(99)]) | beam.CombinePerKey(sum)
-        expected = [(k, step * sum(range(k, 99, 3))) for k in range(3)]
+        sums = p | beam.Create([(x % 3, x * micro_batch) for x in range(99)]) | beam.CombinePerKey(sum)
+        expected = [(k, micro_batch * sum(range(k, 99, 3))) for k in range(3)]
         assert_that(sums, equal_to(expected))
         running.append(p.run())
     assert [result.wait_until_finish() for result in running] == ["DONE", "DONE"]

@@ -52,7 +52,7 @@ def test_a_real_story_is_told(capsys) -> None:
     with MUTATIONS["a residual kept twice"]():
         assert main(["--seeds", "3..5"]) == 1
     told = capsys.readouterr().out
-    assert "proposes step" in told
+    assert "proposes micro-batch" in told
     assert "once too often" in told
 
 

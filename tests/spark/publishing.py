@@ -32,7 +32,7 @@ class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         if self._elements:
             by = attempt()
             assert by.token, "a task has a name"
-            name = f"{by.job}_{by.step}_{by.token}"
+            name = f"{by.job}_{by.micro_batch}_{by.token}"
             staged = self._folder / "staged"
             staged.mkdir(exist_ok=True)
             (staged / name).write_text("\n".join(self._elements))
@@ -72,10 +72,10 @@ class Renames(Publisher):
                 failures.write_text(str(failed + 1))
                 raise OSError("the disk is on fire")
 
-    def sweep(self, job: str, step: int) -> None:
+    def sweep(self, job: str, micro_batch: int) -> None:
         """See `Publisher`."""
         for path in (self._folder / "staged").glob(f"{job}_*"):
-            if int(path.name.split("_")[1]) <= step:
+            if int(path.name.split("_")[1]) <= micro_batch:
                 path.unlink(missing_ok=True)
 
 

@@ -8,7 +8,7 @@ from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log.chain import UnreadableHead, read_newest
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import JobShape, Manifest, ShardVersion, StageShape
 
@@ -16,15 +16,15 @@ SHAPE = JobShape("plan", 4, (StageShape("count", 1, "cells"),))
 _attempts = count()
 
 
-def opened(blobs: DurableBlobs, now: int = 0, **options: object) -> StepLog:
+def opened(blobs: DurableBlobs, now: int = 0, **options: object) -> CommitLog:
     """A driver's hold on the job."""
-    return StepLog.open(blobs, SHAPE, Timestamp(now), **options)  # type: ignore[arg-type]
+    return CommitLog.open(blobs, SHAPE, Timestamp(now), **options)  # type: ignore[arg-type]
 
 
 def version(head: Manifest, level: int, shard: int) -> ShardVersion:
     """A shard as it is at a manifest."""
     files = next((of.files for of in head.shards if (of.level, of.shard) == (level, shard)), ())
-    return ShardVersion(head.job, level, shard, head.step, head.abandoned, head.openings, files)
+    return ShardVersion(head.job, level, shard, head.micro_batch, head.abandoned, head.openings, files)
 
 
 def read_head(blobs: DurableBlobs) -> Manifest | None:
@@ -35,7 +35,20 @@ def read_head(blobs: DurableBlobs) -> Manifest | None:
     return newest
 
 
-def delta(step: int, epoch: int, *, level: int = 1, shard: int = 0, first_step: int | None = None) -> ShardFile:
+def delta(
+    micro_batch: int, epoch: int, *, level: int = 1, shard: int = 0, first_micro_batch: int | None = None
+) -> ShardFile:
     """A delta that nobody has written."""
-    name = written_name(Written(level, shard, step, epoch, f"a{next(_attempts)}", "delta"))
-    return ShardFile(name, FileKind.DELTA, 100, 7, 3, 1, b"a", b"b", step if first_step is None else first_step, step)
+    name = written_name(Written(level, shard, micro_batch, epoch, f"a{next(_attempts)}", "delta"))
+    return ShardFile(
+        name,
+        FileKind.DELTA,
+        100,
+        7,
+        3,
+        1,
+        b"a",
+        b"b",
+        micro_batch if first_micro_batch is None else first_micro_batch,
+        micro_batch,
+    )

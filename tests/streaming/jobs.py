@@ -1,4 +1,5 @@
-"""A small job for tests of steps: two sources, and a stage that reads one of them and has the other as a side input."""
+"""A small job for tests of micro-batches: two sources, and a stage that reads one of them and has the other as a side
+input."""
 
 from __future__ import annotations
 
@@ -7,14 +8,14 @@ from typing import Any
 
 from arcbeam.engine.coordinator import Propose
 from arcbeam.engine.protocol.layout import Layout, Placed
-from arcbeam.engine.protocol.microbatchplan import StepBudget, StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport, TaskReport
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.manifest.values import JobShape, StageShape
 
 READ, RATES, JOIN = Port("read", "main"), Port("rates", "main"), Port("join", "main")
@@ -31,9 +32,9 @@ _SHAPE = JobShape("plan", 2, tuple(StageShape(placed.name, placed.level, "") for
 READERS = {7: ("join",)}
 
 
-def opened(blobs: DurableBlobs, now: int = 0, **options: Any) -> StepLog:
+def opened(blobs: DurableBlobs, now: int = 0, **options: Any) -> CommitLog:
     """A driver's hold on the job."""
-    return StepLog.open(blobs, _SHAPE, Timestamp(now), **options)
+    return CommitLog.open(blobs, _SHAPE, Timestamp(now), **options)
 
 
 def times(at: int) -> Times:
@@ -45,9 +46,11 @@ def times(at: int) -> Times:
     )
 
 
-def plan(step: int = 1, head: int = 0, **changes: Any) -> StepPlan:
-    """A step's plan."""
-    return StepPlan(step, 0, Timestamp(5), head, times(MIN_TIMESTAMP), StepBudget(Duration(1), 1, 1), **changes)
+def plan(micro_batch: int = 1, head: int = 0, **changes: Any) -> MicroBatchPlan:
+    """A micro-batch's plan."""
+    return MicroBatchPlan(
+        micro_batch, 0, Timestamp(5), head, times(MIN_TIMESTAMP), MicroBatchBudget(Duration(1), 1, 1), **changes
+    )
 
 
 def staged(stage: str, shard: int, at: int, **changes: Any) -> StageReport:
@@ -55,9 +58,11 @@ def staged(stage: str, shard: int, at: int, **changes: Any) -> StageReport:
     return StageReport(stage, shard, Timestamp(at), Local(None, {"main": OutputTime()}), **changes)
 
 
-def proposal(step: int, at: int, *reports: TaskReport, **changes: Any) -> Propose:
+def proposal(micro_batch: int, at: int, *reports: TaskReport, **changes: Any) -> Propose:
     """A proposal, with all watermarks at one time."""
-    return replace(Propose(step, Timestamp(step), CommitMode.RUNNING, times(at), b"cut", reports), **changes)
+    return replace(
+        Propose(micro_batch, Timestamp(micro_batch), CommitMode.RUNNING, times(at), b"cut", reports), **changes
+    )
 
 
 def reported(*stages: StageReport, level: int = 1, task: int = 0, **changes: Any) -> TaskReport:

@@ -1,4 +1,4 @@
-"""What the tasks of a step are given."""
+"""What the tasks of a micro-batch are given."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def test_a_level_gets_the_files_of_the_side_inputs_that_it_reads() -> None:
     assert order.of_level(0, frozenset(), frozenset()).side_files == ()
 
 
-def test_a_step_that_stands_on_another_head_is_refused() -> None:
-    with pytest.raises(ValueError, match="step 2 stands on step 1, and the head is step 0"):
+def test_a_micro_batch_that_stands_on_another_head_is_refused() -> None:
+    with pytest.raises(ValueError, match="micro-batch 2 stands on micro-batch 1, and the head is micro-batch 0"):
         ordered(plan(2, 1), opened(MemoryBlobs()).head, 1)

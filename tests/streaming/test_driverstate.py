@@ -15,7 +15,7 @@ from tests.streaming.jobs import LAYOUT, READERS, opened, proposal, reported, st
 
 def test_a_new_job_starts_fresh() -> None:
     event = started(opened(MemoryBlobs(), 3).head, LAYOUT, Timestamp(9))
-    assert (event.at, event.step, event.time, event.times.inputs) == (9, 0, 3, {})
+    assert (event.at, event.micro_batch, event.time, event.times.inputs) == (9, 0, 3, {})
     assert (event.unbegun, event.draining, event.savepoint) == ({"read", "rates"}, False, "")
     assert (event.unpublished, event.ended) == (False, None)
 
@@ -28,7 +28,7 @@ def test_who_takes_over_is_told_what_the_driver_before_knew() -> None:
     command = proposal(1, 5, report, mode=CommitMode.DRAINING, drains_to="last")
     commits.propose(command, Timestamp(0))
     event = started(opened(blobs).head, LAYOUT, Timestamp(9))
-    assert (event.step, event.unbegun, event.draining, event.savepoint) == (2, set(), True, "last")
+    assert (event.micro_batch, event.unbegun, event.draining, event.savepoint) == (2, set(), True, "last")
     assert event.unpublished
     assert event.times == times(5)
 
@@ -63,7 +63,7 @@ def test_a_source_that_was_away_begins_anew() -> None:
     log.propose(log.draft(Timestamp(0), progress=Progress(("read", "gone"), "", {"read": 1, "gone": 9}).encoded()))
     assert started(log.head, LAYOUT, Timestamp(9)).unbegun == {"rates"}
     commits = LogCommits(log, LAYOUT, READERS, print)
-    # A commit without a step leaves it to the next driver.
+    # A commit without a micro-batch leaves it to the next driver.
     commits.propose(proposal(2, 5, unbegun=frozenset({"rates"})), Timestamp(0))
     assert progress_of(opened(blobs).head).begun == ("read",)
     commits = LogCommits(opened(blobs), LAYOUT, READERS, print)

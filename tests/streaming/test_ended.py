@@ -52,7 +52,7 @@ def taken(blobs: MemoryBlobs, how: TakeOver, sum: str = "sum") -> Taken:
 
 
 def ended(mode: CommitMode = CommitMode.DONE, kept: Program | None = None) -> MemoryBlobs:
-    """A job that has ended; what its last step has to publish may not be out."""
+    """A job that has ended; what its last micro-batch has to publish may not be out."""
     blobs = MemoryBlobs()
     log = taken(blobs, TakeOver(program=kept or program())).log
     log.propose(pinned(replace(log.draft(Timestamp(4)), mode=mode, committables=LEFT), "end"))

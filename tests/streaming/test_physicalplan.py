@@ -1,4 +1,4 @@
-"""Where the stages of a plan run in a step."""
+"""Where the stages of a plan run in a micro-batch."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def tree(tmp_path: Path) -> Tree:
         "`src/arcbeam/options.py --all`",
         "`pyproject.toml`",
         "`--shards`, `--shards=3`",
-        "`beam.Row`, `GroupByKey`, `spark.speculation`, `a + b`, `manifests/<step>`",
+        "`beam.Row`, `GroupByKey`, `spark.speculation`, `a + b`, `manifests/<micro_batch>`",
         "```\n`engine.nothing`\n```",
     ],
 )

@@ -131,7 +131,7 @@ def test_who_keeps_state_reads_by_key_whoever_else_reads(
 
 
 @pytest.mark.contract("STORE-05")
-def test_in_steps_a_consumer_more_moves_nobody_to_another_level() -> None:
+def test_in_micro_batches_a_consumer_more_moves_nobody_to_another_level() -> None:
     def build(p: beam.Pipeline, more: bool) -> None:
         together = flattened(p)
         _ = together | beam.GroupByKey() | "G" >> beam.Map(print)

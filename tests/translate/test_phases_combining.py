@@ -61,14 +61,14 @@ def test_combiners_are_lifted_where_no_pane_depends_on_it(fn: TriggerFn | None, 
         (None, None, True),
         (AfterWatermark(early=AfterProcessingTime(10)), None, True),
         (None, TimestampCombiner.OUTPUT_AT_LATEST, True),
-        # In steps elements come late: those that a late pane counts must not be made one before.
+        # In a streaming job elements come late: those that a late pane counts must not be made one before.
         (AfterWatermark(late=AfterCount(3)), None, False),
         (Repeatedly(AfterCount(3)), None, False),
         # Nor those of which some are behind the watermark: the earliest of the others is the time of the pane.
         (None, TimestampCombiner.OUTPUT_AT_EARLIEST, False),
     ],
 )
-def test_in_steps_they_are_lifted_less_often(fn: TriggerFn | None, pane_time: Any, lifted: bool) -> None:
+def test_in_micro_batches_they_are_lifted_less_often(fn: TriggerFn | None, pane_time: Any, lifted: bool) -> None:
     def build(p: Any) -> None:
         mode = AccumulationMode.DISCARDING if fn else None
         windowed = source(p) | beam.WindowInto(

@@ -13,7 +13,7 @@ from pathlib import Path
 from arcbeam.model.files import FileKind, Shard, ShardFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.store.log.commitlog import Committed, StepLog
+from arcbeam.store.log.commitlog import CommitLog, Committed
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import JobShape, StageShape
 from bench.figures import Figure, wall_seconds
@@ -25,14 +25,16 @@ _attempts = itertools.count()
 
 
 def commits(shards: int, folder: Path) -> list[Figure]:
-    """Each step adds a delta to every shard, and drops the oldest file."""
-    log = StepLog.open(FolderBlobs(folder), JobShape("plan", shards, (StageShape("count", 1, "cells"),)), Timestamp(0))
+    """Each micro-batch adds a delta to every shard, and drops the oldest file."""
+    log = CommitLog.open(
+        FolderBlobs(folder), JobShape("plan", shards, (StageShape("count", 1, "cells"),)), Timestamp(0)
+    )
     seconds = []
     for number in range(COMMITS + FILES):
-        step = log.head.step + 1
+        micro_batch = log.head.micro_batch + 1
         before = log.head.shards or tuple(Shard(1, shard, ()) for shard in range(shards))
         after = tuple(
-            replace(one, files=(*one.files[-FILES + 1 :], _delta(step, log.epoch, one.shard))) for one in before
+            replace(one, files=(*one.files[-FILES + 1 :], _delta(micro_batch, log.epoch, one.shard))) for one in before
         )
         draft = log.draft(Timestamp(number), shards=after)
 
@@ -49,6 +51,6 @@ def commits(shards: int, folder: Path) -> list[Figure]:
     ]
 
 
-def _delta(step: int, epoch: int, shard: int) -> ShardFile:
-    name = written_name(Written(1, shard, step, epoch, f"a{next(_attempts)}", "delta"))
-    return ShardFile(name, FileKind.DELTA, 100_000, 7, 3_000, 1, b"a" * 40, b"b" * 40, step, step)
+def _delta(micro_batch: int, epoch: int, shard: int) -> ShardFile:
+    name = written_name(Written(1, shard, micro_batch, epoch, f"a{next(_attempts)}", "delta"))
+    return ShardFile(name, FileKind.DELTA, 100_000, 7, 3_000, 1, b"a" * 40, b"b" * 40, micro_batch, micro_batch)

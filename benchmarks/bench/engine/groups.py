@@ -1,8 +1,8 @@
 """What the engine's grouping by key and window costs, on one core.
 
-Elements come in steps; in each, all elements of a key at once; then the watermark passes the step's windows, their
-timers fire, and the panes are read. Processor time of the grouping alone: elements are made before, timers are kept by
-hand.
+Elements come in a streaming job; in each, all elements of a key at once; then the watermark passes the micro-batch's
+windows, their timers fire, and the panes are read. Processor time of the grouping alone: elements are made before,
+timers are kept by hand.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from arcbeam.testing.windowfns import FixedWindows, Sessions, SlidingWindows, Wi
 from bench.figures import Figure, core_seconds, per_second
 
 SECOND = 1_000_000
-STEP = 60 * SECOND
+MICRO_BATCH = 60 * SECOND
 DEFAULT = Repeatedly(AfterWatermark())
 
 
@@ -64,14 +64,16 @@ class Total:
         return int.from_bytes(data, "big")
 
 
-def steps_of(elements: int, steps: int, keys: int, windowfn: WindowFn) -> list[dict[bytes, list[Element]]]:
-    """The elements of each step by key; a step covers a minute of event time."""
+def micro_batches_of(
+    elements: int, micro_batches: int, keys: int, windowfn: WindowFn
+) -> list[dict[bytes, list[Element]]]:
+    """The elements of each micro-batch by key; a micro-batch covers a minute of event time."""
     rng, same = random.Random(1), {}  # type: ignore[var-annotated]
     made = []
-    for step in range(steps):
+    for micro_batch in range(micro_batches):
         by_key = defaultdict(list)
-        for n in range(elements // steps):
-            at = Timestamp(step * STEP + rng.randrange(STEP))
+        for n in range(elements // micro_batches):
+            at = Timestamp(micro_batch * MICRO_BATCH + rng.randrange(MICRO_BATCH))
             windows = windowfn.assign(at)
             by_key[b"key%d" % rng.randrange(keys)].append(
                 Element(b"value-%08d" % n, at, same.setdefault(windows, windows))
@@ -80,7 +82,7 @@ def steps_of(elements: int, steps: int, keys: int, windowfn: WindowFn) -> list[d
     return made
 
 
-def measure(strategy: Strategy, steps: list[dict[bytes, list[Element]]]) -> float:
+def measure(strategy: Strategy, micro_batches: list[dict[bytes, list[Element]]]) -> float:
     """Seconds of processor time."""
     view = MemoryView()
     grouping = Grouping(strategy, view, b"stage")
@@ -99,13 +101,13 @@ def measure(strategy: Strategy, steps: list[dict[bytes, list[Element]]]) -> floa
     watermark, spent = MIN_TIMESTAMP, 0.0
     gc.collect()
     gc.freeze()
-    for number, by_key in enumerate(steps, 1):
+    for number, by_key in enumerate(micro_batches, 1):
         started = time.process_time()
         clocks = Clocks(Timestamp(number), watermark, watermark)
         for key, elements in by_key.items():
             carry_out(grouping.add(key, elements, clocks))
         spent += time.process_time() - started
-        watermark = Timestamp(number * STEP) if number < len(steps) else MAX_TIMESTAMP
+        watermark = Timestamp(number * MICRO_BATCH) if number < len(micro_batches) else MAX_TIMESTAMP
         due = sorted((at, name) for name, at in timers.items() if at < watermark)
         started = time.process_time()
         clocks = Clocks(Timestamp(number), watermark, watermark)
@@ -118,8 +120,8 @@ def measure(strategy: Strategy, steps: list[dict[bytes, list[Element]]]) -> floa
     return spent
 
 
-FIXED = FixedWindows(Duration(STEP), Duration(0))
-SLIDING = SlidingWindows(Duration(STEP), Duration(STEP // 3), Duration(0))
+FIXED = FixedWindows(Duration(MICRO_BATCH), Duration(0))
+SLIDING = SlidingWindows(Duration(MICRO_BATCH), Duration(MICRO_BATCH // 3), Duration(0))
 WORKS: dict[str, tuple[Strategy, WindowFn]] = {
     "elements": (Strategy(DEFAULT), FIXED),
     "earliest": (Strategy(DEFAULT, pane_time=PaneTime.EARLIEST), FIXED),
@@ -158,7 +160,7 @@ class _NoEnd:
 _DID = CallResult()
 
 
-def stage_seconds(steps: list[dict[bytes, list[Element]]]) -> float:
+def stage_seconds(micro_batches: list[dict[bytes, list[Element]]]) -> float:
     """Seconds of processor time of a whole grouping stage, with its holds and timers, over the store's overlays."""
     placed = Placed(StageFlow("group", (Port("read", "main"),), ("main",), 1), 1, 1)
     kind = Grouped(Strategy(DEFAULT), IntervalWindow.from_ordered)
@@ -168,7 +170,7 @@ def stage_seconds(steps: list[dict[bytes, list[Element]]]) -> float:
 
     def run() -> None:
         nonlocal watermark, said
-        for number, by_key in enumerate(steps, 1):
+        for number, by_key in enumerate(micro_batches, 1):
             view: Any = Overlay(EmptyBase())
             clock = Clock(view, 1, ("main",))
             clock.advance(watermark)
@@ -176,7 +178,7 @@ def stage_seconds(steps: list[dict[bytes, list[Element]]]) -> float:
             work = GroupedLogic(place, kind)
             for key, elements in by_key.items():
                 work.deliver(key, elements)
-            watermark = Timestamp(number * STEP) if number < len(steps) else MAX_TIMESTAMP
+            watermark = Timestamp(number * MICRO_BATCH) if number < len(micro_batches) else MAX_TIMESTAMP
             clock.advance(watermark)
             assert not work.fire(watermark)
             assert place.tally.fired >= len(by_key)
@@ -187,23 +189,25 @@ def stage_seconds(steps: list[dict[bytes, list[Element]]]) -> float:
 
 
 def stages(elements: int) -> list[Figure]:
-    """A grouping stage as it stands in a step: with few and with many elements of a key in a window and step."""
+    """A grouping stage as it stands in a micro-batch: with few and with many elements of a key in a window and
+    micro-batch.
+    """
     figures = []
     for per_key in (1, 10, 100):
-        steps = steps_of(elements, 10, elements // 10 // per_key, FIXED)
+        micro_batches = micro_batches_of(elements, 10, elements // 10 // per_key, FIXED)
         target = 400.0 if per_key == 10 else None
-        what = f"grouping stage, its holds and timers included: {per_key} of a key in a step"
-        figures.append(per_second(what, elements, stage_seconds(steps), target))
+        what = f"grouping stage, its holds and timers included: {per_key} of a key in a micro-batch"
+        figures.append(per_second(what, elements, stage_seconds(micro_batches), target))
     return figures
 
 
 def groups(elements: int) -> list[Figure]:
-    """Each kind of grouping, with few and with many elements of a key in a window and step."""
+    """Each kind of grouping, with few and with many elements of a key in a window and micro-batch."""
     figures = []
     for name, (strategy, windowfn) in WORKS.items():
         for per_key in (1, 10, 100):
-            steps = steps_of(elements, 10, elements // 10 // per_key, windowfn)
+            micro_batches = micro_batches_of(elements, 10, elements // 10 // per_key, windowfn)
             target = 400.0 if name == "elements" and per_key == 10 else None
-            what = f"grouping, {TOLD[name]}: {per_key} of a key in a step"
-            figures.append(per_second(what, elements, measure(strategy, steps), target))
+            what = f"grouping, {TOLD[name]}: {per_key} of a key in a micro-batch"
+            figures.append(per_second(what, elements, measure(strategy, micro_batches), target))
     return figures

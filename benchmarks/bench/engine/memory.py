@@ -1,4 +1,4 @@
-"""Peak memory of one step on a shard of many keys: `python -m bench.engine.memory KEYS`; prints MiB.
+"""Peak memory of one micro-batch on a shard of many keys: `python -m bench.engine.memory KEYS`; prints MiB.
 
 Makes the shard, brings its copy, reads and writes some of its keys at random, commits. Only the process's own memory
 counts: pages of mapped files are the system's to take back.

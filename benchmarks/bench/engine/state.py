@@ -24,7 +24,7 @@ WINDOW = (1_700_000_000_000 + (1 << 63)).to_bytes(8, "big") + b"\xe0\xd4\x03"
 VALUE = b"12345678"
 MIB = 2**20
 TOUCHED = 50_000
-"""Keys that a step changes where memory is looked at."""
+"""Keys that a micro-batch changes where memory is looked at."""
 MEMORY_KEYS = (100_000, 1_000_000, 4_000_000)
 
 
@@ -52,7 +52,7 @@ def rows_of(keys: int, value: bytes = VALUE) -> Iterator[tuple[bytes, bytes | No
 
 
 def on_disk(keys: int, folder: Path) -> list[Figure]:
-    """A value of each of `keys` keys on disk, a third of them read and written in a step, at random."""
+    """A value of each of `keys` keys on disk, a third of them read and written in a micro-batch, at random."""
     shard = DiskShard(folder)
     shard.fill(rows_of(keys))
     shard.view().close()
@@ -73,7 +73,7 @@ def on_disk(keys: int, folder: Path) -> list[Figure]:
     size = f"{_short(keys)} keys on disk"
     return [
         per_second(f"a value: read, modify, write; {size}", len(chosen), modified, 300),
-        per_second("… with the writing of the step's delta", len(chosen), modified + committed),
+        per_second("… with the writing of the micro-batch's delta", len(chosen), modified + committed),
         per_second("… and its way into the copy", len(chosen), modified + committed + applied),
     ]
 
@@ -150,7 +150,7 @@ def _opened_first(shard: DiskShard) -> float:
 
 
 def memory(scale: float = 1.0) -> list[Figure]:
-    """Memory of a process that does the same step on shards of more and more keys."""
+    """Memory of a process that does the same micro-batch on shards of more and more keys."""
     figures = []
     for keys in MEMORY_KEYS:
         keys = int(keys * scale)
@@ -158,7 +158,7 @@ def memory(scale: float = 1.0) -> list[Figure]:
         done = subprocess.run(
             command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=600
         )
-        what = f"peak memory of a step that changes {TOUCHED // 1000} k keys of {_short(keys)} on disk"
+        what = f"peak memory of a micro-batch that changes {TOUCHED // 1000} k keys of {_short(keys)} on disk"
         figures.append(Figure(what, float(done.stdout), "MiB"))
     most, more = figures[-1].value, figures[-2].value
     return [*figures, Figure("… the last to the one before", most / more, "times", 1.1)]

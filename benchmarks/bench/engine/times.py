@@ -159,7 +159,7 @@ def _micros(kind: str, timed: bool, place: beam.PTransform, elements: int) -> fl
 
 
 def _watch(stage: BoundedStage) -> None:
-    """Has times observed, as a job in steps has it."""
+    """Has times observed, as a streaming job has it."""
     for op in stage.processor.sdk.ops.values():
         if isinstance(op, ObservingOperation):
             op.watched = True

@@ -38,22 +38,29 @@ class DiskShard:
 
     def fill(self, entries: Iterator[tuple[bytes, bytes | None]]) -> None:
         """Makes `entries`, ascending, all there is."""
-        step = self.version.step + 1
-        written = self._written(step, "snapshot")
-        file = publish(self.blobs, self._folder / "scratch", written, in_blocks(entries), first_step=0, last_step=step)
-        self.version = replace(self.version, step=step, files=(file,))
+        micro_batch = self.version.micro_batch + 1
+        written = self._written(micro_batch, "snapshot")
+        file = publish(
+            self.blobs,
+            self._folder / "scratch",
+            written,
+            in_blocks(entries),
+            first_micro_batch=0,
+            last_micro_batch=micro_batch,
+        )
+        self.version = replace(self.version, micro_batch=micro_batch, files=(file,))
 
     def view(self) -> Overlay:
-        """For one step."""
+        """For one micro-batch."""
         return self.cache.view(self.blobs, self.version)
 
     def commit(self, view: Overlay) -> None:
-        """Writes a step's changes as a delta, closes the view, and goes on to the version with them."""
-        step = self.version.step + 1
-        file = self.cache.publish(self.blobs, self.version, self._written(step, "delta"), view, step)
+        """Writes a micro-batch's changes as a delta, closes the view, and goes on to the version with them."""
+        micro_batch = self.version.micro_batch + 1
+        file = self.cache.publish(self.blobs, self.version, self._written(micro_batch, "delta"), view, micro_batch)
         view.close()
         files = self.version.files if file is None else (*self.version.files, file)
-        self.version = replace(self.version, step=step, files=files)
+        self.version = replace(self.version, micro_batch=micro_batch, files=files)
 
     def forget(self) -> None:
         """Removes the copy."""
@@ -64,7 +71,7 @@ class DiskShard:
         """The first file of the version."""
         return self._folder / "job" / self.version.files[0].name
 
-    def _written(self, step: int, kind: str) -> Written:
-        written = Written(1, 0, step, 1, f"a{next(_attempts)}", kind)
+    def _written(self, micro_batch: int, kind: str) -> Written:
+        written = Written(1, 0, micro_batch, 1, f"a{next(_attempts)}", kind)
         written_name(written)
         return written

@@ -212,7 +212,7 @@ PIPELINES: dict[str, Callable[[beam.Pipeline, int], beam.PCollection[int]]] = {
 
 
 def run(name: str, elements: int, folder: str) -> work.Answer:
-    """Runs a work in steps in the active session."""
+    """Runs a work in a streaming job in the active session."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from arcbeam import ArcbeamRunner

@@ -1,4 +1,4 @@
-"""Pipelines that wait for the clock: how long a step takes, and how long an element waits for its pane.
+"""Pipelines that wait for the clock: how long a micro-batch takes, and how long an element waits for its pane.
 
 Owns a source that puts out what is due, and what is measured of its elements. Only arcbeam is measured so.
 """
@@ -28,7 +28,7 @@ KEYS = 10
 POLL = 0.1
 """Seconds between two looks of the source."""
 PER_SECOND = 1_000
-SKIPPED_STEPS = 200
+SKIPPED_MICRO_BATCHES = 200
 SKIPPED_SECONDS = 15.0
 """What is slow until the JVM is warm is not counted."""
 
@@ -88,48 +88,48 @@ class Waits(beam.DoFn):
             (Path(self.folder) / uuid.uuid4().hex).write_text(json.dumps(self.waits))
 
 
-class Steps(logging.Handler):
-    """The durations of a job's steps, as it logs them."""
+class MicroBatches(logging.Handler):
+    """The durations of a job's micro-batches, as it logs them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seconds: list[float] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.msg.startswith("%s: step %d: ") and isinstance(record.args, tuple):
+        if record.msg.startswith("%s: micro-batch %d: ") and isinstance(record.args, tuple):
             self.seconds.append(float(record.args[2]))  # type: ignore[arg-type]
 
 
 def _run(seconds: float, per_second: float, folder: str) -> list[float]:
-    """Runs the source into windows of a second for so long; the durations of the steps."""
+    """Runs the source into windows of a second for so long; the durations of the micro-batches."""
     from arcbeam import ArcbeamRunner
 
-    logger, steps = logging.getLogger("arcbeam.streaming"), Steps()
+    logger, micro_batches = logging.getLogger("arcbeam.streaming"), MicroBatches()
     disabled, level = logging.root.manager.disable, logger.level
     logging.disable(logging.NOTSET)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    logger.addHandler(steps)
+    logger.addHandler(micro_batches)
     try:
         with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming"])) as p:
             ticks = p | beam.Create([(time.time(), seconds, per_second)], reshuffle=False) | beam.ParDo(Ticks())
             keyed = ticks | beam.Map(lambda due: (int(due * 1000) % KEYS, due)) | beam.WindowInto(FixedWindows(1))
             _ = keyed | beam.GroupByKey() | beam.ParDo(Waits(folder))
     finally:
-        logger.removeHandler(steps)
+        logger.removeHandler(micro_batches)
         logger.propagate = True
         logger.setLevel(level)
         logging.disable(disabled)
-    return steps.seconds
+    return micro_batches.seconds
 
 
-def steps(seconds: float, skipped: int = SKIPPED_STEPS) -> list[Figure]:
-    """How long a step takes that has next to nothing to do."""
+def micro_batches(seconds: float, skipped: int = SKIPPED_MICRO_BATCHES) -> list[Figure]:
+    """How long a micro-batch takes that has next to nothing to do."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         took = sorted(_run(seconds, 1 / POLL, folder)[skipped:])
     if not took:
-        raise ValueError(f"there were no more than {skipped} steps in {seconds:g} s: let it run for longer")
-    what = f"a step with little data, two exchanges, behind the first {skipped}"
+        raise ValueError(f"there were no more than {skipped} micro-batches in {seconds:g} s: let it run for longer")
+    what = f"a micro-batch with little data, two exchanges, behind the first {skipped}"
     return [
         Figure(f"{what}: median of {len(took)}", _part(took, 0.5), "s", 0.3),
         Figure("… the 99th of 100", _part(took, 0.99), "s", 1.0),

@@ -1,6 +1,6 @@
 """The works as Beam pipelines, the same for every Beam runner.
 
-A pipeline's last step writes one small file per bundle with its part of the answer, as a hand-written Spark job
+A pipeline's last micro-batch writes one small file per bundle with its part of the answer, as a hand-written Spark job
 returns one number per partition to the driver: a runner that does not run everything has no answer.
 """
 

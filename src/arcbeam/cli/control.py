@@ -54,10 +54,10 @@ def is_folder(job: str) -> bool:
 def savepoint(
     out: Output, job: str, name: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
 ) -> None:
-    """Give the next step of JOB a name, and keep it; the job goes on. Prints the savepoint's path.
+    """Give the next micro-batch of JOB a name, and keep it; the job goes on. Prints the savepoint's path.
 
-    JOB is the id of a job in steps at the job server, or the folder or URL of one (its --checkpoint_dir). NAME is of up
-    to 100 letters, digits, '.', '_' and '-'; without it, one that says when this was.
+    JOB is the id of a streaming job at the job server, or the folder or URL of one (its --checkpoint_dir). NAME is of
+    up to 100 letters, digits, '.', '_' and '-'; without it, one that says when this was.
     """
     from arcbeam.store.log.requests import Asked
 
@@ -67,7 +67,7 @@ def savepoint(
 
 
 @click.argument("job")
-@click.option("--savepoint", "name", default="", help="Name of the step with which it stops.")
+@click.option("--savepoint", "name", default="", help="Name of the micro-batch with which it stops.")
 @ENDPOINT
 @TOKEN_FILE
 @TLS_CA
@@ -77,7 +77,7 @@ def suspend(
 ) -> None:
     """Stop JOB so that it can go on later: no window and no timer fires for it. Prints the savepoint's path.
 
-    JOB is the id of a job in steps at the job server, or the folder or URL of one (its --checkpoint_dir). It goes on
+    JOB is the id of a streaming job at the job server, or the folder or URL of one (its --checkpoint_dir). It goes on
     when its pipeline is submitted again with that folder, or with `arcbeam resume`.
     """
     from arcbeam.store.log.requests import Asked
@@ -92,12 +92,12 @@ def suspend(
     # Who asks twice, because an answer was lost, has what was wanted.
     path = _suspended(job, name) or _savepoint(out, Asked.SUSPEND, job, name, server, seconds)
     if path:
-        # A job whose last step ran when it was asked is done with that one, under the same name.
+        # A job whose last micro-batch ran when it was asked is done with that one, under the same name.
         out.text(path, path=path, state=_state_of(_head(opened(job))))
 
 
 @click.argument("job")
-@click.option("--savepoint", "name", default="", help="Name of the last step; of a folder only.")
+@click.option("--savepoint", "name", default="", help="Name of the last micro-batch; of a folder only.")
 @ENDPOINT
 @TOKEN_FILE
 @TLS_CA
@@ -107,14 +107,14 @@ def drain(
 ) -> None:
     """Have JOB finish what it has, and take in nothing more: all windows and timers fire. Waits for its end.
 
-    JOB is the id of a job in steps at the job server, or the folder or URL of one (its --checkpoint_dir). A job that
+    JOB is the id of a streaming job at the job server, or the folder or URL of one (its --checkpoint_dir). A job that
     drains goes on draining whatever happens to whoever runs it. What is left to do is told whenever that changes: which
     restrictions are not done, what fires; with --json an object a line, on stderr.
     """
     if is_folder(job):
         state = _drained(out, job, name, seconds)
     elif name:
-        raise click.UsageError("a job server names the last step itself: leave out --savepoint")
+        raise click.UsageError("a job server names the last micro-batch itself: leave out --savepoint")
     else:
         with client_of(endpoint, token_file, tls_ca) as client:
             state = client.drain(job, _some(seconds))
@@ -138,8 +138,8 @@ def drain(
 def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float) -> None:
     """Cancel JOB and wait for its end.
 
-    JOB is the id of a job at the job server, or the folder or URL of one in steps (its --checkpoint_dir). What a job in
-    steps has committed stays, and it can be resumed.
+    JOB is the id of a job at the job server, or the folder or URL of a streaming one (its --checkpoint_dir). What a job
+    in micro-batches has committed stays, and it can be resumed.
     """
     from arcbeam.store.log.requests import Asked
 
@@ -174,7 +174,7 @@ def _suspended(folder: str, name: str) -> str:
     head = _head(opened(folder))
     if head is None or head.mode is not CommitMode.SUSPENDED:
         return ""
-    pins = [pin.name for pin in head.pins if pin.step == head.step]
+    pins = [pin.name for pin in head.pins if pin.micro_batch == head.micro_batch]
     if name:
         return path_of(folder, name) if name in pins else ""
     # Its savepoint may have been deleted, and it has none for SIGTERM.
@@ -256,8 +256,8 @@ class _Draining:
         left = undone(record)
         if left and left != self._told:
             self._told = left
-            figures = {name: record.get(name) for name in ("step", "restrictions", "backlog")}
-            text = f"{self._job} is draining, step {record.get('step')}: {left}"
+            figures = {name: record.get(name) for name in ("micro_batch", "restrictions", "backlog")}
+            text = f"{self._job} is draining, micro-batch {record.get('micro_batch')}: {left}"
             self._out.progress(text, id=self._job, state="DRAINING", **figures, left=left)
 
 

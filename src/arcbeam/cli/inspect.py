@@ -28,12 +28,15 @@ _NAMED = {
 
 
 @click.argument("path")
-@click.option("--step", type=int, help="Show the job after this step (default: the newest).")
+@click.option("--micro-batch", type=int, help="Show the job after this micro-batch (default: the newest).")
 @click.option("--savepoint", default="", help="Show the job after this savepoint.")
-@click.option("--steps", type=click.IntRange(min=0), default=10, show_default=True, help="List so many steps.")
-@click.option("--check", is_flag=True, help="Read all files of the step; exit with 1 if any cannot be read.")
-def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int, check: bool) -> None:
-    """Show an unbounded job: steps, watermarks, what holds them and would free them, sizes of state, savepoints.
+@click.option(
+    "--micro-batches", type=click.IntRange(min=0), default=10, show_default=True, help="List so many micro-batches."
+)
+@click.option("--check", is_flag=True, help="Read all files of the micro-batch; exit with 1 if any cannot be read.")
+def inspect(out: Output, path: str, micro_batch: int | None, savepoint: str, micro_batches: int, check: bool) -> None:
+    """Show an unbounded job: micro-batches, watermarks, what holds them and would free them, sizes of state,
+    savepoints.
 
     PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://), or a savepoint's path. Nothing is changed; the job
     may be running. Where a manifest cannot be read, what can is shown; exits with 1. With --json, times are
@@ -45,13 +48,13 @@ def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int
 
     path, of_path = split_path(path)
     savepoint = savepoint or of_path
-    if step is not None and savepoint:
-        raise click.UsageError("--step and --savepoint exclude each other")
+    if micro_batch is not None and savepoint:
+        raise click.UsageError("--micro-batch and --savepoint exclude each other")
     blobs = open_blobs(path)
-    found = look(blobs, step=step, savepoint=savepoint, steps=steps, check=check)
-    status = _status(blobs, found.step)
+    found = look(blobs, micro_batch=micro_batch, savepoint=savepoint, micro_batches=micro_batches, check=check)
+    status = _status(blobs, found.micro_batch)
     if isinstance(out, TextOutput):
-        _show(out, found, status, newest=step is None and not savepoint)
+        _show(out, found, status, newest=micro_batch is None and not savepoint)
     else:
         name = found.program.name if found.program else ""
         out.record({"name": name, **dataclasses.asdict(found), "causes": status.get("causes", [])})
@@ -59,14 +62,14 @@ def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int
         click.get_current_context().exit(1)
 
 
-def _status(blobs: DurableBlobs, step: int) -> dict[str, Any]:
-    """Where the job stood after a step, if that is still there."""
+def _status(blobs: DurableBlobs, micro_batch: int) -> dict[str, Any]:
+    """Where the job stood after a micro-batch, if that is still there."""
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.chain import read_manifest
     from arcbeam.streaming.status.status import as_record, status_of
 
     try:
-        return as_record(status_of(read_manifest(blobs, step)))
+        return as_record(status_of(read_manifest(blobs, micro_batch)))
     except StoreError:
         return {}
 
@@ -75,14 +78,14 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
     for damage in found.damaged:
         out.text(damage)
     if found.damaged:
-        out.text(f"what follows is step {found.step}\n")
+        out.text(f"what follows is micro-batch {found.micro_batch}\n")
     times = {"time": found.time, "committed": status.get("committed")}
     out.record(
         {
             # The name is that of logs and of `arcbeam resume`; the id is the folder's.
             "job": f"{found.program.name if found.program else found.job} in {found.location}"
             + (f" (id {found.job})" if found.program else ""),
-            "step": f"{found.step} ({found.kind}, {found.mode}), {recorded(times, _shown)}",
+            "micro_batch": f"{found.micro_batch} ({found.kind}, {found.mode}), {recorded(times, _shown)}",
             "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
             **({"nobody runs it": str(found.ended)} if found.ended else {}),
             "to publish": found.committables,
@@ -125,32 +128,35 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
     if found.requests:
         out.text("\nasked of it, and not settled")
         out.table(
-            ["what", "savepoint", "when it was at step"],
+            ["what", "savepoint", "when it was at micro-batch"],
             [
-                {"what": each.what, "savepoint": each.savepoint or "-", "when it was at step": each.step}
+                {"what": each.what, "savepoint": each.savepoint or "-", "when it was at micro-batch": each.micro_batch}
                 for each in found.requests
             ],
         )
     if found.savepoints:
         out.text("\nsavepoints")
         out.table(
-            ["name", "step", "recorded at"],
-            [{"name": pin.name, "step": pin.step, "recorded at": _time(pin.time)} for pin in found.savepoints],
+            ["name", "micro_batch", "recorded at"],
+            [
+                {"name": pin.name, "micro_batch": pin.micro_batch, "recorded at": _time(pin.time)}
+                for pin in found.savepoints
+            ],
         )
     out.text("\nsteps")
     out.table(
-        ["step", "epoch", "kind", "mode", "recorded at", "written", "to publish"],
+        ["micro_batch", "epoch", "kind", "mode", "recorded at", "written", "to publish"],
         [
             {
-                "step": step.step,
-                "epoch": step.epoch,
-                "kind": step.kind,
-                "mode": step.mode,
-                "recorded at": _time(step.time),
-                "written": _bytes(step.written),
-                "to publish": step.committables,
+                "micro_batch": micro_batch.micro_batch,
+                "epoch": micro_batch.epoch,
+                "kind": micro_batch.kind,
+                "mode": micro_batch.mode,
+                "recorded at": _time(micro_batch.time),
+                "written": _bytes(micro_batch.written),
+                "to publish": micro_batch.committables,
             }
-            for step in found.steps
+            for micro_batch in found.micro_batches
         ],
     )
     if found.problems is not None:

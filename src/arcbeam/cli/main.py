@@ -97,7 +97,7 @@ VERBOSE = click.option(
     is_flag=True,
     expose_value=False,
     callback=_verbose,
-    help="Say where it stands on stderr: of a job in steps a line a step, the port of --metrics_address=0.",
+    help="Say where it stands on stderr: of a streaming job a line a micro-batch, the port of --metrics_address=0.",
 )
 
 

@@ -63,7 +63,7 @@ def parts(out: Output, path: str, remove: bool, older_than: float, options: tupl
     if remove:
         found = [each for each in found if each.age >= older_than]
         staging.remove(found)
-    columns = ["job", "step", "what", "age", "size", "staged"]
+    columns = ["job", "micro_batch", "what", "age", "size", "staged"]
     rows = [dataclasses.asdict(each) | {"what": each.of, "age": round(each.age)} for each in found]
     for row, each in zip(rows, found, strict=True):
         row["size"] = each.size if each.size is not None else ""

@@ -1,4 +1,4 @@
-"""`arcbeam savepoints`: those of a job in steps, by its folder: list, describe, rename, delete, copy.
+"""`arcbeam savepoints`: those of a streaming job, by its folder: list, describe, rename, delete, copy.
 
 Owns the arguments, and how it is told. What a savepoint is, and how its name changes, is the store's
 (`store.log.savepoints`); a job that runs is asked to do it itself (`store.log.requests`).
@@ -56,7 +56,7 @@ def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seco
 
     Where PATH is a savepoint's own path, NAME is left out. A job that runs renames and deletes itself, with its next
     commit; of one that is suspended, drained or done it is done here. The files of a deleted savepoint go when the job
-    has made some more steps. With --json, times are microseconds since 1970.
+    has made some more micro-batches. With --json, times are microseconds since 1970.
     """  # noqa: D301 — click's own mark of lines that stay as they are
     from arcbeam.store.log.savepoints import split_path
 
@@ -96,7 +96,7 @@ def _list(out: Output, blobs: DurableBlobs) -> None:
         rows = [
             {
                 "name": each.name,
-                "step": each.step,
+                "micro_batch": each.micro_batch,
                 "recorded at": shown(each.time),
                 "job was": each.mode or "unreadable",
                 "size": bytes_shown(each.size),
@@ -125,7 +125,7 @@ def _describe(out: Output, folder: str, blobs: DurableBlobs, name: str) -> None:
             {
                 "savepoint": name,
                 "path": path,
-                "step": f"{found.step} of epoch {found.epoch}, recorded at {shown(found.time)}",
+                "micro_batch": f"{found.micro_batch} of epoch {found.epoch}, recorded at {shown(found.time)}",
                 "job was": found.mode or "unreadable",
                 "state of": ", ".join(found.stages) or "no stage",
                 "files": f"{found.files} of {bytes_shown(found.size)}; {bytes_shown(found.own)} are needed by it alone",
@@ -159,10 +159,10 @@ def _copy(out: Output, folder: str, blobs: DurableBlobs, name: str, target: str)
     with work_folder("copy") as scratch:
         copied = copy_savepoint(blobs, newest, name, open_blobs(target), scratch)
     out.text(
-        f"{shown_job(target)} holds savepoint '{name}' of step {copied.step}, as a job of its own",
+        f"{shown_job(target)} holds savepoint '{name}' of micro-batch {copied.micro_batch}, as a job of its own",
         path=shown_job(target),
         savepoint=name,
-        step=copied.step,
+        micro_batch=copied.micro_batch,
         job=copied.job,
     )
 

@@ -78,7 +78,7 @@ def serving(
         """Serve Beam's Job API: pipelines come with --runner=PortableRunner --job_endpoint=localhost:PORT.
 
         OPTIONS after a -- are pipeline options for jobs that do not set them: `arcbeam serve -- --shards=8`. Ends
-        with Ctrl-C or SIGTERM, and cancels the jobs that run then; jobs in steps are suspended (or as their
+        with Ctrl-C or SIGTERM, and cancels the jobs that run then; streaming jobs are suspended (or as their
         --on_sigterm says), and go on when the server starts again. A second signal cancels these, too.
         """
         from arcbeam.jobs.environments import EMBEDDED_TYPE

@@ -1,4 +1,4 @@
-"""`arcbeam status`: where a job in steps stands, what each watermark waits for, and what would free it.
+"""`arcbeam status`: where a streaming job stands, what each watermark waits for, and what would free it.
 
 Owns how it is shown. What there is to show is `arcbeam.streaming.status.status`'s; a job server sends the same.
 """
@@ -42,7 +42,7 @@ _ENDED = frozenset(map(str, ENDED))
 _COLUMNS = {
     "stage": 0,
     "input at": 0,
-    "since step": 160,
+    "since": 160,
     "output at": 0,
     "event times": 160,
     "in": 80,
@@ -54,7 +54,8 @@ _COLUMNS = {
 """The columns of the table, and how wide a terminal must be that has them."""
 
 _LONG_OVERDUE = 60.0
-"""Seconds that work which is due may be late in a job that somebody runs: a step behind a backlog takes a few."""
+"""Seconds that work which is due may be late in a job that somebody runs: a micro-batch behind a backlog takes a
+few."""
 
 _LATE_NOTE = 20.0
 """Seconds by which the next note of a driver that lives may be late: clocks differ, and stores are slow."""
@@ -83,7 +84,7 @@ def status(
 ) -> None:
     """Show where JOB stands: watermarks of its stages, what holds each and since when, and what would free it.
 
-    JOB is the id of a job in steps at the job server, or the folder or URL of one (its --checkpoint_dir), also if
+    JOB is the id of a streaming job at the job server, or the folder or URL of one (its --checkpoint_dir), also if
     nobody runs it. With --json, times are microseconds since 1970; with --watch, a line for each look.
     """
     if is_folder(job):
@@ -190,12 +191,12 @@ def _job_lines(record: Record) -> Iterator[str]:
     # A server of an earlier version sends no name.
     if (name := record.get("name", "")) or record.get("folder"):
         yield called(name, record.get("folder", ""))
-    if not record["step"]:
+    if not record["micro_batch"]:
         # The opening of a job with a script has the script's first time, which is 0.
         began = f"; the job began {ago(record['time'])}" if record["time"] else ""
-        yield f"the first step has not been committed yet{began}"
+        yield f"the first micro-batch has not been committed yet{began}"
     yield (
-        f"step {record['step']} ({mode}), {recorded(record, shown)}; "
+        f"micro-batch {record['micro_batch']} ({mode}), {recorded(record, shown)}; "
         f"watermark {shown(record['watermark'])}{behind and f', {behind}'}"
     )
     if ended:
@@ -213,7 +214,7 @@ def _job_lines(record: Record) -> Iterator[str]:
     if seconds:
         parts = (("plan", "plan"), ("spark", "Spark"), ("user", "transforms"), ("commit", "commit of the one before"))
         told = ", ".join(f"{name} {seconds[part]:.2f} s" for part, name in parts if part in seconds)
-        yield f"the step took {seconds['seconds']:.2f} s: {told}"
+        yield f"the micro-batch took {seconds['seconds']:.2f} s: {told}"
     rate = "unknown" if record["rate"] is None else f"{record['rate']:,.0f} elements/s"
     state = sum(record["state_bytes"].values()), sum(record["state_entries"].values())
     yield (
@@ -235,7 +236,7 @@ def _cells(stage: Mapping[str, Any], now: int) -> Sequence[str]:
     def times(out: Mapping[str, Any]) -> str:
         return "-" if out["least"] is None else " / ".join(at(out[name]) for name in ("least", "mean", "most"))
 
-    step, total, since = stage["step"], stage["total"], stage["input_since"]
+    micro_batch, total, since = stage["micro_batch"], stage["total"], stage["input_since"]
     behind = _behind(stage["input"])
     # A server of another version says nothing of some of it.
     kept = stage.get("kept") or {}
@@ -249,10 +250,10 @@ def _cells(stage: Mapping[str, Any], now: int) -> Sequence[str]:
     return (
         stage["stage"],
         at(stage["input"]) + (behind and f"\n{behind}"),
-        "-" if since is None else str(since["step"]),
+        "-" if since is None else str(since["micro_batch"]),
         of_each(lambda out: at(out["watermark"])),
         of_each(times),
-        f"{step.get('read', 0):,} ({bytes_shown(stage['bytes_in'])}){_rate(stage, 'read_rate')}",
+        f"{micro_batch.get('read', 0):,} ({bytes_shown(stage['bytes_in'])}){_rate(stage, 'read_rate')}",
         of_each(lambda out: f"{out['elements']:,} ({bytes_shown(out['bytes'])})") + _rate(stage, "written_rate"),
         f"{total.get('late', 0):,}",
         (f"{kept['keys']:,} keys\n" if kept.get("keys") else "")
@@ -321,13 +322,13 @@ def overdue_line(record: Record) -> str:
 
 
 def _committed(record: Record) -> int:
-    """When the newest step was committed, by the clock of its driver."""
+    """When the newest micro-batch was committed, by the clock of its driver."""
     committed = record.get("committed")
     return int(record["time"] if committed is None else committed)
 
 
 def recorded(record: Record, shown: Callable[[int], str]) -> str:
-    """When the newest step was committed, and what the clock of its script was then if the job has one."""
+    """When the newest micro-batch was committed, and what the clock of its script was then if the job has one."""
     when = _committed(record)
     if when == record["time"]:
         return f"recorded at {shown(when)} ({ago(when)})"

@@ -54,8 +54,8 @@ class WithLate(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     """A grouping, and a collection of what it drops: `totals, late = pairs | WithLate(beam.CombinePerKey(sum))`.
 
     The grouping gives what it gives without this. Each element of its input is, in each of its windows, either in the
-    panes of the window or in `late`, never in both, however often a step is run; only a window that accumulates, and
-    becomes one with another whose trigger had finished, gives to `late` also what earlier panes of it have had.
+    panes of the window or in `late`, never in both, however often a micro-batch is run; only a window that accumulates,
+    and becomes one with another whose trigger had finished, gives to `late` also what earlier panes of it have had.
     Dropping is counted as ever (`droppedDueToLateness`, `droppedDueToClosedWindow`).
 
     `late` is in the global window, its elements have their own event times, and no grouping behind it that stays in

@@ -47,7 +47,8 @@ class OutputMode:
 
         Args:
             windowfn: of any kind; results in the global window are held for ever, as are those of `complete`.
-            every: whole seconds by the clock from the first change to when it comes out; with 0: in the same step.
+            every: whole seconds by the clock from the first change to when it comes out; with 0: in the same
+                micro-batch.
             allowed_lateness: how long behind its end a window still changes.
 
         Raises:

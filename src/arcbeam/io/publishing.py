@@ -1,4 +1,4 @@
-"""Exactly-once effects outside the pipeline: what a step has staged is published once it is committed.
+"""Exactly-once effects outside the pipeline: what a micro-batch has staged is published once it is committed.
 
 Owns how a pipeline says what is to be published, and who publishes. When that is done is the runner's; its side of it
 is `arcbeam.harness.operations.publishoperation`.
@@ -26,15 +26,16 @@ class Publisher(DoFn):  # type: ignore[misc]  # Beam is untyped
     where no reader looks (a temporary file, a table beside the one that is read, an open transaction), and puts out a
     *committable*: whatever is needed to make that real. Here, `publish` makes it real.
 
-    On arcbeam a committable is kept in the manifest of the step that made it, and is given to `publish` when that step
-    is committed: never before, and again and again until it succeeds, also after everything was killed. So:
+    On arcbeam a committable is kept in the manifest of the micro-batch that made it, and is given to `publish` when
+    that micro-batch is committed: never before, and again and again until it succeeds, also after everything was
+    killed. So:
 
     - `publish` must be idempotent: what is published already stays as it is, and is no error;
     - what it needs must be in the committable, not in memory: another process publishes than has staged;
     - what was staged by an attempt that was not committed is published by nobody: `sweep` removes it.
 
-    The next step is not committed before the last one is published. A bounded pipeline publishes once, at its end; if
-    it fails before that, nothing.
+    The next micro-batch is not committed before the last one is published. A bounded pipeline publishes once, at its
+    end; if it fails before that, nothing.
 
     `setup` and `teardown` are called as of every DoFn, in each process that publishes. On other runners, which know no
     commits, a bundle is published when it ends: then effects are at least once.
@@ -48,22 +49,22 @@ class Publisher(DoFn):  # type: ignore[misc]  # Beam is untyped
 
     @abstractmethod
     def publish(self, committables: Sequence[Any]) -> None:
-        """Makes them real; those of one step, or some of them, in no particular order. What it raises is tried again;
-        what it warns of (`warnings.warn`) is told where the job is told of.
+        """Makes them real; those of one micro-batch, or some of them, in no particular order. What it raises is tried
+        again; what it warns of (`warnings.warn`) is told where the job is told of.
 
-        Calls run beside each other, in different processes: of a step with different committables; but a process whose
-        driver was killed, or whose call was given up, may still be at the same ones.
+        Calls run beside each other, in different processes: of a micro-batch with different committables; but a process
+        whose driver was killed, or whose call was given up, may still be at the same ones.
         """
 
-    def sweep(self, job: str, step: int) -> None:
-        """Removes what attempts of a job have staged up to a step, and what was not published: it never will be.
+    def sweep(self, job: str, micro_batch: int) -> None:
+        """Removes what attempts of a job have staged up to a micro-batch, and what was not published: it never will be.
 
-        Called after all committables of the step are published, and of those before. By default nothing is removed. An
-        attempt that nobody waits for may still be running: what it stages afterwards is for the next call.
+        Called after all committables of the micro-batch are published, and of those before. By default nothing is
+        removed. An attempt that nobody waits for may still be running: what it stages afterwards is for the next call.
 
         Args:
             job: whose; as `attempt().job` has it.
-            step: the newest that is committed. Those that follow are not to be touched.
+            micro_batch: the newest that is committed. Those that follow are not to be touched.
         """
 
     # What it is to runners that do not know it.
@@ -86,7 +87,7 @@ class Publisher(DoFn):  # type: ignore[misc]  # Beam is untyped
 class Publish(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     """Publishes committables: `staged | Publish(MyPublisher())`.
 
-    They travel by the coder of their collection, and should be small: they are in the manifest of their step.
+    They travel by the coder of their collection, and should be small: they are in the manifest of their micro-batch.
 
     Args:
         publisher: makes them real.
@@ -111,7 +112,7 @@ class Publish(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
 
 class _Marked(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
-    """A runner that knows the annotation publishes with the step's commit."""
+    """A runner that knows the annotation publishes with the micro-batch's commit."""
 
     def annotations(self) -> dict[str, Any]:
         """See `beam.PTransform`."""

@@ -51,10 +51,10 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     """Elements with event times, and a watermark that follows them: `clicks | WithWatermark("at", delay=600)`.
 
     The watermark of what comes out is the latest event time that has been seen, by all workers together, less the
-    delay. It never goes back, is kept with each commit, and a job that is resumed goes on with it. It moves when a step
-    is committed: all that comes in a step is judged by what was seen before that step, in whatever order it comes. What
-    comes later than the delay allows is late to groupings behind this, by the allowed lateness of their windows; what
-    equals the watermark is not late, also with a delay of zero.
+    delay. It never goes back, is kept with each commit, and a job that is resumed goes on with it. It moves when a
+    micro-batch is committed: all that comes in a micro-batch is judged by what was seen before that micro-batch, in
+    whatever order it comes. What comes later than the delay allows is late to groupings behind this, by the allowed
+    lateness of their windows; what equals the watermark is not late, also with a delay of zero.
 
     It goes together with what the input itself says of time (its source, its estimators, another `WithWatermark`): with
     `policy="min"` it is the earlier of the two, and nothing that a source still promises to bring is late; with "max"
@@ -161,7 +161,7 @@ class WithWatermarkPolicy(beam.PTransform):  # type: ignore[misc]  # Beam is unt
     moves; what it brings then may be late. Without `idle_after`, "min" changes nothing.
 
     Collections that have ended do not count while others go on. What all are together never goes back, is kept with
-    each commit, and counts from the next step on.
+    each commit, and counts from the next micro-batch on.
 
     It takes a tuple, a list or a dict of collections, and gives the same of those that go on. On a bounded input, and
     with runners that do not know it, it passes on what comes, and does nothing.

@@ -179,7 +179,7 @@ class JobClient:
             return asked_of(self._channel, what, job_id, savepoint, timeout=seconds, metadata=self._metadata)
 
     def status(self, job_id: str) -> dict[str, Any]:
-        """Where a job in steps stands; of arcbeam's server only. See `arcbeam.streaming.status.status.as_record`.
+        """Where a streaming job stands; of arcbeam's server only. See `arcbeam.streaming.status.status.as_record`.
 
         Raises:
             JobNotFoundError: there is no such job.

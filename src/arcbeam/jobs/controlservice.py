@@ -67,7 +67,7 @@ def asked_of(channel: Any, what: Asked, job: str, savepoint: str, **call: Any) -
 
 
 def status_of(channel: Any, job: str, **call: Any) -> dict[str, Any]:
-    """The client's side: where a job in steps stands; see `arcbeam.streaming.status.status.as_record`.
+    """The client's side: where a streaming job stands; see `arcbeam.streaming.status.status.as_record`.
 
     Args:
         channel: to the server.

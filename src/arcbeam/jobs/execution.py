@@ -233,7 +233,7 @@ class PipelineExecutor(Protocol):
 
         Args:
             what: is asked.
-            savepoint: name of the step with which it is done; "": one that says when this was.
+            savepoint: name of the micro-batch with which it is done; "": one that says when this was.
 
         Returns:
             The savepoint's path; "" if there is none.
@@ -244,10 +244,10 @@ class PipelineExecutor(Protocol):
         ...
 
     def status(self) -> Mapping[str, Any]:
-        """Where a run in steps stands, as JSON's values. From any thread.
+        """Where a streaming run stands, as JSON's values. From any thread.
 
         Raises:
-            RequestRefusedError: it is not in steps, or has not begun.
+            RequestRefusedError: it is not in a streaming job, or has not begun.
         """
         ...
 
@@ -256,8 +256,8 @@ class PipelineExecutor(Protocol):
         ...
 
     def end(self, again: threading.Event) -> None:
-        """The process is told to end: has a run in steps end as its options say (`--on_sigterm`), in the time that they
-        allow, and cancels it if it has not. Waits for that. From any thread.
+        """The process is told to end: has a streaming run end as its options say (`--on_sigterm`), in the time that
+        they allow, and cancels it if it has not. Waits for that. From any thread.
 
         Args:
             again: is set when nobody waits any longer: it is cancelled then.
@@ -280,7 +280,9 @@ class ExecutorFactory(Protocol):
 
 
 def error_text(error: BaseException) -> str:
-    """What the user is told: our own errors as they are (with step and user traceback), others with our traceback."""
+    """What the user is told: our own errors as they are (with micro-batch and user traceback), others with our
+    traceback.
+    """
     if isinstance(error, ArcbeamError):
         return texts.said(str, error, 2 * texts.LONGEST)
     return texts.said(lambda e: "".join(traceback.format_exception(e)).rstrip(), error)

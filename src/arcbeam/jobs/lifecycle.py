@@ -305,7 +305,7 @@ class Jobs:
         return thread
 
     def ask(self, id: str, what: Asked, savepoint: str = "") -> str:
-        """Asks something of a job that runs in steps; see `PipelineExecutor.ask`.
+        """Asks something of a job that streaming runs; see `PipelineExecutor.ask`.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -321,11 +321,11 @@ class Jobs:
         return live.executor.ask(what, savepoint)
 
     def status(self, id: str) -> Mapping[str, Any]:
-        """Where a job that runs in steps stands; see `PipelineExecutor.status`.
+        """Where a job that streaming runs stands; see `PipelineExecutor.status`.
 
         Raises:
             JobNotFoundError: there is no such job.
-            RequestRefusedError: it does not run, or not in steps, or has not begun to.
+            RequestRefusedError: it does not run, or not in a streaming job, or has not begun to.
         """
         record = self.registry.job(id)
         with self._lock:
@@ -479,7 +479,7 @@ class _Events:
         """See `JobEvents.message`."""
         warns = level >= Level.WARNING
         with self._lock:
-            # Each kind by itself: a step a minute says more, in weeks, than there is room for.
+            # Each kind by itself: a micro-batch a minute says more, in weeks, than there is room for.
             self._counts[warns] += 1
             count = self._counts[warns]
         if count > MESSAGES_PER_JOB * (2 if warns else 1):

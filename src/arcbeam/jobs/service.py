@@ -109,10 +109,10 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         return job_pb.CancelJobResponse(state=_state(self._jobs.cancel(request.job_id)))
 
     def Drain(self, request: Any, context: Any = None) -> Any:
-        """Has a job in steps finish what it has; DRAINING until it has ended.
+        """Has a streaming job finish what it has; DRAINING until it has ended.
 
         Raises:
-            RequestRefusedError: it does not run, or not in steps.
+            RequestRefusedError: it does not run, or not in a streaming job.
         """
         self._jobs.ask(request.job_id, Asked.DRAIN)
         return job_pb.DrainJobResponse(state=_state(self._jobs.registry.job(request.job_id).state))

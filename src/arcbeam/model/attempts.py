@@ -16,13 +16,13 @@ class Attempt:
 
     Attributes:
         job: name of the job; the same for all drivers that go on with it. In letters, digits and "-".
-        step: of the job; 0 in a bounded pipeline that runs in phases, which has no steps.
-        order: place of the task among those of its step, the same in each attempt.
+        micro_batch: of the job; 0 in a bounded pipeline that runs in phases, which has no micro-batches.
+        order: place of the task among those of its micro-batch, the same in each attempt.
         token: no other attempt of any task of the job has it. In letters, digits, "_", "-" and ".".
     """
 
     job: str
-    step: int
+    micro_batch: int
     order: tuple[int, ...]
     token: str
 

@@ -21,7 +21,7 @@ class CommitMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Committable:
-    """What a sink must publish once the step is committed. Publishing it again must change nothing.
+    """What a sink must publish once the micro-batch is committed. Publishing it again must change nothing.
 
     Attributes:
         stage: who publishes it: the name of the transform, which may run in any stage.
@@ -43,12 +43,13 @@ def renaming(name: str, new: str) -> str:
 
 
 def name_change(wish: str) -> tuple[str, str]:
-    """What becomes of names by what is asked of a commit: a name for its step, a `deletion` or a `renaming`.
+    """What becomes of names by what is asked of a commit: a name for its micro-batch, a `deletion` or a `renaming`.
 
     Returns:
-        The name that is given up, and the one that a step gets; "" for none.
+        The name that is given up, and the one that a micro-batch gets; "" for none.
     """
-    # Names have no spaces. So whoever has a step made for the sake of a name, and does not care which, has them all.
+    # Names have no spaces. So whoever has a micro-batch made for the sake of a name, and does not care which, has them
+    # all.
     match wish.split(" "):
         case ["delete", name]:
             return name, ""

@@ -51,7 +51,8 @@ class ShardFile:
         entries: number of puts; of a snapshot, the number of entries of the shard.
         tombstones: number of deleted keys.
         first_key, last_key: the smallest and the greatest key; both empty if there is none.
-        first_step, last_step: it says what these steps, and those between, changed; a snapshot's first step is 0.
+        first_micro_batch, last_micro_batch: it says what these micro-batches, and those between, changed; a snapshot's
+        first micro-batch is 0.
         owned: whose its rows are, by owner; empty if whoever wrote it did not say.
     """
 
@@ -63,8 +64,8 @@ class ShardFile:
     tombstones: int
     first_key: bytes
     last_key: bytes
-    first_step: int
-    last_step: int
+    first_micro_batch: int
+    last_micro_batch: int
     owned: tuple[Owned, ...] = ()
 
 
@@ -83,13 +84,13 @@ class SideFile:
 
     Attributes:
         channel: the side channel.
-        shard: for a multimap, or in a step, the shard that it is of; -1 where it is of none.
+        shard: for a multimap, or in a micro-batch, the shard that it is of; -1 where it is of none.
         name: where it is, below the job's folder or temporary location.
         size: in bytes.
         crc: the CRC-32 of its bytes; None where whoever wrote it gave none.
-        until: of a step: when the input watermark of all that read the channel has passed that, and what it lets fire
-            has fired, nobody reads it any more, and it leaves the manifest. None: it stays.
-        step: of a step: the last one of which it has what was put in.
+        until: of a micro-batch: when the input watermark of all that read the channel has passed that, and what it lets
+            fire has fired, nobody reads it any more, and it leaves the manifest. None: it stays.
+        micro_batch: of a micro-batch: the last one of which it has what was put in.
     """
 
     channel: int
@@ -98,12 +99,12 @@ class SideFile:
     size: int
     crc: int | None = None
     until: Timestamp | None = None
-    step: int = 0
+    micro_batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFiles:
-    """What an attempt of a task has written in a step.
+    """What an attempt of a task has written in a micro-batch.
 
     Attributes:
         shards: those that it has changed, as they are with it: all their files.

@@ -10,9 +10,10 @@ from typing import Protocol
 
 
 class StateView(Protocol):
-    """An ordered key-value space of one shard: a committed version, with the running step's changes on top.
+    """An ordered key-value space of one shard: a committed version, with the running micro-batch's changes on top.
 
-    Keys are compared as unsigned bytes. What was put is read at once; nothing is durable before the step's commit.
+    Keys are compared as unsigned bytes. What was put is read at once; nothing is durable before the micro-batch's
+    commit.
     """
 
     @property

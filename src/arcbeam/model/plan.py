@@ -173,8 +173,8 @@ class Plan:
         name: the job's name.
         stages: in topological order: producers before consumers, side inputs before their users.
         channels: by index.
-        bounded: it runs in phases; else in steps.
-        script: what its TestStream says; None if it has none. Only in steps.
+        bounded: it runs in phases; else in a streaming job.
+        script: what its TestStream says; None if it has none. Only in streaming jobs.
         warnings: what people should know before it runs.
     """
 

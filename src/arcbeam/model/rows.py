@@ -130,9 +130,10 @@ class BundleReport:
         residuals: how many residual restrictions it left for a next round.
         next_due: unix seconds at which the earliest of them may resume, None for now.
         warnings: Python warnings that were issued, as (category's full name, text).
-        committables: what is to be published, by publisher; of a bounded job, one in steps keeps them with its commits.
+        committables: what is to be published, by publisher; of a bounded job, a streaming one keeps them with its
+            commits.
         needs_teardown: its worker holds DoFns whose teardown does something.
-        graceful: steps of its DoFns that offer `GracefulShutdown`; the worker holds these.
+        graceful: micro-batches of its DoFns that offer `GracefulShutdown`; the worker holds these.
     """
 
     stage: str

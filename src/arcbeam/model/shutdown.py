@@ -25,9 +25,10 @@ class GracefulShutdown:
         """All that there is has been processed. What is put out goes on like any other output, before the last commit.
 
         Called in a bundle of its own or at the end of one, between `start_bundle` and `finish_bundle`, on at least one
-        instance, and at least once by each task of the step in which it is called. What it raises fails the step.
+        instance, and at least once by each task of the micro-batch in which it is called. What it raises fails the
+        micro-batch.
 
-        In a job in steps, nothing that this DoFn puts out is complete before: a side input that is made of it, or a
+        In a streaming job, nothing that this DoFn puts out is complete before: a side input that is made of it, or a
         group in the global window, is there when the job has come to its end.
 
         Returns:

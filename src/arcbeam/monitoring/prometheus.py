@@ -24,10 +24,16 @@ _LOG = logging.getLogger("arcbeam")
 FAMILIES: Final = {
     "elements": ("counter", "Elements that tasks have read."),
     "tasks": ("counter", "Tasks that have ended."),
-    "step": ("counter", "The newest step that is committed."),
-    "step_seconds": ("gauge", "How long parts of the newest step took; 'commit' is of the step before."),
+    "micro_batch": ("counter", "The newest micro-batch that is committed."),
+    "micro_batch_seconds": (
+        "gauge",
+        "How long parts of the newest micro-batch took; 'commit' is of the micro-batch before.",
+    ),
     "source_elements": ("counter", "Elements that sources (splittable DoFns) have put out since the job began."),
-    "source_rate": ("gauge", "Elements a second that sources (splittable DoFns) have put out, in the newest step."),
+    "source_rate": (
+        "gauge",
+        "Elements a second that sources (splittable DoFns) have put out, in the newest micro-batch.",
+    ),
     "behind_seconds": ("gauge", "From the earliest output watermark to the clock."),
     "stage_behind_seconds": ("gauge", "From the input watermark of a stage to the clock."),
     "state_bytes": ("gauge", "Of all files of state of a level."),
@@ -38,10 +44,10 @@ FAMILIES: Final = {
     "watermark_stands_since_seconds": ("gauge", "When a stage's input watermark came to where it is; if it can move."),
     "held": ("gauge", "How many stages wait for what a stage holds, by its kind."),
     "stage_elements": ("counter", "Elements that a stage has read and written."),
-    "stage_rate": ("gauge", "Elements a second that a stage has read and written, of the newest step."),
+    "stage_rate": ("gauge", "Elements a second that a stage has read and written, of the newest micro-batch."),
     "stage_late": ("counter", "Elements that a stage has dropped because they were too late."),
-    "stage_bytes": ("gauge", "Bytes that came to a stage in the newest step, and left it."),
-    "event_time_seconds": ("gauge", "Least, mean and most event time of what left a stage in the newest step."),
+    "stage_bytes": ("gauge", "Bytes that came to a stage in the newest micro-batch, and left it."),
+    "event_time_seconds": ("gauge", "Least, mean and most event time of what left a stage in the newest micro-batch."),
     "restrictions": ("gauge", "Restrictions of a stage that are not done."),
     "backlog": ("gauge", "The sum of their sizes, in the unit of their DoFn."),
     "stage_keys": ("gauge", "Keys with state of a stage, each once for each of its windows."),
@@ -108,7 +114,7 @@ def exposed(job: str, status: Status | None, standing: Standing | None, counters
 
     Args:
         job: its id.
-        status: of a job in steps.
+        status: of a streaming job.
         standing: of any job that has begun.
         counters: of the user's, as far as they count.
     """
@@ -125,9 +131,9 @@ def exposed(job: str, status: Status | None, standing: Standing | None, counters
 
 
 def _of_job(page: _Page, status: Status) -> None:
-    page.add("step", status.step)
+    page.add("micro_batch", status.micro_batch)
     for part, seconds in status.seconds.items():
-        page.add("step_seconds", seconds, part="all" if part == "seconds" else part)
+        page.add("micro_batch_seconds", seconds, part="all" if part == "seconds" else part)
     page.add("source_elements", sum(stage.total.get("made", 0) for stage in status.stages))
     if status.rate is not None:
         page.add("source_rate", status.rate)
@@ -167,7 +173,7 @@ def _of_stages(page: _Page, status: Status) -> None:
 
 
 def _behind(watermark: Timestamp) -> float:
-    """To the clock, when it is asked for: a job that waits has no step that would tell it anew."""
+    """To the clock, when it is asked for: a job that waits has no micro-batch that would tell it anew."""
     return time.time() - watermark / 1e6
 
 

@@ -35,12 +35,12 @@ from arcbeam.store.log.savepoints import split_path
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.status.status import as_record
 from arcbeam.translate import validate
-from arcbeam.translate.proto import merged, parsed, pipeline_proto, plan_of, runs_in_steps
+from arcbeam.translate.proto import is_streaming, merged, parsed, pipeline_proto, plan_of
 
 _LOG = logging.getLogger("arcbeam")
 
-_STEP_SECONDS = 60.0
-"""So often at most a step of a job is told to those who follow it."""
+_MICRO_BATCH_SECONDS = 60.0
+"""So often at most a micro-batch of a job is told to those who follow it."""
 
 
 def start(options: Mapping[str, Any]) -> None:
@@ -54,7 +54,7 @@ def start(options: Mapping[str, Any]) -> None:
     """
     ours = PipelineOptions.from_dictionary(dict(options)).view_as(ArcbeamOptions)
     wanted = session_options(ours)
-    # Short steps of one job are not to wait for the long stages of another.
+    # Short micro-batches of one job are not to wait for the long stages of another.
     fair = replace(wanted, conf=(FAIR, *wanted.conf)) if wanted.remote is None else wanted
     open_session(fair)
     p = beam.Pipeline()
@@ -86,7 +86,7 @@ class SparkExecutor:
         validate(_proto(submission), allow_non_deterministic_keys=_any_keys(options))
 
     def standing(self, submission: Submission) -> JobState | None:
-        """See `PipelineExecutor`: a job in steps goes on from its folder."""
+        """See `PipelineExecutor`: a streaming job goes on from its folder."""
         try:
             submission = _with_secrets(submission)
         except InvalidPipelineError:
@@ -95,7 +95,7 @@ class SparkExecutor:
         folder = options.view_as(ArcbeamOptions).checkpoint_dir
         # On a cluster a job without a folder has had its state where its run was.
         there = bool(folder) or (submission.home is not None and Path(submission.home).exists())
-        if not there or not runs_in_steps(_proto(submission), options):
+        if not there or not is_streaming(_proto(submission), options):
             return None
         place = split_path(folder)[0] if folder else str(submission.home)
         return JobState.STOPPED if is_suspended(open_blobs(place)) else JobState.RUNNING
@@ -141,8 +141,8 @@ class SparkExecutor:
             self._job = Job(
                 plan, ours, prelude, _Follower(events, bounded=plan.bounded), program, shards, submission.job_id
             )
-        # SUBTLE: a job in steps runs when it is taken over. What a start is to go back to (`Submission.again`) must not
-        # be forgotten before that.
+        # SUBTLE: a streaming job runs when it is taken over. What a start is to go back to (`Submission.again`) must
+        # not be forgotten before that.
         if plan.bounded:
             events.running()
         try:
@@ -203,11 +203,11 @@ class SparkExecutor:
 
 
 class _Follower(Follower):
-    """Tells a server's jobs what happens. Steps are many: of those one is told now and then."""
+    """Tells a server's jobs what happens. Micro-batches are many: of those one is told now and then."""
 
     def __init__(self, events: JobEvents, *, bounded: bool) -> None:
         self._events, self._bounded = events, bounded
-        self._told = -_STEP_SECONDS
+        self._told = -_MICRO_BATCH_SECONDS
 
     def opened(self) -> None:
         """See `Follower`."""
@@ -221,9 +221,9 @@ class _Follower(Follower):
                 f"{report.stage} shard {report.shard}: {report.elements_in} elements in {report.seconds:.2f} s",
             )
 
-    def stepped(self, line: str) -> None:
+    def streaming(self, line: str) -> None:
         """See `Follower`."""
-        if time.monotonic() - self._told >= _STEP_SECONDS:
+        if time.monotonic() - self._told >= _MICRO_BATCH_SECONDS:
             self._told = time.monotonic()
             self._events.message(Level.DETAILED, line)
 
@@ -257,7 +257,7 @@ def is_suspended(blobs: DurableBlobs) -> bool:
     return (
         isinstance(newest, Manifest)
         and newest.mode is CommitMode.SUSPENDED
-        and any(pin.step == newest.step for pin in newest.pins)
+        and any(pin.micro_batch == newest.micro_batch for pin in newest.pins)
     )
 
 

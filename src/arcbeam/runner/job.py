@@ -62,8 +62,8 @@ class Follower:
     def reported(self, report: BundleReport) -> None:
         """A task has reported, and it counts."""
 
-    def stepped(self, line: str) -> None:
-        """A step is committed."""
+    def streaming(self, line: str) -> None:
+        """A micro-batch is committed."""
 
     def warned(self, text: str) -> None:
         """Something that people should know."""
@@ -74,11 +74,11 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something that a job in steps says to people.
+    """Something that a streaming job says to people.
 
     Attributes:
         time: seconds since 1970.
-        level: as `logging` has it: INFO for a step, or where the job is heading; WARNING.
+        level: as `logging` has it: INFO for a micro-batch, or where the job is heading; WARNING.
         text: for people.
     """
 
@@ -134,7 +134,7 @@ class Job:
         options: how.
         prelude: called in each worker before it opens its first processor of this job.
         follower: is told what happens, while it does.
-        program: what a job in steps keeps in its folder, so that it can be resumed without this program.
+        program: what a streaming job keeps in its folder, so that it can be resumed without this program.
         shards: of a job that begins, if the options do not say; None: Spark's default parallelism.
         id: by which a job server knows it; "": a new one.
 
@@ -168,7 +168,7 @@ class Job:
         self.on_sigterm, self.sigterm_seconds = _on_sigterm(plan, options), float(options.sigterm_seconds)
         self._follower, self._program, self._shards = follower or Follower(), program, shards
         self._run: BatchRun | streamingjob.StreamRun | None = None
-        self._started, self._stepped = time.monotonic(), False
+        self._started, self._streaming = time.monotonic(), False
         self._messages: deque[Message] = deque(maxlen=_MESSAGES)
         self._cancelled = threading.Event()
         self._begun = threading.Event()
@@ -218,8 +218,8 @@ class Job:
                     group_memory_bytes=options.group_memory_mb << 20,
                     sdf_round_seconds=options.sdf_round_seconds,
                     shutdown_seconds=options.shutdown_seconds,
-                    step_seconds=options.step_seconds,
-                    backlog_step_seconds=max(options.step_seconds, options.backlog_step_seconds),
+                    micro_batch_seconds=options.micro_batch_seconds,
+                    backlog_micro_batch_seconds=max(options.micro_batch_seconds, options.backlog_micro_batch_seconds),
                     **options.optimizations,
                 )
                 self._run = self._run_of(settings, location)
@@ -270,10 +270,10 @@ class Job:
             if cancelled:
                 self._say("cancelled before it began to run; nothing is committed: submit or resume it again")
         elif isinstance(error, FencedError):
-            self._say(f"ended at micro-batch {status.step}: {error.message}")
+            self._say(f"ended at micro-batch {status.micro_batch}: {error.message}")
         else:
             how = "cancelled" if cancelled else "failed"
-            self._say_how_it_ended(f"{how} at micro-batch {status.step}", kept=run.kept)
+            self._say_how_it_ended(f"{how} at micro-batch {status.micro_batch}", kept=run.kept)
 
     def _say_how_it_ended(self, how: str, *, kept: bool) -> None:
         run = self._run
@@ -324,11 +324,11 @@ class Job:
         )
 
     def ask(self, what: Asked, savepoint: str = "") -> Asking:
-        """Asks something of a job in steps that runs.
+        """Asks something of a streaming job that runs.
 
         Args:
             what: is asked.
-            savepoint: name of the step with which it is done; "": one that says when this was.
+            savepoint: name of the micro-batch with which it is done; "": one that says when this was.
 
         Raises:
             RequestRefusedError: nothing can come of it.
@@ -399,7 +399,9 @@ class Job:
         return list(self._messages)
 
     def status(self) -> Status | None:
-        """Where a job in steps stands, as of its newest step; None of any other job, and before it has begun."""
+        """Where a streaming job stands, as of its newest micro-batch; None of any other job, and before it has
+        begun.
+        """
         run = self._run
         return run.status() if isinstance(run, streamingjob.StreamRun) else None
 
@@ -413,11 +415,11 @@ class Job:
         return exposed(self.name, self.status(), None if run is None else run.standing(), counters)
 
     def metrics(self) -> list[bytes]:
-        """Serialized MonitoringInfos of what counts so far: in steps of what is committed."""
+        """Serialized MonitoringInfos of what counts so far: in a streaming job of what is committed."""
         return self._run.metrics() if self._run else []
 
     def attempted(self) -> list[bytes]:
-        """The same of all that has been reported; in steps also by runs that came to nothing."""
+        """The same of all that has been reported; in a streaming job also by runs that came to nothing."""
         run = self._run
         return run.attempted() if isinstance(run, streamingjob.StreamRun) else self.metrics()
 
@@ -432,14 +434,14 @@ class Job:
         _repeat_warnings(report)
         self._follower.reported(report)
 
-    def stepped(self, line: str) -> None:
-        """A step is committed."""
-        if not self._stepped:
-            self._stepped = True
+    def streaming(self, line: str) -> None:
+        """A micro-batch is committed."""
+        if not self._streaming:
+            self._streaming = True
             seconds = time.monotonic() - self._started
             announce(f"{self.name}: first micro-batch committed ({seconds:.1f} s after the job began)")
         self._keep(logging.INFO, line)
-        self._follower.stepped(line)
+        self._follower.streaming(line)
 
     def warned(self, text: str) -> None:
         """Something that people should know."""

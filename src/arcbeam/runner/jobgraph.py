@@ -1,4 +1,4 @@
-"""What a job in steps keeps of its pipeline beside its state, and how another process goes on with that alone.
+"""What a streaming job keeps of its pipeline beside its state, and how another process goes on with that alone.
 
 Owns what a program is made of: the pipeline's proto, the options, the user's files as archives, and what workers do
 first. How it is kept is the store's (`store.log.jobgraphs`).
@@ -87,7 +87,7 @@ def stored_program(blobs: DurableBlobs, savepoint: str = "") -> Program:
         pin = head.pin(savepoint)
         if pin is None:
             raise no_savepoint(blobs, savepoint, head)
-        head = head if pin.step == head.step else read_manifest(blobs, pin.step)
+        head = head if pin.micro_batch == head.micro_batch else read_manifest(blobs, pin.micro_batch)
     if not head.program:
         raise StoreError(
             f"the job in '{blobs}' has kept no program to be resumed with",

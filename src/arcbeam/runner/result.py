@@ -87,14 +87,14 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         return self.state
 
     def cancel(self) -> str:
-        """Ends the job at once, and waits for that. A job in steps can be resumed from what it has committed."""
+        """Ends the job at once, and waits for that. A streaming job can be resumed from what it has committed."""
         if not self._ended.is_set():
             self._job.cancel()
             await_event(self._ended)
         return self.state
 
     def savepoint(self, name: str | None = None) -> str:
-        """Gives a step of a job in steps a name, and keeps it; the job goes on. Waits until that is committed.
+        """Gives a micro-batch of a streaming job a name, and keeps it; the job goes on. Waits until that is committed.
 
         Args:
             name: up to 100 letters, digits, '.', '_' and '-'; None: one that says when this was.
@@ -109,12 +109,12 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         return self._asked(Asked.SAVEPOINT, name).path
 
     def drain(self, savepoint: str | None = None) -> str:
-        """Has a job in steps finish what it has, and take in nothing more: all windows and timers fire.
+        """Has a streaming job finish what it has, and take in nothing more: all windows and timers fire.
 
         Waits until it is committed that the job drains, which then outlives its driver; not for the end.
 
         Args:
-            savepoint: name of the last step; None: one that says when this was.
+            savepoint: name of the last micro-batch; None: one that says when this was.
 
         Returns:
             The state: DRAINING, or how the job has ended.
@@ -126,10 +126,10 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         return self.state
 
     def suspend(self, savepoint: str | None = None) -> str:
-        """Stops a job in steps so that it can go on later, and waits for that: no window and no timer fires for it.
+        """Stops a streaming job so that it can go on later, and waits for that: no window and no timer fires for it.
 
         Args:
-            savepoint: name of the last step; None: one that says when this was.
+            savepoint: name of the last micro-batch; None: one that says when this was.
 
         Returns:
             The savepoint's path. The job goes on where it is when it is submitted, or resumed, with its folder.
@@ -147,7 +147,8 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         return asking
 
     def status(self) -> Status | None:
-        """Where a job in steps stands, as of its newest step: watermarks, what each waits for, and what would free it.
+        """Where a streaming job stands, as of its newest micro-batch: watermarks, what each waits for, and what would
+        free it.
 
         Returns:
             The same that `arcbeam status` shows; None of a job that runs in phases, and before the first commit.
@@ -155,7 +156,7 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         return self._job.status()
 
     def messages(self) -> list[Message]:
-        """What a job in steps has said so far, the last thousand: each step, where it is heading, warnings."""
+        """What a streaming job has said so far, the last thousand: each micro-batch, where it is heading, warnings."""
         return self._job.messages()
 
     def metrics(self) -> JobMetrics:

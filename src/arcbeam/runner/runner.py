@@ -73,7 +73,7 @@ def script_name() -> str:
 
 
 def _declared_outputs(pipeline: Any) -> dict[str, tuple[str, ...]]:
-    """The steps whose `with_outputs` lists their tags, with the tags: any other tag is a mistake."""
+    """The micro-batches whose `with_outputs` lists their tags, with the tags: any other tag is a mistake."""
     declared = {}
     for applied in leaves(pipeline):
         outer = getattr(applied.parent, "transform", None)

@@ -1,4 +1,4 @@
-"""What the tasks of a step are given: the engine's plan, and what the head has of state and side inputs.
+"""What the tasks of a micro-batch are given: the engine's plan, and what the head has of state and side inputs.
 
 Owns the value. Must not know who carries it to tasks.
 """
@@ -8,26 +8,26 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.model.files import Shard, SideFile
 from arcbeam.store.manifest.values import Abandoned, Manifest, Opening, ShardVersion
 
 
 @dataclass(frozen=True, slots=True)
-class StepOrder:
-    """A step to be run.
+class TaskAssignment:
+    """A micro-batch to be run.
 
     Attributes:
         plan: what all tasks are told.
         epoch: of the driver; the names of files have it.
         job: the store's id.
-        abandoned: steps that do not count, below the head.
+        abandoned: micro-batches that do not count, below the head.
         openings: that led to the head; see `Manifest`.
         shards: the head's state, by level and shard, ascending.
         side_files: the head's side inputs.
     """
 
-    plan: StepPlan
+    plan: MicroBatchPlan
     epoch: int
     job: str
     abandoned: tuple[Abandoned, ...] = ()
@@ -40,7 +40,7 @@ class StepOrder:
         files = next((of.files for of in self.shards if (of.level, of.shard) == (level, shard)), ())
         return ShardVersion(self.job, level, shard, self.plan.head, self.abandoned, self.openings, files)
 
-    def of_level(self, level: int, stages: Collection[str], sides: Collection[int]) -> StepOrder:
+    def of_level(self, level: int, stages: Collection[str], sides: Collection[int]) -> TaskAssignment:
         """The same with what the tasks of a level need.
 
         Args:
@@ -56,12 +56,15 @@ class StepOrder:
         )
 
 
-def ordered(plan: StepPlan, head: Manifest, epoch: int) -> StepOrder:
-    """The order of a step that stands on the head.
+def ordered(plan: MicroBatchPlan, head: Manifest, epoch: int) -> TaskAssignment:
+    """The order of a micro-batch that stands on the head.
 
     Raises:
-        ValueError: it stands on another step.
+        ValueError: it stands on another micro-batch.
     """
-    if plan.head != head.step:
-        raise ValueError(f"step {plan.step} stands on step {plan.head}, and the head is step {head.step}")
-    return StepOrder(plan, epoch, head.job, head.abandoned, head.openings, head.shards, head.side_files)
+    if plan.head != head.micro_batch:
+        raise ValueError(
+            f"micro-batch {plan.micro_batch} stands on micro-batch {plan.head}, and the head is "
+            f"micro-batch {head.micro_batch}"
+        )
+    return TaskAssignment(plan, epoch, head.job, head.abandoned, head.openings, head.shards, head.side_files)

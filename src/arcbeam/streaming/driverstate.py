@@ -30,7 +30,7 @@ class Progress:
     """What is in `Manifest.progress`.
 
     Attributes:
-        begun: the sources of the newest step's pipeline: a step was committed with them.
+        begun: the sources of the newest micro-batch's pipeline: a micro-batch was committed with them.
         drains_to: the name that the last commit will get, if the job is being drained.
         numbers: of all stages that the job ever had, by name: rows of state are known by them.
         script: how far the job's script has come.
@@ -84,7 +84,7 @@ def progress_of(head: Manifest) -> Progress:
 def _begun(record: Mapping[str, Any]) -> Collection[str]:
     if "begun" in record:
         return tuple(record["begun"])
-    # Of a job from before sources could come later: all that it had began in its first step.
+    # Of a job from before sources could come later: all that it had began in its first micro-batch.
     return () if record["fresh"] else tuple(record.get("numbers", ()))
 
 
@@ -125,7 +125,7 @@ def started(head: Manifest, layout: Layout, now: Timestamp) -> JobStarted:
     progress = progress_of(head)
     return JobStarted(
         now,
-        head.step,
+        head.micro_batch,
         head.time,
         times_of(head),
         unbegun=layout.sources.difference(progress.begun),

@@ -24,7 +24,7 @@ from arcbeam.engine.coordinator import (
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.markers import Marker
-from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.task.bundles import Runner
 from arcbeam.engine.watermarks.clocks import Port
@@ -38,7 +38,7 @@ from arcbeam.store.log.sweep import Swept
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.overlay import Overlay
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 
 R = TypeVar("R")
 
@@ -74,18 +74,19 @@ class Cluster(Protocol):
     is an event in the driver's inbox, soon or later.
     """
 
-    def run(self, order: StepOrder) -> None:
-        """Runs a step: all tasks of all its levels, each as a `task.TaskAttempt`, or more than one.
+    def run(self, order: TaskAssignment) -> None:
+        """Runs a micro-batch: all tasks of all its levels, each as a `task.TaskAttempt`, or more than one.
 
-        Answered by `StepReported`, with one report for each task, or by `StepFailed`.
+        Answered by `MicroBatchReported`, with one report for each task, or by `MicroBatchFailed`.
         """
 
-    def abandon(self, step: int, attempt: int) -> None:
+    def abandon(self, micro_batch: int, attempt: int) -> None:
         """Nobody waits for that run any more. Not answered."""
 
-    def finalize(self, step: int, tokens: Sequence[bytes]) -> None:
+    def finalize(self, micro_batch: int, tokens: Sequence[bytes]) -> None:
         """The attempts with these tokens are committed: whoever holds finalizations of their bundles calls them when it
-        next wakes, and drops those of all other attempts of the step and of those before. Answered by `Finalized`.
+        next wakes, and drops those of all other attempts of the micro-batch and of those before. Answered by
+        `Finalized`.
         """
 
     def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
@@ -98,20 +99,20 @@ class Cluster(Protocol):
 class Sinks(Protocol):
     """Where what is committed comes out."""
 
-    def publish(self, step: int, committables: Sequence[Committable]) -> None:
+    def publish(self, micro_batch: int, committables: Sequence[Committable]) -> None:
         """Publishes them; again changes nothing. Does not wait. Answered by `Published` or `PublishFailed`."""
 
 
 class Commits(Protocol):
-    """What makes steps real. Its calls take as long as the store does."""
+    """What makes micro-batches real. Its calls take as long as the store does."""
 
-    def order(self, plan: StepPlan) -> StepOrder:
-        """A step to be run on the head."""
+    def order(self, plan: MicroBatchPlan) -> TaskAssignment:
+        """A micro-batch to be run on the head."""
 
     def propose(self, command: Propose, now: Timestamp) -> Decision:
-        """Tries to make a step real."""
+        """Tries to make a micro-batch real."""
 
-    def resolve(self, step: int, now: Timestamp) -> Decision:
+    def resolve(self, micro_batch: int, now: Timestamp) -> Decision:
         """Asks again what became of a proposal."""
 
     def overtaken(self) -> str:
@@ -160,22 +161,22 @@ class Host(Protocol):
     """The copies of shards on a host: `store.shards.cache.HostCache`."""
 
     def view(self, blobs: DurableBlobs, version: ShardVersion) -> Overlay:
-        """A shard's state at a version, for one step; to be closed."""
+        """A shard's state at a version, for one micro-batch; to be closed."""
 
     def publish(
-        self, blobs: DurableBlobs, version: ShardVersion, written: Written, view: Overlay, step: int
+        self, blobs: DurableBlobs, version: ShardVersion, written: Written, view: Overlay, micro_batch: int
     ) -> ShardFile | None:
-        """Writes a step's changes; None if there are none."""
+        """Writes a micro-batch's changes; None if there are none."""
 
 
 class Files(Protocol):
     """Where a task has its state from, and what it writes: `written.TaskStore`."""
 
     def view(self, version: ShardVersion) -> Overlay:
-        """A shard's state at a version, for one step; to be closed."""
+        """A shard's state at a version, for one micro-batch; to be closed."""
 
-    def delta(self, version: ShardVersion, written: Written, view: Overlay, step: int) -> ShardFile | None:
-        """Writes what the step has changed; None if that is nothing."""
+    def delta(self, version: ShardVersion, written: Written, view: Overlay, micro_batch: int) -> ShardFile | None:
+        """Writes what the micro-batch has changed; None if that is nothing."""
 
     def merged(self, files: Sequence[ShardFile], first: int, written: Written) -> tuple[ShardFile, ...]:
         """A shard's files, those from `first` on merged into one."""
@@ -184,12 +185,12 @@ class Files(Protocol):
         """Writes a file of a side input."""
 
     def joined(self, written: Written, files: Sequence[SideFile], newest: bool) -> SideFile:
-        """Writes a file that has what is in several of a side input, whose steps follow one another.
+        """Writes a file that has what is in several of a side input, whose micro-batches follow one another.
 
         Args:
             written: for its name.
             files: of the head.
-            newest: of each window, only what its newest step has put in is read.
+            newest: of each window, only what its newest micro-batch has put in is read.
         """
 
 
@@ -243,7 +244,7 @@ class UserCode(Protocol):
         """Of a stage in a shard, with its state. It is finished before the next one is asked for."""
 
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
-        """That from which a stage that reads nothing begins, in a job's first step."""
+        """That from which a stage that reads nothing begins, in a job's first micro-batch."""
 
     def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
         """What a script adds to what a stage puts out: encoded values and their times."""
@@ -256,5 +257,5 @@ class UserCode(Protocol):
 
     def tended(self) -> Mapping[int, bool]:
         """The side inputs whose files this task, and no other, makes fewer; and whether of each of their windows only
-        what the newest step has put in is read.
+        what the newest micro-batch has put in is read.
         """

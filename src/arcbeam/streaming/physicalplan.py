@@ -1,4 +1,4 @@
-"""Where the stages of a plan run in a step: levels, ports, numbers, and the way of rows between levels.
+"""Where the stages of a plan run in a micro-batch: levels, ports, numbers, and the way of rows between levels.
 
 Owns what follows from a plan and the number of shards. Must not know Spark, nor what a stage does.
 """
@@ -109,7 +109,7 @@ class Placing:
 
     @cached_property
     def newest(self) -> frozenset[int]:
-        """The side channels in whose windows only what the newest step has put in is read."""
+        """The side channels in whose windows only what the newest micro-batch has put in is read."""
         return frozenset(channel for channel, firings in self.firings.items() if firings is not Firings.ALL)
 
     def tended(self, level: int, task: int) -> dict[int, bool]:
@@ -209,7 +209,7 @@ def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> P
         plan: of an unbounded pipeline.
         numbers: of its stages, by uid.
         shards: of each level.
-        tasks: that each level has in a step, at most.
+        tasks: that each level has in a micro-batch, at most.
     """
     levels, ports = levels_of(plan), ports_of(plan)
     found = []

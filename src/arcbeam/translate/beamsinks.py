@@ -70,7 +70,7 @@ def warnings_of(components: Any) -> Iterator[str]:
 
 def _fires_again(strategy: Any) -> bool:
     """Whether a window may have more than one pane."""
-    if describe.may_fire_early(strategy.trigger, in_steps=True):
+    if describe.may_fire_early(strategy.trigger, streaming=True):
         return True
     trigger = strategy.trigger
     ends_on_time = trigger.WhichOneof("trigger") == "after_end_of_window" and not trigger.after_end_of_window.HasField(

@@ -19,8 +19,9 @@ from arcbeam.model.urns import KEY_CODER_URN
 def may_lift(strategy: Any, bounded: bool) -> bool:
     """Whether values may be combined before they are grouped: no pane depends on what is lost by that.
 
-    What is lost is how many elements there were; and in steps, where elements come behind the watermark, which of them
-    the earliest time of a pane is of: one that is behind does not count there, and would take all others with it.
+    What is lost is how many elements there were; and in a streaming job, where elements come behind the watermark,
+    which of them the earliest time of a pane is of: one that is behind does not count there, and would take all others
+    with it.
     """
     if bounded:
         return not (may_fire_early(strategy.trigger) and _counts(strategy.trigger))
@@ -37,14 +38,16 @@ def one_plain_pane(strategy: Any) -> bool:
     return at_end and not may_fire_early(strategy.trigger)
 
 
-def may_fire_early(trigger: Any, *, in_steps: bool = False) -> bool:
-    """Whether a trigger may fire before the end of its window: while a bounded input comes in, or in steps."""
-    parts = (may_fire_early(part, in_steps=in_steps) for part in parts_of(trigger))
+def may_fire_early(trigger: Any, *, streaming: bool = False) -> bool:
+    """Whether a trigger may fire before the end of its window: while a bounded input comes in, or in a streaming
+    job.
+    """
+    parts = (may_fire_early(part, streaming=streaming) for part in parts_of(trigger))
     match trigger.WhichOneof("trigger"):
         case None | "default" | "never":
             return False
         case "after_synchronized_processing_time":
-            return in_steps  # on a bounded input it is at its end when that is
+            return streaming  # on a bounded input it is at its end when that is
         case "after_end_of_window" | "after_each":
             return next(parts, False)  # what comes before the end, what comes first
         case "repeat" | "or_finally" | "after_any":

@@ -51,8 +51,8 @@ def translate(
         name: the job's name, for people.
         fusion: whether transforms may share a stage.
         drain: put a truncation in front of every splittable DoFn.
-        bounded: all input is there before a grouping puts anything out; in steps it is not, and a grouping needs the
-            time of each of its elements. A pipeline with a TestStream is not.
+        bounded: all input is there before a grouping puts anything out; in a streaming job it is not, and a grouping
+            needs the time of each of its elements. A pipeline with a TestStream is not.
         allow_non_deterministic_keys: see `validate`.
 
     Raises:
@@ -62,7 +62,7 @@ def translate(
     script = next((t for t in pipeline.components.transforms.values() if t.spec.urn == teststream.URN), None)
     validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys)
     if bounded and script is not None:
-        raise InvalidPipelineError(f"TestStream {script.unique_name!r} has no end that is known: it runs in steps")
+        raise InvalidPipelineError(f"TestStream {script.unique_name!r} has no end that is known: it streaming runs")
     if not allow_non_deterministic_keys:
         pipeline = keys.with_deterministic_keys(pipeline)
     context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain, bounded=bounded)
@@ -164,7 +164,7 @@ class _Lowering:
                 return Routing.KEYED
             if payload is not None and payload.requires_stable_input:
                 return Routing.SPREAD
-        # In steps a stage follows no partition of another: what it reads comes from the level before.
+        # In a streaming job a stage follows no partition of another: what it reads comes from the level before.
         return Routing.FORWARD if self._bounded else Routing.SPREAD
 
     # Stages.

@@ -296,7 +296,8 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         pipeline: the proto.
         fusion: whether transforms may share a stage.
         drain: put a truncation in front of every splittable DoFn.
-        bounded: side inputs are complete before the stage that reads them begins; in steps elements wait for them.
+        bounded: side inputs are complete before the stage that reads them begins; in a streaming job elements wait for
+            them.
 
     Returns:
         The context (its `components` hold what the phases added) and the stages, in topological order. Reads and
@@ -315,7 +316,7 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         translations.annotate_downstream_side_inputs,
         translations.annotate_stateful_dofns_as_roots,
         _break_before(lambda payload: payload.requires_stable_input),
-        # In steps a combine keeps its state under its own name, whatever other combines there are.
+        # In a streaming job a combine keeps its state under its own name, whatever other combines there are.
         *([translations.pack_combiners] if bounded else []),
         partial(_lift_combiners, bounded),
         translations.expand_sdf,
@@ -323,11 +324,11 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         _expand_exchanges,
         translations.expand_gbk,
         translations.sink_flattens,
-        # In steps elements wait for side inputs as they enter a stage: nothing groups or windows them there.
+        # In a streaming job elements wait for side inputs as they enter a stage: nothing groups or windows them there.
         *([] if bounded else [_break_before(lambda payload: payload.side_inputs)]),
         *([_break_long_chains] if fusion else [_break_everywhere]),
         _fused,
-        # In steps a consumer more or less of a Flatten would have the state of the others moved: see
+        # In a streaming job a consumer more or less of a Flatten would have the state of the others moved: see
         # docs/developers/batch.md.
         *([partial(without_detours, translations.side_inputs)] if bounded else []),
         translations.read_to_impulse,

@@ -156,7 +156,7 @@ def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool 
         name=name,
         fusion=not options.no_fusion,
         drain=drain,
-        bounded=not runs_in_steps(proto, options),
+        bounded=not is_streaming(proto, options),
         allow_non_deterministic_keys=bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders),
     )
     if not plan.stages:
@@ -169,7 +169,7 @@ def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool 
     return plan
 
 
-def runs_in_steps(proto: Any, options: PipelineOptions) -> bool:
+def is_streaming(proto: Any, options: PipelineOptions) -> bool:
     """Whether a pipeline makes a streaming job: it is asked for, or some input is unbounded.
 
     A splittable DoFn whose elements may be unbounded says so of its output, and a TestStream of each of its own.

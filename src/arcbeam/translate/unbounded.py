@@ -16,7 +16,7 @@ _GLOBAL = common_urns.global_windows.urn
 
 
 def warnings_of(pipeline: Any) -> tuple[str, ...]:
-    """What is said about a pipeline that runs in steps: one text for each transform of it that is concerned.
+    """What is said about a pipeline that streaming runs: one text for each transform of it that is concerned.
 
     Args:
         pipeline: `beam_runner_api_pb2.Pipeline`, well-formed; not changed. One with a TestStream has an end.
@@ -35,7 +35,7 @@ def _about(components: Any, transform: Any) -> str:
     if transform.spec.urn == common_urns.primitives.GROUP_BY_KEY.urn:
         (source,) = transform.inputs.values()
         strategy = _endless(components, source)
-        if strategy is not None and not describe.may_fire_early(strategy.trigger, in_steps=True):
+        if strategy is not None and not describe.may_fire_early(strategy.trigger, streaming=True):
             return (
                 f"{name} puts out nothing before its input ends, and holds all of it until then: the input is "
                 f"unbounded and in the global window, whose end its trigger waits for; put the input into windows, or "

@@ -4,12 +4,13 @@ What happens: `start [fresh] [draining] [unpublished]`, `start with NEW SOURCES`
 `dies`, `breaks`,
 `committed`, `conflict`, `overtaken`, `unknown`, `refused`, `driver fails`, `published`, `publish fails`,
 `publisher dies`, `finalized`, `shut down`, `torn down`, `drain NAME`, `suspend [NAME]`, `savepoint WISH`, `cancel`;
-`late STEP.RUN` is a report that nobody waits for. WHAT is in `REPORTS`, or `due N`: all that is left is due then.
+`late MICRO_BATCH.RUN` is a report that nobody waits for. WHAT is in `REPORTS`, or `due N`: all that is left is due
+then.
 
 `says WHAT` is what a job's script has next: `elements`, `watermark N`, `clock N`, `end`.
 
-What is to be done: `run STEP.RUN`, `propose STEP MODE` (`bare` without a step), `wait N` (or `wait`), and so on; `-`
-for nothing. After each line the machine is validated.
+What is to be done: `run MICRO_BATCH.RUN`, `propose MICRO_BATCH MODE` (`bare` without a micro-batch), `wait N` (or
+`wait`), and so on; `-` for nothing. After each line the machine is validated.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ from arcbeam.engine.coordinator import (
     Finalized,
     JobMachine,
     JobStarted,
+    MicroBatchBudget,
+    MicroBatchFailed,
+    MicroBatchPlan,
+    MicroBatchReported,
     Overtaken,
     Pace,
     Patience,
@@ -45,15 +50,11 @@ from arcbeam.engine.coordinator import (
     ReadScript,
     Resolve,
     Retry,
-    RunStep,
+    RunMicroBatch,
     SavepointRequested,
     ScriptRead,
     Settings,
     ShutDown,
-    StepBudget,
-    StepFailed,
-    StepPlan,
-    StepReported,
     SuspendRequested,
     TearDown,
     TornDown,
@@ -83,11 +84,11 @@ LAYOUT = Layout(
 SCRIPTED = replace(LAYOUT, stages=(replace(LAYOUT.stages[0], scripted=True), *LAYOUT.stages[1:]))
 """The same, but what the source puts out is scripted."""
 SETTINGS = Settings(
-    budget=StepBudget(Duration(100), 1000, 1000),
+    budget=MicroBatchBudget(Duration(100), 1000, 1000),
     pace=Pace(
         Duration(100),
-        StepBudget(Duration(10), 100, 100),
-        StepBudget(Duration(1000), 10_000, 10_000),
+        MicroBatchBudget(Duration(10), 100, 100),
+        MicroBatchBudget(Duration(1000), 10_000, 10_000),
         Duration(100),
         Duration(1000),
     ),
@@ -190,12 +191,14 @@ REPORTS: dict[str, Change] = {
 }
 
 
-def reported(plan: StepPlan, change: Change, layout: Layout = LAYOUT, **of_task: object) -> tuple[TaskReport, ...]:
+def reported(
+    plan: MicroBatchPlan, change: Change, layout: Layout = LAYOUT, **of_task: object
+) -> tuple[TaskReport, ...]:
     """Reports of a consistent run, changed."""
     reports: list[TaskReport] = []
     input_digest = NO_INPUT
     for level, count in enumerate(layout.tasks[plan.first :], plan.first):
-        tokens = [b"%d.%d.%d.%d" % (plan.step, plan.attempt, level, task) for task in range(count)]
+        tokens = [b"%d.%d.%d.%d" % (plan.micro_batch, plan.attempt, level, task) for task in range(count)]
         for task in range(count):
             stages = tuple(
                 change(
@@ -222,7 +225,7 @@ class Driver:
         self.machine = JobMachine(layout, settings)
         self.layout = layout
         self.now = Timestamp(0)
-        self.plan: StepPlan | None = None
+        self.plan: MicroBatchPlan | None = None
         self.proposed: Propose | None = None
         self.number = 0
         self.publish: Publish | None = None
@@ -236,7 +239,7 @@ class Driver:
         self.commands += self.last
         for command in self.last:
             match command:
-                case RunStep(plan):
+                case RunMicroBatch(plan):
                     self.plan = plan
                 case ReadScript(number):
                     self.number = number
@@ -264,7 +267,7 @@ class Driver:
         if word == "clock":
             self.now = Timestamp(int(rest))
             return ClockTold(self.now)
-        now, step, run = self.now, 0, 0
+        now, micro_batch, run = self.now, 0, 0
         if word == "start":
             match rest.split():
                 case ["fresh", *others]:
@@ -276,26 +279,26 @@ class Driver:
             flags = dict.fromkeys(others, True)
             return JobStarted(now, 0, Timestamp(0), Times(), unbegun, **flags)  # type: ignore[arg-type]
         if self.plan:
-            step, run = self.plan.step, self.plan.attempt
-        proposed = self.proposed.step if self.proposed else 0
-        published = self.publish.step if self.publish else 0
+            micro_batch, run = self.plan.micro_batch, self.plan.attempt
+        proposed = self.proposed.micro_batch if self.proposed else 0
+        published = self.publish.micro_batch if self.publish else 0
         match line.split():
             case ["says", *what]:
                 return ScriptRead(now, self.number, said(*what))
             case ["reports", *what]:
                 assert self.plan is not None
-                return StepReported(now, step, run, Duration(100), self.report(" ".join(what)))
+                return MicroBatchReported(now, micro_batch, run, Duration(100), self.report(" ".join(what)))
             case ["late", which]:
-                step, run = map(int, which.split("."))
-                return StepReported(now, step, run, Duration(100), ())
+                micro_batch, run = map(int, which.split("."))
+                return MicroBatchReported(now, micro_batch, run, Duration(100), ())
             case ["fails"]:
-                return StepFailed(now, step, run, "worker lost", True)
+                return MicroBatchFailed(now, micro_batch, run, "worker lost", True)
             case ["worker", "dies"]:
-                return StepFailed(now, step, run, "a worker died", True, died=True)
+                return MicroBatchFailed(now, micro_batch, run, "a worker died", True, died=True)
             case ["dies"]:
-                return StepFailed(now, step, run, "nothing runs here any more", False, gone=True)
+                return MicroBatchFailed(now, micro_batch, run, "nothing runs here any more", False, gone=True)
             case ["breaks"]:
-                return StepFailed(now, step, run, "user code raised", False)
+                return MicroBatchFailed(now, micro_batch, run, "user code raised", False)
             case ["committed"]:
                 return CommitDecided(now, proposed)
             case ["conflict"]:
@@ -315,7 +318,7 @@ class Driver:
             case ["publisher", "dies"]:
                 return PublishFailed(now, published, "nothing runs here any more", gone=True)
             case ["finalized"]:
-                return Finalized(now, self.finalize.step if self.finalize else 0)
+                return Finalized(now, self.finalize.micro_batch if self.finalize else 0)
             case ["shut", "down"]:
                 return ShutDown(now)
             case ["torn", "down"]:
@@ -363,29 +366,29 @@ _SHOWN = {AddElements: "elements", AdvanceWatermark: "watermark", AdvanceClock: 
 
 def shown(command: Command) -> str:
     match command:
-        case RunStep(plan):
+        case RunMicroBatch(plan):
             new = ["beginning", *sorted(plan.beginning)] if plan.beginning else []
             flags = ["initial"] if plan.beginning == LAYOUT.sources else new
             flags += [flag for flag in ("drain", "prepare") if getattr(plan, flag)]
             with_event = [] if plan.event is None else ["with", _SHOWN[type(plan.event)]]
-            return " ".join([f"run {plan.step}.{plan.attempt}", *flags, *sorted(plan.preparing), *with_event])
+            return " ".join([f"run {plan.micro_batch}.{plan.attempt}", *flags, *sorted(plan.preparing), *with_event])
         case ReadScript(number):
             return f"read {number}"
-        case Abandon(step, attempt):
-            return f"abandon {step}.{attempt}"
+        case Abandon(micro_batch, attempt):
+            return f"abandon {micro_batch}.{attempt}"
         case WaitUntil(moment):
             return "wait" if moment is None else f"wait {moment}"
         case Propose():
             bare = [] if command.reports else ["bare"]
             names = ["as", *command.savepoints] if command.savepoints else []
             owes = ["owing"] if command.owes else []
-            return " ".join([f"propose {command.step} {command.mode.value}", *bare, *owes, *names])
-        case Resolve(step):
-            return f"resolve {step}"
-        case Publish(step, committables):
-            return f"publish {step}" if committables else f"publish {step} of the head"
-        case Finalize(step):
-            return f"finalize {step}"
+            return " ".join([f"propose {command.micro_batch} {command.mode.value}", *bare, *owes, *names])
+        case Resolve(micro_batch):
+            return f"resolve {micro_batch}"
+        case Publish(micro_batch, committables):
+            return f"publish {micro_batch}" if committables else f"publish {micro_batch} of the head"
+        case Finalize(micro_batch):
+            return f"finalize {micro_batch}"
         case CallShutdown(stages):
             return "shut down " + " ".join(stages)
         case TearDown(stages):

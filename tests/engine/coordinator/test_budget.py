@@ -1,4 +1,4 @@
-"""The budget follows the steps' durations, within bounds."""
+"""The budget follows the micro-batches' durations, within bounds."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcbeam.engine.coordinator import Pace, Settings, StepBudget, paced
+from arcbeam.engine.coordinator import MicroBatchBudget, Pace, Settings, paced
 from arcbeam.engine.protocol.reports import Restrictions, StageReport
 from arcbeam.engine.watermarks.clocks import Local, Port
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 
-_LEAST, _MOST = StepBudget(Duration(10), 5, 20), StepBudget(Duration(5000), 1000, 2000)
+_LEAST, _MOST = MicroBatchBudget(Duration(10), 5, 20), MicroBatchBudget(Duration(5000), 1000, 2000)
 _PACE = Pace(Duration(1000), _LEAST, _MOST, Duration(5000), Duration(10_000))
 
 
-def _budget(time: int) -> StepBudget:
-    return StepBudget(Duration(time), 100, 100)
+def _budget(time: int) -> MicroBatchBudget:
+    return MicroBatchBudget(Duration(time), 100, 100)
 
 
 @given(fixed=st.integers(0, 900), slope=st.floats(0.2, 5))
-def test_steps_come_to_their_target_whatever_they_cost(fixed: int, slope: float) -> None:
+def test_micro_batches_come_to_their_target_whatever_they_cost(fixed: int, slope: float) -> None:
     budget = _budget(10)
     for _ in range(60):
         budget = _PACE.after(budget, Duration(round(fixed + slope * budget.time)), used_up=True)
@@ -37,8 +37,8 @@ def test_a_budget_stays_within_its_bounds_and_moves_by_half_or_twice_at_most() -
 
 
 def test_elements_and_bytes_move_with_the_time_within_bounds_of_their_own() -> None:
-    assert _PACE.after(_budget(1000), Duration(4000), used_up=True) == StepBudget(Duration(500), 50, 50)
-    assert _PACE.after(_budget(1000), Duration(250), used_up=True) == StepBudget(Duration(2000), 200, 200)
+    assert _PACE.after(_budget(1000), Duration(4000), used_up=True) == MicroBatchBudget(Duration(500), 50, 50)
+    assert _PACE.after(_budget(1000), Duration(250), used_up=True) == MicroBatchBudget(Duration(2000), 200, 200)
     budget = _budget(1000)
     for _ in range(10):
         budget = _PACE.after(budget, Duration(100_000), used_up=True)
@@ -48,7 +48,7 @@ def test_elements_and_bytes_move_with_the_time_within_bounds_of_their_own() -> N
     assert budget == _MOST
 
 
-def test_a_short_step_that_had_nothing_more_to_do_says_nothing() -> None:
+def test_a_short_micro_batch_that_had_nothing_more_to_do_says_nothing() -> None:
     assert _PACE.after(_budget(100), Duration(1), used_up=False).time == 100
     assert _PACE.after(_budget(100), Duration(4000), used_up=False).time == 50
 
@@ -77,7 +77,7 @@ def test_a_job_is_behind_if_what_is_left_was_due_long_ago(
     assert _PACE.is_behind({("s", 0): _report(leftover, live)}, times, Timestamp(100_000)) is is_behind
 
 
-def test_steps_of_a_job_that_is_behind_are_longer() -> None:
+def test_micro_batches_of_a_job_that_is_behind_are_longer() -> None:
     assert _PACE.after(_budget(100), Duration(2500), used_up=True).time < 100
     assert _PACE.after(_budget(100), Duration(2500), used_up=True, is_behind=True).time > 100
     # Of what is longer by a part that no budget changes, the ratio is never too much.
@@ -87,17 +87,17 @@ def test_steps_of_a_job_that_is_behind_are_longer() -> None:
 
 def test_bounds_that_contradict_each_other_are_refused() -> None:
     for least in (
-        StepBudget(Duration(6000), 5, 20),
-        StepBudget(Duration(10), 0, 20),
-        StepBudget(Duration(10), 5, 3000),
+        MicroBatchBudget(Duration(6000), 5, 20),
+        MicroBatchBudget(Duration(10), 0, 20),
+        MicroBatchBudget(Duration(10), 5, 3000),
     ):
-        with pytest.raises(ValueError, match=r"a budget from StepBudget\(.* to StepBudget\("):
+        with pytest.raises(ValueError, match=r"a budget from MicroBatchBudget\(.* to MicroBatchBudget\("):
             Pace(Duration(1000), least, _MOST, Duration(1000), Duration(1))
     with pytest.raises(ValueError, match="no target shorter for a job that is behind"):
         paced(Duration(10_000_000), Duration(5_000_000))
 
 
-def test_a_step_takes_half_a_second_and_five_of_a_job_that_is_behind_if_nobody_says_otherwise() -> None:
+def test_a_micro_batch_takes_half_a_second_and_five_of_a_job_that_is_behind_if_nobody_says_otherwise() -> None:
     assert (Settings().pace.target, Settings().pace.behind) == (500_000, 5_000_000)
     budget, pace = paced(Duration(60_000_000), Duration(60_000_000))
     assert budget.time == 30_000_000

@@ -89,7 +89,7 @@ def test_a_savepoint_that_is_asked_for_while_a_commit_is_on_its_way_is_made_by_t
             savepoint s2                -> -
             driver fails                -> warn; warn; tear down sum rates read; wait 100
             """,
-            ["savepoint 's1' is there only if step 1 is committed: the job is failing", "savepoint 's2' is not"],
+            ["savepoint 's1' is there only if micro-batch 1 is committed: the job is failing", "savepoint 's2' is not"],
         ),
         (
             """
@@ -123,7 +123,7 @@ def test_a_commit_that_is_decided_after_the_end_was_is_real_but_is_not_published
         torn down                   -> cancelled
     """)
     assert driver.machine.head is not None
-    assert driver.machine.head.step == 1
+    assert driver.machine.head.micro_batch == 1
 
 
 @pytest.mark.contract("STORE-03")
@@ -186,7 +186,7 @@ def test_an_unknown_outcome_is_asked_about_until_it_is_known_and_nothing_else_is
     """)
 
 
-def test_publishing_is_tried_again_and_given_up_with_the_step_that_stands() -> None:
+def test_publishing_is_tried_again_and_given_up_with_the_micro_batch_that_stands() -> None:
     driver = play("""
         start                       -> run 1.0
         reports due 50 with sink    -> propose 1 running
@@ -200,6 +200,6 @@ def test_publishing_is_tried_again_and_given_up_with_the_step_that_stands() -> N
     """)
     assert driver.end is not None
     assert driver.end.why == (
-        "step 1 is committed, but not published: not reached (failure 3 in a row); "
-        "what step 1 has for sinks may be unpublished; resuming publishes it"
+        "micro-batch 1 is committed, but not published: not reached (failure 3 in a row); "
+        "what micro-batch 1 has for sinks may be unpublished; resuming publishes it"
     )

@@ -1,4 +1,4 @@
-"""A step counts only if all of its tasks have read the same attempts, and nothing goes back."""
+"""A micro-batch counts only if all of its tasks have read the same attempts, and nothing goes back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from arcbeam.engine.coordinator import StepPlan
+from arcbeam.engine.coordinator import MicroBatchPlan
 from arcbeam.engine.coordinator.consistentcut import NO_PLACES, check, placed, watermarks
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.markers import InconsistentCutError
@@ -15,7 +15,7 @@ from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from tests.engine.coordinator.script import LAYOUT, READ, REPORTS, SETTINGS, nothing_left, reported, source
 
-_PLAN = StepPlan(4, 0, Timestamp(0), 3, Times(), SETTINGS.budget)
+_PLAN = MicroBatchPlan(4, 0, Timestamp(0), 3, Times(), SETTINGS.budget)
 _WIDE = Layout(LAYOUT.stages, 2, (2, 2))
 
 
@@ -38,7 +38,7 @@ def test_a_consistent_cut_is_known_by_all_its_attempts() -> None:
         (0, 1, {"token": b"other"}, "task 0 of level 1 has read other attempts of level 0 than reported"),
         (1, 1, {"input_digest": b"other"}, "task 1 of level 1 has read other attempts of level 0 than reported"),
         (0, 1, {"input_digest": b"other"}, "task 1 of level 0 has read other attempts"),
-        (1, 1, {"task": 2}, "task 2 of level 1, which the step does not have"),
+        (1, 1, {"task": 2}, "task 2 of level 1, which the micro-batch does not have"),
         (1, 1, {"task": 0}, "two reports came of task 0 of level 1"),
         (1, 1, {"token": b"4.0.0.0"}, "task 0 of level 0 and task 1 of level 1 have the same token"),
     ],

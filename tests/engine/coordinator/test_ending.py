@@ -13,7 +13,7 @@ from tests.engine.coordinator.script import LAYOUT, Driver, play
 
 
 @pytest.mark.contract("ENG-06", "END-01")
-def test_a_finite_source_ends_in_a_last_step_that_prepares_a_commit_publishing_shutdown_and_teardown() -> None:
+def test_a_finite_source_ends_in_a_last_micro_batch_that_prepares_a_commit_publishing_shutdown_and_teardown() -> None:
     driver = play("""
         start fresh                            -> run 1.0 initial
         reports more with sink                 -> propose 1 running
@@ -35,7 +35,7 @@ def test_a_finite_source_ends_in_a_last_step_that_prepares_a_commit_publishing_s
 
 
 @pytest.mark.contract("ENG-06", "END-01", "END-02")
-def test_where_nobody_prepares_the_step_in_which_all_is_done_is_the_last_one() -> None:
+def test_where_nobody_prepares_the_micro_batch_in_which_all_is_done_is_the_last_one() -> None:
     play("""
         start fresh                 -> run 1.0 initial
         reports nothing left with sink -> propose 1 done
@@ -71,7 +71,7 @@ def test_a_drain_truncates_runs_until_nothing_is_left_and_only_then_prepares_pub
 
 
 @pytest.mark.contract("END-02")
-def test_a_drain_while_a_step_runs_or_fails_begins_with_the_next_run() -> None:
+def test_a_drain_while_a_micro_batch_runs_or_fails_begins_with_the_next_run() -> None:
     driver = play("""
         start fresh                 -> run 1.0 initial
         drain last                  -> -
@@ -113,7 +113,7 @@ def test_a_suspension_commits_what_runs_and_nothing_else_is_run_forced_or_called
 
 
 @pytest.mark.contract("END-03")
-def test_a_suspension_of_an_idle_job_or_of_a_failing_step_commits_what_is_real_under_a_name() -> None:
+def test_a_suspension_of_an_idle_job_or_of_a_failing_micro_batch_commits_what_is_real_under_a_name() -> None:
     play("""
         start fresh                 -> run 1.0 initial
         reports due 50              -> propose 1 running
@@ -219,7 +219,7 @@ def test_user_code_that_raises_ends_the_job_with_teardown_only_and_nothing_is_pu
         torn down                   -> failed
     """)
     assert driver.end is not None
-    assert driver.end.why.startswith("user code raised; what step 1 has for sinks may be unpublished")
+    assert driver.end.why.startswith("user code raised; what micro-batch 1 has for sinks may be unpublished")
 
 
 @pytest.mark.contract("END-04")
@@ -268,7 +268,7 @@ def test_stages_prepare_from_sources_to_sinks_each_when_all_above_has_ended_and_
         reports sum unprepared      -> propose 4 done
     """)
     assert driver.warnings[0] == "worker lost"
-    assert driver.warnings[1].startswith("step 3 takes long: user code of 'sum' prepares to shut down")
+    assert driver.warnings[1].startswith("micro-batch 3 takes long: user code of 'sum' prepares to shut down")
 
 
 @pytest.mark.contract("END-05")
@@ -321,7 +321,7 @@ def test_after_the_end_nothing_happens() -> None:
 
 
 @pytest.mark.contract("END-02", "STORE-05")
-def test_the_name_of_a_drain_is_for_its_last_step_alone() -> None:
+def test_the_name_of_a_drain_is_for_its_last_micro_batch_alone() -> None:
     driver = play("""
         start                       -> run 1.0
         savepoint s1                -> -

@@ -1,4 +1,4 @@
-"""What has nothing to do any more takes no part in steps, and is known as it was."""
+"""What has nothing to do any more takes no part in a streaming job, and is known as it was."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from arcbeam.engine.coordinator import StepPlan
+from arcbeam.engine.coordinator import MicroBatchPlan
 from arcbeam.engine.coordinator.consistentcut import NO_PLACES, Places, check, placed, watermarks
 from arcbeam.engine.coordinator.idling import resting, said_before
 from arcbeam.engine.protocol.layout import Layout
@@ -20,7 +20,7 @@ from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from tests.engine.coordinator.script import LAYOUT, RATES, SETTINGS, held, nothing_left, play, reported, source
 
-_PLAN = StepPlan(4, 0, Timestamp(0), 3, Times(), SETTINGS.budget)
+_PLAN = MicroBatchPlan(4, 0, Timestamp(0), 3, Times(), SETTINGS.budget)
 _WIDE = Layout(LAYOUT.stages, 2, (2, 2))
 
 
@@ -73,7 +73,7 @@ def test_of_those_that_rest_no_report_counts_and_all_stand_where_they_did() -> N
     plan = replace(_PLAN, times=times, first=1)
     reports = reported(plan, held, _WIDE)
     assert check(_WIDE, reports, 1)
-    with pytest.raises(InconsistentCutError, match="task 0 of level 0, which the step does not have"):
+    with pytest.raises(InconsistentCutError, match="task 0 of level 0, which the micro-batch does not have"):
         check(_WIDE, reported(replace(plan, first=0), held, _WIDE), 1)
     with pytest.raises(InconsistentCutError, match="no report came of task 0 of level 0"):
         check(_WIDE, reports)
@@ -85,7 +85,7 @@ def test_of_those_that_rest_no_report_counts_and_all_stand_where_they_did() -> N
 
 
 @pytest.mark.contract("ENG-07", "ENG-06")
-def test_a_step_begins_with_the_first_level_that_has_something_to_do() -> None:
+def test_a_micro_batch_begins_with_the_first_level_that_has_something_to_do() -> None:
     driver = play("""
         start fresh                 -> run 1.0 initial
         reports parked              -> propose 1 running

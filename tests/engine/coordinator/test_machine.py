@@ -1,4 +1,4 @@
-"""What a job's machine asks for while it runs, and at each outcome of a step: scripts (see `script`)."""
+"""What a job's machine asks for while it runs, and at each outcome of a micro-batch: scripts (see `script`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.engine.coordinator.script import Driver, play
 
 
 @pytest.mark.contract("ENG-07")
-def test_an_idle_job_waits_until_something_is_due_and_runs_no_step() -> None:
+def test_an_idle_job_waits_until_something_is_due_and_runs_no_micro_batch() -> None:
     driver = play("""
         start fresh                 -> run 1.0 initial
         reports due 50              -> propose 1 running
@@ -36,7 +36,7 @@ def test_a_resumed_job_takes_up_what_was_due_whatever_its_shards_have() -> None:
 
 
 @pytest.mark.contract("STORE-05")
-def test_a_source_that_joins_begins_in_the_first_step_that_becomes_real_and_in_no_other() -> None:
+def test_a_source_that_joins_begins_in_the_first_micro_batch_that_becomes_real_and_in_no_other() -> None:
     driver = play("""
         start with rates            -> run 1.0 beginning rates
         fails                       -> warn; wait 10
@@ -55,7 +55,7 @@ def test_a_source_that_joins_begins_in_the_first_step_that_becomes_real_and_in_n
     assert driver.proposed.unbegun == {"rates"}, "who resumes it begins it"
 
 
-def test_a_step_that_fails_is_run_again_from_the_head_a_few_times() -> None:
+def test_a_micro_batch_that_fails_is_run_again_from_the_head_a_few_times() -> None:
     driver = play("""
         start fresh                 -> run 1.0 initial
         fails                       -> warn; wait 10
@@ -76,7 +76,7 @@ def test_a_step_that_fails_is_run_again_from_the_head_a_few_times() -> None:
 
 
 @pytest.mark.contract("BAT-06")
-def test_step_whose_workers_die_is_given_up_soon() -> None:
+def test_micro_batch_whose_workers_die_is_given_up_soon() -> None:
     driver = play("""
         start fresh                 -> run 1.0 initial
         worker dies                 -> warn; wait 5
@@ -88,7 +88,7 @@ def test_step_whose_workers_die_is_given_up_soon() -> None:
     assert driver.end.why == "try 2 of 2: a worker died"
 
 
-def test_deaths_and_failures_of_a_step_are_counted_apart() -> None:
+def test_deaths_and_failures_of_a_micro_batch_are_counted_apart() -> None:
     driver = play("""
         start fresh                 -> run 1.0 initial
         fails                       -> warn; wait 10
@@ -104,7 +104,7 @@ def test_deaths_and_failures_of_a_step_are_counted_apart() -> None:
     assert driver.end.why == "worker lost (failure 3 in a row)"
 
 
-def test_deaths_are_forgotten_once_the_step_has_reported() -> None:
+def test_deaths_are_forgotten_once_the_micro_batch_has_reported() -> None:
     play("""
         start fresh                 -> run 1.0 initial
         worker dies                 -> warn; wait 5
@@ -162,7 +162,7 @@ def test_parked_elements_whose_side_input_is_complete_are_work() -> None:
 
 
 @pytest.mark.contract("ENG-06")
-def test_steps_that_get_nowhere_are_slowed_down_and_told_but_end_no_job() -> None:
+def test_micro_batches_that_get_nowhere_are_slowed_down_and_told_but_end_no_job() -> None:
     driver = play("""
         start                       -> run 1.0
         reports the same            -> propose 1 running
@@ -185,19 +185,19 @@ def test_steps_that_get_nowhere_are_slowed_down_and_told_but_end_no_job() -> Non
         committed                   -> wait 60
         drain last                  -> run 8.0 drain; wait
     """)
-    assert driver.warnings[0].startswith("2 steps in a row got nowhere")
+    assert driver.warnings[0].startswith("2 micro-batches in a row got nowhere")
     assert "1 shard(s) did not come to the end of what was due" in driver.warnings[0]
 
 
 def test_a_poll_that_finds_nothing_is_no_livelock() -> None:
     driver = Driver()
     driver.say("start")
-    for step in range(1, 10):
+    for micro_batch in range(1, 10):
         play(
             f"""
-            reports due {step * 10}     -> propose {step} running
-            committed                   -> wait {step * 10}
-            clock {step * 10}           -> run {step + 1}.0
+            reports due {micro_batch * 10}     -> propose {micro_batch} running
+            committed                   -> wait {micro_batch * 10}
+            clock {micro_batch * 10}           -> run {micro_batch + 1}.0
         """,
             driver,
         )
@@ -207,7 +207,7 @@ def test_a_poll_that_finds_nothing_is_no_livelock() -> None:
 def test_answers_to_what_was_never_asked_are_errors() -> None:
     driver = Driver()
     driver.say("start")
-    with pytest.raises(ValueError, match="step 0 was decided, which was not proposed"):
+    with pytest.raises(ValueError, match="micro-batch 0 was decided, which was not proposed"):
         driver.say("committed")
     with pytest.raises(ValueError, match="started already"):
         driver.say("start")

@@ -18,7 +18,7 @@ from arcbeam.engine.coordinator import (
     Propose,
     Publish,
     Resolve,
-    RunStep,
+    RunMicroBatch,
     TearDown,
     WaitUntil,
 )
@@ -61,25 +61,25 @@ class JobWorld(RuleBasedStateMachine):
     def look(self) -> None:
         """What holds of every command, as it comes, and from event to event."""
         machine = self.driver.machine
-        phase, mode, step = self.before
-        now = list(Phase).index(machine.phase), machine.mode, machine.head.step if machine.head else -1
+        phase, mode, micro_batch = self.before
+        now = list(Phase).index(machine.phase), machine.mode, machine.head.micro_batch if machine.head else -1
         assert now[0] >= phase, "it goes back"
-        assert now[2] >= step, "the head goes back"
+        assert now[2] >= micro_batch, "the head goes back"
         assert mode is now[1] or now[1] in (Mode.CANCELLING, Mode.FAILING) or mode is Mode.RUNNING
         assert mode is now[1] or mode not in (Mode.CANCELLING, Mode.FAILING)
         self.before = now
         for command in self.driver.last:
             assert not self.ended, "a command after the end"
             match command:
-                case RunStep(plan):
-                    assert not self.undecided, "a step runs whose head is not known"
-                    assert RunStep not in self.open, "two steps run"
-                    assert plan.step == self.real + 1
-                    assert (plan.step, plan.attempt) not in self.runs, "a run has the number of another"
-                    self.runs.add((plan.step, plan.attempt))
+                case RunMicroBatch(plan):
+                    assert not self.undecided, "a micro-batch runs whose head is not known"
+                    assert RunMicroBatch not in self.open, "two micro-batches run"
+                    assert plan.micro_batch == self.real + 1
+                    assert (plan.micro_batch, plan.attempt) not in self.runs, "a run has the number of another"
+                    self.runs.add((plan.micro_batch, plan.attempt))
                     assert not self.broken_off
                 case Propose():
-                    assert command.step == self.real + 1
+                    assert command.micro_batch == self.real + 1
                     self.undecided = True
                     assert self.owes or not self.unpublished, "the manifest before is forgotten before it is published"
                     assert command.owes == (bool(self.unpublished) and command.mode is CommitMode.SUSPENDED)
@@ -87,7 +87,7 @@ class JobWorld(RuleBasedStateMachine):
                     assert not self.broken_off
                     self.driver.proposed = command
                 case Publish():
-                    assert command.step in self.unpublished, "published what is not real, or twice"
+                    assert command.micro_batch in self.unpublished, "published what is not real, or twice"
                     assert not self.broken_off
                 case CallShutdown():
                     assert not self.unpublished
@@ -110,14 +110,14 @@ class JobWorld(RuleBasedStateMachine):
                 case TearDown():
                     proposed = self.driver.proposed
                     suspended = proposed is not None and proposed.mode is CommitMode.SUSPENDED
-                    suspended = suspended and self.real == proposed.step  # type: ignore[union-attr]
+                    suspended = suspended and self.real == proposed.micro_batch  # type: ignore[union-attr]
                     suspended = suspended and (self.owes or not self.unpublished)
                     shut_down = any(isinstance(each, CallShutdown) for each in self.driver.commands)
                     cancelled = self.driver.machine.mode in (Mode.CANCELLING, Mode.FAILING)
                     self.broken_off = cancelled
                     assert cancelled or suspended or shut_down, "torn down before all is done"
                     if cancelled:
-                        self.open.pop(RunStep, None)
+                        self.open.pop(RunMicroBatch, None)
                         self.open.pop(Publish, None)
             kind = Propose if isinstance(command, Resolve) else type(command)
             self.open[kind] = command
@@ -126,12 +126,12 @@ class JobWorld(RuleBasedStateMachine):
         self.open.pop(kind)
         self.say(line)
 
-    @precondition(lambda self: RunStep in self.open)
+    @precondition(lambda self: RunMicroBatch in self.open)
     @rule(what=_REPORTS, sink=st.booleans(), callbacks=st.booleans(), consistent=st.integers(0, 9))
-    def a_step_reports(self, what: str, sink: bool, callbacks: bool, consistent: int) -> None:
+    def a_micro_batch_reports(self, what: str, sink: bool, callbacks: bool, consistent: int) -> None:
         plan = self.driver.plan
         assert plan is not None
-        self.open.pop(RunStep)
+        self.open.pop(RunMicroBatch)
         now = self.driver.now
         change = {
             "more": source(5, 0, leftover=True),
@@ -148,14 +148,16 @@ class JobWorld(RuleBasedStateMachine):
             reports = (*reports[:-1], replace(reports[-1], finalizations=1))
         if not consistent:
             reports = (replace(reports[0], token=b"another attempt"), *reports[1:])
-        event = replace(self.driver.event("late 0.0"), step=plan.step, attempt=plan.attempt, reports=reports)
+        event = replace(
+            self.driver.event("late 0.0"), micro_batch=plan.micro_batch, attempt=plan.attempt, reports=reports
+        )
         self.driver.send(event)
         self.look()
 
-    @precondition(lambda self: RunStep in self.open)
+    @precondition(lambda self: RunMicroBatch in self.open)
     @rule(how=st.sampled_from(["fails", "fails", "fails", "dies"]))
-    def a_step_fails(self, how: str) -> None:
-        self._answer(RunStep, how)
+    def a_micro_batch_fails(self, how: str) -> None:
+        self._answer(RunMicroBatch, how)
 
     @precondition(lambda self: Propose in self.open)
     @rule(answer=st.sampled_from([*["committed"] * 5, "unknown", "unknown", "refused", "conflict"]))
@@ -163,7 +165,7 @@ class JobWorld(RuleBasedStateMachine):
         proposed = self.driver.proposed
         assert proposed is not None
         if answer == "committed":
-            self.real, self.undecided = proposed.step, False
+            self.real, self.undecided = proposed.micro_batch, False
             self.made.update(proposed.savepoints)
             if proposed.reports:
                 self.done = self.done or all(
@@ -172,7 +174,7 @@ class JobWorld(RuleBasedStateMachine):
                     for stage in report.stages
                 )
             if any(report.committables for report in proposed.reports):
-                self.unpublished.add(proposed.step)
+                self.unpublished.add(proposed.micro_batch)
         self._answer(Propose, answer)
 
     @precondition(lambda self: Publish in self.open)
@@ -180,7 +182,7 @@ class JobWorld(RuleBasedStateMachine):
     def publishing_is_answered(self, how: str) -> None:
         assert self.driver.publish is not None
         if how == "published":
-            self.unpublished.discard(self.driver.publish.step)
+            self.unpublished.discard(self.driver.publish.micro_batch)
         if how == "publisher dies":
             self.owes = self.driver.machine.mode is Mode.SUSPENDING
         self._answer(Publish, how)
@@ -190,8 +192,8 @@ class JobWorld(RuleBasedStateMachine):
         for _ in range(times):
             if Propose in self.open:
                 self.a_commit_is_answered("committed")
-            elif RunStep in self.open:
-                self.a_step_reports(what, sink, callbacks, 1)
+            elif RunMicroBatch in self.open:
+                self.a_micro_batch_reports(what, sink, callbacks, 1)
             elif Publish in self.open:
                 self.publishing_is_answered("published")
             elif self.woken is not None:
@@ -244,8 +246,8 @@ class JobWorld(RuleBasedStateMachine):
             if self.ended:
                 break
             self.done = True
-            if RunStep in self.open:
-                self.a_step_reports("nothing", False, False, 1)
+            if RunMicroBatch in self.open:
+                self.a_micro_batch_reports("nothing", False, False, 1)
             if Propose in self.open:
                 self.a_commit_is_answered("committed")
             if Publish in self.open:

@@ -75,7 +75,7 @@ def test_a_side_input_is_looked_at_when_it_is_complete_or_was_added_to() -> None
 
 
 @pytest.mark.contract("WM-01")
-def test_those_who_read_what_was_observed_learn_of_it_in_a_step_of_its_own() -> None:
+def test_those_who_read_what_was_observed_learn_of_it_in_a_micro_batch_of_its_own() -> None:
     observed = replace(_LAYOUT.stages[0].flow, observed={"main": (Observer("clicks", Duration(0)),)})
     layout = replace(_LAYOUT, stages=(replace(_LAYOUT.stages[0], flow=observed), _LAYOUT.stages[1]))
     held = Local(Hold(Timestamp(8), HolderKind.PARKED, ""), {"main": OutputTime()})
@@ -157,7 +157,8 @@ def test_what_waits_for_time_behind_a_stage_that_is_to_prepare_does_not_keep_it_
     assert _at_end("first", loops, goes_on=True) == Ready(Timestamp(100))
     waits = StageReport("reader", 0, Timestamp(3), Local(), awaited=(Awaited(_FIRST, Timestamp(_GLOBAL)),))
     assert _at_end("first", waits) == prepares
-    # Nor what such a timer brings about in each step: the step in which the others prepare does that, too.
+    # Nor what such a timer brings about in each micro-batch: the micro-batch in which the others prepare does that,
+    # too.
     loops = replace(loops, uncommitted=True, awaited=(Awaited(_NEXT, Timestamp(3)),))
     assert _at_end("first", loops) == prepares
     assert _at_end("beside", loops) == Ready()

@@ -13,7 +13,7 @@ def scripted() -> Driver:
     return Driver(layout=SCRIPTED)
 
 
-def test_each_event_happens_in_a_step_of_its_own_when_all_before_it_is_done() -> None:
+def test_each_event_happens_in_a_micro_batch_of_its_own_when_all_before_it_is_done() -> None:
     driver = play(
         """
         start fresh                 -> run 1.0 initial
@@ -76,7 +76,7 @@ def test_behind_the_end_the_clock_goes_to_what_is_due() -> None:
     assert driver.plan.time == 50
 
 
-def test_the_end_is_the_last_step_if_all_is_complete() -> None:
+def test_the_end_is_the_last_micro_batch_if_all_is_complete() -> None:
     play(
         """
         start fresh                 -> run 1.0 initial
@@ -108,7 +108,7 @@ def test_nobody_prepares_before_the_script_is_over() -> None:
     )
 
 
-def test_a_step_that_fails_is_run_again_with_the_same_event_at_the_same_time() -> None:
+def test_a_micro_batch_that_fails_is_run_again_with_the_same_event_at_the_same_time() -> None:
     driver = play(
         """
         start fresh                 -> run 1.0 initial

@@ -54,4 +54,4 @@ def test_behind_that_the_job_fails_and_says_why() -> None:
     driver.say("torn down")
     assert driver.end is not None
     assert driver.end.state is EndState.FAILED
-    assert driver.end.why == "the store refuses step 1: no space (failure 14 in a row)"
+    assert driver.end.why == "the store refuses micro-batch 1: no space (failure 14 in a row)"

@@ -42,12 +42,12 @@ def test_elements_that_come_or_go_are_progress(counts: Counts) -> None:
 
 def test_pauses_double_up_to_a_bound_and_somebody_is_told_ever_more_rarely() -> None:
     patience = Patience(3, Duration(5), Duration(60))
-    assert [patience.pause(steps) for steps in (0, 1, 2, 3, 4, 5, 1000)] == [0, 5, 10, 20, 40, 60, 60]
-    assert [steps for steps in range(1, 50) if patience.warns(steps)] == [3, 6, 12, 24, 48]
+    assert [patience.pause(micro_batches) for micro_batches in (0, 1, 2, 3, 4, 5, 1000)] == [0, 5, 10, 20, 40, 60, 60]
+    assert [micro_batches for micro_batches in range(1, 50) if patience.warns(micro_batches)] == [3, 6, 12, 24, 48]
 
 
 def test_bounds_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="after 0 steps without progress"):
+    with pytest.raises(ValueError, match="after 0 micro-batches without progress"):
         Patience(0, Duration(5), Duration(60))
     with pytest.raises(ValueError, match="pauses from 60 to 5 µs"):
         Retry(3, Duration(60), Duration(5))

@@ -48,7 +48,7 @@ def test_who_observes_an_output_does_not_wait_for_what_says_nothing() -> None:
 
 
 @pytest.mark.contract("SDF-10")
-def test_it_is_told_by_the_commit_of_the_step_that_has_reported_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_told_by_the_commit_of_the_micro_batch_that_has_reported_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(stage: StageReport) -> StageReport:
         changed = source(5, 0, leftover=True)(stage)
         return replace(changed, restrictions=_SILENT) if changed.restrictions.live else changed

@@ -29,7 +29,8 @@ EVENT, PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
 
 @dataclass
 class Shard:
-    """What is around a grouping. The output watermark moves when the input watermark or the clock does: with a step.
+    """What is around a grouping. The output watermark moves when the input watermark or the clock does: with a
+    micro-batch.
 
     Attributes:
         holds: by (key, window).

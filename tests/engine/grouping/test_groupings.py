@@ -201,7 +201,7 @@ def test_a_session_beyond_the_end_of_time_ends_with_it() -> None:
     assert not len(shard.view)
 
 
-def test_the_global_window_of_a_combiner_goes_on_over_steps() -> None:
+def test_the_global_window_of_a_combiner_goes_on_over_micro_batches() -> None:
     shard = Shard(Strategy(Repeatedly(AfterCount(3)), combiner=Concat(), accumulating=True), GlobalWindows())
     for time in range(7):
         shard.add([time])

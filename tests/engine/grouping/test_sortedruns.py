@@ -61,13 +61,13 @@ def test_many_small_runs_become_one_and_a_large_one_is_left_alone() -> None:
     large = {b"%d" % n: [bytes(ROW_BYTES)] for n in range(200)}
     runs.add(large)
     rows = sum(1 for _ in view.scan(b""))
-    for step in range(10 * MANY):
-        runs.add({b"key": [b"%d" % step], b"%03d" % step: [b""]})
+    for micro_batch in range(10 * MANY):
+        runs.add({b"key": [b"%d" % micro_batch], b"%03d" % micro_batch: [b""]})
         assert sum(1 for _ in view.scan(b"")) < rows + MANY + 1
     assert runs_of(view) < 4 * FAN
     found = dict(runs.merged({}))
-    assert found[b"key"] == [b"%d" % step for step in range(10 * MANY)]
-    assert found.keys() == large.keys() | {b"key"} | {b"%03d" % step for step in range(10 * MANY)}
+    assert found[b"key"] == [b"%d" % micro_batch for micro_batch in range(10 * MANY)]
+    assert found.keys() == large.keys() | {b"key"} | {b"%03d" % micro_batch for micro_batch in range(10 * MANY)}
 
 
 def runs_of(view: MemoryView) -> int:
@@ -75,16 +75,16 @@ def runs_of(view: MemoryView) -> int:
 
 
 @pytest.mark.parametrize("size", [10, 100, 1_000, 20_000])
-def test_a_byte_is_moved_few_times_and_few_of_them_in_a_step(size: int) -> None:
+def test_a_byte_is_moved_few_times_and_few_of_them_in_a_micro_batch(size: int) -> None:
     view = MemoryView()
-    steps = min(1_500, (3 << 20) // size)
+    micro_batches = min(1_500, (3 << 20) // size)
     most = 0
-    for step in range(steps):
+    for micro_batch in range(micro_batches):
         before = view.written
-        Runs(view, PLACE).add({b"%d" % (step % 50): [bytes(size)]})
+        Runs(view, PLACE).add({b"%d" % (micro_batch % 50): [bytes(size)]})
         most = max(most, view.written - before)
-        assert runs_of(view) < 5 * FAN + step * size / LARGE
-    assert view.written < 7 * steps * (size + 20) + 12 * steps * runs_of(view)
+        assert runs_of(view) < 5 * FAN + micro_batch * size / LARGE
+    assert view.written < 7 * micro_batches * (size + 20) + 12 * micro_batches * runs_of(view)
     assert most < FAN * LARGE
 
 

@@ -43,13 +43,15 @@ def _gathering(view: MemoryView) -> Gathering:
 
 @pytest.mark.contract("ENG-04", "ENG-08")
 @pytest.mark.parametrize("seed", range(60))
-def test_what_comes_with_a_key_stays_in_order_packed_or_not_over_steps_and_where_reading_is_left(seed: int) -> None:
+def test_what_comes_with_a_key_stays_in_order_packed_or_not_over_micro_batches_and_where_reading_is_left(
+    seed: int,
+) -> None:
     chance, view, number = random.Random(seed), MemoryView(), 0
     expected: defaultdict[bytes, list[bytes]] = defaultdict(list)
     windows: tuple[Window, ...] = (_WINDOW,)
-    packs, steps = chance.choice([0, 0.5, 1]), chance.choice([1, 2, 12])
+    packs, micro_batches = chance.choice([0, 0.5, 1]), chance.choice([1, 2, 12])
     gathering = _gathering(view)
-    for step in range(steps):
+    for micro_batch in range(micro_batches):
         gathering = _gathering(view)
         for _ in range(chance.choice([1, 30])):
             key = b"k%d" % chance.randrange(8)
@@ -61,7 +63,7 @@ def test_what_comes_with_a_key_stays_in_order_packed_or_not_over_steps_and_where
                 assert gathering.take(key, pack, _BEFORE)
             else:
                 assert not gathering.take_each(key, pack, _BEFORE)
-        if step < steps - 1:
+        if micro_batch < micro_batches - 1:
             gathering.store(_WINDOW)
     found: dict[bytes, list[bytes]] = {}
     left = True
@@ -82,7 +84,7 @@ def test_what_comes_with_a_key_stays_in_order_packed_or_not_over_steps_and_where
     assert not view.snapshot()
 
 
-def test_what_comes_and_goes_in_one_step_is_not_copied() -> None:
+def test_what_comes_and_goes_in_one_micro_batch_is_not_copied() -> None:
     gathering = _gathering(MemoryView())
     windows: tuple[Window, ...] = (_WINDOW,)
     packs = [Pack([b"1"], windows), Pack([b"2"], windows)]

@@ -1,4 +1,4 @@
-"""A layout places each shard with one task, and refuses what no step could flow through."""
+"""A layout places each shard with one task, and refuses what no micro-batch could flow through."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_stages_are_found_by_level() -> None:
         ((replace(_READ, side_inputs=(("rates", Port("rates", "main")),)),), (1,), "side input 'rates' of 'read'"),
     ],
 )
-def test_what_no_step_could_flow_through_is_refused(
+def test_what_no_micro_batch_could_flow_through_is_refused(
     stages: tuple[Placed, ...], tasks: tuple[int, ...], why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):

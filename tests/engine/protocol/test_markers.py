@@ -21,7 +21,7 @@ _MARKERS = [
 def _gather(markers: Sequence[Marker], committed: int = 0) -> UpstreamWatermarks:
     return gather(
         markers,
-        step=7,
+        micro_batch=7,
         attempt=1,
         level=1,
         tasks=3,
@@ -49,7 +49,10 @@ def test_what_all_markers_say_together_is_the_earliest_of_each_port_and_a_digest
             [*_MARKERS[:2], replace(_MARKERS[2], input_digest=b"other")],
             "tasks 0 and 2 of level 1 have read different attempts",
         ),
-        ([*_MARKERS[:2], replace(_MARKERS[2], attempt=0)], "step 7, run 0, came where 3 of level 1, step 7, run 1"),
+        (
+            [*_MARKERS[:2], replace(_MARKERS[2], attempt=0)],
+            "micro-batch 7, run 0, came where 3 of level 1, micro-batch 7, run 1",
+        ),
         ([*_MARKERS, replace(_MARKERS[2], task=3)], "a marker of task 3 of level 1"),
         ([*_MARKERS[:2], replace(_MARKERS[2], times={_JOIN: Timestamp(3)})], "lacks output 'main' of 'read'"),
     ],

@@ -44,14 +44,14 @@ def _told(next: Element | Fired | None) -> object:
     ),
     st.sampled_from([0, 2]),
 )
-def test_elements_come_out_in_order_of_time_however_they_came(steps: list[tuple], lateness: int) -> None:
+def test_elements_come_out_in_order_of_time_however_they_came(micro_batches: list[tuple], lateness: int) -> None:
     view = MemoryView()
     ordered = SortedInput(view, 0, Duration(lateness))
     watermark = MIN_TIMESTAMP
     came: list[Element] = []
     out: list[Element] = []
     late: list[Element] = []
-    for i, (key, time, advance) in enumerate(steps):
+    for i, (key, time, advance) in enumerate(micro_batches):
         element = Element(key, b"w\0", Timestamp(time), b"%d" % i, _PANE if i % 2 else NO_PANE)
         if (refused := ordered.add(element, watermark)) is None:
             came.append(element)
@@ -70,7 +70,7 @@ def test_elements_come_out_in_order_of_time_however_they_came(steps: list[tuple]
         out.append(element)
     for key in {element.key for element in came}:
         assert [e for e in out if e.key == key] == sorted((e for e in came if e.key == key), key=lambda e: e.time)
-    assert len(out) + len(late) == len(steps)
+    assert len(out) + len(late) == len(micro_batches)
     assert len(view) == bool(came)  # the count of arrivals
 
 

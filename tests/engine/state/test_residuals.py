@@ -376,9 +376,9 @@ def test_ids_are_the_same_whenever_the_same_parts_are_made() -> None:
     assert len(set(ids())) == 3
 
 
-def test_a_step_does_not_end_while_something_runs() -> None:
+def test_a_micro_batch_does_not_end_while_something_runs() -> None:
     _, residuals, taken = _one()
-    with pytest.raises(ValueError, match="the step ends while restrictions are running: orders~"):
+    with pytest.raises(ValueError, match="the micro-batch ends while restrictions are running: orders~"):
         residuals.settled()
     residuals.put_back(taken.id)
     residuals.settled()

@@ -73,7 +73,7 @@ class TimersMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.used and self.soon != MAX_TIMESTAMP)
     @rule(which=_CHOICES, below=st.lists(st.booleans(), min_size=2, max_size=5), cleared=st.booleans(), ends=_HOLDS)
     def set_across_and_back(self, which: int, below: list[bool], cleared: bool, ends: Timestamp | None) -> None:
-        """One that fires in this step and one that does not, in turns."""
+        """One that fires in this micro-batch and one that does not, in turns."""
         assert self.soon is not None
         slot = self.used[which % len(self.used)]
         for each in below:
@@ -120,7 +120,7 @@ class TimersMachine(RuleBasedStateMachine):
         self.expects, self.soon = False, None
 
     @rule(watermark=_EXPECTED)
-    def next_step(self, watermark: Timestamp) -> None:
+    def next_micro_batch(self, watermark: Timestamp) -> None:
         self.settle()
         self.view = MemoryView(self.view.snapshot())
         self.timers = Timers(self.view, 1, _FAMILIES)
@@ -195,7 +195,7 @@ _OFTEN = (
 
 
 class Callbacks:
-    """A step whose timers' callbacks move, clear and set timers, as a stage with state takes them.
+    """A micro-batch whose timers' callbacks move, clear and set timers, as a stage with state takes them.
 
     Few slots and few times, so that most calls concern a timer that is set, and many cross the expected watermark.
     """
@@ -207,7 +207,7 @@ class Callbacks:
         self.model: dict[tuple[bytes, str], Fired] = {}
         self.moved = self.taken = 0
         for _ in range(self.chance.randrange(4)):
-            # With rows: of an earlier step.
+            # With rows: of an earlier micro-batch.
             self.change()
         self.timers = Timers(view, 1, _FAMILIES)
         self.timers.expect(_SOON)
@@ -241,7 +241,7 @@ class Callbacks:
                 self.taken += 1
                 self.fires(fired)
                 if not self.chance.randrange(5):
-                    # The budget of the step ends.
+                    # The budget of the micro-batch ends.
                     break
             fired = self.timers.take_event(_SOON)
             if fired is None:
@@ -265,9 +265,9 @@ def _slot_of(timer: Fired) -> tuple[bytes, str]:
 def test_timers_that_callbacks_move_fire_once_and_in_order() -> None:
     moved = taken = 0
     for seed in range(300):
-        step = Callbacks(seed)
-        step.run()
-        moved, taken = moved + step.moved, taken + step.taken
+        micro_batch = Callbacks(seed)
+        micro_batch.run()
+        moved, taken = moved + micro_batch.moved, taken + micro_batch.taken
     assert min(moved, taken) > 300, (moved, taken)
 
 

@@ -63,25 +63,28 @@ def unpack(packed: bytes) -> Iterable[bytes]:
     return packed.split()
 
 
-def came(chance: random.Random, step: int) -> list[tuple[bytes, list[WindowedElement], tuple[Window, ...] | None]]:
-    """What comes in a step: each time to one window, or to two, which may be known or not."""
+def came(
+    chance: random.Random, micro_batch: int
+) -> list[tuple[bytes, list[WindowedElement], tuple[Window, ...] | None]]:
+    """What comes in a micro-batch: each time to one window, or to two, which may be known or not."""
     found = []
     for n in range(chance.choice([0, 3, 12])):
-        start = 10 * chance.randrange(max(0, step - 2), step + 3)
+        start = 10 * chance.randrange(max(0, micro_batch - 2), micro_batch + 3)
         windows: tuple[Window, ...] = (IntervalWindow(Timestamp(start), Timestamp(start + 10)),)
         if chance.random() < 0.3:
             windows += (IntervalWindow(Timestamp(start), Timestamp(start + 20)),)
-        values = [b"%d.%d.%d" % (step, n, i) for i in range(chance.choice([1, 2, 5]))]
+        values = [b"%d.%d.%d" % (micro_batch, n, i) for i in range(chance.choice([1, 2, 5]))]
         elements = [(value, Timestamp(start + chance.randrange(10)), windows, NO_PANE) for value in values]
         known = chance.random() < 0.8
         found.append((chance.choice([b"a", b"b", b"c"]), elements, windows if known else None))
     return found
 
 
-def moved_to(watermark: int, step: int, chance: random.Random) -> int:
-    """Where the watermark is at the end of a step: often exactly at the last moment of a window, or at its expiry."""
-    exact = [10 * step - 1, 10 * step + 9, 10 * step + 4, 10 * step + 14]
-    return max(watermark, chance.choice([10 * step - 5, 10 * step + 12, 10 * step + 40, *exact]))
+def moved_to(watermark: int, micro_batch: int, chance: random.Random) -> int:
+    """Where the watermark is at the end of a micro-batch: often exactly at the last moment of a window, or at its
+    expiry."""
+    exact = [10 * micro_batch - 1, 10 * micro_batch + 9, 10 * micro_batch + 4, 10 * micro_batch + 14]
+    return max(watermark, chance.choice([10 * micro_batch - 5, 10 * micro_batch + 12, 10 * micro_batch + 40, *exact]))
 
 
 @pytest.mark.contract("ENG-02", "ENG-08")
@@ -92,9 +95,9 @@ def test_what_is_gathered_is_what_would_have_come_of_windows_on_their_own(seed: 
     there = World(Grouped(replace(strategy, trigger=on_its_own or strategy.trigger), DECODE))
     here = World(Grouped(strategy, DECODE, unpack))
     watermark = 0
-    for step in range(8):
-        coming = came(chance, step)
-        watermark = moved_to(watermark, step, chance)
+    for micro_batch in range(8):
+        coming = came(chance, micro_batch)
+        watermark = moved_to(watermark, micro_batch, chance)
         expected = there.run(watermark, [(key, elements) for key, elements, _ in coming])
         report = here.run(
             watermark, [(key, Part(elements, windows, chance.random() < 0.7)) for key, elements, windows in coming]
@@ -145,9 +148,9 @@ def test_wherever_budgets_end_late_elements_come_behind_those_that_wait(
     there = Told(Grouped(replace(strategy, trigger=on_its_own), DECODE))
     here = Told(Grouped(strategy, DECODE, unpack))
     watermark = 0
-    for step in range(9):
-        coming = came(chance, step)
-        watermark = moved_to(watermark, step, chance)
+    for micro_batch in range(9):
+        coming = came(chance, micro_batch)
+        watermark = moved_to(watermark, micro_batch, chance)
         there.run(watermark, [(key, elements) for key, elements, _ in coming])
         here.looks = chance.choice([0, 1, 2, 5, 1000])
         parts = [(key, Part(elements, windows, chance.random() < 0.7)) for key, elements, windows in coming]
@@ -184,19 +187,19 @@ def test_keys_that_go_on_beyond_the_end_of_their_window_use_up_the_budget_and_ar
 ) -> None:
     world = World(Grouped(Strategy(trigger, lateness=Duration(100)), DECODE, unpack))
     world.run(0, [(b"%05d" % key, Part(elements_of(0, b"1" * size), WINDOW, packed=True)) for key in range(keys)])
-    world.looks, steps = 0, 1
+    world.looks, micro_batches = 0, 1
     before = world.view.written
     report = world.run(10, [])
     while report.leftover:
         assert world.view.written - before < 2 * MOST_BYTES
         assert moved({("it", 3): report})
-        steps, before = steps + 1, world.view.written
+        micro_batches, before = micro_batches + 1, world.view.written
         report = world.run(10, [])
-    assert steps == 4
+    assert micro_batches == 4
     assert len(world.told()) == (keys if isinstance(trigger, Repeatedly) else 0)
 
 
-def test_windows_that_begin_and_end_in_a_step_leave_nothing() -> None:
+def test_windows_that_begin_and_end_in_a_micro_batch_leave_nothing() -> None:
     world = World(Grouped(STRATEGIES[0][0], DECODE, unpack))
     report = world.run(50, [(b"%d" % key, Part(elements_of(0, b"1"), WINDOW, packed=True)) for key in range(5)])
     assert world.told() == ["pane 1"] * 5
@@ -212,7 +215,7 @@ def elements_of(time: int, *values: bytes) -> list[WindowedElement]:
     return [(value, Timestamp(time), WINDOW, NO_PANE) for value in values]
 
 
-def test_keys_cost_no_rows_and_steps_only_one_or_two() -> None:
+def test_keys_cost_no_rows_and_micro_batches_only_one_or_two() -> None:
     world = World(Grouped(STRATEGIES[0][0], DECODE, unpack))
     world.run(0, [(b"%d" % key, Part(elements_of(0, b"1"), WINDOW, packed=True)) for key in range(100)])
     before = sum(1 for _ in world.view.scan(b""))
@@ -230,8 +233,8 @@ def test_keys_cost_no_rows_and_steps_only_one_or_two() -> None:
 def test_a_budget_cuts_the_panes_of_a_window_and_the_rest_follows_with_its_hold(before: int) -> None:
     world = World(Grouped(STRATEGIES[0][0], DECODE, unpack))
     keys = [b"%05d" % key for key in range(3_500)]
-    for step in range(before):
-        world.run(0, [(key, Part(elements_of(0, b"%d" % step), WINDOW, packed=True)) for key in keys])
+    for micro_batch in range(before):
+        world.run(0, [(key, Part(elements_of(0, b"%d" % micro_batch), WINDOW, packed=True)) for key in keys])
     world.looks = 0
     told = []
     report = world.run(10, [(key, elements_of(0, key)) for key in keys])
@@ -254,7 +257,7 @@ def test_a_budget_that_is_used_up_by_the_last_pane_leaves_nothing() -> None:
     assert len(world.told()) == 1000
 
 
-def test_a_budget_does_not_keep_what_came_in_the_same_step() -> None:
+def test_a_budget_does_not_keep_what_came_in_the_same_micro_batch() -> None:
     world = World(Grouped(STRATEGIES[0][0], DECODE, unpack))
     window = (IntervalWindow(Timestamp(0), Timestamp(20)),)
     world.run(0, [(b"old", elements_of(0, b"0"))])

@@ -21,42 +21,42 @@ pytestmark = pytest.mark.contract("WM-06")
 def test_keys_and_timers_of_a_window_count_until_they_are_gone() -> None:
     world = stateful()
     world.on["process 2"] = CallResult(timers=(timer_set("event", 8), timer_set("clock", 50)))
-    assert world.step(0, 2).kept == Kept(1, event_timers=1, clock_timers=1)
+    assert world.micro_batch(0, 2).kept == Kept(1, event_timers=1, clock_timers=1)
     # What is set again is no more than before; what is cleared is gone.
     world.on["process 3"] = CallResult(timers=(timer_set("event", 7), TimerCleared(b"k", W, "clock")))
-    assert world.step(0, 3).kept == Kept(clock_timers=-1)
-    assert world.step(9).kept == Kept(event_timers=-1)
-    assert world.step(30).kept == Kept(-1)
+    assert world.micro_batch(0, 3).kept == Kept(clock_timers=-1)
+    assert world.micro_batch(9).kept == Kept(event_timers=-1)
+    assert world.micro_batch(30).kept == Kept(-1)
 
 
-def test_timers_that_fire_in_the_step_in_which_they_are_set_are_none_that_wait() -> None:
+def test_timers_that_fire_in_the_micro_batch_in_which_they_are_set_are_none_that_wait() -> None:
     world = stateful()
     world.on["process 2"] = CallResult(timers=(timer_set("event", 4),))
-    assert world.step(9, 2).kept == Kept(1)
+    assert world.micro_batch(9, 2).kept == Kept(1)
 
 
 def test_a_gathered_window_has_a_key_for_each_run_and_others_one_each() -> None:
     world = World(Grouped(Strategy(Repeatedly(AfterWatermark())), DECODE))
-    assert world.step(0, 2, 3).kept == Kept(1, event_timers=1)
-    assert world.step(0, 4).kept == Kept(1)
-    assert world.step(30).kept == Kept(-2, event_timers=-1)
+    assert world.micro_batch(0, 2, 3).kept == Kept(1, event_timers=1)
+    assert world.micro_batch(0, 4).kept == Kept(1)
+    assert world.micro_batch(30).kept == Kept(-2, event_timers=-1)
     world = World(Grouped(Strategy(AfterWatermark(early=AfterCount(9))), DECODE))
-    assert world.step(0, 2, 3).kept == Kept(1, event_timers=1)
-    assert world.step(0, 4, 12).kept == Kept(1, event_timers=1)
-    assert world.step(30).kept == Kept(-2, event_timers=-2)
+    assert world.micro_batch(0, 2, 3).kept == Kept(1, event_timers=1)
+    assert world.micro_batch(0, 4, 12).kept == Kept(1, event_timers=1)
+    assert world.micro_batch(30).kept == Kept(-2, event_timers=-2)
 
 
 def test_elements_that_are_parked_and_those_that_wait_for_their_turn() -> None:
     world = World(Plain(), (("rates", RATES), ("names", NAMES)))
-    parked = world.step(0, 2, 3).kept
+    parked = world.micro_batch(0, 2, 3).kept
     assert (parked.parked, parked.keys) == (2, 0)
     assert parked.waiting_bytes > 0
     world.committed_outputs = dict.fromkeys(world.committed_outputs, MAX_TIMESTAMP)
-    assert parked + world.step(0).kept == NOTHING_KEPT
+    assert parked + world.micro_batch(0).kept == NOTHING_KEPT
     world = stateful(in_order=Duration(0))
-    waiting = world.step(0, 5, 4).kept
+    waiting = world.micro_batch(0, 5, 4).kept
     assert (waiting.ordered, waiting.keys) == (2, 0)
-    assert waiting + world.step(5).kept == Kept(1, ordered=1, waiting_bytes=waiting.waiting_bytes // 2)
+    assert waiting + world.micro_batch(5).kept == Kept(1, ordered=1, waiting_bytes=waiting.waiting_bytes // 2)
 
 
 def test_cells_of_the_global_window_count_by_name_where_nothing_ends_it() -> None:
@@ -77,7 +77,9 @@ def test_cells_of_the_global_window_count_by_name_where_nothing_ends_it() -> Non
     assert cells.more == {"seen": 2, "last": 2}
     world = World(stateful().spec.kind)
     world.closed = BundleResult(cells={"seen": 2})
-    assert world.step(0).kept == NOTHING_KEPT, "with timers of the clock the end of the global window is waited for"
+    assert world.micro_batch(0).kept == NOTHING_KEPT, (
+        "with timers of the clock the end of the global window is waited for"
+    )
 
 
 def test_both_together() -> None:

@@ -1,4 +1,5 @@
-"""Sessions that begin and end in one step: the same panes, and the same rows, as if they had been in the state."""
+"""Sessions that begin and end in one micro-batch: the same panes, and the same rows, as if they had been in the
+state."""
 
 from __future__ import annotations
 
@@ -31,16 +32,16 @@ SESSIONS = [
 ]
 
 
-def in_sessions(chance: random.Random, step: int) -> list[tuple[bytes, list[WindowedElement]]]:
-    """What comes in a step: each element in a window of its own, or in two."""
+def in_sessions(chance: random.Random, micro_batch: int) -> list[tuple[bytes, list[WindowedElement]]]:
+    """What comes in a micro-batch: each element in a window of its own, or in two."""
     found = []
     for n in range(chance.choice([0, 3, 12])):
         elements: list[WindowedElement] = []
         for i in range(chance.choice([1, 2, 5])):
-            time = 10 * step + chance.randrange(-25, 25)
+            time = 10 * micro_batch + chance.randrange(-25, 25)
             starts = [time] if chance.random() < 0.9 else [time, time - 30]
             windows = tuple(IntervalWindow(Timestamp(start), Timestamp(start + GAP)) for start in starts)
-            elements.append((b"%d.%d.%d" % (step, n, i), Timestamp(time), windows, NO_PANE))
+            elements.append((b"%d.%d.%d" % (micro_batch, n, i), Timestamp(time), windows, NO_PANE))
         found.append((chance.choice([b"a", b"b", b"c", b"d"]), elements))
     return found
 
@@ -62,9 +63,12 @@ def test_sessions_that_pass_are_what_would_have_come_of_the_state(seed: int) -> 
     strategy = chance.choice(SESSIONS)
     there, here = Told(Grouped(strategy, DECODE)), Told(Grouped(strategy, DECODE))
     watermark = -100
-    for step in range(8):
-        coming = in_sessions(chance, step)
-        before, watermark = watermark, max(watermark, chance.choice([10 * step - 25, 10 * step + 5, 10 * step + 40]))
+    for micro_batch in range(8):
+        coming = in_sessions(chance, micro_batch)
+        before, watermark = (
+            watermark,
+            max(watermark, chance.choice([10 * micro_batch - 25, 10 * micro_batch + 5, 10 * micro_batch + 40])),
+        )
         late = there.run(before, coming).counts.late
         expected = there.run(watermark, [])
         report = here.run(watermark, coming)

@@ -1,4 +1,4 @@
-"""What a stage without state does in a step, and elements that wait for side inputs."""
+"""What a stage without state does in a micro-batch, and elements that wait for side inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.engine.task.world import DECODE, FAMILIES, NAMES, RATES, W, World, en
 @pytest.mark.contract("ENG-02")
 def test_a_plain_stage_processes_what_comes_and_keeps_nothing() -> None:
     world = World(Plain())
-    report = world.step(5, 7, 3)
+    report = world.micro_batch(5, 7, 3)
     assert world.told() == ["process 7 3"]
     assert report.counts == Counts(read=2, written=2)
     assert report.input == 5
@@ -50,7 +50,7 @@ class _Seeing(World):
 def test_a_plain_stage_lets_a_block_through_as_it_is() -> None:
     world, block = _Seeing(Plain()), _Opaque()
     world.seen = []
-    assert world.step(5, block=block).counts == Counts(read=2, written=2)
+    assert world.micro_batch(5, block=block).counts == Counts(read=2, written=2)
     assert world.seen == [block]
 
 
@@ -62,17 +62,17 @@ def test_an_element_that_waits_keeps_its_pane(waits: str) -> None:
     world.seen = []
     panes = [NO_PANE, PaneInfo(300, -1, Timing.EARLY, False, False), PaneInfo(301, 0, Timing.ON_TIME, False, True)]
     came = [(b"%d" % n, Timestamp(n), (W,), pane) for n, pane in enumerate(panes)]
-    world.step(0, block=came)
+    world.micro_batch(0, block=came)
     assert world.seen == []
     world.committed_outputs[RATES] = MAX_TIMESTAMP
-    world.step(5)
+    world.micro_batch(5)
     assert [element for elements in world.seen for element in elements] == came
 
 
 @pytest.mark.contract("ENG-03", "ENG-05")
 def test_elements_are_parked_until_all_side_inputs_of_their_window_are_ready() -> None:
     world = World(Plain(), (("rates", RATES), ("names", NAMES)))
-    report = world.step(50, 7, 3, 12)
+    report = world.micro_batch(50, 7, 3, 12)
     assert world.told() == []
     assert report.awaited == (Awaited(RATES, Timestamp(9)), Awaited(RATES, Timestamp(19)))
     assert report.input == 3
@@ -81,19 +81,19 @@ def test_elements_are_parked_until_all_side_inputs_of_their_window_are_ready() -
     assert report.local.waits_for == RATES
 
     world.full.add(SideInputWindow("rates", W.ordered()))
-    report = world.step(50, 8)
+    report = world.micro_batch(50, 8)
     assert world.told() == []
     assert report.awaited == (Awaited(NAMES, Timestamp(9)), Awaited(RATES, Timestamp(19)))
     assert report.input == 3
     assert report.counts == Counts(read=1, unparked=2)
 
     world.committed_outputs[NAMES] = Timestamp(10)
-    report = world.step(50, 9)
+    report = world.micro_batch(50, 9)
     assert sorted(" ".join(world.told()).replace("process ", "").split()) == ["3", "7", "8", "9"]
     assert report.input == 12
     assert report.counts.unparked == 3
     world.committed_outputs.update({RATES: MAX_TIMESTAMP, NAMES: MAX_TIMESTAMP})
-    report = world.step(50)
+    report = world.micro_batch(50)
     assert world.told() == ["process 12"]
     assert report.input == 50
     assert report.awaited == ()
@@ -103,4 +103,4 @@ def test_a_timer_where_there_can_be_none_is_an_error_that_names_it() -> None:
     world = World(Plain())
     world.on = {"process 7": CallResult(1, (timer_set("event", 8),))}
     with pytest.raises(ValueError, match="'it' has set a timer of 'event' where it can set none"):
-        world.step(5, 7)
+        world.micro_batch(5, 7)

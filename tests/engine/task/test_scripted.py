@@ -27,7 +27,9 @@ def test_the_watermark_is_where_the_script_says_and_elements_do_not_move_it() ->
     world = scripted()
 
     def at(event: object, *came: int, initial: bool = False) -> int:
-        return world.step(MAX_TIMESTAMP, *came, shard=0, event=event, beginning=_ALL if initial else frozenset()).input
+        return world.micro_batch(
+            MAX_TIMESTAMP, *came, shard=0, event=event, beginning=_ALL if initial else frozenset()
+        ).input
 
     assert at(None, initial=True) == MIN_TIMESTAMP
     assert at(AddElements("it", ()), 3, 9) == MIN_TIMESTAMP
@@ -41,15 +43,15 @@ def test_the_watermark_is_where_the_script_says_and_elements_do_not_move_it() ->
 
 def test_what_holds_is_named_and_let_go_at_the_end_of_time() -> None:
     world = scripted()
-    held = world.step(MAX_TIMESTAMP, shard=0, beginning=_ALL).local
+    held = world.micro_batch(MAX_TIMESTAMP, shard=0, beginning=_ALL).local
     assert held.pending is not None
     assert (held.pending.kind, held.pending.time) == (HolderKind.SCRIPT, MIN_TIMESTAMP)
     assert held.outputs["main"].pending == held.pending
     assert str(held.pending) == "script"
-    report = world.step(MAX_TIMESTAMP, shard=0, event=AdvanceWatermark("it", MAX_TIMESTAMP))
+    report = world.micro_batch(MAX_TIMESTAMP, shard=0, event=AdvanceWatermark("it", MAX_TIMESTAMP))
     assert report.local.pending is None
     assert report.input == MAX_TIMESTAMP
 
 
 def test_other_shards_have_nothing_to_wait_for() -> None:
-    assert scripted().step(MAX_TIMESTAMP, shard=1, beginning=_ALL).input == MAX_TIMESTAMP
+    assert scripted().micro_batch(MAX_TIMESTAMP, shard=1, beginning=_ALL).input == MAX_TIMESTAMP

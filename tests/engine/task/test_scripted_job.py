@@ -71,7 +71,7 @@ def test_what_one_event_leads_to_is_out_before_the_next() -> None:
     toy = Toy({}, script=script_of(lines))
     seen: dict[int, list[tuple[object, ...]]] = {}
 
-    def look(step: int) -> None:
+    def look(micro_batch: int) -> None:
         seen[toy.told.events] = sorted({row[0] for row in toy.out})
 
     assert toy.run(look).state is EndState.DONE

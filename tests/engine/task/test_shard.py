@@ -1,4 +1,4 @@
-"""Steps of a whole job, driven by its machine, give what a plain computation gives (see `toy`)."""
+"""Micro-batches of a whole job, driven by its machine, give what a plain computation gives (see `toy`)."""
 
 from __future__ import annotations
 
@@ -43,29 +43,30 @@ def test_everything_comes_out_once_and_no_window_before_its_data(
 
 
 @pytest.mark.contract("STORE-02")
-def test_a_step_whose_tasks_have_read_two_outputs_of_one_task_is_run_again() -> None:
+def test_a_micro_batch_whose_tasks_have_read_two_outputs_of_one_task_is_run_again() -> None:
     toy = Toy(_SOME, doubles=0.5)
     assert toy.run().state is EndState.DONE
     assert _rows(toy) == expected(_SOME)
-    assert toy.steps > toy.head
+    assert toy.micro_batches > toy.head
     assert set(toy.warnings) == {
-        f"step {step} is not consistent: task 1 of level 1 has read other attempts of level 0 than reported"
-        for step in range(1, toy.head + 1)
-        if f"step {step} is" in "".join(toy.warnings)
+        f"micro-batch {micro_batch} is not consistent: task 1 of level 1 has read other attempts of "
+        "level 0 than reported"
+        for micro_batch in range(1, toy.head + 1)
+        if f"micro-batch {micro_batch} is" in "".join(toy.warnings)
     }
 
 
 @pytest.mark.contract("ENG-02")
-def test_elements_that_wait_for_nothing_are_out_in_the_step_that_reads_them() -> None:
+def test_elements_that_wait_for_nothing_are_out_in_the_micro_batch_that_reads_them() -> None:
     toy = Toy({"read": Feed([(b"a", 3), (b"a", 99), (b"a", 5)], piece=1), "rates": Feed([(b"", 4)])})
     seen: list[list[str]] = []
 
-    def look(step: int) -> None:
+    def look(micro_batch: int) -> None:
         seen.append([row[0] for row in toy.out])
 
     toy.run(look)
-    # What is joined in the first step waits for the side input, which comes with that step's commit; the rest does not
-    # wait. The window's end waits for the source.
+    # What is joined in the first micro-batch waits for the side input, which comes with that micro-batch's commit; the
+    # rest does not wait. The window's end waits for the source.
     assert seen[:2] == [[], ["join", "join"]]
     assert "sum" in seen[2]
 
@@ -80,13 +81,13 @@ def test_restrictions_are_shared_by_all_shards() -> None:
 
 
 @pytest.mark.contract("ENG-07", "SDF-04")
-def test_between_polls_no_step_runs() -> None:
+def test_between_polls_no_micro_batch_runs() -> None:
     events = [(b"a", time) for time in range(0, 40, 4)]
     toy = Toy({"read": Feed(events, every=1, pause=1_000_000, piece=1), "rates": Feed([])}, looks=100)
     toy.chance.random = lambda: 1.0  # type: ignore[method-assign]  # no splits
     end = toy.run()
     assert end.state is EndState.DONE
-    assert toy.steps < 2 * len(events) + 3
+    assert toy.micro_batches < 2 * len(events) + 3
     assert toy.now > 1_000_000 * (len(events) - 1)
 
 
@@ -97,7 +98,7 @@ def test_a_drain_puts_out_all_that_was_read_and_reads_no_more(
     feeds: dict[str, Feed], seed: int, at: int, failures: float
 ) -> None:
     toy = Toy(feeds, seed, failures)
-    end = toy.run(lambda step: DrainRequested(toy.now, "last") if step == at else None)
+    end = toy.run(lambda micro_batch: DrainRequested(toy.now, "last") if micro_batch == at else None)
     assert end.state in (EndState.DRAINED, EndState.DONE), end.why
     read = sorted(row[1:3] for row in toy.out if row[0] == "join")
     counted = sorted((row[1], time) for row in toy.out if row[0] == "sum" for time in row[3])
@@ -114,7 +115,7 @@ def test_a_job_that_was_suspended_and_resumed_gives_what_one_gives_that_was_not(
     feeds: dict[str, Feed], seed: int, at: int, failures: float
 ) -> None:
     toy = Toy(feeds, seed, failures)
-    end = toy.run(lambda step: SuspendRequested(toy.now, "here") if step == at else None)
+    end = toy.run(lambda micro_batch: SuspendRequested(toy.now, "here") if micro_batch == at else None)
     if end.state is EndState.STOPPED:
         assert toy.calls == ["teardown"]
         assert toy.prepared == 0
@@ -133,7 +134,9 @@ def test_a_driver_that_dies_between_any_two_events_loses_and_repeats_nothing(
     toy = Toy(feeds, seed, failures=0.1)
     end = None
     for events in lives:
-        end = end or toy.drive(events, lambda step: DrainRequested(toy.now, "last") if drain and step == 3 else None)
+        end = end or toy.drive(
+            events, lambda micro_batch: DrainRequested(toy.now, "last") if drain and micro_batch == 3 else None
+        )
     end = end or toy.run()
     assert not toy.unpublished
     assert toy.calls[-2:] == ["shutdown", "teardown"]
@@ -149,7 +152,7 @@ def test_a_driver_that_dies_between_any_two_events_loses_and_repeats_nothing(
 @pytest.mark.contract("END-04")
 def test_a_cancelled_job_tears_down_and_commits_no_more() -> None:
     toy = Toy(_SOME, looks=1)
-    end = toy.run(lambda step: CancelRequested(toy.now) if step == 2 else None)
+    end = toy.run(lambda micro_batch: CancelRequested(toy.now) if micro_batch == 2 else None)
     assert end.state is EndState.CANCELLED
     assert toy.head == 2
     assert toy.calls == ["teardown"]
@@ -176,16 +179,16 @@ def test_a_source_that_will_never_go_on_fails_the_job_with_who_waits_for_it() ->
 @pytest.mark.contract("ENG-06", "ENG-07")
 def test_a_source_that_is_polled_without_a_delay_is_told_and_costs_little() -> None:
     toy = Toy({"read": _SOME["read"], "rates": Feed([(b"", 4)], behind=0)})
-    end = toy.run(lambda step: CancelRequested(toy.now) if len(toy.warnings) == 3 else None)
+    end = toy.run(lambda micro_batch: CancelRequested(toy.now) if len(toy.warnings) == 3 else None)
     assert end.state is EndState.CANCELLED
-    assert [text.split(" steps")[0] for text in toy.warnings] == ["100", "200", "400"]
-    # All but the first few of these steps are a second apart.
-    assert toy.now > (toy.steps - 20) * 1_000_000
+    assert [text.split(" micro-batches")[0] for text in toy.warnings] == ["100", "200", "400"]
+    # All but the first few of these micro-batches are a second apart.
+    assert toy.now > (toy.micro_batches - 20) * 1_000_000
 
 
 def test_a_drain_ends_a_source_that_would_never_end() -> None:
     toy = Toy({"read": _SOME["read"], "rates": Feed([(b"", 4)], behind=0)})
-    end = toy.run(lambda step: DrainRequested(toy.now, "last") if step == 20 else None)
+    end = toy.run(lambda micro_batch: DrainRequested(toy.now, "last") if micro_batch == 20 else None)
     assert end.state is EndState.DRAINED
     assert toy.truncated == 1
     assert _rows(toy) == expected({"read": _SOME["read"], "rates": Feed([(b"", 4)])})
@@ -196,6 +199,6 @@ def test_restrictions_that_wait_share_the_budget_and_others_have_what_is_left_of
     toy = Toy({"read": Feed([(b"a", time) for time in range(9)]), "rates": Feed([(b"", 4)] * 9)}, seed=1)
     toy.run()
     # Two sources in each of two shards, and three stages behind them, of which two have windows and timers. What comes
-    # new is known to nobody beforehand; from the second step on two wait in the second shard.
+    # new is known to nobody beforehand; from the second micro-batch on two wait in the second shard.
     assert toy.parts[:10] == [1.0] * 10
     assert toy.parts[10:20] == [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0]

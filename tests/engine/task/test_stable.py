@@ -1,4 +1,4 @@
-"""A stage that wants its input stable: what comes is processed in the step after the one that made it real."""
+"""A stage that wants its input stable: what comes is processed in the micro-batch after the one that made it real."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def _looks(report: StageReport) -> object:
 )
 def test_what_comes_waits_for_its_commit_with_its_hold_and_in_order(kind: StageKind, told: list[str]) -> None:
     world = World(kind, stable=True)
-    report = world.step(MAX_TIMESTAMP, 7, 3, 5)
+    report = world.micro_batch(MAX_TIMESTAMP, 7, 3, 5)
     assert world.told() == []
     assert (report.input, report.uncommitted, report.leftover, report.awaited) == (3, True, False, ())
     assert _looks(report) == Ready()
     committed = world.view.snapshot()
     for _ in range(2):
         world.view = MemoryView(committed)
-        report = world.step(MAX_TIMESTAMP)
+        report = world.micro_batch(MAX_TIMESTAMP)
         assert sorted(world.told()) == sorted(told)
         assert (report.input, report.uncommitted, report.counts.unparked) == (MAX_TIMESTAMP, False, 3)
 
@@ -48,12 +48,12 @@ def test_what_comes_waits_for_its_commit_with_its_hold_and_in_order(kind: StageK
 @pytest.mark.contract("API-04")
 def test_what_comes_while_others_go_on_waits_for_its_own_commit() -> None:
     world = World(Plain(), stable=True)
-    world.step(0, 1)
-    report = world.step(5, 2)
+    world.micro_batch(0, 1)
+    report = world.micro_batch(5, 2)
     assert world.told() == ["process 1"]
     assert report.counts == Counts(read=1, written=1, unparked=1)
     assert report.input == 2
-    world.step(5)
+    world.micro_batch(5)
     assert world.told() == ["process 2"]
 
 
@@ -61,8 +61,8 @@ def test_what_comes_while_others_go_on_waits_for_its_own_commit() -> None:
 def test_many_that_waited_are_handed_over_in_parts_each_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(stagerun, "_TOGETHER", 2)
     world = World(Plain(), stable=True)
-    world.step(0, *range(count))
-    report = world.step(5)
+    world.micro_batch(0, *range(count))
+    report = world.micro_batch(5)
     calls = [line.split()[1:] for line in world.told()]
     assert [int(value) for call in calls for value in call] == list(range(count))
     assert max(map(len, calls)) <= 2
@@ -72,12 +72,12 @@ def test_many_that_waited_are_handed_over_in_parts_each_once(monkeypatch: pytest
 @pytest.mark.contract("API-04", "ENG-05")
 def test_it_waits_for_side_inputs_when_it_is_committed() -> None:
     world = World(Plain(), (("rates", RATES),), stable=True)
-    assert world.step(MAX_TIMESTAMP, 7).awaited == ()
-    report = world.step(MAX_TIMESTAMP)
+    assert world.micro_batch(MAX_TIMESTAMP, 7).awaited == ()
+    report = world.micro_batch(MAX_TIMESTAMP)
     assert len(report.awaited) == 1
     assert not report.uncommitted
     world.committed_outputs[RATES] = MAX_TIMESTAMP
-    assert world.step(MAX_TIMESTAMP).input == MAX_TIMESTAMP
+    assert world.micro_batch(MAX_TIMESTAMP).input == MAX_TIMESTAMP
     assert world.told() == ["process 7"]
 
 

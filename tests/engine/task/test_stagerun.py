@@ -1,4 +1,4 @@
-"""What one stage does in one shard in a step whatever its kind is, and with restrictions."""
+"""What one stage does in one shard in a micro-batch whatever its kind is, and with restrictions."""
 
 from __future__ import annotations
 
@@ -32,50 +32,50 @@ def test_what_does_not_go_together_is_refused_by_name() -> None:
 
 
 @pytest.mark.contract("WM-01")
-def test_the_latest_that_was_seen_in_a_step_is_reported_with_it() -> None:
+def test_the_latest_that_was_seen_in_a_micro_batch_is_reported_with_it() -> None:
     world = World(Plain())
     world.closed = BundleResult(seen={"clicks": Timestamp(6), "views": Timestamp(3)})
-    assert world.step(8, 6, 7).local.seen == {"clicks": 6, "views": 3}
+    assert world.micro_batch(8, 6, 7).local.seen == {"clicks": 6, "views": 3}
     world.closed = BundleResult()
-    assert world.step(9).local.seen == {}
+    assert world.micro_batch(9).local.seen == {}
 
 
 @pytest.mark.contract("WM-01", "ENG-10")
 @pytest.mark.parametrize("grouped", [True, False])
-def test_what_was_observed_in_a_step_decides_what_is_late_in_the_very_next(grouped: bool) -> None:
+def test_what_was_observed_in_a_micro_batch_decides_what_is_late_in_the_very_next(grouped: bool) -> None:
     kind = Grouped(Strategy(Repeatedly(AfterWatermark())), DECODE) if grouped else Stateful({}, DECODE, end_of)
     world = World(kind, reads=(RATES,))
-    world.step(5, 1)
-    # All of what it reads was told 5 in that step; behind it, what was seen has moved that to 12.
+    world.micro_batch(5, 1)
+    # All of what it reads was told 5 in that micro-batch; behind it, what was seen has moved that to 12.
     world.committed_outputs[RATES] = Timestamp(12)
-    report = world.step(12, 2, 15)
+    report = world.micro_batch(12, 2, 15)
     assert [drop.watermark for drop in world.drops] == [12]
     assert report.counts.late == 1
     assert world.told() == (["pane 1"] if grouped else ["process 1", "process 15"])
-    assert world.step(30, 16).counts.late == 0, "what it reads was told 12 when that came"
+    assert world.micro_batch(30, 16).counts.late == 0, "what it reads was told 12 when that came"
 
 
 # Restrictions.
 
 
 @pytest.mark.contract("SDF-04", "SDF-05", "SDF-11")
-def test_restrictions_run_once_a_step_and_what_they_leave_waits_with_its_hold() -> None:
+def test_restrictions_run_once_a_micro_batch_and_what_they_leave_waits_with_its_hold() -> None:
     def rest(element: bytes, due: int | None, mark: int) -> Remainder:
         return Remainder(element, 1.0, None if due is None else Timestamp(due), {"main": Timestamp(mark)})
 
     world = World(Splittable())
     world.on = {"resume 3": RestrictionResult((rest(b"half", None, 5),), rest(b"later", 150, 6), CallResult(4), made=2)}
-    report = world.step(MAX_TIMESTAMP, 3, now=100)
+    report = world.micro_batch(MAX_TIMESTAMP, 3, now=100)
     assert world.told() == ["resume 3"]
     assert report.leftover
     assert report.next_due == 100
     assert report.input == 5, "what was split off before the estimator went on holds where it was"
     assert (report.restrictions.live, report.restrictions.size) == (2, 2.0)
     assert report.counts == Counts(read=1, written=4, resumed=1, made=2)
-    report = world.step(MAX_TIMESTAMP, now=149)
+    report = world.micro_batch(MAX_TIMESTAMP, now=149)
     assert world.told() == ["resume half"]
     assert (report.leftover, report.next_due, report.input) == (False, 150, 6)
-    report = world.step(MAX_TIMESTAMP, now=150)
+    report = world.micro_batch(MAX_TIMESTAMP, now=150)
     assert world.told() == ["resume later"]
     assert (report.input, report.restrictions.live) == (MAX_TIMESTAMP, 0)
 
@@ -83,12 +83,12 @@ def test_restrictions_run_once_a_step_and_what_they_leave_waits_with_its_hold() 
 def test_at_least_one_restriction_runs_and_the_rest_waits_if_the_budget_is_spent() -> None:
     world = World(Splittable())
     world.looks = 0
-    report = world.step(MAX_TIMESTAMP, 3, 4, 5)
+    report = world.micro_batch(MAX_TIMESTAMP, 3, 4, 5)
     assert len(world.told()) == 1
     assert report.leftover
     assert report.restrictions.live == 2
     world.looks = 1000
-    world.step(MAX_TIMESTAMP)
+    world.micro_batch(MAX_TIMESTAMP)
     assert len(world.told()) == 2
 
 
@@ -98,19 +98,19 @@ def test_a_job_goes_on_with_other_outputs_behind_a_restriction_that_waits(output
     world = World(Splittable())
     deferred = Remainder(b"5", 2.0, Timestamp(1000), {"main": Timestamp(7)})
     world.on["resume"] = RestrictionResult(deferred=deferred, call=CallResult(1))
-    before = world.step(MAX_TIMESTAMP, 5)
+    before = world.micro_batch(MAX_TIMESTAMP, 5)
     assert output_time(MAX_TIMESTAMP, before.local, "main") == 7
     flow = StageFlow("it", (), outputs)
     world.spec = replace(world.spec, placed=replace(world.spec.placed, flow=flow))
-    waits = world.step(MAX_TIMESTAMP, now=10)
+    waits = world.micro_batch(MAX_TIMESTAMP, now=10)
     assert [output_time(MAX_TIMESTAMP, waits.local, output) for output in outputs] == [7] * len(outputs)
     assert (waits.input, waits.restrictions.silent) == (MAX_TIMESTAMP if not outputs else 7, ())
     told = {output: Timestamp(8) for output in outputs}
     world.on["resume"] = RestrictionResult(deferred=Remainder(b"5", 2.0, Timestamp(3000), told))
-    goes_on = world.step(MAX_TIMESTAMP, now=2000)
+    goes_on = world.micro_batch(MAX_TIMESTAMP, now=2000)
     assert [output_time(MAX_TIMESTAMP, goes_on.local, output) for output in outputs] == [8] * len(outputs)
     del world.on["resume"]
-    over = world.step(MAX_TIMESTAMP, now=4000)
+    over = world.micro_batch(MAX_TIMESTAMP, now=4000)
     assert (over.restrictions.live, over.input) == (0, MAX_TIMESTAMP), "nothing of what is gone holds"
     assert [output_time(MAX_TIMESTAMP, over.local, output) for output in outputs] == [MAX_TIMESTAMP] * len(outputs)
 
@@ -120,15 +120,15 @@ def test_a_restriction_changes_its_shard_with_its_hold_and_runs_there() -> None:
     world, other = World(Splittable()), World(Splittable())
     later = Remainder(b"later", 3.0, Timestamp(50), {"main": Timestamp(4)})
     world.on = {"resume 3": RestrictionResult((later,), later)}
-    report = world.step(MAX_TIMESTAMP, 3)
+    report = world.micro_batch(MAX_TIMESTAMP, 3)
     (movable,) = report.restrictions.movable
     assert movable.size == 3
     move = Handover("it", movable.id, 3, 4, movable.handed)
-    here = world.step(MAX_TIMESTAMP, moves=(move, Handover("else", b"", 3, 4, b"")))
-    there = other.step(MAX_TIMESTAMP, shard=4, moves=(move,))
+    here = world.micro_batch(MAX_TIMESTAMP, moves=(move, Handover("else", b"", 3, 4, b"")))
+    there = other.micro_batch(MAX_TIMESTAMP, shard=4, moves=(move,))
     assert (here.restrictions.live, there.restrictions.live) == (1, 1)
     assert (here.restrictions.movable, there.input, there.next_due) == ((), 4, 50)
-    other.step(MAX_TIMESTAMP, shard=4, now=50)
+    other.micro_batch(MAX_TIMESTAMP, shard=4, now=50)
     assert other.told() == ["resume later"]
 
 
@@ -136,21 +136,21 @@ def test_a_restriction_changes_its_shard_with_its_hold_and_runs_there() -> None:
 def test_a_drain_truncates_what_waits_and_what_comes_and_each_once() -> None:
     world = World(Splittable())
     world.on = {"resume 3": RestrictionResult((), Remainder(b"later", due=Timestamp(900)))}
-    world.step(MAX_TIMESTAMP, 3)
+    world.micro_batch(MAX_TIMESTAMP, 3)
     world.on = {"truncate later": Remainder(b"kept")}
-    report = world.step(MAX_TIMESTAMP, 4, drain=True)
+    report = world.micro_batch(MAX_TIMESTAMP, 4, drain=True)
     assert world.told() == ["resume 3", "truncate later", "truncate 4", "resume kept"]
     assert report.restrictions.live == 0
     assert not report.leftover
 
 
 @pytest.mark.contract("END-05")
-def test_a_step_that_prepares_calls_user_code_behind_all_else() -> None:
+def test_a_micro_batch_that_prepares_calls_user_code_behind_all_else() -> None:
     world = World(Grouped(Strategy(Repeatedly(AfterWatermark())), DECODE), prepares=True)
-    world.step(0, 7)
-    world.step(MAX_TIMESTAMP, prepare=True)
+    world.micro_batch(0, 7)
+    world.micro_batch(MAX_TIMESTAMP, prepare=True)
     assert world.told() == ["pane 7"]
-    world.step(MAX_TIMESTAMP, 8, prepare=True, preparing=frozenset({"it"}))
+    world.micro_batch(MAX_TIMESTAMP, 8, prepare=True, preparing=frozenset({"it"}))
     assert world.told() == ["prepare"]
 
 
@@ -158,27 +158,27 @@ def test_a_step_that_prepares_calls_user_code_behind_all_else() -> None:
 def test_until_a_stage_has_prepared_it_says_of_no_output_that_the_global_window_is_over() -> None:
     for prepares in (False, True):
         world = World(Plain(), prepares=prepares)
-        report = world.step(MAX_TIMESTAMP, 7)
+        report = world.micro_batch(MAX_TIMESTAMP, 7)
         assert report.unprepared is prepares
         assert report.input == MAX_TIMESTAMP
         assert output_time(MAX_TIMESTAMP, report.local, "main") == (END_OF_GLOBAL_WINDOW if prepares else MAX_TIMESTAMP)
         assert output_time(Timestamp(5), report.local, "main") == 5
-        report = world.step(MAX_TIMESTAMP, prepare=True, preparing=frozenset({"it"}))
+        report = world.micro_batch(MAX_TIMESTAMP, prepare=True, preparing=frozenset({"it"}))
         assert not report.unprepared
         assert output_time(MAX_TIMESTAMP, report.local, "main") == MAX_TIMESTAMP
 
 
 @pytest.mark.contract("SDF-04", "SDF-06")
-def test_what_got_somewhere_goes_on_in_the_same_step_and_what_was_split_off_does_not() -> None:
+def test_what_got_somewhere_goes_on_in_the_same_micro_batch_and_what_was_split_off_does_not() -> None:
     world = World(Splittable())
     world.on = {
         "resume 3": RestrictionResult((Remainder(b"split"),), Remainder(b"rest"), goes_on=True),
         "resume rest": RestrictionResult((), Remainder(b"vain")),
     }
-    report = world.step(MAX_TIMESTAMP, 3, 4, 5)
+    report = world.micro_batch(MAX_TIMESTAMP, 3, 4, 5)
     told = world.told()
     assert sorted(told) == ["resume 3", "resume 4", "resume 5", "resume rest"]
     assert told.index("resume 3") < told.index("resume rest")
     assert (report.restrictions.live, report.leftover) == (2, True)
-    world.step(MAX_TIMESTAMP)
+    world.micro_batch(MAX_TIMESTAMP)
     assert sorted(world.told()) == ["resume split", "resume vain"]

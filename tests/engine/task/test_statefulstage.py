@@ -1,4 +1,4 @@
-"""What a stage with state and timers does in a step."""
+"""What a stage with state and timers does in a micro-batch."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Writing(World):
 
 
 @pytest.mark.contract("ENG-12")
-def test_what_a_call_has_written_is_dropped_with_its_window_in_the_same_step() -> None:
+def test_what_a_call_has_written_is_dropped_with_its_window_in_the_same_micro_batch() -> None:
     world = Writing(late=False)
-    world.step(30, 7, 8)
+    world.micro_batch(30, 7, 8)
     assert [key for key, _ in world.view.scan(b"") if key[0] == keyspace.Kind.KEYED] == []
 
 
@@ -70,18 +70,18 @@ class Global(World):
 @pytest.mark.contract("ENG-12")
 def test_the_end_of_the_global_window_is_awaited_only_where_something_is_left_to_go() -> None:
     world = Global(families={"event": TimeDomain.EVENT})
-    assert world.step(3, (7, GLOBAL_WINDOW)).next_event is None
+    assert world.micro_batch(3, (7, GLOBAL_WINDOW)).next_event is None
     assert world.timers() == []
     for of_kind in ({"families": {}, "at_expiration": True}, {"families": {"clock": TimeDomain.PROCESSING}}):
         world = Global(**of_kind)
-        assert world.step(3, (7, GLOBAL_WINDOW)).next_event == END_OF_GLOBAL_WINDOW
+        assert world.micro_batch(3, (7, GLOBAL_WINDOW)).next_event == END_OF_GLOBAL_WINDOW
         assert len(world.timers()) == 1
 
 
 @pytest.mark.contract("ENG-12")
 def test_the_end_of_a_window_that_time_goes_on_behind_is_awaited() -> None:
     world = Global(families={})
-    world.step(3, 7)
+    world.micro_batch(3, 7)
     assert len(world.timers()) == 1
 
 
@@ -89,14 +89,14 @@ def test_the_end_of_a_window_that_time_goes_on_behind_is_awaited() -> None:
 def test_state_that_is_written_when_bundles_end_is_refused_by_name() -> None:
     world = Writing(late=True)
     with pytest.raises(ValueError, match="user code of 'it' in shard 3 has written state when its bundles ended"):
-        world.step(30, 7, 8)
+        world.micro_batch(30, 7, 8)
 
 
 def test_a_timer_that_is_set_when_bundles_end_is_refused_by_name() -> None:
     world = stateful()
     world.finish = lambda: BundleResult(CallResult(timers=(timer_set("event", 8),)))  # type: ignore[method-assign]
     with pytest.raises(ValueError, match="'it' has set a timer of 'event' where it can set none"):
-        world.step(3, 7)
+        world.micro_batch(3, 7)
 
 
 @pytest.mark.contract("ENG-04", "ENG-12")
@@ -109,13 +109,13 @@ def test_a_key_has_its_data_then_its_timers_in_order_then_its_end_and_its_state_
         "fire event 5": CallResult(1, (timer_set("event", 6),)),
         "expire": CallResult(1, (timer_set("event", 9),)),
     }
-    report = world.step(3, 7, now=100)
+    report = world.micro_batch(3, 7, now=100)
     assert world.told() == ["process 7"]
     assert (report.next_event, report.next_due) == (5, 105)
     hold = report.local.outputs["main"].hold
     assert hold is not None
     assert hold.time == 5
-    report = world.step(30, 8, now=105)
+    report = world.micro_batch(30, 8, now=105)
     assert world.told() == ["process 8", "fire event 5", "fire event 6", "fire clock 105", "expire 9"]
     assert report.counts.fired == 4
     assert (report.next_event, report.next_due) == (None, None)
@@ -140,9 +140,9 @@ def test_nothing_is_left_of_a_window_that_has_expired_and_all_of_its_neighbours(
         fill(key, window)
     kept = world.view.snapshot()
     fill(b"k", at)
-    world.step(0, 7)
+    world.micro_batch(0, 7)
     assert world.view.snapshot() != kept
-    world.step(10)
+    world.micro_batch(10)
     clock = keyspace.prefix(keyspace.Kind.CLOCK, 1)
     assert {row: value for row, value in world.view.snapshot().items() if row != clock} == kept
     timers.validate()
@@ -156,9 +156,9 @@ def test_timers_are_cleared_and_those_behind_the_end_fire_at_the_end() -> None:
         "process 8": CallResult(0, (timer_set("event", 400),)),
         "fire event": CallResult(0, (timer_set("event", 500),)),
     }
-    assert world.step(0, 7, now=10).next_event == 9
-    world.step(0, 8, now=10)
-    report = world.step(20, now=10)
+    assert world.micro_batch(0, 7, now=10).next_event == 9
+    world.micro_batch(0, 8, now=10)
+    report = world.micro_batch(20, now=10)
     assert world.told() == ["process 7", "process 8", "fire event 9"]
     assert (report.next_event, report.next_due) == (None, None)
 
@@ -181,9 +181,9 @@ def test_a_timer_puts_nothing_out_behind_what_lets_it_fire_nor_behind_its_window
 ) -> None:
     world = stateful()
     world.on = {"process": CallResult(1, (timer,))}
-    said = world.step(3, 4).local.outputs["main"].hold
+    said = world.micro_batch(3, 4).local.outputs["main"].hold
     assert (said.time if said else None) == hold
-    world.step(10 if timer.family == "event" else 3, now=100)
+    world.micro_batch(10 if timer.family == "event" else 3, now=100)
     assert [(fired.fire_at, fired.hold) for fired in world.fired] == [(fires, hold)]
 
 
@@ -193,15 +193,15 @@ def test_a_timer_of_a_family_that_the_stage_does_not_have_is_refused_by_name(tim
     world = stateful()
     world.on = {"process": CallResult(1, (timer,))}
     with pytest.raises(ValueError, match=f"no timer family '{timer.family}'; it has 'event', 'clock'"):
-        world.step(3, 4)
+        world.micro_batch(3, 4)
 
 
 @pytest.mark.contract("ENG-05", "ENG-10", "WM-09")
 @pytest.mark.parametrize("in_order", [None, Duration(0)])
 def test_what_comes_too_late_is_dropped_at_once_and_not_parked(in_order: Duration | None) -> None:
     world = World(Stateful(FAMILIES, DECODE, end_of, in_order), (("rates", RATES),))
-    world.step(11)
-    report = world.step(11, 7, 12)
+    world.micro_batch(11)
+    report = world.micro_batch(11, 7, 12)
     assert world.told() == []
     assert report.counts.late == len(world.drops) == 1
     assert report.local.pending is not None
@@ -212,8 +212,8 @@ def test_what_comes_too_late_is_dropped_at_once_and_not_parked(in_order: Duratio
 @pytest.mark.contract("ENG-10", "WM-09")
 def test_what_comes_to_a_window_whose_state_is_gone_is_dropped_and_counted() -> None:
     world = stateful()
-    world.step(10)
-    report = world.step(11, 7, 12)
+    world.micro_batch(10)
+    report = world.micro_batch(11, 7, 12)
     assert world.told() == ["process 12"]
     assert report.counts.late == 1
     (drop,) = world.drops
@@ -225,15 +225,15 @@ def test_what_comes_to_a_window_whose_state_is_gone_is_dropped_and_counted() -> 
 def test_input_in_order_waits_for_its_turn_and_timers_come_in_between() -> None:
     world = stateful(in_order=Duration(2))
     world.on = {"process 3": CallResult(0, (timer_set("event", 5),))}
-    report = world.step(4, 7, 3, 4)
+    report = world.micro_batch(4, 7, 3, 4)
     assert world.told() == []
     assert report.next_event == 3
     hold = report.local.outputs["main"].hold
     assert hold is not None
     assert (hold.time, hold.kind) == (3, HolderKind.SORTED)
-    world.step(20, 5)
+    world.micro_batch(20, 5)
     assert world.told() == ["process 3", "process 4", "process 5", "fire event 5", "process 7"]
-    assert world.step(20, 6).counts.late == 1
+    assert world.micro_batch(20, 6).counts.late == 1
     assert isinstance(world.drops[0], Late)
 
 
@@ -241,24 +241,24 @@ def test_input_in_order_waits_for_its_turn_and_timers_come_in_between() -> None:
 def test_what_the_budget_leaves_is_left_and_what_the_last_look_was_for_is_not() -> None:
     world = stateful(cells=False)
     world.on = {"process": CallResult(0, (timer_set("event", 5), timer_set("clock", 50)))}
-    world.step(0, 1)
+    world.micro_batch(0, 1)
     world.looks = 1
-    assert world.step(6, now=50).leftover
+    assert world.micro_batch(6, now=50).leftover
     assert world.told() == ["process 1", "fire event 5"]
     world.looks = 1
-    assert not world.step(6, now=50).leftover
+    assert not world.micro_batch(6, now=50).leftover
     assert world.told() == ["fire clock 50"]
 
 
 @pytest.mark.contract("ENG-13")
 def test_elements_in_order_that_the_budget_leaves_are_left() -> None:
     world = stateful(in_order=Duration(2))
-    world.step(0, 3, 4)
+    world.micro_batch(0, 3, 4)
     world.looks = 1
-    assert world.step(7).leftover
+    assert world.micro_batch(7).leftover
     assert world.told() == ["process 3"]
     world.looks = 1
-    assert not world.step(7).leftover
+    assert not world.micro_batch(7).leftover
     assert world.told() == ["process 4"]
 
 
@@ -267,12 +267,12 @@ def test_a_window_with_nothing_to_go_at_its_end_waits_for_no_end() -> None:
     """Timers of event time are all it may have: they have fired by then, and what comes later is too late anyway."""
     world = World(Stateful({"event": TimeDomain.EVENT}, DECODE, end_of, cells=False))
     world.on = {"process": CallResult(0, (timer_set("event", 400),)), "fire": CallResult(0, (timer_set("event", 500),))}
-    report = world.step(3, 7)
+    report = world.micro_batch(3, 7)
     assert report.next_event == 9
-    report = world.step(11, 8)
+    report = world.micro_batch(11, 8)
     assert world.told() == ["process 7", "process 8", "fire event 9"]
     assert (report.next_event, report.counts.fired) == (None, 1)
-    assert world.step(11, 8).counts.late == 1
+    assert world.micro_batch(11, 8).counts.late == 1
     assert [row for row, _ in world.view.scan(b"") if row[0] != keyspace.Kind.CLOCK] == []
 
 
@@ -280,8 +280,8 @@ def test_a_window_with_nothing_to_go_at_its_end_waits_for_no_end() -> None:
 def test_a_timer_of_processing_time_goes_with_its_window_though_there_is_no_state() -> None:
     world = stateful(cells=False)
     world.on = {"process": CallResult(0, (timer_set("clock", 100),))}
-    world.step(3, 7)
-    report = world.step(11)
+    world.micro_batch(3, 7)
+    report = world.micro_batch(11)
     assert (report.next_event, report.next_due) == (None, None)
 
 
@@ -292,17 +292,17 @@ def test_at_the_end_of_the_input_a_window_waits_for_the_clock_and_then_for_its_o
         "process 1": CallResult(0, (timer_set("clock", 100, 1), timer_set("event", 8))),
         "fire clock 100": CallResult(0, (timer_set("clock", 120, 1), timer_set("event", 9))),
     }
-    report = world.step(5, 1, 11)
+    report = world.micro_batch(5, 1, 11)
     assert (report.next_event, report.next_due) == (8, 100)
-    report = world.step(MAX_TIMESTAMP, now=50)
+    report = world.micro_batch(MAX_TIMESTAMP, now=50)
     # The other window has no timer of the clock, and does not wait; nor does what is left count as left over.
     assert world.told() == ["process 1 11", "fire event 8", "expire 19"]
     assert (report.leftover, report.next_event, report.next_due) == (False, None, 100)
     assert output_time(MAX_TIMESTAMP, report.local, "main") == 1, "it comes out where its timer holds"
-    report = world.step(MAX_TIMESTAMP, now=100)
+    report = world.micro_batch(MAX_TIMESTAMP, now=100)
     assert world.told() == ["fire clock 100", "fire event 9"]
     assert report.next_due == 120
-    report = world.step(MAX_TIMESTAMP, now=130)
+    report = world.micro_batch(MAX_TIMESTAMP, now=130)
     assert world.told() == ["fire clock 120", "expire 9"]
     assert (report.leftover, report.next_event, report.next_due) == (False, None, None)
     assert [row for row, _ in world.view.scan(b"") if row[0] != keyspace.Kind.CLOCK] == []
@@ -315,11 +315,11 @@ def test_timer_set_past_its_windows_end_fires_at_the_end() -> None:
         "process 8": CallResult(0, (timer_set("event", 50, 60),)),
         "fire event 9": CallResult(0, (timer_set("event", 70),)),
     }
-    report = world.step(5, 8)
+    report = world.micro_batch(5, 8)
     assert output_time(MAX_TIMESTAMP, report.local, "main") == 9, "nor does it hold a later time"
-    world.step(9)
-    world.step(10)
-    world.step(MAX_TIMESTAMP)
+    world.micro_batch(9)
+    world.micro_batch(10)
+    world.micro_batch(MAX_TIMESTAMP)
     assert world.told() == ["process 8", "fire event 9"], "what its callback sets for later does not fire"
 
 
@@ -330,10 +330,10 @@ def test_keys_without_timers_of_the_clock_do_not_wait_nor_does_event_time_behind
         "process 11": CallResult(0, (timer_set("event", 18, window=V),)),
         "process 1": CallResult(0, (timer_set("clock", 100, 1),)),
     }
-    world.step(5, 1)
-    world.step(5, 11)
+    world.micro_batch(5, 1)
+    world.micro_batch(5, 11)
     world.told()
-    world.step(MAX_TIMESTAMP, now=50)
+    world.micro_batch(MAX_TIMESTAMP, now=50)
     assert world.told() == ["fire event 18", "expire 19"]
 
 
@@ -344,9 +344,9 @@ def test_a_drain_waits_for_no_clock_and_sets_none_again() -> None:
         "process": CallResult(0, (timer_set("clock", 100, 1), timer_set("clock", 50, 1, V))),
         "fire clock": CallResult(0, (timer_set("clock", 120, 1), timer_set("event", 9))),
     }
-    world.step(5, 1, 11, drain=True)
+    world.micro_batch(5, 1, 11, drain=True)
     assert world.told() == ["process 1 11"]
-    report = world.step(MAX_TIMESTAMP, now=10, drain=True)
+    report = world.micro_batch(MAX_TIMESTAMP, now=10, drain=True)
     assert world.told() == ["fire clock 50", "fire event 9", "fire clock 100", "fire event 9", "expire 9", "expire 19"]
     assert (report.leftover, report.next_event, report.next_due) == (False, None, None)
     assert [row for row, _ in world.view.scan(b"") if row[0] != keyspace.Kind.CLOCK] == []
@@ -360,25 +360,25 @@ def test_what_a_callback_sets_or_clears_decides_about_those_behind_it() -> None:
         "fire event 5": CallResult(0, (timer_set("event", 6), TimerCleared(b"k", W, "other"), timer_set("clock", 3))),
     }
     world.spec = replace(world.spec, kind=Stateful({**FAMILIES, "other": TimeDomain.EVENT}, DECODE, end_of))
-    world.step(9, 4, now=4)
+    world.micro_batch(9, 4, now=4)
     assert world.told() == ["process 4", "fire event 5", "fire event 6", "fire clock 3"]
 
 
 @pytest.mark.contract("ENG-12")
-def test_a_timer_that_is_set_and_fires_in_a_step_has_no_rows_unless_the_budget_leaves_it() -> None:
+def test_a_timer_that_is_set_and_fires_in_a_micro_batch_has_no_rows_unless_the_budget_leaves_it() -> None:
     world = World(Stateful({"event": TimeDomain.EVENT}, DECODE, end_of, cells=False))
     world.on = {"process": CallResult(0, (timer_set("event", 5, 5), timer_set("event", 6, 6, V)))}
     written = world.view.written
-    world.step(7, 1)
+    world.micro_batch(7, 1)
     assert world.told() == ["process 1", "fire event 5", "fire event 6"]
     assert world.view.written - written < 30
     world.on = {"process": CallResult(0, (timer_set("event", 8, 8), timer_set("event", 19, 19, V)))}
     world.looks = 1
-    report = world.step(20, 8)
+    report = world.micro_batch(20, 8)
     assert world.told() == ["process 8", "fire event 8"]
     hold = report.local.outputs["main"].hold
     assert hold is not None
     assert (report.leftover, report.next_event, hold.time) == (True, 19, 19)
     world.looks = 1000
-    assert world.step(20).next_event is None
+    assert world.micro_batch(20).next_event is None
     assert world.told() == ["fire event 19"]

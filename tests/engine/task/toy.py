@@ -2,7 +2,7 @@
 
 Stages: `read` and `rates` are splittable sources of events; `sum` groups those of `read` by key and minute-like window;
 `join` reads the last rate of a window as a side input; `alarm` keeps a count by key and window, and puts it out by a
-timer. What they put out is written to a sink: it counts when the step is committed.
+timer. What they put out is written to a sink: it counts when the micro-batch is committed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from arcbeam.engine.coordinator import (
     Event,
     JobMachine,
     JobStarted,
+    MicroBatchPlan,
     Propose,
     Retry,
     Settings,
-    StepPlan,
 )
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
@@ -38,7 +38,7 @@ from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, RestrictionResult, TimerSet
-from arcbeam.engine.task.shard import TaskStep
+from arcbeam.engine.task.shard import EngineTask
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.model.commits import CommitMode, Committable
@@ -95,7 +95,7 @@ SCRIPTED = replace(
 
 
 _PATIENT = Settings(retry=Retry(1000, Duration(1), Duration(1)))
-"""However often chance lets a step fail, it is tried again."""
+"""However often chance lets a micro-batch fail, it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Counted:
 
 @dataclass
 class Attempt:
-    """What one attempt of a step has made so far."""
+    """What one attempt of a micro-batch has made so far."""
 
     rows: dict[tuple[str, int], list[tuple[bytes, list[WindowedElement]]]] = field(default_factory=dict)
     markers: list[Marker] = field(default_factory=list)
@@ -305,7 +305,7 @@ class Toy:
     Args:
         feeds: of the sources.
         seed: of all chance.
-        failures: how often a run of a step fails, of all.
+        failures: how often a run of a micro-batch fails, of all.
         doubles: how often the tasks of the first level run twice, and one of the second level reads the second output.
         looks: the budget of a task.
         script: says what comes, if there are no feeds.
@@ -342,10 +342,12 @@ class Toy:
         self.warnings: list[str] = []
         self.calls: list[str] = []
         self.savepoints: list[str] = []
-        self.steps = 0
+        self.micro_batches = 0
 
-    def run(self, request: Callable[[int], Event | None] = lambda step: None, settings: Settings | None = None) -> End:
-        """Drives the job to its end; `request` gives an event after a commit of that step, if any."""
+    def run(
+        self, request: Callable[[int], Event | None] = lambda micro_batch: None, settings: Settings | None = None
+    ) -> End:
+        """Drives the job to its end; `request` gives an event after a commit of that micro-batch, if any."""
         end = self.drive(5000, request, settings)
         assert end is not None, "the job does not end"
         return end
@@ -353,7 +355,7 @@ class Toy:
     def drive(
         self,
         events: int,
-        request: Callable[[int], Event | None] = lambda step: None,
+        request: Callable[[int], Event | None] = lambda micro_batch: None,
         settings: Settings | None = None,
     ) -> End | None:
         """A driver takes the job over, and dies after so many events: None if the job has not ended by then."""
@@ -376,7 +378,7 @@ class Toy:
         driver = JobDriver(machine, around, around, around, around, around, around, script=around)
         return drive(driver, around, around, lambda: around.taken < events)
 
-    def run_tasks(self, plan: StepPlan, levels: int = len(LAYOUT.tasks)) -> tuple[TaskReport, ...]:
+    def run_tasks(self, plan: MicroBatchPlan, levels: int = len(LAYOUT.tasks)) -> tuple[TaskReport, ...]:
         attempt = self.attempt = Attempt()
         begins = 0 if plan.first else LAYOUT.tasks[0]
         reports = [report for task in range(begins) for report in self._task(plan, attempt, 0, task, 0)]
@@ -389,15 +391,15 @@ class Toy:
             reports += self._task(plan, again if task else attempt, 1, task, 0)
         return tuple(reports)
 
-    def _task(self, plan: StepPlan, attempt: Attempt, level: int, task: int, time: int) -> tuple[TaskReport]:
-        token = b"%d.%d.%d.%d.%d" % (plan.step, plan.attempt, level, task, time)
+    def _task(self, plan: MicroBatchPlan, attempt: Attempt, level: int, task: int, time: int) -> tuple[TaskReport]:
+        token = b"%d.%d.%d.%d.%d" % (plan.micro_batch, plan.attempt, level, task, time)
         specs = {
             placed.name: StageSpec(placed) if placed.scripted else SPECS[placed.name]
             for placed in self.layout.at(level)
         }
         around = _Task(self, attempt, level, plan)
-        step = TaskStep(self.layout, specs, level, task, token, plan)
-        return (step.run(around, around, around, Counted(self.looks, self.parts)),)
+        micro_batch = EngineTask(self.layout, specs, level, task, token, plan)
+        return (micro_batch.run(around, around, around, Counted(self.looks, self.parts)),)
 
     def commit(self, command: Propose) -> None:
         command.times.check_after(self.times)
@@ -412,7 +414,7 @@ class Toy:
             self.read_in.update(self.attempt.read_in)
             self.prepared += self.attempt.prepared
         self.attempt = None
-        self.head, self.head_time, self.times = command.step, command.time, command.times
+        self.head, self.head_time, self.times = command.micro_batch, command.time, command.times
         self.savepoints += command.savepoints
         self.unbegun, self.told = command.unbegun, command.script
         self.mode, self.drains_to = command.mode, command.drains_to
@@ -422,7 +424,7 @@ class Toy:
 class _Task:
     """All that is around a task: exchange, shards, side inputs."""
 
-    def __init__(self, toy: Toy, attempt: Attempt, level: int, plan: StepPlan) -> None:
+    def __init__(self, toy: Toy, attempt: Attempt, level: int, plan: MicroBatchPlan) -> None:
         self.toy = toy
         self.attempt = attempt
         self.level = level

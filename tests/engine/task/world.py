@@ -9,7 +9,7 @@ from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.markers import Marker
-from arcbeam.engine.protocol.microbatchplan import StepBudget, StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport
 from arcbeam.engine.protocol.stagekinds import StageKind, StageSpec, Stateful
 from arcbeam.engine.state.blocked import SideInputWindow
@@ -18,7 +18,7 @@ from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, RestrictionResult, TimerSet
 from arcbeam.engine.task.stagecontext import StageContext
-from arcbeam.engine.task.stagerun import StageStep
+from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.engine.watermarks.clocks import Clock, Port
 from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.model.plan import TimeDomain
@@ -38,7 +38,7 @@ def end_of(window: Window) -> Timestamp:
 
 
 class World:
-    """A stage in a shard, from step to step; also all that is around it.
+    """A stage in a shard, from micro-batch to micro-batch; also all that is around it.
 
     What its user code is told is in `story`; what it does to that, in `on`, by the beginning of the line.
     """
@@ -63,12 +63,12 @@ class World:
         self.committed_outputs = {RATES: MIN_TIMESTAMP, NAMES: MIN_TIMESTAMP}
         self.full: set[SideInputWindow] = set()
         self.looks = 1000
-        self.steps = 0
+        self.micro_batches = 0
 
-    def step(
+    def micro_batch(
         self, watermark: int, *came: Any, now: int = 0, shard: int = 3, block: Elements | None = None, **of_plan: Any
     ) -> StageReport:
-        """A step up to that watermark; of the elements that come: a time, or time and window; or all at once."""
+        """A micro-batch up to that watermark; of the elements that come: a time, or time and window; or all at once."""
         elements = [each if isinstance(each, tuple) else (each, W if each < 10 else V) for each in came]
         self.came = (
             [(b"k", [(b"%d" % time, Timestamp(time), (window,), NO_PANE) for time, window in elements])] if came else []
@@ -83,14 +83,23 @@ class World:
         return self._run(watermark, 0, 3, {})
 
     def _run(self, watermark: int, now: int, shard: int, of_plan: dict[str, Any]) -> StageReport:
-        self.steps += 1
-        budget = StepBudget(Duration(1), 1, 1)
-        plan = StepPlan(self.steps, 0, Timestamp(now), self.steps - 1, Times(), budget, **of_plan)
+        self.micro_batches += 1
+        budget = MicroBatchBudget(Duration(1), 1, 1)
+        plan = MicroBatchPlan(self.micro_batches, 0, Timestamp(now), self.micro_batches - 1, Times(), budget, **of_plan)
         clock = Clock(self.view, 1, self.spec.placed.flow.outputs)
         place = StageContext(
-            self.spec.placed, shard, self.steps, Timestamp(now), MIN_TIMESTAMP, self.view, clock, self, self, self
+            self.spec.placed,
+            shard,
+            self.micro_batches,
+            Timestamp(now),
+            MIN_TIMESTAMP,
+            self.view,
+            clock,
+            self,
+            self,
+            self,
         )
-        report, _ = StageStep(self.spec, place, self, self.committed_outputs).run(
+        report, _ = StageRun(self.spec, place, self, self.committed_outputs).run(
             Timestamp(watermark), plan, [move for move in plan.moves if move.stage == "it"]
         )
         return report

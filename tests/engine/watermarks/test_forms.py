@@ -31,8 +31,8 @@ _OUT, _GROUPED = Port("read", "main"), Port("group", "main")
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a step brings.
+class MicroBatch:
+    """What a micro-batch brings.
 
     Attributes:
         after: so much later than the one before it is.
@@ -73,23 +73,23 @@ _HOLDS = st.none() | st.just(int(MIN_TIMESTAMP)) | _TIMES
 
 
 @st.composite
-def _steps(draw: st.DrawFn) -> list[Step]:
+def _micro_batches(draw: st.DrawFn) -> list[MicroBatch]:
     """Some; sources often stand still."""
     holds: list[int | None] = [draw(_HOLDS) for _ in range(_SHARDS)]
-    steps = []
+    micro_batches = []
     for _ in range(draw(st.integers(1, 8))):
         seen = tuple(tuple(draw(st.lists(_TIMES, max_size=4))) for _ in range(_SHARDS))
-        steps.append(Step(draw(st.sampled_from((0, 2, 3, 25))), seen, tuple(holds)))
+        micro_batches.append(MicroBatch(draw(st.sampled_from((0, 2, 3, 25))), seen, tuple(holds)))
         holds = [draw(_HOLDS) if draw(st.integers(0, 3)) == 0 else hold for hold in holds]
-    return steps
+    return micro_batches
 
 
-_STEPS = _steps()
+_MICRO_BATCHES = _micro_batches()
 
 
 @dataclass
 class Job:
-    """A source with observers, and a grouping that reads it, from step to step.
+    """A source with observers, and a grouping that reads it, from micro-batch to micro-batch.
 
     Attributes:
         cuts: by which all else is cut; None: nothing is.
@@ -111,14 +111,14 @@ class Job:
         ]
         return Watermarks(flows, self.times)
 
-    def run(self, step: Step) -> Times:
-        """A step is committed; where all is then."""
-        self.now += step.after
+    def run(self, micro_batch: MicroBatch) -> Times:
+        """A micro-batch is committed; where all is then."""
+        self.now += micro_batch.after
         if self.cuts and self.cuts.random() < 0.4:
             self._driver_begins()
         if self.cuts and self.cuts.random() < 0.2:
-            self._is_lost(step)
-        locals = [self._local(step, shard, self.views[shard]) for shard in range(_SHARDS)]
+            self._is_lost(micro_batch)
+        locals = [self._local(micro_batch, shard, self.views[shard]) for shard in range(_SHARDS)]
         told = self._told(locals)
         for shard in self._shuffled(range(_SHARDS)):
             self.marks.report("read", shard, locals[shard])
@@ -129,7 +129,7 @@ class Job:
         assert all(self.times.seen[name] >= time for name, time in before.seen.items())
         assert told == max(before.outputs.get(_OUT, MIN_TIMESTAMP), told), "what was said is not taken back"
         assert self.times.outputs[_OUT] >= told
-        # What was seen in the step is told to nobody in it.
+        # What was seen in the micro-batch is told to nobody in it.
         assert self.times.inputs["group"] == max(told, before.inputs.get("group", MIN_TIMESTAMP))
         return self.times
 
@@ -139,21 +139,21 @@ class Job:
         self.times = replace(self.times, recent=recent)
         self.marks = self._begun()
 
-    def _is_lost(self, step: Step) -> None:
-        """A driver that dies behind the step and before its commit: state and watermarks are as they were."""
+    def _is_lost(self, micro_batch: MicroBatch) -> None:
+        """A driver that dies behind the micro-batch and before its commit: state and watermarks are as they were."""
         views = [MemoryView(dict(view.scan(b"", b"\xff" * 8))) for view in self.views]
         for shard, view in enumerate(views):
-            self.marks.report("read", shard, self._local(step, shard, view))
+            self.marks.report("read", shard, self._local(micro_batch, shard, view))
         self.marks.advance()
         self._driver_begins()
 
-    def _local(self, step: Step, shard: int, view: MemoryView) -> Local:
-        said = step.holds[shard]
+    def _local(self, micro_batch: MicroBatch, shard: int, view: MemoryView) -> Local:
+        said = micro_batch.holds[shard]
         hold = None if said is None else Hold(Timestamp(said), HolderKind.RESIDUAL, "it")
         seen: dict[str, Timestamp] = {}
         sketches: dict[str, bytes] = {}
         for observer in along(self.ways):
-            for times in self._cut(step.seen[shard]):
+            for times in self._cut(micro_batch.seen[shard]):
                 if observer.quantile is None:
                     seen = later(seen, {observer.name: Timestamp(max(times))})
                 else:
@@ -187,25 +187,25 @@ class Job:
 
 
 @pytest.mark.contract("WM-01", "WM-02", "WM-03", "WM-04", "ENG-01", "ENG-08")
-@given(_WAYS, _STEPS, st.integers(0, 1000))
+@given(_WAYS, _MICRO_BATCHES, st.integers(0, 1000))
 def test_it_does_not_matter_who_sees_what_when_and_nothing_goes_back(
-    ways: Ways, steps: Sequence[Step], chance: int
+    ways: Ways, micro_batches: Sequence[MicroBatch], chance: int
 ) -> None:
     whole, cut = Job(ways), Job(ways, random.Random(chance))
     exact = all(observer.quantile is None for observer in along(ways))
-    for step in steps:
-        once, again = whole.run(step), cut.run(step)
+    for micro_batch in micro_batches:
+        once, again = whole.run(micro_batch), cut.run(micro_batch)
         if exact:
             assert once == again
 
 
 @pytest.mark.contract("WM-01", "WM-02", "WM-04")
-@given(_WAYS, _STEPS)
-def test_an_output_is_where_the_formula_says(ways: Ways, steps: Sequence[Step]) -> None:
+@given(_WAYS, _MICRO_BATCHES)
+def test_an_output_is_where_the_formula_says(ways: Ways, micro_batches: Sequence[MicroBatch]) -> None:
     job, latest, output = Job(ways), Latest(ways), MIN_TIMESTAMP
-    for step in steps:
-        latest.add(step)
-        times = job.run(step)
+    for micro_batch in micro_batches:
+        latest.add(micro_batch)
+        times = job.run(micro_batch)
         for observer in along(ways):
             if observer.quantile is not None and observer.name in times.seen:
                 # A part of what came last: not beyond it.
@@ -227,14 +227,14 @@ class Latest:
         self._since = [-1_000] * _SHARDS
         self._now, self._begun = 0, False
 
-    def add(self, step: Step) -> None:
-        """A step is committed."""
-        self._now += step.after
-        self.all += [time for times in step.seen for time in times]
-        for shard, said in enumerate(step.holds):
+    def add(self, micro_batch: MicroBatch) -> None:
+        """A micro-batch is committed."""
+        self._now += micro_batch.after
+        self.all += [time for times in micro_batch.seen for time in times]
+        for shard, said in enumerate(micro_batch.holds):
             if said != self._said[shard] or not self._begun:
                 self._since[shard] = self._now
-        self._said, self._begun = list(step.holds), True
+        self._said, self._begun = list(micro_batch.holds), True
 
     def there(self, observer: Observer | None, seen: Mapping[str, Timestamp], patience: int | None = None) -> int:
         """Where a way is."""

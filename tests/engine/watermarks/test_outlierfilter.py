@@ -62,11 +62,11 @@ _TIMES = st.lists(st.integers(-200, 200) | st.integers(-2000, 2000), max_size=40
 
 
 @given(_TIMES, st.lists(_TIMES, max_size=4))
-def test_what_is_believed_does_not_depend_on_shards_and_steps_and_order(
+def test_what_is_believed_does_not_depend_on_shards_and_micro_batches_and_order(
     first: list[int], more: list[list[int]]
 ) -> None:
     whole = _believed(None, *first, *(time for part in more for time in part))
-    # Each part is a shard's, which knows nothing of the others; steps are taken one by one.
+    # Each part is a shard's, which knows nothing of the others; micro-batches are taken one by one.
     now: Belief | tuple[int | None, tuple[int, ...]] = _believed(None, *first)
     before = now[0]
     for part in more:
@@ -92,7 +92,7 @@ def _flow(jump: int | None = _JUMP) -> StageFlow:
     return StageFlow("read", (), ("main",), 2, {"main": (Observer("clicks", Duration(1), max_jump=span),)})
 
 
-def _step(marks: Watermarks, *shards: Sequence[int]) -> Times:
+def _micro_batch(marks: Watermarks, *shards: Sequence[int]) -> Times:
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
     for shard, times in enumerate(shards):
         latest, doubted = _believed(None, *times)
@@ -104,18 +104,18 @@ def _step(marks: Watermarks, *shards: Sequence[int]) -> Times:
 
 def test_what_is_not_believed_is_kept_and_said_and_what_confirms_it_may_come_later_and_elsewhere() -> None:
     marks = Watermarks([_flow()])
-    times = _step(marks, [5, 6, 7], [100])
+    times = _micro_batch(marks, [5, 6, 7], [100])
     assert (times.seen, times.doubted) == ({"clicks": 7}, {"clicks": (100,)})
     assert str(marks.explain_output(Port("read", "main"))).endswith(
         "has seen 1970-01-01T00:00:00.000007Z, less 0:00:00.000001, and does not believe 1 later time(s), the first of "
         "them 1970-01-01T00:00:00.000100Z"
     )
     marks = Watermarks([_flow()], times)
-    times = _step(marks, [8, 100], [101])
+    times = _micro_batch(marks, [8, 100], [101])
     assert (times.seen, times.doubted) == ({"clicks": 8}, {"clicks": (100, 101)})
     assert set(times.outputs.values()) == {7}
     marks = Watermarks([_flow()], times)
-    after = _step(marks, [], [110])
+    after = _micro_batch(marks, [], [110])
     after.check_after(times)
     assert (after.seen, after.doubted) == ({"clicks": 110}, {})
     assert set(after.outputs.values()) == {109}
@@ -123,11 +123,11 @@ def test_what_is_not_believed_is_kept_and_said_and_what_confirms_it_may_come_lat
 
 def test_what_is_ahead_is_near_when_the_rest_has_come_there() -> None:
     marks = Watermarks([_flow()])
-    assert _step(marks, [5, 6, 7], [25]).doubted == {"clicks": (25,)}
-    times = _step(marks, [15], [])
+    assert _micro_batch(marks, [5, 6, 7], [25]).doubted == {"clicks": (25,)}
+    times = _micro_batch(marks, [15], [])
     assert (times.seen, times.doubted) == ({"clicks": 25}, {})
 
 
 def test_who_believes_all_has_no_doubts_of_before() -> None:
-    times = _step(Watermarks([_flow()]), [5, 6, 7], [100])
-    assert _step(Watermarks([_flow(None)], times), [8], []).doubted == {}
+    times = _micro_batch(Watermarks([_flow()]), [5, 6, 7], [100])
+    assert _micro_batch(Watermarks([_flow(None)], times), [8], []).doubted == {}

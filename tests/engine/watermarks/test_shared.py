@@ -42,8 +42,8 @@ def _marks(policy: Policy, before: Times | None = None, idle_after: int | None =
     )
 
 
-def _step(marks: Watermarks, seen: int | None, said: int, idle: str = "") -> Times:
-    """A step in which the first has seen a time, and the second says one."""
+def _micro_batch(marks: Watermarks, seen: int | None, said: int, idle: str = "") -> Times:
+    """A micro-batch in which the first has seen a time, and the second says one."""
     for stage, time in (("a", MIN_TIMESTAMP), ("b", said)):
         hold = None if time == _END else Hold(Timestamp(time), HolderKind.RESIDUAL, stage)
         known = OutputTime(hold, idle=frozenset([stage]) if stage in idle else frozenset())
@@ -59,38 +59,38 @@ def _there(times: Times) -> tuple[int, int]:
 
 def test_each_is_where_the_latest_is_from_the_commit_on_and_goes_on_from_there() -> None:
     marks = _marks(Policy.MAX)
-    times = _step(marks, 50, 5)
+    times = _micro_batch(marks, 50, 5)
     assert _there(times) == (40, 40)
     assert (times.seen["both"], times.inputs["sum"]) == (40, MIN_TIMESTAMP)
     assert "observed by 'clicks'" in str(marks.explain_output(_B)), "it waits for what is the latest"
-    times = _step(marks, None, 60)
+    times = _micro_batch(marks, None, 60)
     assert (_there(times), times.inputs["sum"]) == ((60, 60), 40)
     assert str(marks.explain_output(_A)).endswith("held by residual 'b' in shard 0")
-    again = _step(_marks(Policy.MAX, times), None, MIN_TIMESTAMP)
+    again = _micro_batch(_marks(Policy.MAX, times), None, MIN_TIMESTAMP)
     again.check_after(times)
     assert _there(again) == (60, 60)
 
 
 def test_one_that_has_ended_does_not_count_while_the_other_goes_on() -> None:
     marks = _marks(Policy.MAX)
-    assert _there(_step(marks, 50, 70)) == (70, 70)
-    times = _step(marks, 60, _END)
+    assert _there(_micro_batch(marks, 50, 70)) == (70, 70)
+    times = _micro_batch(marks, 60, _END)
     assert (_there(times), times.seen["both"]) == ((70, _END), 70)
     assert "at what others of 'both' have said, which is 1970-01-01T00:00:00.000070Z" in str(marks.explain_output(_A))
-    assert _there(_step(marks, 95, _END)) == (85, _END)
+    assert _there(_micro_batch(marks, 95, _END)) == (85, _END)
 
 
 def test_one_that_is_idle_does_not_hold_back_the_rest_and_counts_again_when_it_moves() -> None:
     marks = _marks(Policy.MIN, idle_after=7)
-    assert _step(marks, 50, 5).outputs == {_A: 40, _B: 5}
-    assert _step(marks, 60, 5, idle="b").outputs == {_A: 50, _B: 50}
-    times = _step(marks, 70, 6)
+    assert _micro_batch(marks, 50, 5).outputs == {_A: 40, _B: 5}
+    assert _micro_batch(marks, 60, 5, idle="b").outputs == {_A: 50, _B: 50}
+    times = _micro_batch(marks, 70, 6)
     assert times.outputs == {_A: 60, _B: 50}, "it is behind, and what it brings late"
-    assert _step(_marks(Policy.MIN, times, 7), 80, 55).outputs == {_A: 70, _B: 55}
+    assert _micro_batch(_marks(Policy.MIN, times, 7), 80, 55).outputs == {_A: 70, _B: 55}
     marks = _marks(Policy.MIN, times, 7)
-    assert _step(marks, None, 55, idle="ab").outputs == {_A: 60, _B: 55}, "all are: nobody has gone on"
-    assert _step(marks, None, 90, idle="a").outputs == {_A: 90, _B: 90}
-    assert _step(marks, None, _END, idle="a").outputs == {_A: 90, _B: _END}
+    assert _micro_batch(marks, None, 55, idle="ab").outputs == {_A: 60, _B: 55}, "all are: nobody has gone on"
+    assert _micro_batch(marks, None, 90, idle="a").outputs == {_A: 90, _B: 90}
+    assert _micro_batch(marks, None, _END, idle="a").outputs == {_A: 90, _B: _END}
 
 
 def test_where_not_all_have_reported_the_earliest_is_not_known() -> None:
@@ -154,17 +154,19 @@ def test_what_waits_is_not_idle() -> None:
     ), "nor what has ended"
 
 
-_STEPS = st.lists(st.tuples(st.none() | st.integers(0, 99), st.integers(0, 99), st.sampled_from(["", "a", "b", "ab"])))
+_MICRO_BATCHES = st.lists(
+    st.tuples(st.none() | st.integers(0, 99), st.integers(0, 99), st.sampled_from(["", "a", "b", "ab"]))
+)
 
 
-@given(st.sampled_from(Policy), _STEPS, st.booleans())
+@given(st.sampled_from(Policy), _MICRO_BATCHES, st.booleans())
 def test_no_watermark_ever_goes_back_and_no_driver_forgets(
-    policy: Policy, steps: list[tuple[int | None, int, str]], resumes: bool
+    policy: Policy, micro_batches: list[tuple[int | None, int, str]], resumes: bool
 ) -> None:
     idle_after = 7 if policy is Policy.MIN else None
     marks, before, latest = _marks(policy, idle_after=idle_after), Times(), MIN_TIMESTAMP
-    for seen, said, idle in steps:
-        times = _step(marks, seen, said, idle)
+    for seen, said, idle in micro_batches:
+        times = _micro_batch(marks, seen, said, idle)
         times.check_after(before)
         first = MIN_TIMESTAMP if "clicks" not in times.seen else times.seen["clicks"] - 10
         latest = max(latest, Timestamp(first), Timestamp(said))

@@ -34,8 +34,8 @@ def test_it_takes_some_to_tell() -> None:
 
 def test_what_came_long_before_does_not_keep_it() -> None:
     recent: Recent | None = None
-    for step in range(12):
-        recent = with_more(recent, [sketched([_NOW + step * 1_000_000] * (GENERATION // 4))])
+    for micro_batch in range(12):
+        recent = with_more(recent, [sketched([_NOW + micro_batch * 1_000_000] * (GENERATION // 4))])
     assert recent is not None
     assert quantile_of(recent, 0.01) == _NOW + 4 * 1_000_000
     assert max(map(len, recent)) < 2500

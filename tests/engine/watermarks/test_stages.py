@@ -109,13 +109,13 @@ _REPORTS = st.lists(
 @pytest.mark.contract("ENG-01")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_REPORTS, max_size=6))
-def test_they_never_go_back_and_are_the_least_of_all(steps: list[list[tuple]]) -> None:
+def test_they_never_go_back_and_are_the_least_of_all(micro_batches: list[list[tuple]]) -> None:
     marks = Watermarks(_STAGES)
     _all(marks)
     said: dict = {}
     before = Times()
     now: dict = {(stage.name, shard): (None, None) for stage in _STAGES for shard in range(stage.shards)}
-    for reports in steps:
+    for reports in micro_batches:
         for (stage, shard), (pending, hold) in reports:
             now[stage.name, shard] = (pending, hold)
             known = OutputTime(pending, hold)
@@ -169,7 +169,7 @@ def test_an_observed_output_is_at_the_latest_that_any_shard_has_seen_less_the_de
     times = marks.advance()
     assert times.outputs[_READ] == 60
     assert times.outputs[Port("read", "errors")] == MIN_TIMESTAMP
-    assert times.inputs["sum"] == MIN_TIMESTAMP, "in the step in which it was seen nobody has heard of it"
+    assert times.inputs["sum"] == MIN_TIMESTAMP, "in the micro-batch in which it was seen nobody has heard of it"
     assert times.seen == {"clicks": 70}
     assert str(marks.explain_output(_READ)) == (
         "output 'main' of 'read' is at 1970-01-01T00:00:00.000060Z: observed by 'clicks', which has seen "
@@ -184,7 +184,7 @@ def test_an_observed_output_is_at_the_latest_that_any_shard_has_seen_less_the_de
     _seen(resumed, 0, None, MAX_TIMESTAMP)
     _seen(resumed, 1, None, MAX_TIMESTAMP)
     assert resumed.advance().outputs[_READ] == MAX_TIMESTAMP
-    assert resumed.times().inputs["sum"] == MAX_TIMESTAMP, "the end is told in the step itself"
+    assert resumed.times().inputs["sum"] == MAX_TIMESTAMP, "the end is told in the micro-batch itself"
 
 
 @pytest.mark.contract("WM-04")

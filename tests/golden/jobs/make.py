@@ -24,7 +24,7 @@ ARCBEAM = str(Path(sys.executable).with_name("arcbeam"))
 LIMIT = 230
 _BEHIND = 30
 """Seconds by which the job's watermark is behind the last tick: `WithWatermark` waits so long."""
-_STEPS = 8
+_MICRO_BATCHES = 8
 
 
 def environment(output: Path, limit: int | None = None) -> dict[str, str]:
@@ -62,7 +62,7 @@ def _waits(job: Path) -> bool:
     if shown.returncode:
         return False
     status = json.loads(shown.stdout)
-    return bool(status["watermark"] == (LIMIT - 1 - _BEHIND) * 1_000_000 and status["step"] >= _STEPS)
+    return bool(status["watermark"] == (LIMIT - 1 - _BEHIND) * 1_000_000 and status["micro_batch"] >= _MICRO_BATCHES)
 
 
 def _keep(job: Path, output: Path, name: Path) -> None:

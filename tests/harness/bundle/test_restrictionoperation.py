@@ -31,7 +31,7 @@ from arcbeam.harness.bundle.restrictionoperation import RestrictionOperation
 from arcbeam.harness.operations.blockoperation import LONGEST, PIECE
 from tests.harness.batch.splittables import Numbers, calls, gates
 from tests.harness.drive import Collect, Driven
-from tests.harness.streaming.microbatches import Stepped
+from tests.harness.streaming.microbatches import InMicroBatches
 from tests.harness.streaming.restricting import FirstOf, exhausted_when_told, stop
 from tests.harness.transforms.comparing import same
 
@@ -414,7 +414,7 @@ class Waits(beam.DoFn):
 @pytest.mark.contract("SDF-06", "SDF-07")
 def test_what_waits_to_be_handed_on_is_progress() -> None:
     cut = FirstOf(exhausted_when_told())
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         made_by(p, Waits(), (5000, 5001)) | Collect()
     assert sorted(p.values()) == sorted((of, at) for of in (5000, 5001) for at in range(of))
     assert (cut.reports[0].restrictions.live, cut.reports[0].restrictions.size) == (1, calls[1] - 6)

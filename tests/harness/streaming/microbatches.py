@@ -1,7 +1,8 @@
-"""Plans whose stages with keys run in steps: the engine's stage on the SDK's bundle processor, in this process.
+"""Plans whose stages with keys run in streaming mode: the engine's stage on the SDK's bundle processor, in this
+process.
 
-For tests: one shard; around a stage there is nothing but what it asks for. What comes to it is cut into steps by a
-`Cut`; everything else of the plan runs as `tests.harness.drive` has it.
+For tests: one shard; around a stage there is nothing but what it asks for. What comes to it is cut into micro-batches
+by a `Cut`; everything else of the plan runs as `tests.harness.drive` has it.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from typing import Any
 
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.protocol.layout import Placed
-from arcbeam.engine.protocol.microbatchplan import StepBudget, StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport
 from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.rows.keyspace import Kind
 from arcbeam.engine.task.bundles import BundleResult
 from arcbeam.engine.task.stagecontext import StageContext
-from arcbeam.engine.task.stagerun import StageStep
+from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.harness.streaming.clocks import TaskClock
-from arcbeam.harness.streaming.runner import StepRunner
-from arcbeam.harness.streaming.streamingstage import StepStage
+from arcbeam.harness.streaming.runner import StreamingRunner
+from arcbeam.harness.streaming.streamingstage import StreamingStage
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
@@ -39,8 +40,8 @@ STAYS = {Kind.CLOCK, Kind.ARRIVALS}
 
 
 @dataclass(frozen=True)
-class Step:
-    """What happens in a step.
+class MicroBatch:
+    """What happens in a micro-batch.
 
     Attributes:
         came: what comes, by key, in this order.
@@ -50,7 +51,7 @@ class Step:
         runs: how often it is run: of all runs the last one counts.
         fresh: in a worker that has not run the stage before.
         drain: restrictions are truncated.
-        takes: how far the clock is ahead of the step's recorded time when a restriction returns.
+        takes: how far the clock is ahead of the micro-batch's recorded time when a restriction returns.
         late: how far the host's clock is behind the job's.
         pieces: into how many what is checkpointed is cut.
         until: the budget is not exhausted before it is set.
@@ -72,18 +73,19 @@ class Step:
 
 
 Cut = Callable[["Shard", list[tuple[bytes, WindowedElement]]], None]
-"""Runs steps over what comes to a stage, which is given in the order in which it would come."""
+"""Runs micro-batches over what comes to a stage, which is given in the order in which it would come."""
 
 
-class Stepped(Driven):
-    """See `Driven`; stages that read by key run in steps.
+class InMicroBatches(Driven):
+    """See `Driven`; stages that read by key run in streaming mode.
 
     Args:
-        cut: into steps; None: all that comes is one step, as it comes, and the watermark is at the end behind it.
+        cut: into micro-batches; None: all that comes is one micro-batch, as it comes, and the watermark is at the end
+            behind it.
 
     Attributes:
         left: the rows of each such stage when all is done, but for those that stay.
-        stage_reports: of all steps.
+        stage_reports: of all micro-batches.
         drops: what came too late.
     """
 
@@ -97,13 +99,13 @@ class Stepped(Driven):
         self.drops: list[Any] = []
 
     def _drive(self, *around: Any) -> list[BundleReport]:
-        return _SteppedDrive(self, self._cut, *around).run()
+        return _StreamingDrive(self, self._cut, *around).run()
 
 
-class _SteppedDrive(_Drive):
-    def __init__(self, stepped: Stepped, cut: Cut | None, *around: Any) -> None:
+class _StreamingDrive(_Drive):
+    def __init__(self, streaming: InMicroBatches, cut: Cut | None, *around: Any) -> None:
         super().__init__(*around)
-        self._stepped, self._cut = stepped, cut
+        self._streaming, self._cut = streaming, cut
 
     def _run(self, stage: Stage) -> None:
         keyed = stage.source is not None and self._plan.channels[stage.source].routing == "keyed"
@@ -111,10 +113,10 @@ class _SteppedDrive(_Drive):
             super()._run(stage)
             return
         rows = [row for rows in self._exchanged(self._plan.channels[stage.source]) for row in rows]
-        shard = Shard(stage, self._settings, self._sides, self._stepped.run_id)
+        shard = Shard(stage, self._settings, self._sides, self._streaming.run_id)
         try:
             if self._cut is None:
-                shard.run(Step(list(shard.stage.elements(rows)), MAX_TIMESTAMP))
+                shard.run(MicroBatch(list(shard.stage.elements(rows)), MAX_TIMESTAMP))
             else:
                 self._cut(shard, [(key, one) for key, some in shard.stage.elements(rows) for one in some])
             shard.finish()
@@ -122,14 +124,14 @@ class _SteppedDrive(_Drive):
             shard.stage.close()
         self._reports += shard.reports
         self._outputs[stage.id] = [shard.rows]
-        self._stepped.left += [row for row in shard.left() if row[0] not in STAYS]
-        self._stepped.stage_reports += shard.stage_reports
-        self._stepped.drops += shard.drops
+        self._streaming.left += [row for row in shard.left() if row[0] not in STAYS]
+        self._streaming.stage_reports += shard.stage_reports
+        self._streaming.drops += shard.drops
 
 
 @dataclass
 class Shard:
-    """A stage in its one shard, from step to step; also all that is around it."""
+    """A stage in its one shard, from micro-batch to micro-batch; also all that is around it."""
 
     of: Stage
     settings: Any
@@ -140,53 +142,53 @@ class Shard:
     stage_reports: list[StageReport] = field(default_factory=list)
     drops: list[Any] = field(default_factory=list)
     closed: list[BundleResult] = field(default_factory=list)
-    steps: int = 0
+    micro_batches: int = 0
     now: Timestamp = _BEGINNING
     drain: bool = False
 
     def __post_init__(self) -> None:
-        self.stage = StepStage(self.of, self.settings)
+        self.stage = StreamingStage(self.of, self.settings)
         self.view = MemoryView()
         self.committed_output = MIN_TIMESTAMP
         self._looks = 0
         self._until: threading.Event | None = None
         self._came: Sequence[tuple[bytes, Elements]] = ()
 
-    def run(self, step: Step) -> StageReport:
-        """Runs a step; what it has done is real when this returns."""
-        if step.fresh:
+    def run(self, micro_batch: MicroBatch) -> StageReport:
+        """Runs a micro-batch; what it has done is real when this returns."""
+        if micro_batch.fresh:
             self.stage.close()
-            self.stage = StepStage(self.of, self.settings)
+            self.stage = StreamingStage(self.of, self.settings)
         seen = {name: len(of) for name, of in _collected.items()}
         committed = self.view.snapshot()
-        for _ in range(step.runs):
+        for _ in range(micro_batch.runs):
             # What another run has done is as if it had not been.
             for name, of in _collected.items():
                 del of[seen.get(name, 0) :]
             dropped = len(self.drops)
             self.view = MemoryView(committed)
-            report, outbox, task = self._attempt(step)
+            report, outbox, task = self._attempt(micro_batch)
             late, self.drops = self.drops[dropped:], self.drops[:dropped]
         self.drops += late
         self.rows += outbox.rows
         self.reports.append(task)
         self.stage_reports.append(report)
-        self.steps += 1
-        self.now, self.drain = step.now, step.drain
+        self.micro_batches += 1
+        self.now, self.drain = micro_batch.now, micro_batch.drain
         return report
 
-    def settle(self, step: Step) -> None:
-        """Runs a step, and as many without data as its budget leaves work for."""
+    def settle(self, micro_batch: MicroBatch) -> None:
+        """Runs a micro-batch, and as many without data as its budget leaves work for."""
         for _ in range(1000):
-            if not self.run(step).leftover:
+            if not self.run(micro_batch).leftover:
                 return
-            step = replace(step, came=())
+            micro_batch = replace(micro_batch, came=())
         raise AssertionError("it never ends")
 
     def finish(self) -> None:
-        """Runs steps until nothing is left to do."""
+        """Runs micro-batches until nothing is left to do."""
         for _ in range(1000):
-            report = self.run(Step((), MAX_TIMESTAMP, self.now, drain=self.drain))
+            report = self.run(MicroBatch((), MAX_TIMESTAMP, self.now, drain=self.drain))
             if not (report.leftover or report.uncommitted) and report.next_due is None:
                 return
             self.now = max(self.now, report.next_due or self.now)
@@ -200,21 +202,23 @@ class Shard:
         """The keys of all rows."""
         return [row for row, _ in self.view.scan(b"")]
 
-    def _attempt(self, step: Step) -> tuple[StageReport, _ListOutbox, BundleReport]:
-        self._came, self._looks, self._until = step.came, step.looks, step.until
+    def _attempt(self, micro_batch: MicroBatch) -> tuple[StageReport, _ListOutbox, BundleReport]:
+        self._came, self._looks, self._until = micro_batch.came, micro_batch.looks, micro_batch.until
         outbox, task = _ListOutbox(), BundleReport(stage=self.of.id, shard=0)
         processor = self.stage.processor
         processor.begin_task(outbox, 0, self.sides.writer, self.sides)
         placed, windows = Placed(StageFlow("it", (), ("main",)), NUMBER, 0), self.stage.windows
         spec = StageSpec(placed, self.stage.kind, windows.decode, self.stage.stable, self.stage.prepares)
-        task_clock = TaskClock(step.now, lambda: Timestamp(step.now + step.takes - step.late), running=int)
-        runner = self._runner = StepRunner(self.stage, self.view, spec.placed, task_clock)
+        task_clock = TaskClock(
+            micro_batch.now, lambda: Timestamp(micro_batch.now + micro_batch.takes - micro_batch.late), running=int
+        )
+        runner = self._runner = StreamingRunner(self.stage, self.view, spec.placed, task_clock)
         clock = Clock(self.view, NUMBER, ("main",))
         place = StageContext(
             spec.placed,
             0,
-            self.steps,
-            step.now,
+            self.micro_batches,
+            micro_batch.now,
             self.committed_output,
             self.view,
             clock,
@@ -222,20 +226,20 @@ class Shard:
             self,
             self,  # type: ignore
         )
-        budget = StepBudget(Duration(1), 1, 1)
-        plan = StepPlan(
-            self.steps,
+        budget = MicroBatchBudget(Duration(1), 1, 1)
+        plan = MicroBatchPlan(
+            self.micro_batches,
             0,
-            step.now,
-            self.steps - 1,
+            micro_batch.now,
+            self.micro_batches - 1,
             Times(),
             budget,
-            drain=step.drain,
-            pieces={"it": step.pieces},
-            prepare=step.prepare,
-            preparing=frozenset({"it"} if step.prepare else ()),
+            drain=micro_batch.drain,
+            pieces={"it": micro_batch.pieces},
+            prepare=micro_batch.prepare,
+            preparing=frozenset({"it"} if micro_batch.prepare else ()),
         )
-        report, closed = StageStep(spec, place, self, {}).run(step.upstream, plan, ())  # type: ignore[arg-type]
+        report, closed = StageRun(spec, place, self, {}).run(micro_batch.upstream, plan, ())  # type: ignore[arg-type]
         processor.end_task(task)
         self.closed.append(closed)
         return report, outbox, task

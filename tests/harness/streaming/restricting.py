@@ -1,4 +1,5 @@
-"""Steps with restrictions, for tests: the budget is exhausted from the start, or when the DoFn under test says so."""
+"""Micro-batches with restrictions, for tests: the budget is exhausted from the start, or when the DoFn under test says
+so."""
 
 from __future__ import annotations
 
@@ -12,35 +13,35 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.protocol.reports import StageReport
 from arcbeam.model.timestamps import MAX_TIMESTAMP
 from tests.harness.batch.splittables import Numbers, gates
-from tests.harness.streaming.microbatches import Shard, Step
+from tests.harness.streaming.microbatches import MicroBatch, Shard
 
 WAIT = 30
 """Seconds at most; what is waited for comes at once, or never."""
 
 
 class FirstOf:
-    """Runs steps as they are, and keeps the report of each."""
+    """Runs micro-batches as they are, and keeps the report of each."""
 
-    def __init__(self, *steps: Callable[[list[Any]], Step]) -> None:
-        self.steps = steps
+    def __init__(self, *micro_batches: Callable[[list[Any]], MicroBatch]) -> None:
+        self.micro_batches = micro_batches
         self.reports: list[StageReport] = []
 
     def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        for step in self.steps:
-            self.reports.append(shard.run(step([(key, [one]) for key, one in came])))
+        for micro_batch in self.micro_batches:
+            self.reports.append(shard.run(micro_batch([(key, [one]) for key, one in came])))
             came = []
 
 
-def exhausted(**more: Any) -> Callable[[list[Any]], Step]:
-    return lambda came: Step(came, MAX_TIMESTAMP, looks=1, **more)
+def exhausted(**more: Any) -> Callable[[list[Any]], MicroBatch]:
+    return lambda came: MicroBatch(came, MAX_TIMESTAMP, looks=1, **more)
 
 
-def exhausted_when_told(**more: Any) -> Callable[[list[Any]], Step]:
-    def step(came: list[Any]) -> Step:
+def exhausted_when_told(**more: Any) -> Callable[[list[Any]], MicroBatch]:
+    def micro_batch(came: list[Any]) -> MicroBatch:
         gates["exhausted"], gates["split"] = threading.Event(), threading.Event()
-        return Step(came, MAX_TIMESTAMP, until=gates["exhausted"], **more)
+        return MicroBatch(came, MAX_TIMESTAMP, until=gates["exhausted"], **more)
 
-    return step
+    return micro_batch
 
 
 def stop() -> None:

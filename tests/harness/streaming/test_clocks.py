@@ -16,7 +16,7 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.model.timestamps import Duration, Timestamp
 from tests.harness.drive import Collect
-from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 from tests.offsets import UpTo
 
 SECOND = 1_000_000
@@ -88,12 +88,12 @@ def test_what_is_due_in_ten_seconds_by_a_clock_that_is_behind_is_due_in_ten_seco
     due: list[int] = []
 
     def run(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        behind = Step([(key, [one]) for key, one in came], Timestamp(0), late=Duration(3600 * SECOND))
+        behind = MicroBatch([(key, [one]) for key, one in came], Timestamp(0), late=Duration(3600 * SECOND))
         told = shard.run(behind).next_due
         assert told is not None
         due.append(told)
 
-    with Stepped(run) as p:
+    with InMicroBatches(run) as p:
         given = p | beam.Create([element], reshuffle=False)
         _ = given | beam.ParDo(dofn()).with_output_types(int) | Collect()
     # What has passed since the SDK was told counts.

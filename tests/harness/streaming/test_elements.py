@@ -1,4 +1,4 @@
-"""What comes to a stage with keys in a step, from the rows of several tasks."""
+"""What comes to a stage with keys in a micro-batch, from the rows of several tasks."""
 
 from __future__ import annotations
 

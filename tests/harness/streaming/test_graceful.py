@@ -1,4 +1,4 @@
-"""DoFns that prepare to shut down, in steps."""
+"""DoFns that prepare to shut down, in a streaming job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.watermarks.clocks import output_time
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP
 from tests.harness.drive import Collect
-from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 
 CALLS: list[str] = []
 
@@ -38,22 +38,22 @@ class Totals(beam.DoFn, arcbeam.GracefulShutdown):
 
 
 @pytest.mark.contract("END-05")
-def test_it_is_asked_in_the_step_that_prepares_and_its_outputs_are_held_until_then() -> None:
+def test_it_is_asked_in_the_micro_batch_that_prepares_and_its_outputs_are_held_until_then() -> None:
     CALLS.clear()
     outputs: list[int] = []
 
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        for step in (
-            Step([(key, [one]) for key, one in came], MIN_TIMESTAMP),
-            Step((), MAX_TIMESTAMP, runs=2, fresh=True),
-            Step((), MAX_TIMESTAMP, runs=2, prepare=True),
+        for micro_batch in (
+            MicroBatch([(key, [one]) for key, one in came], MIN_TIMESTAMP),
+            MicroBatch((), MAX_TIMESTAMP, runs=2, fresh=True),
+            MicroBatch((), MAX_TIMESTAMP, runs=2, prepare=True),
         ):
-            report = shard.run(step)
-            outputs.append(output_time(step.upstream, report.local, "main"))
-            assert report.unprepared is not step.prepare
+            report = shard.run(micro_batch)
+            outputs.append(output_time(micro_batch.upstream, report.local, "main"))
+            assert report.unprepared is not micro_batch.prepare
 
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         _ = p | beam.Create([("a", 1), ("a", 2)], reshuffle=False) | beam.ParDo(Totals()) | Collect()
-    assert p.values() == [("a", 1), ("a", 3), ("end", 7)], "of two runs of a step one counts"
+    assert p.values() == [("a", 1), ("a", 3), ("end", 7)], "of two runs of a micro-batch one counts"
     assert outputs[:3] == [MIN_TIMESTAMP, END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP]
     assert CALLS[:8] == ["start", "finish", "start", "prepare", "finish", "start", "prepare", "finish"]

@@ -1,4 +1,5 @@
-"""Groupings in steps, however they are cut, against their bounded run: with the SDK's windows, triggers and coders."""
+"""Groupings in a streaming job, however they are cut, against their bounded run: with the SDK's windows, triggers and
+coders."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import IntervalWindow
 from tests.harness.batch.test_windows import Months, Quarters
 from tests.harness.drive import Collect, Driven
-from tests.harness.streaming.microbatches import Stepped
+from tests.harness.streaming.microbatches import InMicroBatches
 from tests.harness.streaming.test_stateful import Cutting
 
 WINDOWS = [
@@ -86,9 +87,9 @@ def _first(came: WindowedElement) -> Timestamp:
 
 
 def run(pipeline: Pipeline, seed: int | None = None) -> Any:
-    """The bounded run, or with a seed one in steps."""
+    """The bounded run, or with a seed a streaming one."""
     honest = _first if pipeline.combined else _own
-    p = Driven(shards=1) if seed is None else Stepped(Cutting(seed, honest, jumps=seed % 2 == 0))
+    p = Driven(shards=1) if seed is None else InMicroBatches(Cutting(seed, honest, jumps=seed % 2 == 0))
     with p:
         pipeline.build(p)
     return p
@@ -104,7 +105,7 @@ def by_window(p: Driven) -> dict[Any, list[Any]]:
 
 @pytest.mark.contract("ENG-08", "ENG-11")
 @pytest.mark.parametrize("seed", range(20))
-def test_a_grouping_in_steps_has_what_its_bounded_run_has(seed: int) -> None:
+def test_a_grouping_in_micro_batches_has_what_its_bounded_run_has(seed: int) -> None:
     pipeline = Pipeline(seed)
     here = run(pipeline, seed)
     there, found = by_window(run(pipeline)), by_window(here)
@@ -115,7 +116,8 @@ def test_a_grouping_in_steps_has_what_its_bounded_run_has(seed: int) -> None:
         return
     discarding = pipeline.mode == trigger.AccumulationMode.DISCARDING
     for place, panes in found.items():
-        # Which elements an early pane has depends on how steps are cut, and where windows merge, which have one, too.
+        # Which elements an early pane has depends on how micro-batches are cut, and where windows merge, which have
+        # one, too.
         whole = [values for values, _, _ in panes] if discarding else [panes[-1][0]]
         expected = [values for values, _, _ in there[place]] if discarding else [there[place][-1][0]]
         if not isinstance(pipeline.windowing, window.Sessions | Quarters):
@@ -129,9 +131,9 @@ def test_a_grouping_in_steps_has_what_its_bounded_run_has(seed: int) -> None:
 
 @pytest.mark.contract("ENG-08", "ENG-11")
 @pytest.mark.parametrize("seed", range(100, 112))
-def test_what_begins_and_ends_in_one_step_has_what_its_bounded_run_has(seed: int) -> None:
+def test_what_begins_and_ends_in_one_micro_batch_has_what_its_bounded_run_has(seed: int) -> None:
     pipeline = Pipeline(seed)
-    p = Stepped(None)
+    p = InMicroBatches(None)
     with p:
         pipeline.build(p)
     there = by_window(run(pipeline))
@@ -147,7 +149,7 @@ def test_what_begins_and_ends_in_one_step_has_what_its_bounded_run_has(seed: int
 
 @pytest.mark.contract("ENG-08")
 @pytest.mark.parametrize("seed", range(6))
-def test_combined_values_in_steps_are_those_of_the_bounded_run(seed: int) -> None:
+def test_combined_values_in_micro_batches_are_those_of_the_bounded_run(seed: int) -> None:
     pipeline = Pipeline(seed, combined=True)
     here, there = run(pipeline, seed), run(pipeline)
     told = [sorted((value, time.micros, repr(w)) for value, time, w in p.windowed()) for p in (here, there)]

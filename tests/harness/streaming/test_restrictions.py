@@ -1,4 +1,4 @@
-"""Splittable DoFns in steps, however they are cut: all of it, once; splits, delays, watermarks, drains."""
+"""Splittable DoFns in a streaming job, however they are cut: all of it, once; splits, delays, watermarks, drains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from arcbeam.engine.watermarks.clocks import output_time
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.batch.splittables import Claimed, Numbers, gates
 from tests.harness.drive import Collect, Driven, _collected
-from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 from tests.harness.streaming.restricting import Unsplit
 
 SECOND = 1_000_000
@@ -53,7 +53,7 @@ class Cutting:
         seed: of it.
 
     Attributes:
-        promised: for each step, what nothing that comes later is earlier than, and how much had come by then.
+        promised: for each micro-batch, what nothing that comes later is earlier than, and how much had come by then.
     """
 
     def __init__(self, seed: int) -> None:
@@ -68,7 +68,7 @@ class Cutting:
             now = Timestamp(now + chance.choice([0, SECOND // 2, 5 * SECOND]))
             looks, runs, fresh = chance.choice([1, 3, 1000]), chance.choice([1, 1, 2]), chance.random() < 0.1
             upstream = MIN_TIMESTAMP if came else MAX_TIMESTAMP
-            report = shard.run(Step(some, upstream, now, looks, runs, fresh))
+            report = shard.run(MicroBatch(some, upstream, now, looks, runs, fresh))
             there = output_time(upstream, report.local, "main")
             self.promised.append((there, len(_collected[f"{shard.run_id}:"])))
 
@@ -79,10 +79,10 @@ def build(p: Driven, elements: list[int], dofn: beam.DoFn) -> None:
 
 @pytest.mark.contract("SDF-03", "SDF-04", "SDF-11", "ENG-08")
 @pytest.mark.parametrize("seed", range(8))
-def test_restrictions_in_steps_are_processed_whole_and_once_and_promises_are_kept(seed: int) -> None:
+def test_restrictions_in_micro_batches_are_processed_whole_and_once_and_promises_are_kept(seed: int) -> None:
     elements = [random.Random(seed).randrange(12) for _ in range(6)]
     cut = Cutting(seed)
-    with Stepped(cut) as here:
+    with InMicroBatches(cut) as here:
         build(here, elements, InParts())
     expected = sorted((element, at) for element in elements for at in range(element))
     assert sorted(here.values()) == expected
@@ -100,10 +100,10 @@ def test_what_an_estimator_promises_lets_the_output_watermark_move() -> None:
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
         some = [(key, [one]) for key, one in came]
         for number in range(3):
-            step = Step(some if number == 0 else (), MAX_TIMESTAMP, Timestamp(2 * number * SECOND))
-            promised.append(output_time(MAX_TIMESTAMP, shard.run(step).local, "main"))
+            micro_batch = MicroBatch(some if number == 0 else (), MAX_TIMESTAMP, Timestamp(2 * number * SECOND))
+            promised.append(output_time(MAX_TIMESTAMP, shard.run(micro_batch).local, "main"))
 
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         build(p, [7], InParts())
     assert promised == [3 * SECOND, 6 * SECOND, MAX_TIMESTAMP]
 
@@ -125,10 +125,10 @@ def test_a_promise_may_be_of_any_time_that_there_is(promise: int) -> None:
             tracker.defer_remainder()
 
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        report = shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+        report = shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
         promised.append(output_time(MAX_TIMESTAMP, report.local, "main"))
 
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         build(p, [3], Promising())
     assert promised == [promise]
 
@@ -152,9 +152,9 @@ class Timed(beam.DoFn):
 @pytest.mark.parametrize("micros", [MIN_TIMESTAMP + 1, -1_500, -1, 1_234_567, END_OF_GLOBAL_WINDOW - 1])
 def test_what_is_left_of_an_element_has_its_time_to_the_microsecond(micros: int) -> None:
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+        shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
 
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         timed = (
             p | beam.Create([3], reshuffle=False) | beam.Map(lambda x: TimestampedValue(x, SdkTimestamp(micros=micros)))
         )
@@ -183,9 +183,9 @@ def test_when_the_budget_is_exhausted_the_rest_of_what_runs_is_split_off() -> No
     reports: list[Any] = []
 
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        reports.append(shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP, looks=1)))
+        reports.append(shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP, looks=1)))
 
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         build(p, [100], Endless())
     assert (reports[0].restrictions.live, reports[0].restrictions.size) == (1, 97)
     assert sorted(p.values()) == [(100, at) for at in range(100)]
@@ -215,10 +215,10 @@ class Truncated(beam.DoFn):
 @pytest.mark.parametrize(("drain", "expected"), [(0, 10), (1, 10), (2, 10), (3, 12)])
 def test_a_drain_truncates_what_waits_though_the_plan_has_no_truncation(drain: int, expected: int) -> None:
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP, looks=1, drain=drain == 0))
+        shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP, looks=1, drain=drain == 0))
         for number in range(1, 4):
-            shard.run(Step((), MAX_TIMESTAMP, looks=1, drain=number >= drain))
+            shard.run(MicroBatch((), MAX_TIMESTAMP, looks=1, drain=number >= drain))
 
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         build(p, [40], Truncated())
     assert sorted(p.values()) == [(40, at) for at in range(expected)]

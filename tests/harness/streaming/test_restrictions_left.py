@@ -1,4 +1,4 @@
-"""What restrictions leave in steps: when it goes on, what it holds, and where it comes out."""
+"""What restrictions leave in a streaming job: when it goes on, what it holds, and where it comes out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from arcbeam.engine.watermarks.clocks import output_time
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.batch.splittables import Numbers, Range, calls, gates
 from tests.harness.drive import Collect
-from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 from tests.harness.streaming.restricting import FirstOf, Unsplit, exhausted, exhausted_when_told, stop
 from tests.harness.streaming.test_restrictions import SECOND, build
 
@@ -69,12 +69,13 @@ def test_the_split_and_the_deferral_of_one_bundle_each_have_their_time_and_are_p
     cut = FirstOf(
         exhausted_when_told(takes=SECOND, pieces=2), exhausted(now=Timestamp(SECOND)), exhausted(now=Timestamp(later))
     )
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         build(p, [40], SplitAndDefer())
     first, second, third = cut.reports
     assert (first.restrictions.live, first.restrictions.ready, first.next_due) == (2, 1, Timestamp(0))
     assert (second.restrictions.live, second.restrictions.ready) == (1, 0)
-    # Whatever of an hour had passed when the process returned; counted from the clock, not from the step's beginning.
+    # Whatever of an hour had passed when the process returned; counted from the clock, not from the micro-batch's
+    # beginning.
     assert second.next_due is not None
     assert SECOND < second.next_due <= later
     assert third.restrictions.live == 0
@@ -106,15 +107,15 @@ def test_it_is_due_to_the_microsecond_and_not_looked_at_before(seconds: float) -
     due: list[int] = []
 
     def run(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        report = shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP, takes=SECOND))
+        report = shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP, takes=SECOND))
         assert report.next_due is not None
         due.append(report.next_due)
         for now in (SECOND, report.next_due - 1):
-            assert shard.run(Step((), MAX_TIMESTAMP, Timestamp(now))).next_due == report.next_due
+            assert shard.run(MicroBatch((), MAX_TIMESTAMP, Timestamp(now))).next_due == report.next_due
         assert len(calls) == 1
-        assert shard.run(Step((), MAX_TIMESTAMP, report.next_due, fresh=True)).next_due is None
+        assert shard.run(MicroBatch((), MAX_TIMESTAMP, report.next_due, fresh=True)).next_due is None
 
-    with Stepped(run) as p:
+    with InMicroBatches(run) as p:
         build(p, [3], DefersTo(delay))
     assert due[0] <= SECOND + delay.micros
     assert due[0] > SECOND
@@ -125,12 +126,12 @@ def test_it_is_due_to_the_microsecond_and_not_looked_at_before(seconds: float) -
 @pytest.mark.contract("SDF-04")
 def test_what_is_deferred_without_a_delay_goes_on_at_once_if_the_budget_lasts() -> None:
     cut = FirstOf(exhausted(), exhausted())
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         build(p, [3], DefersTo(None))
     assert [(report.next_due, report.leftover) for report in cut.reports] == [(Timestamp(0), True), (None, False)]
     assert sorted(p.values()) == [(3, at) for at in range(3)]
-    cut = FirstOf(lambda came: Step(came, MAX_TIMESTAMP))
-    with Stepped(cut) as p:
+    cut = FirstOf(lambda came: MicroBatch(came, MAX_TIMESTAMP))
+    with InMicroBatches(cut) as p:
         build(p, [3, 3], DefersTo(None))
     assert [(report.next_due, report.counts.resumed) for report in cut.reports] == [(None, 4)]
     assert len(p.values()) == 6
@@ -161,9 +162,9 @@ class LooksInVain(Looks):
 
 @pytest.mark.contract("SDF-04", "SDF-13")
 @pytest.mark.parametrize("dofn", [Looks(), LooksInVain()])
-def test_who_gets_nowhere_or_waits_for_a_commit_has_one_turn_in_a_step(dofn: beam.DoFn) -> None:
-    cut = FirstOf(*[lambda came: Step(came, MAX_TIMESTAMP)] * 3)
-    with Stepped(cut) as p:
+def test_who_gets_nowhere_or_waits_for_a_commit_has_one_turn_in_a_micro_batch(dofn: beam.DoFn) -> None:
+    cut = FirstOf(*[lambda came: MicroBatch(came, MAX_TIMESTAMP)] * 3)
+    with InMicroBatches(cut) as p:
         build(p, [3, 3], dofn)
     assert [(report.counts.resumed, report.leftover) for report in cut.reports] == [(2, True)] * 2 + [(2, False)]
 
@@ -175,7 +176,7 @@ class Unwatched(DefersTo):
 @pytest.mark.contract("SDF-10")
 def test_without_an_estimator_the_output_stays_at_the_beginning_until_all_is_done() -> None:
     cut = FirstOf(exhausted(), exhausted())
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         build(p, [3], Unwatched(None))
     first, second = cut.reports
     assert first.restrictions.silent == ("main",)
@@ -243,7 +244,7 @@ class InThreesInOrder(InThrees):
 @pytest.mark.parametrize(("dofn", "behind"), [(InThrees(), 1), (InThreesInOrder(), 0)])
 def test_estimators_of_every_kind_go_on_from_their_state(dofn: beam.DoFn, behind: int) -> None:
     cut = FirstOf(exhausted(), exhausted(fresh=True), exhausted(fresh=True))
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         build(p, [8], dofn)
     outs = [output_time(MAX_TIMESTAMP, report.local, "main") for report in cut.reports]
     assert outs == [Timestamp((2 - behind) * 60 * SECOND), Timestamp((5 - behind) * 60 * SECOND), MAX_TIMESTAMP]
@@ -272,7 +273,7 @@ class Observes(beam.DoFn):
 @pytest.mark.contract("SDF-09")
 def test_an_element_in_several_windows_is_processed_once_in_each() -> None:
     cut = FirstOf(*[exhausted()] * 6)
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         timed = p | beam.Create([5], reshuffle=False) | beam.Map(lambda n: TimestampedValue(n, 10))
         _ = timed | beam.WindowInto(SlidingWindows(6, 3)) | beam.ParDo(Observes()) | Collect()
     expected = sorted((5, at, start) for at in range(5) for start in (6.0, 9.0))
@@ -307,12 +308,12 @@ class CountsOfSum(Counts):
 
 
 def _settle(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-    shard.settle(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+    shard.settle(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
 
 
 @pytest.mark.contract("SDF-12")
 def test_one_after_another_and_behind_a_grouping() -> None:
-    with Stepped(_settle) as p:
+    with InMicroBatches(_settle) as p:
         numbers = p | beam.Create([3, 4], reshuffle=False) | "First" >> beam.ParDo(Range())
         sums = numbers | beam.Map(lambda pair: ("all", pair[1])) | beam.CombinePerKey(sum)
         _ = sums | "Behind" >> beam.ParDo(CountsOfSum()) | "Last" >> beam.ParDo(Range()) | Collect()
@@ -334,8 +335,8 @@ class ReturnsTooEarly(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-03")
-def test_a_process_that_returns_before_it_is_done_fails_with_the_name_of_its_step() -> None:
-    p = Stepped(_settle)
+def test_a_process_that_returns_before_it_is_done_fails_with_the_name_of_its_micro_batch() -> None:
+    p = InMicroBatches(_settle)
     build_named = p | beam.Create([8], reshuffle=False) | "Too early" >> beam.ParDo(ReturnsTooEarly())
     _ = build_named | Collect()
     with pytest.raises(ValueError, match=r"7 was not claimed.*\[while running 'Too early'\]"):

@@ -1,4 +1,5 @@
-"""Splittable DoFns in steps while they run: who stops a process that does not return, when, and what is told of it."""
+"""Splittable DoFns in a streaming job while they run: who stops a process that does not return, when, and what is told
+of it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from arcbeam.harness.streaming import restrictions
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from tests.harness.batch.splittables import Claimed, Numbers, Range, calls, gates
 from tests.harness.drive import Collect
-from tests.harness.streaming.microbatches import Shard, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, Shard
 from tests.harness.streaming.restricting import WAIT, FirstOf, exhausted, exhausted_when_told, stop
 from tests.harness.streaming.test_restrictions import SECOND, build
 
@@ -65,7 +66,7 @@ class Endless(beam.DoFn):
 @pytest.mark.contract("SDF-01", "SDF-06")
 def test_what_a_thread_of_the_users_has_promised_holds_for_what_is_split_off_while_the_process_waits() -> None:
     cut = FirstOf(exhausted_when_told(pieces=4), exhausted_when_told())
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         build(p, [100], Endless())
     assert sorted(p.values()) == [(100, at) for at in range(100)]
     outs = [output_time(MAX_TIMESTAMP, report.local, "main") for report in cut.reports]
@@ -126,7 +127,7 @@ class InSilence(beam.DoFn):
 @pytest.mark.contract("SDF-06", "SDF-12")
 def test_a_claim_is_progress_where_the_tracker_knows_of_none_and_nothing_is_put_out() -> None:
     cut = FirstOf(exhausted_when_told())
-    with Stepped(cut) as p:
+    with InMicroBatches(cut) as p:
         build(p, [9], InSilence())
     assert sorted(p.values()) == [(9, at) for at in range(9)]
     assert (cut.reports[0].restrictions.live, cut.reports[0].restrictions.size) == (1, 6)
@@ -163,7 +164,7 @@ class SlowToBegin(beam.DoFn):
 
 @pytest.mark.contract("SDF-06", "SDF-12")
 def test_nothing_is_split_before_the_first_claim_however_long_the_budget_is_over() -> None:
-    with Stepped(FirstOf(exhausted(), exhausted())) as p:
+    with InMicroBatches(FirstOf(exhausted(), exhausted())) as p:
         build(p, [3], SlowToBegin())
     assert sorted(p.values()) == [(3, at) for at in range(3)]
 
@@ -243,7 +244,7 @@ class ClaimsNothing(beam.DoFn):
 def test_a_process_that_cannot_be_stopped_goes_on_and_is_told_of_by_name(
     dofn: beam.DoFn, why: str, told: list[str]
 ) -> None:
-    with Stepped(FirstOf(exhausted())) as p:
+    with InMicroBatches(FirstOf(exhausted())) as p:
         _ = p | beam.Create([5], reshuffle=False) | "Poll it" >> beam.ParDo(dofn) | Collect()
     assert sorted(p.values()) == [(5, at) for at in range(5)]
     assert told[0].startswith("'Poll it' has processed a restriction for")
@@ -252,7 +253,7 @@ def test_a_process_that_cannot_be_stopped_goes_on_and_is_told_of_by_name(
 
 @pytest.mark.contract("SDF-06")
 def test_a_process_that_was_stopped_and_does_not_return_is_told_of(told: list[str]) -> None:
-    with Stepped(FirstOf(exhausted_when_told())) as p:
+    with InMicroBatches(FirstOf(exhausted_when_told())) as p:
         _ = p | beam.Create([5], reshuffle=False) | "Wait" >> beam.ParDo(numbers_that(stop_and_await_word)) | Collect()
     assert sorted(p.values()) == [(5, at) for at in range(5)]
     assert "was asked to stop" in told[-1]
@@ -270,7 +271,7 @@ def test_where_tasks_have_nothing_to_do_the_rest_is_cut_for_them(pieces: int, si
         moved = [each.size for each in known.movable]
         left.extend([*moved, known.size - sum(moved)])
 
-    with Stepped(run) as p:
+    with InMicroBatches(run) as p:
         build(p, [100], numbers_that(stop))
     assert sorted(left) == sizes
     assert sorted(p.values()) == [(100, at) for at in range(100)]

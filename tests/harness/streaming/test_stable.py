@@ -1,4 +1,4 @@
-"""DoFns that require stable input, in steps: elements in several windows, restrictions, keys."""
+"""DoFns that require stable input, in a streaming job: elements in several windows, restrictions, keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from tests.harness.batch.splittables import Range
 from tests.harness.drive import Collect
-from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 
 
 def _stable(proto: Any) -> None:
@@ -39,19 +39,21 @@ class Numbered(beam.DoFn):
 
 
 def _one_by_one(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-    """Each in a step of its own, which is run twice."""
+    """Each in a micro-batch of its own, which is run twice."""
     waiting = 0
     for key, one in came:
-        report = shard.run(Step([(key, [one])], MIN_TIMESTAMP, runs=2))
+        report = shard.run(MicroBatch([(key, [one])], MIN_TIMESTAMP, runs=2))
         assert report.uncommitted
-        assert (report.counts.read, report.counts.unparked) == (1, waiting), "what came in the step before goes on"
+        assert (report.counts.read, report.counts.unparked) == (1, waiting), (
+            "what came in the micro-batch before goes on"
+        )
         waiting = len(one[2])
-    shard.settle(Step((), MAX_TIMESTAMP, fresh=True))
+    shard.settle(MicroBatch((), MAX_TIMESTAMP, fresh=True))
 
 
 @pytest.mark.contract("API-04")
 def test_plain_and_in_each_of_its_windows() -> None:
-    with Stepped(_one_by_one, edit=_stable) as p:
+    with InMicroBatches(_one_by_one, edit=_stable) as p:
         timed = p | beam.Create([1, 2, 3], reshuffle=False) | beam.Map(lambda n: TimestampedValue(n, n))
         windowed = timed | beam.WindowInto(SlidingWindows(4, 2))
         _ = windowed | "Stable" >> beam.Map(lambda n, of=beam.DoFn.WindowParam: (n, int(of.start))) | Collect()
@@ -61,7 +63,7 @@ def test_plain_and_in_each_of_its_windows() -> None:
 
 @pytest.mark.contract("API-04")
 def test_with_state() -> None:
-    with Stepped(_one_by_one, edit=_stable) as p:
+    with InMicroBatches(_one_by_one, edit=_stable) as p:
         _ = (
             p
             | beam.Create(list("abab"), reshuffle=False)
@@ -74,7 +76,7 @@ def test_with_state() -> None:
 
 @pytest.mark.contract("API-04", "SDF-12")
 def test_splittable() -> None:
-    with Stepped(_one_by_one, edit=_stable) as p:
+    with InMicroBatches(_one_by_one, edit=_stable) as p:
         _ = p | beam.Create([2, 3], reshuffle=False) | "Stable" >> beam.ParDo(Range()) | Collect()
     assert sorted(p.values()) == sorted((n, at) for n in (2, 3) for at in range(n))
     assert p.left == []

@@ -48,7 +48,7 @@ def test_what_a_call_has_changed_is_in_the_view_when_it_is_committed(handler: st
     assert view.written == before
     handler.enter(b"other")
     assert list(context.get_state(SPEC, "other", GlobalWindow()).read()) == []
-    # Another step, with what it left.
+    # Another micro-batch, with what it left.
     handler.work_on(MemoryView(view.snapshot()), 3)
     handler.enter(b"k")
     assert list(context.get_state(SPEC, "k", GlobalWindow()).read()) == [b"1"]

@@ -1,4 +1,4 @@
-"""Random stateful pipelines in steps, however they are cut, against their bounded run.
+"""Random stateful streaming pipelines, however they are cut, against their bounded run.
 
 The pipeline is real, and so is everything of the SDK; there is no Spark. What a DoFn does with an element is said by
 the element, so a seed makes one: it reads and changes state of every kind, sets and clears timers of both clocks, and
@@ -33,13 +33,13 @@ from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.task.bundles import BundleResult
-from arcbeam.engine.task.stagerun import StageStep
-from arcbeam.harness.streaming.runner import StepRunner
+from arcbeam.engine.task.stagerun import StageRun
+from arcbeam.harness.streaming.runner import StreamingRunner
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from simulator.playing.buffered import Buffered
 from tests.harness.batch.statefulplans import NOW, VirtualClock, require_time_sorted
 from tests.harness.drive import Collect, Driven
-from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 
 SECOND = 1_000_000
 KEYS = (1, 1.0, True, "a", ("b", 2), b"\0\xff")
@@ -271,7 +271,7 @@ class Pipeline:
         chance = self.chance
         moment = self._moment()
         tag = str(chance.randrange(4))
-        # In order of time, timers come between elements: in steps only. So there are none.
+        # In order of time, timers come between elements: in a streaming job only. So there are none.
         match chance.choice([0, 1, 2, 3, 8, 9]) if self._in_order else chance.randrange(10):
             case 0 | 1:
                 return "read", chance.choice(KINDS), 0
@@ -302,7 +302,7 @@ class Cutting:
     Args:
         seed: of it.
         honest: how far the watermark may move before an element has come.
-        jumps: the watermark may pass windows in the step in which their last elements come.
+        jumps: the watermark may pass windows in the micro-batch in which their last elements come.
     """
 
     def __init__(self, seed: int, honest: Callable[[WindowedElement], Timestamp], jumps: bool) -> None:
@@ -346,7 +346,7 @@ class Cutting:
     def _settle(self, shard: Shard, came: Any = ()) -> None:
         chance = self.chance
         looks, runs = chance.choice([1, 3, 1000]), chance.choice([1, 1, 1, 2])
-        shard.settle(Step(came, self._watermark, self._now, looks, runs, chance.random() < 0.05))
+        shard.settle(MicroBatch(came, self._watermark, self._now, looks, runs, chance.random() < 0.05))
 
 
 def _begin(one: WindowedElement) -> Timestamp:
@@ -370,9 +370,9 @@ def bounded(pipeline: Pipeline, edit: Any = lambda proto: None) -> Driven:
     return p
 
 
-def stepped(pipeline: Pipeline, seed: int, edit: Any = lambda proto: None, honest: Any = None) -> Stepped:
-    """The same in steps."""
-    with Stepped(Cutting(seed, honest or _begin, not pipeline.clocks), edit=edit, **pipeline.settings) as p:
+def streaming(pipeline: Pipeline, seed: int, edit: Any = lambda proto: None, honest: Any = None) -> InMicroBatches:
+    """The same in a streaming job."""
+    with InMicroBatches(Cutting(seed, honest or _begin, not pipeline.clocks), edit=edit, **pipeline.settings) as p:
         pipeline.build(p)
     return p
 
@@ -382,9 +382,9 @@ SEEDS = range(25)
 
 @pytest.mark.contract("ENG-08", "ENG-12")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_stateful_pipeline_in_steps_is_its_bounded_run_and_leaves_nothing(seed: int) -> None:
+def test_a_stateful_pipeline_in_micro_batches_is_its_bounded_run_and_leaves_nothing(seed: int) -> None:
     pipeline = Pipeline(seed)
-    there, here = bounded(pipeline), stepped(pipeline, seed)
+    there, here = bounded(pipeline), streaming(pipeline, seed)
     assert told(here) == told(there)
     assert here.left == []
     assert here.drops == []
@@ -416,7 +416,7 @@ def _kind(order: tuple[str, str, Any]) -> str:
 def test_input_in_order_of_time_is_in_order_however_it_comes(seed: int) -> None:
     pipeline = Pipeline(seed, in_order=True)
     there = bounded(pipeline, require_time_sorted)
-    here = stepped(pipeline, seed, require_time_sorted, lambda came: came[1])
+    here = streaming(pipeline, seed, require_time_sorted, lambda came: came[1])
     assert told(here) == told(there)
     assert here.left == []
     assert here.drops == []
@@ -424,7 +424,7 @@ def test_input_in_order_of_time_is_in_order_however_it_comes(seed: int) -> None:
 
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted mistake: state is written when the SDK would write it, behind all that fires and expires."""
-    made, finished = StepRunner.__init__, StepRunner.finish
+    made, finished = StreamingRunner.__init__, StreamingRunner.finish
 
     def make(self: Any, stage: Any, view: Any, *around: Any) -> None:
         self.writes = Buffered(view)
@@ -435,24 +435,24 @@ def _late(monkeypatch: pytest.MonkeyPatch) -> None:
         self.writes.commit()
         return closed
 
-    monkeypatch.setattr(StepRunner, "__init__", make)
-    monkeypatch.setattr(StepRunner, "finish", finish)
+    monkeypatch.setattr(StreamingRunner, "__init__", make)
+    monkeypatch.setattr(StreamingRunner, "finish", finish)
 
 
 def test_state_that_is_committed_only_when_bundles_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _late(monkeypatch)
     with pytest.raises(ValueError, match="has written state when its bundles ended"):
-        stepped(Pipeline(0), 0)
+        streaming(Pipeline(0), 0)
 
 
 def test_state_that_is_committed_only_when_bundles_end_stays_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same without the engine's own check: the comparison finds it."""
     _late(monkeypatch)
-    monkeypatch.setattr(StageStep, "_finish", _unchecked)
-    assert any(stepped(Pipeline(seed), seed).left for seed in (11, 17))
+    monkeypatch.setattr(StageRun, "_finish", _unchecked)
+    assert any(streaming(Pipeline(seed), seed).left for seed in (11, 17))
 
 
-def _unchecked(self: StageStep) -> BundleResult:
+def _unchecked(self: StageRun) -> BundleResult:
     place = self._place
     closed = place.runner.finish()
     place.record(closed.call)

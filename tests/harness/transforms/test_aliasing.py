@@ -19,7 +19,7 @@ from apache_beam.transforms import combiners, trigger, userstate, window
 
 from arcbeam.io import WithLate
 from tests.harness.drive import Collect, Driven
-from tests.harness.streaming.microbatches import Stepped
+from tests.harness.streaming.microbatches import InMicroBatches
 from tests.harness.streaming.test_groupings import _first, _own
 from tests.harness.streaming.test_stateful import Cutting
 
@@ -128,7 +128,7 @@ def test_bounded_merge_may_change_accumulators(fn: Any, windowing: Any, memory: 
 )
 @pytest.mark.parametrize("seed", range(4))
 def test_merge_in_steps_may_change_accumulators(into: int, windowing: Any, seed: int) -> None:
-    p = Stepped(Cutting(seed, _first, jumps=seed % 2 == 0))
+    p = InMicroBatches(Cutting(seed, _first, jumps=seed % 2 == 0))
     with p:
         build(p, Greedy(into), windowing)
     assert found_in(p) == expected_in(windowing)
@@ -139,7 +139,7 @@ def test_accumulating_panes_keep_what_results_share(fn: Any, seed: int) -> None:
     """The result of an early pane is the accumulator of the next: each pane holds what the one before held."""
     windowing = window.SlidingWindows(SIZE, PERIOD)
     early = trigger.AfterWatermark(early=trigger.AfterCount(1))
-    p = Stepped(Cutting(seed, _own, jumps=False))
+    p = InMicroBatches(Cutting(seed, _own, jumps=False))
     with p:
         build(p, fn, windowing, trigger=early, accumulation_mode=trigger.AccumulationMode.ACCUMULATING)
     panes: dict[Any, list[list[int]]] = defaultdict(list)
@@ -172,7 +172,7 @@ def test_combining_state_is_apart_from_what_was_read_of_it(fn: Any, value_chains
     """Outputs are objects until they are written: adding and reading later must not change them, nor they the state."""
     windowing = window.SlidingWindows(SIZE, PERIOD)
     settings: dict[str, Any] = {"value_chains": value_chains}
-    p: Any = Stepped(Cutting(1, _own, jumps=False), **settings) if steps else Driven(shards=1, **settings)
+    p: Any = InMicroBatches(Cutting(1, _own, jumps=False), **settings) if steps else Driven(shards=1, **settings)
     with p:
         timed = p | beam.Create(ELEMENTS, reshuffle=False)
         timed |= beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
@@ -192,7 +192,7 @@ def test_combining_state_is_apart_from_what_was_read_of_it(fn: Any, value_chains
 @pytest.mark.parametrize("seed", range(2))
 def test_combiner_behind_late_elements_may_change_accumulators(fn: Any, seed: int) -> None:
     windowing = window.SlidingWindows(SIZE, PERIOD)
-    p = Stepped(Cutting(seed, _own, jumps=seed % 2 == 0))
+    p = InMicroBatches(Cutting(seed, _own, jumps=seed % 2 == 0))
     with p:
         timed = p | beam.Create(ELEMENTS, reshuffle=False)
         timed |= beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
@@ -210,7 +210,7 @@ def test_combiner_behind_late_elements_may_change_accumulators(fn: Any, seed: in
 def test_accumulating_panes_of_sessions_that_merge_have_everything(fn: Any, seed: int) -> None:
     """A session that grows takes the accumulators of several along, each of which has been a pane's result."""
     early = trigger.AfterWatermark(early=trigger.AfterCount(1))
-    p = Stepped(Cutting(seed, _own, jumps=False))
+    p = InMicroBatches(Cutting(seed, _own, jumps=False))
     with p:
         windowing = window.Sessions(2)
         build(p, fn, windowing, trigger=early, accumulation_mode=trigger.AccumulationMode.ACCUMULATING)
@@ -226,7 +226,7 @@ def test_accumulating_panes_of_sessions_that_merge_have_everything(fn: Any, seed
 )
 def test_several_combiners_of_one_element_share_no_accumulator(steps: bool, windowing: Any) -> None:
     several = combiners.TupleCombineFn(Greedy(0), Greedy(-1), Draining(0)).with_common_input()
-    p: Any = Stepped(Cutting(1, _first, jumps=True)) if steps else Driven(shards=2)
+    p: Any = InMicroBatches(Cutting(1, _first, jumps=True)) if steps else Driven(shards=2)
     with p:
         build(p, several, windowing)
     expected = expected_in(windowing)

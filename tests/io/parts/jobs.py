@@ -15,9 +15,9 @@ JOB = "job-1"
 
 
 @contextmanager
-def attempt(step: int = 0, order: tuple[int, ...] = (0,), token: str = "t") -> Iterator[None]:
+def attempt(micro_batch: int = 0, order: tuple[int, ...] = (0,), token: str = "t") -> Iterator[None]:
     """What runs inside is this attempt of a task."""
-    here.attempt = Attempt(JOB, step, order, token)
+    here.attempt = Attempt(JOB, micro_batch, order, token)
     try:
         yield
     finally:

@@ -54,13 +54,13 @@ def test_what_a_run_before_has_published_more_is_removed(
     assert left(tmp_path) == []
 
 
-def test_what_says_that_a_window_is_over_is_of_the_newest_step(tmp_path: Path) -> None:
+def test_what_says_that_a_window_is_over_is_of_the_newest_micro_batch(tmp_path: Path) -> None:
     """Also behind a savepoint that the job went back to, where a window may have fewer files than it had."""
     staging = LocalStaging(str(tmp_path))
 
-    def put(job: str, step: int, files: int) -> int:
+    def put(job: str, micro_batch: int, files: int) -> int:
         listed = [[f"part-{n}", 10, 20] for n in range(files)]
-        told = {"job": job, "step": step, "name": "_SUCCESS", "staged": f".arcbeam/runner/job/{step}-t-1"}
+        told = {"job": job, "step": micro_batch, "name": "_SUCCESS", "staged": f".arcbeam/runner/job/{micro_batch}-t-1"}
         successes.put(staging, {**told, "window": "global", "destination": "", "files": listed})
         return len(json.loads(staging.get("_SUCCESS") or b"")["files"])
 

@@ -110,39 +110,39 @@ def die() -> None:
 class Place:
     """Part files of a job below a path: each call stages or publishes as a process of its own."""
 
-    def __init__(self, staging: Staging, options: dict[str, Any], *, stepwise: bool = True) -> None:
-        self.staging, self.stepwise = staging, stepwise
+    def __init__(self, staging: Staging, options: dict[str, Any], *, in_micro_batches: bool = True) -> None:
+        self.staging, self.in_micro_batches = staging, in_micro_batches
         template = Template("{shard}-{part}", destinations=False, shards=None)
         self.work = Work(staging.path, Text(), template, Roll(), options)
         self.files: list[PartFile] = []
 
-    def stage(self, step: int, token: str, tasks: int = 2, *, lost: bool = False) -> list[Plain]:
-        """What an attempt of a step stages: a file by each task, and that its window is over; its committables.
+    def stage(self, micro_batch: int, token: str, tasks: int = 2, *, lost: bool = False) -> list[Plain]:
+        """What an attempt of a micro-batch stages: a file by each task, and that its window is over; its committables.
 
         Args:
-            step: of the job; for a bounded pipeline 0 is used, and this is the number of the run.
+            micro_batch: of the job; for a bounded pipeline 0 is used, and this is the number of the run.
             token: of the attempt.
             tasks: how many there are.
             lost: whether it is not committed.
         """
-        at = step if self.stepwise else 0
+        at = micro_batch if self.in_micro_batches else 0
         made = []
         for task in range(tasks):
             with attempt(at, (task,), token):
                 assert here.attempt is not None
-                shard = (step, task) if self.stepwise else (task,)
+                shard = (micro_batch, task) if self.in_micro_batches else (task,)
                 writer = PartWriter(self.work, self.staging, here.attempt, GLOBAL, "", shard, 0, named=True)
-                writer.add_records([f"{step:05d} {task} {'x' * 40}"])
+                writer.add_records([f"{micro_batch:05d} {task} {'x' * 40}"])
                 made.append(writer.finish())
         if lost:
             return []
-        if not self.stepwise:
+        if not self.in_micro_batches:
             self.files = []
         self.files += made
         with attempt(at, (0,), token):
-            own = [file for file in self.files if file.step == at]
+            own = [file for file in self.files if file.micro_batch == at]
             over = success_of("_SUCCESS", self.files, own)
-        return [*(file.plain() for file in made if self.stepwise), over]
+        return [*(file.plain() for file in made if self.in_micro_batches), over]
 
     def publish(self, committables: Sequence[Plain], turns: Turns | None = None) -> bool:
         """A call of a new publisher; whether it was done, and neither killed nor, beside another one, an error."""
@@ -163,30 +163,32 @@ class Place:
             return False
         return True
 
-    def sweep(self, step: int) -> None:
-        self.staging.sweep(JOB, step if self.stepwise else 0)
+    def sweep(self, micro_batch: int) -> None:
+        self.staging.sweep(JOB, micro_batch if self.in_micro_batches else 0)
 
     def seen(self, names: Names) -> dict[str, str]:
         """What readers see. Every file must be whole."""
         found = {name: (self.staging.get(name) or b"").decode() for name in names()}
         over = found.pop("_SUCCESS", None)
         # Runs of a bounded pipeline replace the files of those before, one by one.
-        if over and self.stepwise:
+        if over and self.in_micro_batches:
             for each in json.loads(over)["files"]:
                 assert len(found.get(each["name"], "")) == each["bytes"], f"{each} is not there"
         assert over != "", "_SUCCESS is empty"
         for name, text in found.items():
-            step, task, rest = text.split()
+            micro_batch, task, rest = text.split()
             assert rest == "x" * 40, name
-            assert name == (f"{int(step):05d}-{int(task):05d}-00000" if self.stepwise else f"{int(task):05d}-00000")
+            assert name == (
+                f"{int(micro_batch):05d}-{int(task):05d}-00000" if self.in_micro_batches else f"{int(task):05d}-00000"
+            )
         return found
 
 
 @pytest.fixture(params=[True, False], ids=["steps", "bounded"])
 def place(request: pytest.FixtureRequest, staging: Staging) -> Place:
-    """A place of every kind, of a job in steps and of one that is bounded."""
+    """A place of every kind, of a streaming job and of one that is bounded."""
     options = request.getfixturevalue("s3_options") if staging.path.startswith("s3://") else {}
-    return Place(staging, options, stepwise=request.param)
+    return Place(staging, options, in_micro_batches=request.param)
 
 
 def again_and_again(place: Place, names: Names, first: int, second: int, number: int) -> tuple[bool, bool]:
@@ -197,9 +199,9 @@ def again_and_again(place: Place, names: Names, first: int, second: int, number:
     Returns:
         Whether each of them had so many operations.
     """
-    step, tasks = 2 * number + 1, 2 + number % 2
-    place.stage(step, f"lost-{number}", lost=True)
-    committables = place.stage(step, f"t{number}", tasks)
+    micro_batch, tasks = 2 * number + 1, 2 + number % 2
+    place.stage(micro_batch, f"lost-{number}", lost=True)
+    committables = place.stage(micro_batch, f"t{number}", tasks)
     other = Turns(second, die)
 
     def meanwhile() -> None:
@@ -213,8 +215,8 @@ def again_and_again(place: Place, names: Names, first: int, second: int, number:
     place.seen(names)
     for _ in range(2):
         assert place.publish(committables)
-    assert {f"{step:05d} {task} {'x' * 40}\n" for task in range(tasks)} <= set(place.seen(names).values())
-    place.sweep(step)
+    assert {f"{micro_batch:05d} {task} {'x' * 40}\n" for task in range(tasks)} <= set(place.seen(names).values())
+    place.sweep(micro_batch)
     assert list(place.staging.leftovers()) == []
     assert len(place.seen(names)) == len(place.files)
     return paused.count >= first, other.count >= second
@@ -271,19 +273,19 @@ def test_small_file_is_whole_beside_another_writer(staging: Staging, request: py
     assert pairs >= 7
 
 
-def test_older_publisher_does_not_undo_a_newer_step(place: Place, names: Names) -> None:
-    """One that pauses at each of its operations, while two more steps are committed and published."""
-    if not place.stepwise:
-        pytest.skip("a bounded pipeline has no steps")
+def test_older_publisher_does_not_undo_a_newer_micro_batch(place: Place, names: Names) -> None:
+    """One that pauses at each of its operations, while two more micro-batches are committed and published."""
+    if not place.in_micro_batches:
+        pytest.skip("a bounded pipeline has no micro-batches")
     for number, at in enumerate(itertools.count(1, 7 if place.staging.names_first else 1)):
-        step = 10 * number + 1
-        old = place.stage(step, f"old{number}")
+        micro_batch = 10 * number + 1
+        old = place.stage(micro_batch, f"old{number}")
 
-        def meanwhile(step: int = step, number: int = number, old: list[Plain] = old) -> None:
+        def meanwhile(micro_batch: int = micro_batch, number: int = number, old: list[Plain] = old) -> None:
             assert place.publish(old)
             for later in (1, 2):
-                assert place.publish(place.stage(step + later, f"new{number}-{later}"))
-                place.sweep(step + later)
+                assert place.publish(place.stage(micro_batch + later, f"new{number}-{later}"))
+                place.sweep(micro_batch + later)
 
         paused = Turns(at, meanwhile)
         place.publish(old, paused)
@@ -295,30 +297,30 @@ def test_older_publisher_does_not_undo_a_newer_step(place: Place, names: Names) 
 
 
 @pytest.mark.contract("STORE-09")
-@pytest.mark.parametrize("stepwise", [True, False], ids=["steps", "bounded"])
+@pytest.mark.parametrize("in_micro_batches", [True, False], ids=["steps", "bounded"])
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["sampled", "all"])
-def test_power_failure_leaves_whole_files(tmp_path: Path, *, whole: bool, stepwise: bool) -> None:
+def test_power_failure_leaves_whole_files(tmp_path: Path, *, whole: bool, in_micro_batches: bool) -> None:
     """What is committed is in a manifest elsewhere: after the failure it is published again, and is there once."""
     disk = tmp_path / "disk"
     (disk / "above").mkdir(parents=True)
     path = disk / "above" / "a" / "out"
     recording = Recording(disk)
     with recording:
-        place = Place(staging_for(str(path), {}), {}, stepwise=stepwise)
-        for step in (1, 2, 3):
-            place.stage(step, f"lost{step}", lost=True)
-            committables = place.stage(step, f"t{step}", tasks=4 - step)
+        place = Place(staging_for(str(path), {}), {}, in_micro_batches=in_micro_batches)
+        for micro_batch in (1, 2, 3):
+            place.stage(micro_batch, f"lost{micro_batch}", lost=True)
+            committables = place.stage(micro_batch, f"t{micro_batch}", tasks=4 - micro_batch)
             files = list(place.files)
-            recording.note(("committed", step, committables, files))
+            recording.note(("committed", micro_batch, committables, files))
             publisher = PublishParts(place.work, sweeps=True)
             publisher.setup()
             publisher.publish(committables)
-            recording.note(("published", step, committables, files))
-            publisher.sweep(JOB, step if stepwise else 0)
+            recording.note(("published", micro_batch, committables, files))
+            publisher.sweep(JOB, micro_batch if in_micro_batches else 0)
 
     def promised(folder: Path, notes: Sequence[Any]) -> None:
         root = folder / "above" / "a" / "out"
-        now = Place(staging_for(str(root), {}), {}, stepwise=stepwise)
+        now = Place(staging_for(str(root), {}), {}, in_micro_batches=in_micro_batches)
 
         def names() -> list[str]:
             found = (str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
@@ -329,17 +331,17 @@ def test_power_failure_leaves_whole_files(tmp_path: Path, *, whole: bool, stepwi
         if not committed:
             assert not seen
             return
-        _, step, committables, files = committed[-1]
+        _, micro_batch, committables, files = committed[-1]
         for note in notes:
-            if note[0] == "published" and (stepwise or note[1] == step):
+            if note[0] == "published" and (in_micro_batches or note[1] == micro_batch):
                 for file in note[3]:
                     assert file.staged.name in seen, "it was published"
         own = json.loads(json.dumps(committables).replace(str(path), str(root)))
         assert now.publish(own)
-        now.sweep(step)
+        now.sweep(micro_batch)
         assert sorted(now.seen(names)) == sorted(file.staged.name for file in files)
         assert now.staging.get("_SUCCESS") is not None
-        assert all(each.step > step for each in now.staging.leftovers())
+        assert all(each.micro_batch > micro_batch for each in now.staging.leftovers())
 
     outcomes = tmp_path / "outcomes"
     outcomes.mkdir()

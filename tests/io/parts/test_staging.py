@@ -25,19 +25,19 @@ Names = Callable[[], list[str]]
 pytestmark = pytest.mark.contract("END-06")
 
 
-def attempt(step: int, token: str = "t") -> Attempt:
-    return Attempt("job-1", step, (0, 0), token)
+def attempt(micro_batch: int, token: str = "t") -> Attempt:
+    return Attempt("job-1", micro_batch, (0, 0), token)
 
 
-def staged(staging: Staging, name: str, data: bytes = b"data", step: int = 1) -> Staged:
-    writing = staging.begin(attempt(step), name)
+def staged(staging: Staging, name: str, data: bytes = b"data", micro_batch: int = 1) -> Staged:
+    writing = staging.begin(attempt(micro_batch), name)
     writing.write(data)
     made = writing.finish()
     return Staged(made.staged, made.size, name, made.upload)
 
 
 def left(staging: Staging) -> list[tuple[str, int]]:
-    return sorted((each.job, each.step) for each in staging.leftovers())
+    return sorted((each.job, each.micro_batch) for each in staging.leftovers())
 
 
 def test_what_is_staged_is_seen_when_it_is_published_and_then_whole(staging: Staging, names: Names) -> None:
@@ -76,10 +76,10 @@ def test_what_is_gone_from_both_places_is_told_and_at_first_an_error(staging: St
         staging.publish([file])
 
 
-def test_a_sweep_takes_a_jobs_files_up_to_a_step(staging: Staging, names: Names) -> None:
-    kept = staged(staging, "kept", step=3)
-    for step in (1, 2):
-        staged(staging, f"of{step}", step=step)
+def test_a_sweep_takes_a_jobs_files_up_to_a_micro_batch(staging: Staging, names: Names) -> None:
+    kept = staged(staging, "kept", micro_batch=3)
+    for micro_batch in (1, 2):
+        staged(staging, f"of{micro_batch}", micro_batch=micro_batch)
     foreign = staging.begin(Attempt("job-2", 1, (0,), "x"), "foreign")
     foreign.write(b"x")
     foreign.finish()
@@ -120,7 +120,7 @@ def test_what_is_not_ours_is_left_alone(name: str) -> None:
     assert told_by(name) is None
 
 
-# -------------------------------------------------------------------------------------------------- other file systems
+# ------------------------------------------------------------------------------------------------- other file systems
 
 
 class Store(Elsewhere):
@@ -243,7 +243,7 @@ def test_a_file_system_is_told_of_its_own_jobs_options(tmp_path: Path) -> None:
         FileSystemStaging("nowhere://x", {})
 
 
-# ------------------------------------------------------------------------------------------------------------- S3 only
+# ------------------------------------------------------------------------------------------------------------ S3 only
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ class Killed(BaseException):
 def test_whenever_an_upload_is_killed_the_sweep_finds_it(
     s3: ObjectStaging, call: str, happened: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = staged(s3, "one", step=2)
+    other = staged(s3, "one", micro_batch=2)
     calls = {"first record": ("put_object", 1), "second record": ("put_object", 2)}
     name, turn = calls.get(call, ("create_multipart_upload" if call == "begin" else "upload_part", 1))
     of, seen = getattr(s3._s3, name), []
@@ -292,10 +292,10 @@ def test_whenever_an_upload_is_killed_the_sweep_finds_it(
 
     monkeypatch.setattr(s3._s3, name, dying)
     with pytest.raises(Killed):
-        staged(s3, "one", step=1)
+        staged(s3, "one", micro_batch=1)
     monkeypatch.undo()
     s3.sweep("job-1", 1)
-    # That of the other step goes to the same key, and was begun about when the killed one was.
+    # That of the other micro-batch goes to the same key, and was begun about when the killed one was.
     assert uploads(s3) == [other.upload["id"]]
     assert left(s3) == [("job-1", 2)]
     s3.publish([other])

@@ -1,4 +1,4 @@
-"""Parts of bounded pipelines, and of unbounded ones from step to step: names, contents, and what is published when."""
+"""Parts of bounded and streaming pipelines: names, contents, and what is published when."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.harness.drive import Collect, Driven
-from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 from tests.io.parts import jobs
 from tests.io.parts.jobs import attempt, left, publish, published, successes
 
@@ -202,17 +202,17 @@ def test_what_a_bundle_that_failed_has_staged_is_removed_with_it(tmp_path: Path)
     assert published(tmp_path) == {}
 
 
-# ---------------------------------------------------------------------------------------------------------- in steps
+# ------------------------------------------------------------------------------------------------- in a streaming job
 
 
-class Steps:
-    """Cuts what comes to a stage into steps; each is committed, and what it staged is published, before the next.
+class MicroBatches:
+    """Cuts the input of a stage into micro-batches; each is committed and published before the next.
 
     Args:
         folder: of the parts.
-        cut: for each step how many chunks come, and how far the watermark is behind them, in seconds; None: the end.
-        runs: of each step, of which the last one counts.
-        clock: seconds, of each step.
+        cut: for each micro-batch the number of chunks, and the lag of the watermark in seconds; None: the end.
+        runs: of each micro-batch, of which the last one counts.
+        clock: seconds, of each micro-batch.
     """
 
     def __init__(self, folder: Path, *cut: tuple[int, float | None], runs: int = 1, clock: Sequence[int] = ()) -> None:
@@ -226,7 +226,7 @@ class Steps:
         for number, (count, seconds) in enumerate(self.cut, 1):
             some, came = came[:count], came[count:]
             watermark = MAX_TIMESTAMP if seconds is None else Timestamp(int(seconds * SECOND))
-            step = Step(
+            micro_batch = MicroBatch(
                 [(key, [one]) for key, one in some],
                 watermark,
                 Timestamp(SECOND * (self.clock[number - 1] if self.clock else 0)),
@@ -234,9 +234,9 @@ class Steps:
             for run in range(self.runs):
                 with attempt(number, (1, 0), f"{number}.{run}"):
                     committed = shard.view
-                    shard.run(step)
+                    shard.run(micro_batch)
                     if run < self.runs - 1:
-                        shard.view, shard.steps = committed, shard.steps - 1
+                        shard.view, shard.micro_batches = committed, shard.micro_batches - 1
             for name in shard.of.publishers:
                 publisher = OpenPublisher(shard.of, name)
                 made = [each.payload for each in shard.closed[-1].committables if each.stage == name]
@@ -249,9 +249,9 @@ class Steps:
         assert not shard.left_over()
 
 
-def stream(folder: Path, steps: Any, lines: Any, size: int, **arguments: Any) -> Stepped:
+def stream(folder: Path, played: Any, lines: Any, size: int, **arguments: Any) -> InMicroBatches:
     """Each line, with its second, is a chunk."""
-    with pytest.MonkeyPatch.context() as patch, Stepped(steps) as p:
+    with pytest.MonkeyPatch.context() as patch, InMicroBatches(played) as p:
         patch.setattr(keyed, "_RECORDS", 1)
         timed = p | beam.Create(lines, reshuffle=False)
         timed |= "Timed" >> beam.Map(lambda line: window.TimestampedValue(*line)).with_output_types(str)
@@ -269,32 +269,32 @@ WINDOW = "part-19700101T0000{}0Z-19700101T0000{}0Z-00000-0000{}.txt".format
 
 
 @pytest.mark.parametrize("runs", [1, 2])
-def test_a_part_is_written_by_the_step_in_which_its_window_ends(tmp_path: Path, runs: int) -> None:
-    steps = Steps(tmp_path, (2, 1), (2, 5), (2, 10), (0, None), runs=runs)
-    stream(tmp_path, steps, LINES, 10)
+def test_a_part_is_written_by_the_micro_batch_in_which_its_window_ends(tmp_path: Path, runs: int) -> None:
+    played = MicroBatches(tmp_path, (2, 1), (2, 5), (2, 10), (0, None), runs=runs)
+    stream(tmp_path, played, LINES, 10)
     first, second = {WINDOW(0, 1, 0): ["a", "b", "d"]}, {WINDOW(1, 2, 0): ["c", "e", "f"]}
-    assert steps.seen == [{}, {}, first, first | second]
+    assert played.seen == [{}, {}, first, first | second]
 
 
 def test_what_comes_late_makes_further_parts(tmp_path: Path) -> None:
-    steps = Steps(tmp_path, (2, 10), (1, 11), (1, 12), (2, 30), (0, None))
-    stream(tmp_path, steps, LINES, 10)
+    played = MicroBatches(tmp_path, (2, 10), (1, 11), (1, 12), (2, 30), (0, None))
+    stream(tmp_path, played, LINES, 10)
     late = {WINDOW(0, 1, 0): ["a", "b"], WINDOW(0, 1, 1): ["d"]}
-    assert steps.seen[1:4] == [{WINDOW(0, 1, 0): ["a", "b"]}, late, late | {WINDOW(1, 2, 0): ["c", "e", "f"]}]
-    assert steps.seen[4] == steps.seen[3]
+    assert played.seen[1:4] == [{WINDOW(0, 1, 0): ["a", "b"]}, late, late | {WINDOW(1, 2, 0): ["c", "e", "f"]}]
+    assert played.seen[4] == played.seen[3]
 
 
 @pytest.mark.parametrize("cut", [[(6, None)], [(1, 0)] * 6 + [(0, None)]])
 @pytest.mark.parametrize("roll", [Roll(elements=2), Roll(bytes=3)])
-def test_full_parts_are_written_at_once_and_however_steps_are_cut_the_same(
+def test_full_parts_are_written_at_once_and_however_micro_batches_are_cut_the_same(
     tmp_path: Path, cut: list[tuple[int, float | None]], roll: Roll
 ) -> None:
-    steps = Steps(tmp_path, *cut)
-    stream(tmp_path, steps, LINES, 0, roll=roll)
+    played = MicroBatches(tmp_path, *cut)
+    stream(tmp_path, played, LINES, 0, roll=roll)
     names = [f"part-00000-0000{part}.txt" for part in range(3)]
-    assert steps.seen[-1] == dict(zip(names, (["a", "b"], ["c", "d"], ["e", "f"]), strict=True))
+    assert played.seen[-1] == dict(zip(names, (["a", "b"], ["c", "d"], ["e", "f"]), strict=True))
     if len(cut) > 1:
-        assert [len(seen) for seen in steps.seen] == [0, 1, 1, 2, 2, 3, 3]
+        assert [len(seen) for seen in played.seen] == [0, 1, 1, 2, 2, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -308,28 +308,30 @@ def test_full_parts_are_written_at_once_and_however_steps_are_cut_the_same(
 def test_the_clock_closes_parts(tmp_path: Path, roll: Roll, lines: list[list[str]]) -> None:
     """By the clock of the process, when a record comes; by that of the job, when it is due."""
     now = int(time.time())
-    steps = Steps(tmp_path, (2, 0), (1, 0), (0, 0), (1, 0), (2, None), clock=[now, now + 1, now + 60, now + 200, now])
-    stream(tmp_path, steps, LINES, 0, roll=roll)
-    assert [[line for part in seen.values() for line in part] for seen in steps.seen[:3]] == lines[:3]
-    assert sorted(line for part in steps.seen[-1].values() for line in part) == list("abcdef")
+    played = MicroBatches(
+        tmp_path, (2, 0), (1, 0), (0, 0), (1, 0), (2, None), clock=[now, now + 1, now + 60, now + 200, now]
+    )
+    stream(tmp_path, played, LINES, 0, roll=roll)
+    assert [[line for part in seen.values() for line in part] for seen in played.seen[:3]] == lines[:3]
+    assert sorted(line for part in played.seen[-1].values() for line in part) == list("abcdef")
 
 
 def test_shards_and_destinations_have_states_of_their_own(tmp_path: Path) -> None:
     lines = [(str(n), n) for n in range(60)]
-    steps = Steps(tmp_path, (30, 20), (30, 40), (0, None))
-    p = stream(tmp_path, steps, lines, 40, shards=3, destination=lambda line: f"d{line[-1]}", roll=Roll(elements=3))
-    assert sorted((line for part in steps.seen[-1].values() for line in part), key=int) == [line for line, _ in lines]
+    played = MicroBatches(tmp_path, (30, 20), (30, 40), (0, None))
+    p = stream(tmp_path, played, lines, 40, shards=3, destination=lambda line: f"d{line[-1]}", roll=Roll(elements=3))
+    assert sorted((line for part in played.seen[-1].values() for line in part), key=int) == [line for line, _ in lines]
     parts: list[Part] = p.values()
-    assert {part.path.removeprefix(f"{tmp_path}/") for part in parts} == set(steps.seen[-1])
-    assert len(parts) == len(steps.seen[-1])
+    assert {part.path.removeprefix(f"{tmp_path}/") for part in parts} == set(played.seen[-1])
+    assert len(parts) == len(played.seen[-1])
     assert max(part.records for part in parts) == 3
     assert {part.destination for part in parts} == {f"d{n}" for n in range(10)}
     assert {part.shard for part in parts} == {(0,), (1,), (2,)}
 
 
 def test_what_says_that_a_window_is_over_comes_with_its_end_and_again_with_what_is_late(tmp_path: Path) -> None:
-    steps = Steps(tmp_path, (2, 10), (1, 11), (1, 12), (2, 30), (0, None))
-    p = stream(tmp_path, steps, LINES, 10, success="_DONE")
+    played = MicroBatches(tmp_path, (2, 10), (1, 11), (1, 12), (2, 30), (0, None))
+    p = stream(tmp_path, played, LINES, 10, success="_DONE")
     over = successes(tmp_path)
     assert {name: success["records"] for name, success in over.items()} == {
         "_DONE-19700101T000000Z-19700101T000010Z": 3,
@@ -353,23 +355,23 @@ def test_what_waits_to_be_published_is_published_where_it_was_staged(tmp_path: P
 
 
 def test_another_job_replaces_nothing_unless_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = [(6, None)]
-    stream(tmp_path, Steps(tmp_path, *steps), LINES, 0)
+    played = [(6, None)]
+    stream(tmp_path, MicroBatches(tmp_path, *played), LINES, 0)
     first = published(tmp_path)
-    again = Steps(tmp_path, *steps)
+    again = MicroBatches(tmp_path, *played)
     stream(tmp_path, again, LINES, 0)  # the same job: it went back
     assert again.seen == [first]
     monkeypatch.setattr(jobs, "JOB", "job-2")
     with pytest.raises(Exception, match=r"the job job-1 has written files there .* the job job-2 would replace them"):
-        stream(tmp_path, Steps(tmp_path, *steps), LINES[:3], 0)
+        stream(tmp_path, MicroBatches(tmp_path, *played), LINES[:3], 0)
     assert published(tmp_path) == first
     for other in ({"name": "other-{shard}-{part}{suffix}"}, {"format": JsonLines()}):
-        stream(tmp_path, Steps(tmp_path, *steps), LINES, 0, **other)
-    stream(tmp_path, Steps(tmp_path, (3, None)), LINES[:3], 0, overwrite=True)
+        stream(tmp_path, MicroBatches(tmp_path, *played), LINES, 0, **other)
+    stream(tmp_path, MicroBatches(tmp_path, (3, None)), LINES[:3], 0, overwrite=True)
     assert published(tmp_path)["part-00000-00000.txt"] == ["a", "b", "c"]
     monkeypatch.setattr(jobs, "JOB", "job-1")
     with pytest.raises(Exception, match=r"the job job-2 has written"):
-        stream(tmp_path, Steps(tmp_path, *steps), LINES, 0)
+        stream(tmp_path, MicroBatches(tmp_path, *played), LINES, 0)
 
 
 def test_another_job_publishes_nothing_where_one_has_begun_beside_it(
@@ -395,7 +397,7 @@ def test_another_job_publishes_nothing_where_one_has_begun_beside_it(
 
 
 @pytest.mark.parametrize("shards", [None, 1])
-def test_a_bounded_input_in_steps_is_refused_before_anything_is_staged(
+def test_a_bounded_input_in_micro_batches_is_refused_before_anything_is_staged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int | None
 ) -> None:
     def written() -> None:
@@ -412,7 +414,7 @@ def test_a_bounded_input_in_steps_is_refused_before_anything_is_staged(
     assert left(tmp_path) == []
 
 
-# -------------------------------------------------------------------------------------------------- what users may say
+# ------------------------------------------------------------------------------------------------- what users may say
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
-from arcbeam.store.log.commitlog import Committed, StepLog
+from arcbeam.store.log.commitlog import CommitLog, Committed
 from arcbeam.store.log.endnote import EndNote, leave_note, note_of
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.requests import Asked
@@ -36,9 +36,9 @@ REQUESTS = {
 }
 
 
-def step(log: StepLog, cache: HostCache, name: str = "", mode: CommitMode | None = None) -> None:
-    """A step with a file of state of its own, in the place of all before."""
-    number = log.head.step + 1
+def micro_batch(log: CommitLog, cache: HostCache, name: str = "", mode: CommitMode | None = None) -> None:
+    """A micro-batch with a file of state of its own, in the place of all before."""
+    number = log.head.micro_batch + 1
     at = version(log.head, 1, 0)
     view = cache.view(log.blobs, at)
     view.put(b"key", b"%d" % number)
@@ -55,12 +55,12 @@ def put_into(folder: Path, state: str) -> DurableBlobs:
     """A job in a state, by the name of its row, with the savepoint "safe"."""
     blobs = FolderBlobs(folder / "job", sync=False)
     log, cache = opened(blobs), HostCache(folder / "cache")
-    step(log, cache, name="safe")
-    step(log, cache)
+    micro_batch(log, cache, name="safe")
+    micro_batch(log, cache)
     if state in ENDS:
-        step(log, cache, mode=ENDS[state])
+        micro_batch(log, cache, mode=ENDS[state])
     elif state == "draining":
-        step(log, cache, mode=CommitMode.DRAINING)
+        micro_batch(log, cache, mode=CommitMode.DRAINING)
     elif state in ("failed", "cancelled"):
         leave_note(blobs, EndNote(log.epoch, state.upper()))
     elif state.startswith("asked"):
@@ -73,7 +73,7 @@ def ask(blobs: DurableBlobs, request: str, folder: Path) -> None:
     if request == "resume":
         log = opened(blobs)
         for _ in range(12):
-            step(log, HostCache(folder / "resumed"), mode=None)
+            micro_batch(log, HostCache(folder / "resumed"), mode=None)
             Sweeper(log, keep=1).sweep()
         return
     what = REQUESTS[request]

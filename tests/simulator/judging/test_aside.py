@@ -31,14 +31,14 @@ def read(*atoms: bytes) -> Out:
 
 
 @pytest.mark.parametrize(
-    ("newest", "steps"),
+    ("newest", "micro_batches"),
     [
         (False, [[read(), put(b"a")], [read(b"a"), put(b"b")], [read(b"a", b"b")]]),
         (True, [[read(), put(b"a")], [read(b"a"), put(b"b"), put(b"c")], [read(b"b", b"c")], [read(b"b", b"c")]]),
     ],
 )
-def test_steps_read_what_was_there_before(newest: bool, steps: list[list[Out]]) -> None:
-    check(job(newest), steps)
+def test_micro_batches_read_what_was_there_before(newest: bool, micro_batches: list[list[Out]]) -> None:
+    check(job(newest), micro_batches)
 
 
 @pytest.mark.parametrize(

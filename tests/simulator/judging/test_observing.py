@@ -11,7 +11,7 @@ from arcbeam.model.observers import Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.manifest.values import Manifest, OutputWatermark, StageWatermarks
 from simulator.judging.observing import Observations
-from simulator.judging.punctual import StepRun
+from simulator.judging.punctual import MicroBatchRun
 from simulator.judging.records import Broken, Out
 from simulator.scenario.kinds import MAIN, Event, Pass, Shared, Source
 from simulator.scenario.plans import Pipeline, Stage
@@ -27,8 +27,8 @@ def observations(kind: Pass) -> Observations:
     )
 
 
-def ran(now: int, said: int = 9) -> StepRun:
-    return StepRun(Timestamp(now), {"pass-2": Timestamp(said)}, frozenset())
+def ran(now: int, said: int = 9) -> MicroBatchRun:
+    return MicroBatchRun(Timestamp(now), {"pass-2": Timestamp(said)}, frozenset())
 
 
 def outs(*times: int) -> list[Out]:
@@ -54,7 +54,7 @@ def test_an_output_is_where_what_was_seen_and_said_puts_it_and_never_goes_back(p
             known.check(at(9, 9), at(40, wrong))
 
 
-def test_what_is_too_far_ahead_of_the_clock_of_its_step_is_not_believed() -> None:
+def test_what_is_too_far_ahead_of_the_clock_of_its_micro_batch_is_not_believed() -> None:
     known = observations(Pass(0, skew=50))
     known.add(ran(NOW), outs(1051, 1050))
     known.check(at(9, 9), at(2000, 1050))
@@ -93,7 +93,7 @@ def test_stages_that_share_are_where_the_one_that_counts_is_and_an_end_says_noth
     known, before = Observations(Pipeline((source, *parts), 1)), MIN_TIMESTAMP
     for after, one, other, there in [(0, 9, 30, first), (100, 9, 33, 33), (110, 32, MAX_TIMESTAMP, 33)]:
         inputs = {"pass-2": Timestamp(one), "pass-3": Timestamp(other)}
-        known.add(StepRun(Timestamp(NOW + after), inputs, frozenset()), outs(70))
+        known.add(MicroBatchRun(Timestamp(NOW + after), inputs, frozenset()), outs(70))
         known.check(at(9, before), at(one, there))
         for wrong in (there - 1, 70, END_OF_GLOBAL_WINDOW):
             with pytest.raises(Broken, match=f"must be at {there}"):

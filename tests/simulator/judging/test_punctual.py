@@ -9,7 +9,7 @@ import pytest
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import IntervalWindow, PaneInfo, Timing
-from simulator.judging.punctual import StepRun, check
+from simulator.judging.punctual import MicroBatchRun, check
 from simulator.judging.records import Broken, Drop, Out, Record
 from simulator.scenario.kinds import MAIN, Event, Group, Source
 from simulator.scenario.plans import Pipeline, Stage
@@ -29,53 +29,56 @@ def pane(info: PaneInfo, *atoms: bytes) -> Record:
     return Out("group-2", MAIN, b"k", atoms, Timestamp(12), WINDOW, info, elements=len(atoms))
 
 
-def step(
+def micro_batch(
     *records: Record | tuple[Record, ...], time: int = 0, at: int = 0, leftover: bool = False
-) -> tuple[StepRun, Any]:
+) -> tuple[MicroBatchRun, Any]:
     left = frozenset({("group-2", 0)}) if leftover else frozenset()
     flat = [each for of in records for each in (of if isinstance(of, tuple) and not hasattr(of, "stage") else (of,))]
-    return StepRun(Timestamp(time), {"group-2": Timestamp(at)}, left), flat
+    return MicroBatchRun(Timestamp(time), {"group-2": Timestamp(at)}, left), flat
 
 
-def checked(trigger: str, *steps: tuple[StepRun, Any], lateness: int = 20) -> dict[str, int]:
+def checked(trigger: str, *micro_batches: tuple[MicroBatchRun, Any], lateness: int = 20) -> dict[str, int]:
     source = Stage("source-1", 0, Source((Event(b"a", b"k", 5),)))
     group = Stage("group-2", 1, Group(trigger=trigger, count=2, lateness=lateness), (Port("source-1", MAIN),))
-    return dict(check(Pipeline((source, group), 1), steps))
+    return dict(check(Pipeline((source, group), 1), micro_batches))
 
 
 def test_panes_that_come_in_time() -> None:
-    checked("counts", step(came(b"a", b"b", b"c"), pane(EARLY, b"a", b"b")))
-    assert checked("clock", step(came(b"a")), step(pane(EARLY, b"a"), time=2000)) == {
+    checked("counts", micro_batch(came(b"a", b"b", b"c"), pane(EARLY, b"a", b"b")))
+    assert checked("clock", micro_batch(came(b"a")), micro_batch(pane(EARLY, b"a"), time=2000)) == {
         "panes by the clock": 1,
         "late panes": 0,
     }
-    checked("early and late", step(came(b"a"), pane(LATE, b"a"), at=OVER))
-    checked("watermark", step(came(b"a"), at=OVER, leftover=True), step(pane(LAST, b"a"), at=OVER))
-    checked("never", step(came(b"a"), at=OVER), step(pane(LAST, b"a"), at=EXPIRED))
+    checked("early and late", micro_batch(came(b"a"), pane(LATE, b"a"), at=OVER))
+    checked("watermark", micro_batch(came(b"a"), at=OVER, leftover=True), micro_batch(pane(LAST, b"a"), at=OVER))
+    checked("never", micro_batch(came(b"a"), at=OVER), micro_batch(pane(LAST, b"a"), at=EXPIRED))
     drop = Drop("group-2", b"k", (b"b",), Timestamp(5), WINDOW, True, Timestamp(EXPIRED))
-    checked("never", step(came(b"a"), pane(LAST, b"a")), step(came(b"b"), drop, at=int(MAX_TIMESTAMP)))
+    checked("never", micro_batch(came(b"a"), pane(LAST, b"a")), micro_batch(came(b"b"), drop, at=int(MAX_TIMESTAMP)))
     checked(
-        "count and clock", step(came(b"a"), time=0), step(came(b"b"), time=800), step(pane(EARLY, b"a", b"b"), time=900)
+        "count and clock",
+        micro_batch(came(b"a"), time=0),
+        micro_batch(came(b"b"), time=800),
+        micro_batch(pane(EARLY, b"a", b"b"), time=900),
     )
 
 
 @pytest.mark.parametrize(
-    ("trigger", "steps", "told"),
+    ("trigger", "micro_batches", "told"),
     [
-        ("counts", [step(came(b"a", b"b"))], "2 do not"),
-        ("always", [step(came(b"a"))], "1 do not"),
-        ("clock", [step(came(b"a")), step(pane(EARLY, b"a"), time=1999)], "too early"),
-        ("clock", [step(came(b"a")), step(time=2000)], "was due at 2000"),
-        ("early by the clock", [step(came(b"a")), step(time=2000)], "was due at 2000"),
-        ("early and late", [step(came(b"a"), at=OVER)], "the window is over"),
-        ("early and late", [step(came(b"a", b"b"), pane(LATE, b"a", b"b"), at=OVER)], "comes out alone"),
-        ("never", [step(came(b"a"), at=EXPIRED)], "has expired"),
-        ("synchronized", [step(came(b"a"))], "nothing waits"),
-        ("count or clock", [step(came(b"a")), step(pane(EARLY, b"a"), time=600)], "too early"),
-        ("count and clock", [step(came(b"a", b"b")), step(time=701)], "was due at 701"),
-        ("aligned clock", [step(came(b"a")), step(time=5600)], "was due at 5600"),
+        ("counts", [micro_batch(came(b"a", b"b"))], "2 do not"),
+        ("always", [micro_batch(came(b"a"))], "1 do not"),
+        ("clock", [micro_batch(came(b"a")), micro_batch(pane(EARLY, b"a"), time=1999)], "too early"),
+        ("clock", [micro_batch(came(b"a")), micro_batch(time=2000)], "was due at 2000"),
+        ("early by the clock", [micro_batch(came(b"a")), micro_batch(time=2000)], "was due at 2000"),
+        ("early and late", [micro_batch(came(b"a"), at=OVER)], "the window is over"),
+        ("early and late", [micro_batch(came(b"a", b"b"), pane(LATE, b"a", b"b"), at=OVER)], "comes out alone"),
+        ("never", [micro_batch(came(b"a"), at=EXPIRED)], "has expired"),
+        ("synchronized", [micro_batch(came(b"a"))], "nothing waits"),
+        ("count or clock", [micro_batch(came(b"a")), micro_batch(pane(EARLY, b"a"), time=600)], "too early"),
+        ("count and clock", [micro_batch(came(b"a", b"b")), micro_batch(time=701)], "was due at 701"),
+        ("aligned clock", [micro_batch(came(b"a")), micro_batch(time=5600)], "was due at 5600"),
     ],
 )
-def test_panes_that_do_not(trigger: str, steps: list[tuple[StepRun, Any]], told: str) -> None:
+def test_panes_that_do_not(trigger: str, micro_batches: list[tuple[MicroBatchRun, Any]], told: str) -> None:
     with pytest.raises(Broken, match=told):
-        checked(trigger, *steps)
+        checked(trigger, *micro_batches)

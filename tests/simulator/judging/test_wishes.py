@@ -32,17 +32,33 @@ TOLD_SO = Warn("savepoint 's' is not made: the job is cancelling")
 
 
 def manifest(
-    step: int, *pins: Pin, mode: CommitMode = CommitMode.RUNNING, opening: int = 0, progress: bytes = b""
+    micro_batch: int, *pins: Pin, mode: CommitMode = CommitMode.RUNNING, opening: int = 0, progress: bytes = b""
 ) -> Manifest:
     """A manifest of epoch 1, or an opening of another epoch."""
-    kind = Kind.OPENING if opening else Kind.STEP
+    kind = Kind.OPENING if opening else Kind.MICRO_BATCH
     shape = JobShape("p", 1, ())
-    before = (step, opening or 1, f"t{step}", f"t{step - 1}", kind, mode, NOW, b"", shape, (), (), (), (), (), ())
+    before = (
+        micro_batch,
+        opening or 1,
+        f"t{micro_batch}",
+        f"t{micro_batch - 1}",
+        kind,
+        mode,
+        NOW,
+        b"",
+        shape,
+        (),
+        (),
+        (),
+        (),
+        (),
+        (),
+    )
     return Manifest("job", *before, progress, pins, ())
 
 
-def pin(name: str, step: int) -> Pin:
-    return Pin(name, step, NOW)
+def pin(name: str, micro_batch: int) -> Pin:
+    return Pin(name, micro_batch, NOW)
 
 
 class Played:
@@ -60,13 +76,13 @@ class Played:
             self.wishes.handled(1, event, says)
         return self
 
-    def proposes(self, step: int = 1) -> Played:
-        command = Propose(step, NOW, CommitMode.RUNNING, Times(), b"", ())
+    def proposes(self, micro_batch: int = 1) -> Played:
+        command = Propose(micro_batch, NOW, CommitMode.RUNNING, Times(), b"", ())
         self.wishes.handled(1, SavepointRequested(NOW, "unheard"), (Warn("'unheard'"), command))
         return self
 
-    def commits(self, *pins: Pin, mode: CommitMode = CommitMode.RUNNING, step: int = 1) -> Played:
-        made = manifest(step, *pins, mode=mode)
+    def commits(self, *pins: Pin, mode: CommitMode = CommitMode.RUNNING, micro_batch: int = 1) -> Played:
+        made = manifest(micro_batch, *pins, mode=mode)
         self.wishes.real(self.head, made)
         self.head = made
         return self
@@ -84,9 +100,11 @@ def test_what_comes_into_being() -> None:
     Played(SAVE).proposes().commits(MADE).ends(EndState.FAILED)
     Played(SUSPEND).proposes().commits(MADE, mode=CommitMode.SUSPENDED).ends(EndState.STOPPED)
     Played(DRAIN).proposes().commits(mode=CommitMode.DRAINING).proposes(2).commits(
-        pin("s", 2), mode=CommitMode.DRAINED, step=2
+        pin("s", 2), mode=CommitMode.DRAINED, micro_batch=2
     )
-    waiting = Played().proposes().hears(SAVE).commits().proposes(2).commits(pin("s", 2), step=2).ends(EndState.DONE)
+    waiting = (
+        Played().proposes().hears(SAVE).commits().proposes(2).commits(pin("s", 2), micro_batch=2).ends(EndState.DONE)
+    )
     assert waiting.happened == {WHILE_COMMITTING: 1}
     told = Played(SAVE).hears(CancelRequested(NOW), says=(TOLD_SO, TearDown((), NOW))).ends(EndState.CANCELLED)
     assert told.happened == {TOLD: 1}
@@ -105,7 +123,7 @@ def test_what_comes_into_being() -> None:
         (lambda: Played(SAVE).ends(EndState.DONE), "neither made nor told"),
         (lambda: Played().ends(EndState.STOPPED), "nobody has asked for that"),
         (lambda: Played(CancelRequested(NOW)).ends(EndState.DONE), "was cancelled"),
-        (lambda: Played(SAVE).proposes().commits(MADE).proposes(2).commits(step=2), "nobody has given them up"),
+        (lambda: Played(SAVE).proposes().commits(MADE).proposes(2).commits(micro_batch=2), "nobody has given them up"),
     ],
     ids=[
         "lost",
@@ -131,8 +149,8 @@ def test_a_savepoint_that_is_given_up_is_gone_and_stays_gone() -> None:
     played = Played(SAVE).proposes().commits(MADE)
     played.wishes.release(1, "s")
     with pytest.raises(Broken, match="which were given up"):
-        played.proposes(2).commits(MADE, step=2)
-    played.commits(step=2)
+        played.proposes(2).commits(MADE, micro_batch=2)
+    played.commits(micro_batch=2)
 
 
 def test_an_opening_has_the_savepoints_that_there_were_and_what_it_goes_on_from() -> None:

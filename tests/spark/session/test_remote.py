@@ -73,7 +73,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Any:
         AssertionError("Received incorrect server side session identifier for request. Please create a new one"),
     ],
 )
-def test_lost_server_is_named_and_the_step_may_run_again(error: Exception, session: Any) -> None:
+def test_lost_server_is_named_and_the_micro_batch_may_run_again(error: Exception, session: Any) -> None:
     told = remote.lost(session, error)
     assert isinstance(told, ServerLostError)
     assert "spark.example" in told.message

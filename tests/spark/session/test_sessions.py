@@ -120,8 +120,8 @@ def test_spark_shows_whose_jobs_are_whose(spark: Any) -> None:
 
     with tagged(spark, "nightly-1"):
         assert shown() == ("nightly-1", "nightly-1")
-        with tagged(spark, "nightly-2", "nightly: step 3"):
-            assert shown() == ("nightly-2", "nightly: step 3")
+        with tagged(spark, "nightly-2", "nightly: micro-batch 3"):
+            assert shown() == ("nightly-2", "nightly: micro-batch 3")
         assert shown() == ("nightly-1", "nightly-1")
     assert shown() == (None, None)
 
@@ -192,7 +192,7 @@ def raises():
         with beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner"]) as p:
             p | beam.Create([1]) | "Fail" >> beam.Map(lambda x: 1 // 0)
     except UserCodeError as e:
-        return e.step
+        return e.micro-batch
 
 def cancelled():
     p = beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner"])
@@ -209,7 +209,7 @@ from pyspark.sql import SparkSession
 session = SparkSession.active()
 assert type(session).__module__.startswith("pyspark.sql.connect"), type(session)
 result = run()
-print("step", raises(), "state", cancelled(), SparkSession.active() is session, flush=True)
+print("micro-batch", raises(), "state", cancelled(), SparkSession.active() is session, flush=True)
 """
 
 
@@ -225,7 +225,7 @@ def test_a_pipeline_over_spark_connect(tmp_path: Path) -> None:
         text=True,
         timeout=300,
     )
-    assert "step Fail state CANCELLED True" in done.stdout, done.stderr[-5000:]
+    assert "micro-batch Fail state CANCELLED True" in done.stdout, done.stderr[-5000:]
     assert "CANNOT_MODIFY" not in done.stderr
 
 

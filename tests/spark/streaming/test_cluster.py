@@ -1,4 +1,4 @@
-"""What a step's failure means to the job."""
+"""What a micro-batch's failure means to the job."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from apache_beam.metrics import monitoring_infos
 from apache_beam.metrics.metric import MetricsFilter
 
-from arcbeam.engine.coordinator import Command, EndState, Event, StepReported
+from arcbeam.engine.coordinator import Command, EndState, Event, MicroBatchReported
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.harness.operations.taskcontext import Settings
@@ -21,7 +21,7 @@ from arcbeam.spark.streaming.counters import Tally
 from arcbeam.spark.streaming.streamingjob import StreamRun
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Asked
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.driver.requests import RequestDesk, Ticket
 from tests.streaming.driver.test_driver import World
 
@@ -46,21 +46,21 @@ def test_a_run_that_came_to_nothing_was_attempted() -> None:
     tally.ran(1, [report(4)])
     reports, line = tally.committed(1, _TIMES, Duration(1_500_000))
     assert [each.elements_in for each in reports] == [4]
-    assert line == "step 1: 1.50 s, 4 elements, watermark 1970-01-01T00:00:00Z"
+    assert line == "micro-batch 1: 1.50 s, 4 elements, watermark 1970-01-01T00:00:00Z"
     assert values(tally) == [(7, 4)]
     tally.ran(2, [report(1)])
     tally.committed(2, _TIMES, Duration(0))
     assert values(tally) == [(8, 5)]
-    assert (tally.steps, tally.standing().elements, tally.standing().tasks) == (2, 5, 2)
+    assert (tally.micro_batches, tally.standing().elements, tally.standing().tasks) == (2, 5, 2)
     # As the job counts them: this run of it has not made them all.
     tally.committed(486, _TIMES, Duration(0))
-    assert tally.standing().stages == ("step 486, watermark 1970-01-01T00:00:00Z",)
+    assert tally.standing().stages == ("micro-batch 486, watermark 1970-01-01T00:00:00Z",)
 
 
-def test_a_commit_without_a_step_has_no_reports() -> None:
+def test_a_commit_without_a_micro_batch_has_no_reports() -> None:
     tally = Tally()
     reports, line = tally.committed(1, Times({}, {}), Duration(0))
-    assert (list(reports), line) == ([], "step 1: 0.00 s, 0 elements, watermark the end of time")
+    assert (list(reports), line) == ([], "micro-batch 1: 0.00 s, 0 elements, watermark the end of time")
 
 
 class Listener:
@@ -74,7 +74,7 @@ class Listener:
 
     def reported(self, report: object) -> None: ...
 
-    def stepped(self, line: str) -> None: ...
+    def streaming(self, line: str) -> None: ...
 
     def warned(self, text: str) -> None: ...
 
@@ -84,7 +84,7 @@ class Listener:
 
 
 class Run(World):
-    """A run on Spark, but for its cluster: what is refused of a step is in `refused`."""
+    """A run on Spark, but for its cluster: what is refused of a micro-batch is in `refused`."""
 
     def __init__(self, folder: Path, *reports: str) -> None:
         super().__init__(*reports)
@@ -100,11 +100,11 @@ class Run(World):
         super().handled(event, commands)
         self.job.handled(event, commands)
 
-    def run(self, order: StepOrder) -> None:
+    def run(self, order: TaskAssignment) -> None:
         plan = order.plan
-        self.job._tally.ran(plan.step, [report(3)])
-        if plan.step in self.refused:
-            self.put(StepReported(Timestamp(0), plan.step, plan.attempt, Duration(1), ()))
+        self.job._tally.ran(plan.micro_batch, [report(3)])
+        if plan.micro_batch in self.refused:
+            self.put(MicroBatchReported(Timestamp(0), plan.micro_batch, plan.attempt, Duration(1), ()))
         else:
             super().run(order)
 
@@ -122,7 +122,7 @@ def test_who_asks_for_a_drain_hears_of_it_when_the_job_is_draining(tmp_path: Pat
 @pytest.mark.contract("API-06", "END-03")
 def test_what_a_refused_run_has_counted_is_not_committed_by_a_suspension_in_its_place(tmp_path: Path) -> None:
     world = Run(tmp_path, "more", "more")
-    while world.log.head.step == 0:
+    while world.log.head.micro_batch == 0:
         world.driver.handle(world.todo.pop(0))
     world.refused = {2}
     while world.todo:
@@ -130,6 +130,6 @@ def test_what_a_refused_run_has_counted_is_not_committed_by_a_suspension_in_its_
     world.desk.ask(Asked.SUSPEND, "pause")
     world.play()
     assert world.driver.end is not None
-    assert (world.driver.end.state, world.log.head.step) == (EndState.STOPPED, 2)
+    assert (world.driver.end.state, world.log.head.micro_batch) == (EndState.STOPPED, 2)
     assert values(world.job._tally) == [(6, 3)]
     assert world.job.standing().elements == 3

@@ -1,4 +1,4 @@
-"""What is new in a step comes to its tasks without a plan of its own, unless it is large."""
+"""What is new in a micro-batch comes to its tasks without a plan of its own, unless it is large."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.files import FileKind, Shard, ShardFile
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming import dataframes
-from arcbeam.spark.streaming.dataframes import StepFrames
+from arcbeam.spark.streaming.dataframes import MicroBatchFrames
 from arcbeam.spark.streaming.finalizing import Confirmed
-from arcbeam.spark.streaming.leveltask import Given, LevelTask, StepJob, property_of
+from arcbeam.spark.streaming.leveltask import Given, LevelTask, StreamingJob, property_of
 from arcbeam.store.jobtemp.location import JobLocation
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 from tests.streaming.jobs import plan
 from tests.streaming.test_physicalplan import at
 
@@ -28,12 +28,12 @@ STATES = tuple(Shard(level, 0, (FILE,)) for level in range(3))
 
 
 @pytest.mark.contract("STORE-02")
-def test_a_plan_is_built_once_and_each_step_says_what_is_new_or_has_one_of_its_own(
+def test_a_plan_is_built_once_and_each_micro_batch_says_what_is_new_or_has_one_of_its_own(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    job = StepJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here())
-    frames, said = StepFrames(spark, job), spark.sparkContext.getLocalProperty
-    order = StepOrder(plan(2, 1), 1, "store", (), (Shard(1, 0, (FILE,)), Shard(2, 1, (FILE,))))
+    job = StreamingJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+    frames, said = MicroBatchFrames(spark, job), spark.sparkContext.getLocalProperty
+    order = TaskAssignment(plan(2, 1), 1, "store", (), (Shard(1, 0, (FILE,)), Shard(2, 1, (FILE,))))
     confirmed = (Confirmed(1, (b"token",)),)
     one, other = frames.of(order, confirmed), frames.of(replace(order, epoch=2), confirmed)
     assert one.sameSemantics(other)
@@ -48,25 +48,27 @@ def test_a_plan_is_built_once_and_each_step_says_what_is_new_or_has_one_of_its_o
     assert [said(property_of(level)) for level in range(3)] == [None] * 3
 
 
-def test_each_step_is_a_query_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
-    """A data frame that is collected a second time would read the shuffle files of the first step."""
-    frames = StepFrames(spark, StepJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here()))
-    order = StepOrder(plan(2, 1), 1, "store", (), ())
-    steps = [frames.of(order, ()) for _ in range(3)]
-    queries = {step._jdf.queryExecution().hashCode() for step in steps}  # type: ignore[operator]
+def test_each_micro_batch_is_a_query_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    """A data frame that is collected a second time would read the shuffle files of the first micro-batch."""
+    frames = MicroBatchFrames(
+        spark, StreamingJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+    )
+    order = TaskAssignment(plan(2, 1), 1, "store", (), ())
+    micro_batches = [frames.of(order, ()) for _ in range(3)]
+    queries = {micro_batch._jdf.queryExecution().hashCode() for micro_batch in micro_batches}  # type: ignore[operator]
     assert len(queries) == 3
 
 
-def test_step_of_upper_levels_has_their_tasks_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_micro_batch_of_upper_levels_has_their_tasks_alone(spark: SparkSession, tmp_path: Path) -> None:
     """Levels have different numbers of tasks here, and each level's property is its own or is cleared."""
     placing = at()
     placing = replace(placing, layout=replace(placing.layout, tasks=(2, 3, 4)))
-    job = StepJob("job", placing, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
-    frames, said = StepFrames(spark, job), spark.sparkContext.getLocalProperty
+    job = StreamingJob("job", placing, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+    frames, said = MicroBatchFrames(spark, job), spark.sparkContext.getLocalProperty
     confirmed = (Confirmed(1, (b"token",)),)
     exchanges = []
     for first in (0, 1, 2, 1, 0):
-        order = StepOrder(plan(2, 1, first=first), 1, "store", (), (), STATES)
+        order = TaskAssignment(plan(2, 1, first=first), 1, "store", (), (), STATES)
         text = frames.of(order, confirmed)._jdf.queryExecution().analyzed().toString()  # type: ignore[operator]
         assert text.count("MapInArrow") == 3 - first
         assert f"Range (0, {placing.layout.tasks[first]}," in text
@@ -77,7 +79,7 @@ def test_step_of_upper_levels_has_their_tasks_alone(spark: SparkSession, tmp_pat
     assert exchanges == [2, 1, 0, 1, 2]
 
 
-def test_large_step_gives_each_level_its_own_order(
+def test_large_micro_batch_gives_each_level_its_own_order(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placing = at()
@@ -89,10 +91,12 @@ def test_large_step_gives_each_level_its_own_order(
 
     monkeypatch.setattr(dataframes, "LevelTask", noted)
     monkeypatch.setattr(dataframes, "_MOST_TOLD", 1)
-    frames = StepFrames(spark, StepJob("job", placing, Settings(), JobLocation(str(tmp_path)), "", Versions.here()))
+    frames = MicroBatchFrames(
+        spark, StreamingJob("job", placing, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+    )
     for first in (0, 1):
         given.clear()
-        order = StepOrder(plan(2, 1, first=first), 1, "store", (), (), STATES)
+        order = TaskAssignment(plan(2, 1, first=first), 1, "store", (), (), STATES)
         frames.of(order, ())
         levels = [(level, {each.name for each in placing.layout.at(level)}) for level in range(first, 3)]
         assert all(one != other for (_, one), (_, other) in pairwise(given))
@@ -102,8 +106,10 @@ def test_large_step_gives_each_level_its_own_order(
 
 
 def test_limit_counts_all_levels_together(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = StepFrames(spark, StepJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here()))
-    order = StepOrder(plan(2, 1), 1, "store", (), ())
+    frames = MicroBatchFrames(
+        spark, StreamingJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+    )
+    order = TaskAssignment(plan(2, 1), 1, "store", (), ())
     frames.of(order, ())
     lengths = [len(spark.sparkContext.getLocalProperty(property_of(level)) or "") for level in range(3)]
     for limit, fits in ((sum(lengths), True), (sum(lengths) - 1, False)):

@@ -37,14 +37,14 @@ def test_those_of_two_jobs_wait_beside_each_other_and_old_ones_are_forgotten() -
     waiting.keep("two", 2, b"c", [])
     waiting.confirm("one", Confirmed(1, (b"a",)))
     assert called == ["one"]
-    for step in range(2, TOLD + 2):
-        waiting.keep("two", step, b"b", calling(called, f"two at {step}"))
+    for micro_batch in range(2, TOLD + 2):
+        waiting.keep("two", micro_batch, b"b", calling(called, f"two at {micro_batch}"))
     waiting.confirm("two", Confirmed(1, (b"b",)))
     waiting.confirm("two", Confirmed(2, (b"b",)))
     assert called == ["one", "two at 2"]
 
 
-def test_a_worker_that_had_no_task_in_the_next_step_hears_of_a_commit_later() -> None:
+def test_a_worker_that_had_no_task_in_the_next_micro_batch_hears_of_a_commit_later() -> None:
     called: list[str] = []
     waiting = WaitingCallbacks()
     waiting.keep("job", 1, b"a", calling(called, "first"))
@@ -57,9 +57,9 @@ def test_a_worker_that_had_no_task_in_the_next_step_hears_of_a_commit_later() ->
 def test_a_job_that_goes_on_keeps_its_own_however_many_come_and_go() -> None:
     called: list[str] = []
     waiting = WaitingCallbacks()
-    for step in range(20):
-        waiting.keep("long", step, b"a", calling(called, f"long {step}"))
-        waiting.keep(f"short {step}", 1, b"b", calling(called, "short"))
+    for micro_batch in range(20):
+        waiting.keep("long", micro_batch, b"a", calling(called, f"long {micro_batch}"))
+        waiting.keep(f"short {micro_batch}", 1, b"b", calling(called, "short"))
     waiting.confirm("long", Confirmed(0, (b"a",)))
     waiting.forget("long")
     waiting.confirm("long", Confirmed(1, (b"a",)))

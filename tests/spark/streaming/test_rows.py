@@ -1,4 +1,4 @@
-"""Rows between the levels of a step: what is sent comes to the owners of its shards, in order, or goes on."""
+"""Rows between the levels of a micro-batch: what is sent comes to the owners of its shards, in order, or goes on."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.model.rows import Row
-from arcbeam.spark.streaming.rows import ORDER, SCHEMA, LevelRows, Received, Sent, StepRow, packing, reports_in
+from arcbeam.spark.streaming.rows import ORDER, SCHEMA, ExchangeRow, LevelRows, Received, Sent, packing, reports_in
 from arcbeam.spark.tasks.packing import Packer, unpacked
 from arcbeam.spark.tasks.rowqueue import batches_of
 from tests.streaming.test_physicalplan import at
 
 
-def sent(rows: list[StepRow], level: int = 0) -> Sent:
+def sent(rows: list[ExchangeRow], level: int = 0) -> Sent:
     return Sent(at(), level, rows.append)
 
 
-def exchanged(rows: list[StepRow], task: int) -> Iterator[pa.RecordBatch]:
+def exchanged(rows: list[ExchangeRow], task: int) -> Iterator[pa.RecordBatch]:
     """What Spark brings to a task."""
     own = [row for row in rows if row.task == task]
     random.Random(task).shuffle(own)
@@ -34,17 +34,17 @@ def marker(task: int = 0, level: int = 0) -> Marker:
 
 
 def test_a_row_goes_to_the_owner_of_its_shard_once_for_each_reader() -> None:
-    rows: list[StepRow] = []
+    rows: list[ExchangeRow] = []
     to = sent(rows)
     to.put(Row(0, 1, 7, b"one"))
     to.put(Row(2, 3, 8, b"both"))
-    assert rows == [StepRow(0, 1, 1, 7, b"one"), StepRow(1, 3, 3, 8, b"both"), StepRow(1, 3, 4, 8, b"both")]
+    assert rows == [ExchangeRow(0, 1, 1, 7, b"one"), ExchangeRow(1, 3, 3, 8, b"both"), ExchangeRow(1, 3, 4, 8, b"both")]
     assert to.bytes == len(b"one") + 2 * len(b"both")
 
 
 @pytest.mark.contract("ENG-01")
 def test_markers_come_first_then_each_stage_of_each_shard_and_what_passes() -> None:
-    rows: list[StepRow] = []
+    rows: list[ExchangeRow] = []
     to = sent(rows)
     for bucket in (5, 3):
         for shard in range(4):
@@ -53,7 +53,7 @@ def test_markers_come_first_then_each_stage_of_each_shard_and_what_passes() -> N
             to.put(Row(1, shard, bucket, b"s2"))
     to.report(b"report")
     to.mark(marker())
-    on: list[StepRow] = []
+    on: list[ExchangeRow] = []
     came: list[Any] = []
     level = LevelRows(
         Received(exchanged(rows, 0), at(), 1, sent(on, 1), first=False),
@@ -81,7 +81,7 @@ def test_markers_come_first_then_each_stage_of_each_shard_and_what_passes() -> N
 
 
 def test_the_last_level_leaves_reports_only() -> None:
-    on: list[StepRow] = []
+    on: list[ExchangeRow] = []
     last = sent(on, 2)
     last.mark(marker())
     last.report(b"report")
@@ -90,7 +90,7 @@ def test_the_last_level_leaves_reports_only() -> None:
 
 
 def test_what_comes_behind_its_turn_is_not_lost_unseen() -> None:
-    rows: list[StepRow] = []
+    rows: list[ExchangeRow] = []
     sent(rows).put(Row(0, 0, 0, b"it"))
     received = Received(exchanged(rows, 0), at(), 1, sent([], 1), first=False)
     assert list(received.of_stage("the s1", 1)) == []
@@ -100,14 +100,14 @@ def test_what_comes_behind_its_turn_is_not_lost_unseen() -> None:
 
 def test_what_is_packed_stays_so_until_its_stage_reads_it() -> None:
     blob = b"over and over. " * 1000
-    rows: list[StepRow] = []
+    rows: list[ExchangeRow] = []
     to = sent(rows)
     to.put(Row(2, 1, 7, blob))
     to.put(Row(0, 1, 7, blob))
     to.report(blob)
     travelling = list(packing(rows, Packer()))
     assert [bool(row.unpacked) for row in travelling] == [row.stage >= 0 for row in rows]
-    on: list[StepRow] = []
+    on: list[ExchangeRow] = []
     received = Received(exchanged(travelling, 0), at(), 1, sent(on, 1), first=False)
     assert received.markers() == []
     assert [row.blob for row in received.of_stage("the s1", 1)] == [blob]

@@ -22,11 +22,11 @@ from tests.offsets import WholeUpTo
 
 pytestmark = pytest.mark.usefixtures("spark")
 
-STEPS = 14
+MICRO_BATCHES = 14
 
 
-class OneAStep(beam.DoFn, WholeUpTo):
-    """Puts out a number, and defers the rest: to the next step."""
+class OneAMicroBatch(beam.DoFn, WholeUpTo):
+    """Puts out a number, and defers the rest: to the next micro-batch."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[int]:
@@ -49,8 +49,8 @@ def test_of_what_fires_again_and_again_the_newest_is_read_and_files_stay_few(tmp
     seen_folder.mkdir()
     options = PipelineOptions(["--streaming", "--shards=2", f"--checkpoint_dir={state}"])
     with beam.Pipeline(runner=ArcbeamRunner(), options=options) as p:
-        polls = p | beam.Create([STEPS]) | beam.ParDo(OneAStep())
-        # Several firings of a step, each with all that came before.
+        polls = p | beam.Create([MICRO_BATCHES]) | beam.ParDo(OneAMicroBatch())
+        # Several firings of a micro-batch, each with all that came before.
         twice = polls | "Twice" >> beam.FlatMap(lambda n: [n, n]) | always(trigger.AccumulationMode.ACCUMULATING)
         count = twice | beam.combiners.Count.Globally().without_defaults()
         table = polls | beam.FlatMap(lambda n: [(key, n) for key in "abc"])
@@ -63,10 +63,10 @@ def test_of_what_fires_again_and_again_the_newest_is_read_and_files_stay_few(tmp
             str(seen_folder),
         )
     seen = sorted(noted(seen_folder))
-    assert [n for n, *_ in seen] == list(range(STEPS))
+    assert [n for n, *_ in seen] == list(range(MICRO_BATCHES))
     last = -1
     for _, count, listed, by_key in seen:
-        # A step may have had more than one poll.
+        # A micro-batch may have had more than one poll.
         polls_read = sorted(by_key)
         assert polls_read == list(range(polls_read[0], polls_read[-1] + 1))
         assert listed == sorted((key, poll) for key in "abc" for poll in polls_read)

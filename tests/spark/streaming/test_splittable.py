@@ -1,4 +1,4 @@
-"""Splittable DoFns that do not end by themselves, on Spark in steps."""
+"""Splittable DoFns that do not end by themselves, on Spark in a streaming job."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_drain_ends_what_has_no_end_and_gives_out_what_has_come(tmp_path: Path
 
 
 class Slow(beam.DoFn):
-    """A bounded restriction that takes longer than a step; notes which process has worked on it."""
+    """A bounded restriction that takes longer than a micro-batch; notes which process has worked on it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""Jobs in steps on Spark that are stopped and go on: what comes out is what a job gives that was left alone."""
+"""Streaming jobs on Spark that are stopped and go on: what comes out is what a job gives that was left alone."""
 
 from __future__ import annotations
 
@@ -100,8 +100,14 @@ def test_a_job_that_is_suspended_and_goes_on_gives_what_one_gives_that_never_was
     assert (seen.attempted, seen.committed) == (15, 15)
     told = [record for record in caplog.records if "suspended at" in record.getMessage()]
     assert [record.levelname for record in told] == ["WARNING"], "it is seen where nothing else is"
-    step = known(read_newest(FolderBlobs(job.state))).step  # type: ignore[arg-type]
-    check_message("suspended", told[0].getMessage(), job=first.plan.name, folder=job.state, step=f"micro-batch {step}")
+    micro_batch = known(read_newest(FolderBlobs(job.state))).micro_batch  # type: ignore[arg-type]
+    check_message(
+        "suspended",
+        told[0].getMessage(),
+        job=first.plan.name,
+        folder=job.state,
+        micro_batch=f"micro-batch {micro_batch}",
+    )
     with pytest.raises(RequestRefusedError) as caught:
         first.drain()
     check_message(
@@ -109,7 +115,7 @@ def test_a_job_that_is_suspended_and_goes_on_gives_what_one_gives_that_never_was
         str(caught.value),
         job=first.plan.name,
         folder=job.state,
-        step=f"micro-batch {step}",
+        micro_batch=f"micro-batch {micro_batch}",
     )
 
     # From the folder alone, with other slots.
@@ -408,4 +414,4 @@ def test_what_a_job_cannot_be_asked_for_is_refused(tmp_path: Path) -> None:
     assert own.wait_until_finish() == "DRAINED"
     said = [message.text for message in own.messages()]
     assert "the job is DRAINING" in said
-    assert [text for text in said if text.startswith("step ") and "elements, watermark " in text]
+    assert [text for text in said if text.startswith("micro-batch ") and "elements, watermark " in text]

@@ -1,4 +1,4 @@
-"""Pipelines in steps on Spark: with --streaming they give what they give without."""
+"""Pipelines in a streaming job on Spark: with --streaming they give what they give without."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_early_panes_come_before_the_last_one(tmp_path: Path) -> None:
     assert len(noted(tmp_path)) >= 2
 
 
-def test_an_error_names_its_step_and_nothing_is_made_real(tmp_path: Path) -> None:
+def test_an_error_names_its_micro_batch_and_nothing_is_made_real(tmp_path: Path) -> None:
     p = pipeline(f"--checkpoint_dir={tmp_path / 'state'}")
     _ = timed(p, 3) | "bad one" >> beam.Map(lambda pair: pair[1] // 0)
     with pytest.raises(UserCodeError, match=r"ZeroDivisionError.*while running 'bad one'"):

@@ -28,7 +28,7 @@ from tests.offsets import WholeUpTo
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.contract("WM-06", "OPS-02")]
 
 WHEN = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
-SINCE = rf"since step \d+ \({WHEN}\)"
+SINCE = rf"since micro-batch \d+ \({WHEN}\)"
 MANY = 1 << 40
 
 
@@ -146,8 +146,8 @@ def test_keys_and_timers_are_counted_and_a_driver_that_goes_on_counts_on(tmp_pat
 
 
 def stuck(folder: Path, build: Callable[[beam.Pipeline], Any], is_it: Callable[[Cause], bool]) -> Cause:
-    """Runs a pipeline until a watermark of it waits for something, and has for some steps; the same cause is told by
-    the running job, by its folder while it runs, and by the folder alone.
+    """Runs a pipeline until a watermark of it waits for something, and has for some micro-batches; the same cause is
+    told by the running job, by its folder while it runs, and by the folder alone.
     """
     p = beam.Pipeline(
         runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", "--shards=2", f"--checkpoint_dir={folder}"])
@@ -157,7 +157,7 @@ def stuck(folder: Path, build: Callable[[beam.Pipeline], Any], is_it: Callable[[
 
     def known(status: Status | None) -> Cause | None:
         found = None if status is None else next(filter(is_it, status.causes), None)
-        waits = found is not None and found.since is not None and found.since.step < status.step  # type: ignore[union-attr]
+        waits = found is not None and found.since is not None and found.since.micro_batch < status.micro_batch  # type: ignore[union-attr]
         return found if waits else None
 
     try:
@@ -171,7 +171,7 @@ def stuck(folder: Path, build: Callable[[beam.Pipeline], Any], is_it: Callable[[
         # Not by name: a restriction that is asked again and again is another one each time.
         (same,) = (each for each in causes if (each["stage"], each["kind"]) == (cause.stage, cause.kind))
         assert same["time"] == cause.time
-        assert same["since"] == {"step": cause.since.step, "time": cause.since.time}  # type: ignore[union-attr]
+        assert same["since"] == {"micro_batch": cause.since.micro_batch, "time": cause.since.time}  # type: ignore[union-attr]
     lines = _invoke("inspect", str(folder))
     assert f"goes on when: {same['frees']}" in lines
     assert same["text"] in lines
@@ -309,7 +309,7 @@ def test_a_timer_that_holds_its_output_timestamp(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("OPS-03", "OPS-04")
-def test_a_job_tells_its_figures_to_whoever_scrapes_it_and_each_step_in_a_line(
+def test_a_job_tells_its_figures_to_whoever_scrapes_it_and_each_micro_batch_in_a_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", logger="arcbeam"):
@@ -329,12 +329,12 @@ def test_a_job_tells_its_figures_to_whoever_scrapes_it_and_each_step_in_a_line(
     (kept,) = (stage for stage in status.stages if stage.stage.endswith("Grouped"))
     assert kept.state_rows > 0
     assert 0 < kept.state_bytes <= sum(status.state_bytes.values())
-    assert f'arcbeam_step_total{{job="{result.plan.name}"}}' in "\n".join(lines)
+    assert f'arcbeam_micro_batch_total{{job="{result.plan.name}"}}' in "\n".join(lines)
     (watermark,) = (line for line in lines if line.startswith("arcbeam_input_watermark_seconds") and "Grouped" in line)
     assert 7 <= float(watermark.split()[-1]) < 10_000
-    steps = [json.loads(message) for message in caplog.messages if message.startswith('{"pipeline"')]
-    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
-    assert {"seconds", "plan", "spark", "user", "commit"} == steps[-1]["seconds"].keys()
-    assert any("Meter" in step["waits"] for step in steps)
+    micro_batches = [json.loads(message) for message in caplog.messages if message.startswith('{"pipeline"')]
+    assert [micro_batch["micro_batch"] for micro_batch in micro_batches] == list(range(1, len(micro_batches) + 1))
+    assert {"seconds", "plan", "spark", "user", "commit"} == micro_batches[-1]["seconds"].keys()
+    assert any("Meter" in micro_batch["waits"] for micro_batch in micro_batches)
     made = [out for stage in status.stages for out in stage.outputs if out.least is not None and out.elements]
     assert all(out.least <= out.mean <= out.most and out.bytes for out in made)  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""How much a task of a step may do."""
+"""How much a task of a micro-batch may do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from arcbeam.engine.protocol.microbatchplan import StepBudget
+from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget
 from arcbeam.model.timestamps import Duration
 from arcbeam.spark.streaming.usercode import TaskBudget
 
@@ -24,7 +24,7 @@ class Done:
 
 def budget_of(done: Done, elements: int, bytes: int = 1_000_000, time: Duration = HOUR) -> TaskBudget:
     return TaskBudget(
-        StepBudget(time, elements, bytes), lambda: done.bytes, lambda: done.elements, lambda: done.seconds
+        MicroBatchBudget(time, elements, bytes), lambda: done.bytes, lambda: done.elements, lambda: done.seconds
     )
 
 

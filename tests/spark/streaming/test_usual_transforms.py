@@ -63,7 +63,7 @@ def test_several_sequences_at_once_are_each_complete() -> None:
         )
         assert_that(
             counts | beam.MapTuple(lambda at, count: (round(float(at) - start, 3), count)),
-            equal_to([(round(n / 10 + step / 2, 3), 1) for n in range(4) for step in range(2)]),
+            equal_to([(round(n / 10 + micro_batch / 2, 3), 1) for n in range(4) for micro_batch in range(2)]),
         )
 
 
@@ -260,7 +260,9 @@ class Ask(beam.DoFn):
 
 
 @pytest.mark.contract("BAT-04", "ENG-02")
-def test_a_service_that_has_too_many_requests_is_asked_again_and_steps_and_watermarks_go_on(tmp_path: Path) -> None:
+def test_a_service_that_has_too_many_requests_is_asked_again_and_micro_batches_and_watermarks_go_on(
+    tmp_path: Path,
+) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
     out.mkdir()
     expected = [[(n, 2 * n) for n in range(at, at + 10)] for at in range(0, 40, 10)]

@@ -22,7 +22,7 @@ def _shown(_: object) -> tuple[str | None, str | None]:
 @pytest.mark.contract("OPS-04")
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
-    ("mode", "said"), [((), "nightly: Create/FlatMap("), (("--streaming",), "nightly: step 1: Create/FlatMap(")]
+    ("mode", "said"), [((), "nightly: Create/FlatMap("), (("--streaming",), "nightly: micro-batch 1: Create/FlatMap(")]
 )
 def test_spark_is_told_of_a_job_its_pipeline_step_and_stages(mode: tuple[str, ...], said: str) -> None:
     def check(found: list[tuple[str, str]]) -> None:
@@ -37,6 +37,6 @@ def test_spark_is_told_of_a_job_its_pipeline_step_and_stages(mode: tuple[str, ..
 
 
 def test_what_is_said_is_not_longer_than_people_read() -> None:
-    assert described("p", ["a", "b"], 3) == "p: step 3: a; b"
+    assert described("p", ["a", "b"], 3) == "p: micro-batch 3: a; b"
     assert described("p", []) == "p"
     assert len(described("p", map(str, range(1000)), 3)) < 400

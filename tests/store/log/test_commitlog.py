@@ -21,7 +21,7 @@ from arcbeam.store.blobs.errors import (
     StoreError,
 )
 from arcbeam.store.log.chain import read_manifest
-from arcbeam.store.log.commitlog import Committed, Conflict, Outcome, StepLog, Unknown
+from arcbeam.store.log.commitlog import CommitLog, Committed, Conflict, Outcome, Unknown
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import epoch_name, manifest_name
 from arcbeam.store.manifest.values import (
@@ -55,7 +55,7 @@ class Script:
         self.blobs = blobs
         self.store = UnreliableBlobs(blobs, 1)
         self.stores: dict[str, UnreliableBlobs] = {}
-        self.logs: dict[str, StepLog] = {}
+        self.logs: dict[str, CommitLog] = {}
 
     def run(self, who: str, verb: str, fault: str) -> str:
         store = self.stores.get(who)
@@ -69,13 +69,13 @@ class Script:
             log = self.logs[who]
             return self.told(log.resolve() if verb == "resolves" else log.propose(log.draft(Timestamp(0))))
         except InvalidManifestError as e:
-            step = re.search(r"the outcome of step (\d+)", str(e))
-            assert step is not None
-            return f"refused: the outcome of step {step[1]} is open"
+            micro_batch = re.search(r"the outcome of micro-batch (\d+)", str(e))
+            assert micro_batch is not None
+            return f"refused: the outcome of micro-batch {micro_batch[1]} is open"
         except FencedError as e:
-            found = re.search(r"step (\d+) is of epoch (\d+)", str(e))
+            found = re.search(r"micro-batch (\d+) is of epoch (\d+)", str(e))
             assert found is not None
-            return f"fenced out by step {found[1]} of epoch {found[2]}"
+            return f"fenced out by micro-batch {found[1]} of epoch {found[2]}"
         except DeterminateError:
             return "refused: nothing happened"
 
@@ -83,9 +83,9 @@ class Script:
     def told(outcome: Outcome) -> str:
         match outcome:
             case Committed(m):
-                return f"step {m.step} of epoch {m.epoch}"
+                return f"micro-batch {m.micro_batch} of epoch {m.epoch}"
             case Conflict(m):
-                return f"conflict with step {m.step} of epoch {m.epoch}"
+                return f"conflict with micro-batch {m.micro_batch} of epoch {m.epoch}"
             case Unknown():
                 return "unknown"
 
@@ -109,7 +109,7 @@ def test_there_are_scripts() -> None:
 
 
 @pytest.mark.contract("STORE-01")
-def test_what_a_step_made_real_comes_back(blobs: DurableBlobs) -> None:
+def test_what_a_micro_batch_made_real_comes_back(blobs: DurableBlobs) -> None:
     log = opened(blobs)
     assert log.head.kind == Kind.OPENING
     files = Shard(1, 0, (delta(1, log.epoch),))
@@ -126,7 +126,7 @@ def test_what_a_step_made_real_comes_back(blobs: DurableBlobs) -> None:
     assert read_head(blobs) == log.head == manifest
     after = log.draft(Timestamp(6))
     assert (after.shards, after.watermarks, after.progress) == ((files,), (marks,), b"machine")
-    assert (after.committables, after.cut) == ((), b""), "a step's own are not the next one's"
+    assert (after.committables, after.cut) == ((), b""), "a micro-batch's own are not the next one's"
 
 
 @pytest.mark.contract("STORE-01")
@@ -171,7 +171,7 @@ def test_who_looks_whether_it_was_overtaken_believes_a_manifest_and_no_epoch(mem
     blobs.faults = Faults()
     error = first.overtaken()
     assert error is not None
-    assert "step 1 is of epoch 3" in str(error)
+    assert "micro-batch 1 is of epoch 3" in str(error)
     with pytest.raises(FencedError):
         first.propose(first.draft(Timestamp(1)))
 
@@ -186,14 +186,14 @@ def test_of_two_that_open_at_once_the_later_epoch_wins(memory: DurableBlobs) -> 
                 others.append(opened(memory))
             return super().create(name, data)
 
-    others: list[StepLog] = []
-    with pytest.raises(FencedError, match="step 0 is of epoch 2, this driver has epoch 1"):
+    others: list[CommitLog] = []
+    with pytest.raises(FencedError, match="micro-batch 0 is of epoch 2, this driver has epoch 1"):
         opened(Slow(memory, 1))
-    assert others[0].head.step == 0
+    assert others[0].head.micro_batch == 0
     others.clear()
     with pytest.raises(FencedError, match="epoch 4, this driver has epoch 3"):
         opened(Slow(memory, 1))
-    assert [others[0].head.step, others[0].epoch] == [1, 4]
+    assert [others[0].head.micro_batch, others[0].epoch] == [1, 4]
 
 
 @pytest.mark.contract("STORE-03")
@@ -201,7 +201,7 @@ def test_an_opening_that_does_not_stand_is_no_hold(memory: DurableBlobs) -> None
     with pytest.raises(IndeterminateError):
         opened(UnreliableBlobs(memory, 1, Faults(lost=1.0)))
     assert read_head(memory) is None
-    assert opened(memory).head.step == 0
+    assert opened(memory).head.micro_batch == 0
 
 
 @pytest.mark.contract("STORE-01")
@@ -227,7 +227,9 @@ def test_a_manifest_names_the_heads_files_and_its_own(memory: DurableBlobs) -> N
     kept, other = delta(1, log.epoch), delta(1, log.epoch)
     log.propose(log.draft(Timestamp(1), shards=(Shard(1, 0, (kept,)),)))
     wrong = {
-        "neither the head's nor written for step 2": (Shard(1, 0, (kept, replace(other, first_step=2, last_step=2))),),
+        "neither the head's nor written for micro-batch 2": (
+            Shard(1, 0, (kept, replace(other, first_micro_batch=2, last_micro_batch=2))),
+        ),
         "no name that a task gives": (Shard(1, 0, (replace(kept, name="elsewhere"),)),),
         "out of order": (Shard(1, 0, (delta(2, log.epoch), kept)),),
         "a shard is there twice": (Shard(1, 0, (kept,)), Shard(1, 0, (kept,))),
@@ -243,7 +245,7 @@ def test_a_proposal_is_of_this_driver_and_follows_the_head(memory: DurableBlobs)
     log = opened(memory)
     draft = log.draft(Timestamp(1))
     for other in (
-        replace(draft, step=2),
+        replace(draft, micro_batch=2),
         replace(draft, epoch=2),
         replace(draft, epoch=0),
         replace(draft, parent="x"),
@@ -254,7 +256,7 @@ def test_a_proposal_is_of_this_driver_and_follows_the_head(memory: DurableBlobs)
         replace(draft, abandoned=(Abandoned(1, 1),)),
         replace(draft, pins=(Pin("x", 0, Timestamp(0)),)),
     ):
-        with pytest.raises(InvalidManifestError, match=r"step \d+ cannot be committed"):
+        with pytest.raises(InvalidManifestError, match=r"micro-batch \d+ cannot be committed"):
             log.propose(other)
     assert isinstance(log.propose(draft), Committed)
 
@@ -270,17 +272,17 @@ def test_a_savepoint_is_resumed_and_what_came_after_is_abandoned(memory: Durable
     resumed = opened(memory, savepoint="before")
     assert resumed.head.shards == (early,)
     assert resumed.head.abandoned == (Abandoned(2, 2),)
-    assert [step for step in range(5) if resumed.head.contains(step)] == [0, 1, 3]
+    assert [micro_batch for micro_batch in range(5) if resumed.head.contains(micro_batch)] == [0, 1, 3]
     resumed.propose(resumed.draft(Timestamp(3)))
     again = opened(memory, savepoint="before").head
-    assert [step for step in range(7) if again.contains(step)] == [0, 1, 5]
+    assert [micro_batch for micro_batch in range(7) if again.contains(micro_batch)] == [0, 1, 5]
     assert read_manifest(memory, 2).shards != read_head(memory).shards  # type: ignore[union-attr]
-    assert [opening.step for opening in again.openings] == [0, 5], "the one at step 3 does not lead there"
+    assert [opening.micro_batch for opening in again.openings] == [0, 5], "the one at micro-batch 3 does not lead there"
 
 
 def test_manifest_names_the_newest_openings_that_led_to_it(memory: DurableBlobs) -> None:
     drivers = [opened(memory) for _ in range(KEPT_OPENINGS + 3)]
-    newest = tuple(Opening(each.head.step, each.head.token) for each in drivers[-KEPT_OPENINGS:])
+    newest = tuple(Opening(each.head.micro_batch, each.head.token) for each in drivers[-KEPT_OPENINGS:])
     assert drivers[-1].head.openings == newest
     following = drivers[-1].draft(Timestamp(1))
     assert following.openings == newest
@@ -291,9 +293,11 @@ def test_manifest_names_the_newest_openings_that_led_to_it(memory: DurableBlobs)
 @pytest.mark.contract("STORE-05")
 def test_savepoints_survive_a_resumption_from_an_older_one(memory: DurableBlobs) -> None:
     log = opened(memory)
-    for step in (1, 2, 3):
-        pins = (*log.head.pins, Pin(f"s{step}", step, Timestamp(step)))
-        log.propose(log.draft(Timestamp(step), shards=(Shard(1, 0, (delta(step, log.epoch),)),), pins=pins))
+    for micro_batch in (1, 2, 3):
+        pins = (*log.head.pins, Pin(f"s{micro_batch}", micro_batch, Timestamp(micro_batch)))
+        log.propose(
+            log.draft(Timestamp(micro_batch), shards=(Shard(1, 0, (delta(micro_batch, log.epoch),)),), pins=pins)
+        )
     log.propose(log.draft(Timestamp(4), pins=tuple(pin for pin in log.head.pins if pin.name != "s2")))
     resumed = opened(memory, savepoint="s1")
     assert [pin.name for pin in resumed.head.pins] == ["s1", "s3"], "one that was given up stays so"
@@ -302,33 +306,39 @@ def test_savepoints_survive_a_resumption_from_an_older_one(memory: DurableBlobs)
     later = opened(memory, savepoint="s3")
     assert later.head.pins == resumed.head.pins
     assert later.head.shards == read_manifest(memory, 3).shards
-    assert [step for step in range(later.head.step + 1) if later.head.contains(step)] == [0, 1, 2, 3, later.head.step]
+    assert [micro_batch for micro_batch in range(later.head.micro_batch + 1) if later.head.contains(micro_batch)] == [
+        0,
+        1,
+        2,
+        3,
+        later.head.micro_batch,
+    ]
 
 
 @pytest.mark.contract("STORE-05")
 def test_a_changed_pipeline_is_refused_by_stage(memory: DurableBlobs) -> None:
     shape = JobShape("p", 4, tuple(StageShape(name, 1, "cells") for name in ("a", "b", "c", "d")))
-    StepLog.open(memory, shape, Timestamp(0))
+    CommitLog.open(memory, shape, Timestamp(0))
     changed = JobShape("q", 4, (StageShape("a", 2, "cells"), StageShape("b", 1, "other"), StageShape("d", 1, "cells")))
     with pytest.raises(IncompatibleStateError) as refused:
-        StepLog.open(memory, changed, Timestamp(0))
+        CommitLog.open(memory, changed, Timestamp(0))
     assert refused.value.message.splitlines()[1:] == [
         "  - stage 'b' has state of another kind: (cells), in the pipeline (other)",
         "  - stage 'c' has state, and the pipeline has no such stage",
     ]
     with pytest.raises(IncompatibleStateError, match="it has 4 shards a level, the pipeline asks for 8"):
-        StepLog.open(memory, replace(shape, shards=8), Timestamp(0))
+        CommitLog.open(memory, replace(shape, shards=8), Timestamp(0))
     more = replace(shape, stages=(*shape.stages, StageShape("e", 1, "new"), StageShape("f", 1, "")))
-    assert StepLog.open(memory, more, Timestamp(0)).head.shape == more
+    assert CommitLog.open(memory, more, Timestamp(0)).head.shape == more
     fewer = replace(more, stages=more.stages[:-1])
-    assert StepLog.open(memory, fewer, Timestamp(0)).head.shape == fewer, "a stage without state may go"
+    assert CommitLog.open(memory, fewer, Timestamp(0)).head.shape == fewer, "a stage without state may go"
 
 
 @pytest.mark.contract("STORE-05")
 def test_a_drained_job_is_resumed_only_by_force(memory: DurableBlobs) -> None:
     log = opened(memory)
     log.propose(log.draft(Timestamp(1), mode=CommitMode.DRAINED))
-    with pytest.raises(StoreError, match=r"has ended \(drained, step 1\)"):
+    with pytest.raises(StoreError, match=r"has ended \(drained, micro-batch 1\)"):
         opened(memory)
     assert opened(memory, force=True).head.mode == CommitMode.RUNNING
 
@@ -365,10 +375,10 @@ def test_job_that_ends_during_opening_is_finished(memory: DurableBlobs) -> None:
     assert opened(memory, finish=True).head == ended
 
 
-def test_nothing_follows_the_last_step_of_a_job(memory: DurableBlobs) -> None:
+def test_nothing_follows_the_last_micro_batch_of_a_job(memory: DurableBlobs) -> None:
     log = opened(memory)
     log.propose(log.draft(Timestamp(1), mode=CommitMode.DONE))
-    with pytest.raises(InvalidManifestError, match="nothing follows its last step"):
+    with pytest.raises(InvalidManifestError, match="nothing follows its last micro-batch"):
         log.propose(log.draft(Timestamp(2)))
 
 
@@ -401,7 +411,7 @@ def test_who_is_refused_has_changed_nothing(memory: DurableBlobs, why: str) -> N
     before = files(memory)
     shape = replace(SHAPE, shards=8) if why == "shape" else SHAPE
     with pytest.raises(StoreError):
-        StepLog.open(memory, shape, Timestamp(3), savepoint="nosuch" if why == "savepoint" else "")
+        CommitLog.open(memory, shape, Timestamp(3), savepoint="nosuch" if why == "savepoint" else "")
     assert files(memory) == before
     assert log.is_newest(), "or the driver that runs would never delete anything again"
 

@@ -21,7 +21,7 @@ from arcbeam.store.blobs.errors import (
 )
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import UnreadableHead, read_manifest, read_newest
-from arcbeam.store.log.commitlog import Committed, Conflict, StepLog
+from arcbeam.store.log.commitlog import CommitLog, Committed, Conflict
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import copy_savepoint, pinned, unpinned
 from arcbeam.store.log.sweep import Sweeper
@@ -44,9 +44,9 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def step(log: StepLog, savepoint: str = "") -> str:
-    """A step with one file in place of all before; returns the file's name."""
-    file = delta(log.head.step + 1, log.epoch)
+def micro_batch(log: CommitLog, savepoint: str = "") -> str:
+    """A micro-batch with one file in place of all before; returns the file's name."""
+    file = delta(log.head.micro_batch + 1, log.epoch)
     log.blobs.put(file.name, b"x")
     draft = log.draft(log.head.time, shards=(Shard(1, 0, (file,)),))
     assert isinstance(log.propose(pinned(draft, savepoint) if savepoint else draft), Committed)
@@ -69,8 +69,8 @@ def files(blobs: DurableBlobs) -> dict[str, bytes]:
 )
 def test_what_the_error_tells_to_do_works(blobs: DurableBlobs, how: str) -> None:
     log = opened(blobs)
-    kept = step(log, "safe")
-    step(log)
+    kept = micro_batch(log, "safe")
+    micro_batch(log)
     damaged(blobs, 2, how)
     before = files(blobs)
     with pytest.raises(NewerFormatError if how == "newer" else DamagedFileError) as told:
@@ -78,25 +78,25 @@ def test_what_the_error_tells_to_do_works(blobs: DurableBlobs, how: str) -> None
     assert f"'manifests/{2:012}' in '{blobs}'" in told.value.message
     first = "go on with the version of arcbeam that wrote it" if how == "newer" else "bring the file back from a copy"
     assert told.value.remedy.startswith(f"nothing was changed: {first}")
-    assert told.value.remedy.endswith("or resume from a savepoint; there are: 'safe' (step 1)")
+    assert told.value.remedy.endswith("or resume from a savepoint; there are: 'safe' (micro-batch 1)")
     with pytest.raises(StoreError, match=r"no savepoint 'other' in '.*'\n  what to do: there are: safe"):
         opened(blobs, savepoint="other")
     assert files(blobs) == before, "nothing is touched on the way"
     resumed = opened(blobs, savepoint="safe", now=7)
-    assert (resumed.head.step, resumed.head.epoch, resumed.head.kind) == (3, 2, Kind.OPENING)
+    assert (resumed.head.micro_batch, resumed.head.epoch, resumed.head.kind) == (3, 2, Kind.OPENING)
     assert [file.name for shard in resumed.head.shards for file in shard.files] == [kept]
-    assert resumed.head.abandoned == (Abandoned(2, 2),), "no copy on any host at the lost step is used again"
+    assert resumed.head.abandoned == (Abandoned(2, 2),), "no copy on any host at the lost micro-batch is used again"
     assert [pin.name for pin in resumed.head.pins] == ["safe"]
-    assert isinstance(log.propose(log.draft(Timestamp(9))), Conflict), "who made the lost step is fenced out"
-    step(resumed)
+    assert isinstance(log.propose(log.draft(Timestamp(9))), Conflict), "who made the lost micro-batch is fenced out"
+    micro_batch(resumed)
     again = opened(blobs)
-    assert (again.head.step, again.head.abandoned) == (5, (Abandoned(2, 2),))
+    assert (again.head.micro_batch, again.head.abandoned) == (5, (Abandoned(2, 2),))
     assert blobs.get(manifest_name(2)) == before[manifest_name(2)]
 
 
 def test_without_a_savepoint_that_is_told(memory: DurableBlobs) -> None:
     log = opened(memory)
-    step(log)
+    micro_batch(log)
     damaged(memory, 1)
     with pytest.raises(DamagedFileError, match=r"no savepoint before it is left here: resume a copy of one, or begin"):
         opened(memory)
@@ -112,73 +112,74 @@ def test_without_a_savepoint_that_is_told(memory: DurableBlobs) -> None:
 def test_several_are_damaged(memory: DurableBlobs) -> None:
     log = opened(memory)
     for name in ("a", "b", "", "c"):
-        step(log, name)
+        micro_batch(log, name)
     damaged(memory, 3)
     damaged(memory, 4, "newer")
     newest = read_newest(memory)
     assert isinstance(newest, UnreadableHead)
-    assert (newest.step, newest.before and newest.before.step) == (4, 2)
+    assert (newest.micro_batch, newest.before and newest.before.micro_batch) == (4, 2)
     with pytest.raises(StoreError, match="there are: a, b"):
         opened(memory, savepoint="c")
     assert opened(memory, savepoint="b").head.abandoned == (Abandoned(3, 4),)
     damaged(memory, 1)
     with pytest.raises(DamagedFileError, match=f"manifests/{1:012}"):
         opened(memory, savepoint="a")
-    assert opened(memory, savepoint="b").head.step == 6
+    assert opened(memory, savepoint="b").head.micro_batch == 6
 
 
 def test_a_driver_that_runs_goes_on_over_the_damage(memory: DurableBlobs) -> None:
     log = opened(memory)
-    step(log, "safe")
-    step(log)
+    micro_batch(log, "safe")
+    micro_batch(log)
     damaged(memory, 2)
-    step(log)
+    micro_batch(log)
     assert read_head(memory) == log.head, "what is in the middle is not asked"
     damaged(memory, 3)
 
     class Overtaken(UnreliableBlobs):
-        """Lets the driver that runs make its next step just before a manifest is created."""
+        """Lets the driver that runs make its next micro-batch just before a manifest is created."""
 
         def create(self, name: str, data: bytes) -> bool:
-            if name.startswith("manifests/") and log.head.step == 3:
-                step(log)
+            if name.startswith("manifests/") and log.head.micro_batch == 3:
+                micro_batch(log)
             return super().create(name, data)
 
     resumed = opened(Overtaken(memory, 1), savepoint="safe")
-    assert (resumed.head.step, resumed.head.abandoned) == (5, (Abandoned(2, 4),))
+    assert (resumed.head.micro_batch, resumed.head.abandoned) == (5, (Abandoned(2, 4),))
 
 
 @pytest.mark.contract("STORE-03")
-def test_a_later_drivers_step_that_cannot_be_read_is_not_built_upon(memory: DurableBlobs) -> None:
-    step(opened(memory), "safe")
+def test_a_later_drivers_micro_batch_that_cannot_be_read_is_not_built_upon(memory: DurableBlobs) -> None:
+    micro_batch(opened(memory), "safe")
 
     class Slow(UnreliableBlobs):
-        """Sleeps behind its floor; meanwhile another driver opens, gives the savepoint up, and its step is damaged."""
+        """Sleeps behind its floor; meanwhile another driver opens, gives the savepoint up, and its micro-batch is
+        damaged."""
 
         def put(self, name: str, data: bytes) -> None:
             super().put(name, data)
             if name.startswith("floors/00000002"):
                 other = opened(memory)
                 other.propose(unpinned(other.draft(other.head.time), "safe"))
-                damaged(memory, other.head.step)
+                damaged(memory, other.head.micro_batch)
 
     with pytest.raises(FencedError, match="began epoch 3, this driver has epoch 2"):
         opened(Slow(memory, 1), savepoint="safe")
-    assert opened(memory, savepoint="safe").head.step == 4, "who comes after both"
+    assert opened(memory, savepoint="safe").head.micro_batch == 4, "who comes after both"
 
 
-def test_a_savepoint_that_the_damaged_step_gave_up_is_whole(memory: DurableBlobs) -> None:
+def test_a_savepoint_that_the_damaged_micro_batch_gave_up_is_whole(memory: DurableBlobs) -> None:
     log = opened(memory)
-    kept = step(log, "safe")
+    kept = micro_batch(log, "safe")
     for _ in range(4):
-        step(log)
+        micro_batch(log)
     assert isinstance(log.propose(unpinned(log.draft(Timestamp(9)), "safe")), Committed)
     Sweeper(log, keep=1).sweep()
-    damaged(memory, log.head.step)
+    damaged(memory, log.head.micro_batch)
     resumed = opened(memory, savepoint="safe")
     assert memory.get(resumed.head.shards[0].files[0].name) == memory.get(kept) == b"x"
     for _ in range(4):
-        step(resumed)
+        micro_batch(resumed)
         Sweeper(resumed, keep=1).sweep()
     assert memory.get(kept) == b"x", "it is a savepoint again"
 
@@ -186,26 +187,26 @@ def test_a_savepoint_that_the_damaged_step_gave_up_is_whole(memory: DurableBlobs
 @pytest.mark.contract("STORE-07")
 def test_a_sweep_leaves_files_alone_while_a_manifest_that_counts_cannot_be_read(memory: DurableBlobs) -> None:
     log = opened(memory)
-    step(log, "safe")
-    lost = step(log)
+    micro_batch(log, "safe")
+    lost = micro_batch(log)
     damaged(memory, 2)
     log = opened(memory, savepoint="safe")
     sweeper = Sweeper(log, keep=2)
     swept = sweeper.sweep()
     assert (swept.unreadable, swept.files) == ((manifest_name(2),), ())
     for _ in range(4):
-        step(log)
+        micro_batch(log)
         swept = sweeper.sweep()
     assert swept.unreadable == ()
     with pytest.raises(StoreError, match="is missing"):
         memory.get(lost)
     assert memory.get(manifest_name(2)), "its name stays taken: it may be an opening"
-    assert opened(memory).head.step == 8
+    assert opened(memory).head.micro_batch == 8
 
 
 def test_a_savepoint_whose_manifest_is_damaged_keeps_all_files_until_it_is_given_up(memory: DurableBlobs) -> None:
     log = opened(memory)
-    names = [step(log, "safe"), step(log), step(log), step(log)]
+    names = [micro_batch(log, "safe"), micro_batch(log), micro_batch(log), micro_batch(log)]
     damaged(memory, 1)
     sweeper = Sweeper(opened(memory), keep=0)
     assert sweeper.sweep().unreadable == (manifest_name(1),)
@@ -218,9 +219,9 @@ def test_a_savepoint_whose_manifest_is_damaged_keeps_all_files_until_it_is_given
 def test_a_copy_is_made_without_the_newest_manifest(memory: DurableBlobs, tmp_path: Path) -> None:
     log = opened(memory)
     written = Written(1, 0, 1, 1, "a", "delta")
-    file = publish(memory, tmp_path / "s", written, in_blocks([(b"a", b"1")]), first_step=1, last_step=1)
+    file = publish(memory, tmp_path / "s", written, in_blocks([(b"a", b"1")]), first_micro_batch=1, last_micro_batch=1)
     log.propose(pinned(log.draft(Timestamp(3), shards=(Shard(1, 0, (file,)),)), "safe"))
-    step(log)
+    micro_batch(log)
     damaged(memory, 2)
     newest = read_newest(memory)
     assert isinstance(newest, UnreadableHead)
@@ -229,51 +230,53 @@ def test_a_copy_is_made_without_the_newest_manifest(memory: DurableBlobs, tmp_pa
         copy_savepoint(memory, newest, "x", target, tmp_path / "s")
     copied = copy_savepoint(memory, newest, "safe", target, tmp_path / "s")
     assert list(scan(target, opened(target).head.shards[0].files)) == [(b"a", b"1")]
-    damaged(target, copied.step + 1)
-    damaged(target, copied.step)
+    damaged(target, copied.micro_batch + 1)
+    damaged(target, copied.micro_batch)
     unreadable = read_newest(target)
     assert isinstance(unreadable, UnreadableHead)
-    with pytest.raises(DamagedFileError, match=f"manifests/{copied.step + 1:012}"):
+    with pytest.raises(DamagedFileError, match=f"manifests/{copied.micro_batch + 1:012}"):
         copy_savepoint(target, unreadable, "safe", FolderBlobs(tmp_path / "other"), tmp_path / "s")
 
 
 def test_what_can_be_read_is_inspected(memory: DurableBlobs) -> None:
     log = opened(memory)
     for name in ("safe", "", "", ""):
-        step(log, name)
+        micro_batch(log, name)
     damaged(memory, 2)
     damaged(memory, 4, "newer")
     found = inspect(memory)
-    assert (found.step, [of.step for of in found.steps]) == (3, [3, 1, 0])
+    assert (found.micro_batch, [of.micro_batch for of in found.micro_batches]) == (3, [3, 1, 0])
     assert [pin.name for pin in found.savepoints] == ["safe"]
     first, second = found.damaged
     assert f"'{manifest_name(4)}' in 'memory://' has format 9" in first
-    assert "or resume from a savepoint; there are: 'safe' (step 1)" in first
+    assert "or resume from a savepoint; there are: 'safe' (micro-batch 1)" in first
     assert f"'{manifest_name(2)}' in 'memory://' is damaged" in second
-    assert inspect(memory, savepoint="safe").step == inspect(memory, step=1).step == 1
+    assert inspect(memory, savepoint="safe").micro_batch == inspect(memory, micro_batch=1).micro_batch == 1
     with pytest.raises(NewerFormatError, match=f"'{manifest_name(4)}'"):
-        inspect(memory, step=4)
+        inspect(memory, micro_batch=4)
     with pytest.raises(DamagedFileError, match=f"'{manifest_name(2)}'"):
-        inspect(memory, step=2)
+        inspect(memory, micro_batch=2)
 
 
-@pytest.mark.parametrize(("memory", "steps"), [("memory", 10), ("s3", 2)], indirect=["memory"])
-def test_a_missing_manifest_is_told_like_a_damaged_one(memory: DurableBlobs, steps: int) -> None:
+@pytest.mark.parametrize(("memory", "micro_batches"), [("memory", 10), ("s3", 2)], indirect=["memory"])
+def test_a_missing_manifest_is_told_like_a_damaged_one(memory: DurableBlobs, micro_batches: int) -> None:
     log = opened(memory)
     sweeper = Sweeper(log, keep=5)
     for _ in range(9):
-        step(log)
+        micro_batch(log)
         sweeper.sweep()
     assert (log.floor, inspect(memory, check=True).damaged) == (4, ())
     for number in (5, 6):
         memory.delete(manifest_name(number))
     damaged(memory, 4)
-    found = inspect(memory, check=True, steps=steps)
-    assert [of.step for of in found.steps] == [9, 8, 7][:steps]
+    found = inspect(memory, check=True, micro_batches=micro_batches)
+    assert [of.micro_batch for of in found.micro_batches] == [9, 8, 7][:micro_batches]
     assert ["missing" in told for told in found.damaged] == [True, True, False]
     assert all(manifest_name(6 - i) in told for i, told in enumerate(found.damaged))
     assert "bring the file back from a copy" in found.damaged[0]
-    assert len(inspect(memory, steps=4).damaged) == 1, "of the steps that are listed, if no check is asked for"
+    assert len(inspect(memory, micro_batches=4).damaged) == 1, (
+        "of the micro-batches that are listed, if no check is asked for"
+    )
     with pytest.raises(MissingFileError, match=manifest_name(5)):
         Sweeper(opened(memory), keep=5).sweep()
 
@@ -291,7 +294,7 @@ def test_a_damaged_floor_is_found_by_the_manifests(memory: DurableBlobs, slots: 
     log = opened(memory)
     sweeper = Sweeper(log, keep=2)
     for i in range(9):
-        step(log, "safe" if i == 2 else "")
+        micro_batch(log, "safe" if i == 2 else "")
         sweeper.sweep()
     assert len(floors(memory)) == 2
     for slot in slots:
@@ -301,29 +304,29 @@ def test_a_damaged_floor_is_found_by_the_manifests(memory: DurableBlobs, slots: 
     found = inspect(memory)
     assert all(floors(memory)[slot] in told for slot, told in zip(slots, found.damaged, strict=True))
     log = opened(memory)
-    assert (log.head.step, log.epoch) == (10, 2)
-    assert read_manifest(memory, log.floor).kind == Kind.STEP
+    assert (log.head.micro_batch, log.epoch) == (10, 2)
+    assert read_manifest(memory, log.floor).kind == Kind.MICRO_BATCH
     sweeper = Sweeper(log, keep=2)
     for _ in range(5):
-        step(log)
+        micro_batch(log)
         sweeper.sweep()
     assert read_head(memory) == log.head
     assert inspect(memory).damaged == ()
-    assert opened(memory, savepoint="safe").head.step == 16
+    assert opened(memory, savepoint="safe").head.micro_batch == 16
 
 
 @pytest.mark.parametrize("newest", ["opening", "copy"])
 def test_a_damaged_floor_of_a_job_that_has_but_begun(memory: DurableBlobs, tmp_path: Path, newest: str) -> None:
     log, blobs = opened(memory), memory
     if newest == "copy":
-        step(log)
+        micro_batch(log)
         log.propose(pinned(log.draft(Timestamp(3), shards=()), "safe"))
         blobs = FolderBlobs(tmp_path / "copy", sync=False)
         copy_savepoint(memory, log.head, "safe", blobs, tmp_path / "s")
     for name in floors(blobs):
         blobs.put(name, b"?")
     log = opened(blobs)
-    assert log.head.step == (1 if newest == "opening" else 3)
+    assert log.head.micro_batch == (1 if newest == "opening" else 3)
     assert log.floor == (0 if newest == "opening" else 2)
 
 
@@ -341,7 +344,7 @@ def test_a_floor_that_nothing_tells_is_named(memory: DurableBlobs) -> None:
 
 def test_an_ended_job_is_not_finished_from_a_savepoint(memory: DurableBlobs) -> None:
     log = opened(memory)
-    step(log, "safe")
+    micro_batch(log, "safe")
     log.propose(log.draft(Timestamp(8), mode=CommitMode.DONE))
     damaged(memory, 2)
     with pytest.raises(DamagedFileError):
@@ -350,7 +353,7 @@ def test_an_ended_job_is_not_finished_from_a_savepoint(memory: DurableBlobs) -> 
 
 
 def shard_file(blobs: DurableBlobs, number: int, epoch: int) -> str:
-    """What a task writes for a step that may never be committed."""
+    """What a task writes for a micro-batch that may never be committed."""
     name = delta(number, epoch).name
     blobs.put(name, b"x")
     return name
@@ -365,7 +368,7 @@ def unlisted(blobs: DurableBlobs) -> UnreliableBlobs:
 @pytest.mark.parametrize("lag", [False, True])
 def test_a_young_job_without_any_manifest_is_refused(memory: DurableBlobs, lag: bool) -> None:
     log = opened(memory)
-    names = [step(log) for _ in range(5)]
+    names = [micro_batch(log) for _ in range(5)]
     manifests = {info.name: memory.get(info.name) for info in memory.list("manifests")}
     for name in manifests:
         memory.delete(name)
@@ -379,7 +382,7 @@ def test_a_young_job_without_any_manifest_is_refused(memory: DurableBlobs, lag: 
     assert files(memory) == before
     for name, data in manifests.items():
         memory.put(name, data)
-    assert opened(memory).head.step == 6, "what the error tells to do works"
+    assert opened(memory).head.micro_batch == 6, "what the error tells to do works"
 
 
 def test_a_job_that_never_had_a_manifest_is_begun(memory: DurableBlobs) -> None:
@@ -403,9 +406,9 @@ def test_a_job_that_never_had_a_manifest_is_begun(memory: DurableBlobs) -> None:
             break
     head = read_head(memory)
     assert head is not None
-    assert (head.step, head.epoch > 1, deaths > 2) == (0, True, True)
+    assert (head.micro_batch, head.epoch > 1, deaths > 2) == (0, True, True)
     left = shard_file(memory, 1, head.epoch)
-    assert opened(memory).head.step == 1, "a file of a first step that was never committed is no evidence"
+    assert opened(memory).head.micro_batch == 1, "a file of a first micro-batch that was never committed is no evidence"
     assert memory.get(left) == b"x"
 
 
@@ -429,7 +432,7 @@ def test_a_job_that_another_driver_begins_meanwhile_is_not_refused(
                     if asked < 0 and not list(memory.list("manifests")):
                         other = opened(memory)
                         for _ in range(3):
-                            step(other)
+                            micro_batch(other)
                         if swept:
                             Sweeper(other, keep=0).sweep()
                 raise
@@ -440,8 +443,8 @@ def test_a_job_that_another_driver_begins_meanwhile_is_not_refused(
     except (FencedError, IndeterminateError):
         assert asked < 0
         log = opened(meanwhile)
-    assert log.head.step >= 4
-    step(log)
+    assert log.head.micro_batch >= 4
+    micro_batch(log)
     assert Sweeper(log, keep=0).sweep().unreadable == ()
 
 
@@ -454,7 +457,7 @@ def test_a_job_begun_on_the_files_of_a_lost_one_removes_none(memory: DurableBlob
     memory.put("epochs/00000001", b"{}")
     log = opened(memory)
     for _ in range(3):
-        step(log)
+        micro_batch(log)
     memory.put(lost, data)
     before = files(memory)
     with pytest.raises(MissingFileError, match=f"'{lost}' in 'memory://' was written for a job whose manifests"):

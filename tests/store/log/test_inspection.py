@@ -13,7 +13,7 @@ from arcbeam.model.files import Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.store.log.sweep import Sweeper
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.contract("STORE-05")
 
 
 @pytest.fixture
-def job(memory: DurableBlobs, tmp_path: Path) -> StepLog:
+def job(memory: DurableBlobs, tmp_path: Path) -> CommitLog:
     log = opened(memory, driver="host-a")
     files = [
         publish(
@@ -35,8 +35,8 @@ def job(memory: DurableBlobs, tmp_path: Path) -> StepLog:
             tmp_path,
             Written(1, shard, 1, 1, "a", "delta"),
             in_blocks([*((b"k%02d" % i, b"v") for i in range(10 * (shard + 1))), (b"l", None)]),
-            first_step=1,
-            last_step=1,
+            first_micro_batch=1,
+            last_micro_batch=1,
         )
         for shard in (0, 2)
     ]
@@ -53,9 +53,9 @@ def job(memory: DurableBlobs, tmp_path: Path) -> StepLog:
     return log
 
 
-def test_a_job_is_told(memory: DurableBlobs, job: StepLog) -> None:
+def test_a_job_is_told(memory: DurableBlobs, job: CommitLog) -> None:
     found = inspect(memory, savepoint="first")
-    assert (found.step, found.epoch, found.driver, found.committables) == (1, 1, "host-a", 1)
+    assert (found.micro_batch, found.epoch, found.driver, found.committables) == (1, 1, "host-a", 1)
     assert [(s.stage, s.level, s.input, len(s.holds), len(s.residuals)) for s in found.stages] == [
         ("count", 1, 2, 1, 0),
         ("read", None, None, 0, 1),
@@ -65,29 +65,29 @@ def test_a_job_is_told(memory: DurableBlobs, job: StepLog) -> None:
     assert [pin.name for pin in found.savepoints] == ["first"]
     assert found.problems is None
     newest = inspect(memory)
-    assert [(s.step, s.kind, s.written) for s in newest.steps] == [
-        (2, "step", 0),
-        (1, "step", level.size),
+    assert [(s.micro_batch, s.kind, s.written) for s in newest.micro_batches] == [
+        (2, "micro-batch", 0),
+        (1, "micro-batch", level.size),
         (0, "opening", 0),
     ]
     assert newest.levels == ()
 
 
-def test_files_are_checked_if_asked(memory: DurableBlobs, job: StepLog) -> None:
-    assert inspect(memory, step=1, check=True).problems == ()
+def test_files_are_checked_if_asked(memory: DurableBlobs, job: CommitLog) -> None:
+    assert inspect(memory, micro_batch=1, check=True).problems == ()
     names = [file.name for shard in inspect_manifest_shards(job) for file in shard.files]
     data = memory.get(names[0])
     memory.put(names[0], data[:20] + b"\xff" + data[21:])
     memory.delete(names[1])
-    problems = inspect(memory, step=1, check=True).problems
+    problems = inspect(memory, micro_batch=1, check=True).problems
     assert problems is not None
     assert [name in problem for name, problem in zip(names, problems, strict=True)] == [True, True]
 
 
-def test_all_files_are_checked_whatever_is_wrong_with_one(memory: DurableBlobs, job: StepLog, tmp_path: Path) -> None:
+def test_all_files_are_checked_whatever_is_wrong_with_one(memory: DurableBlobs, job: CommitLog, tmp_path: Path) -> None:
     def published(shard: int) -> ShardFile:
         written = Written(1, shard, 3, 1, "b", "delta")
-        return publish(memory, tmp_path, written, in_blocks([(b"k", b"v")]), first_step=3, last_step=3)
+        return publish(memory, tmp_path, written, in_blocks([(b"k", b"v")]), first_micro_batch=3, last_micro_batch=3)
 
     contents = [b"0123456789", b"abc", b"", b"x" * 100, b"older"]
     sides = []
@@ -123,7 +123,7 @@ def test_all_files_are_checked_whatever_is_wrong_with_one(memory: DurableBlobs, 
     ]
 
 
-def inspect_manifest_shards(job: StepLog) -> tuple[Shard, ...]:
+def inspect_manifest_shards(job: CommitLog) -> tuple[Shard, ...]:
     from arcbeam.store.log.chain import read_manifest
 
     return read_manifest(job.blobs, 1).shards
@@ -136,16 +136,16 @@ def test_what_is_not_there_is_told(memory: DurableBlobs) -> None:
     for _ in range(5):
         log.propose(log.draft(Timestamp(0)))
     Sweeper(log, keep=1).sweep()
-    with pytest.raises(StoreError, match="there is no step 2 in 'memory://'\n  what to do: the newest is 5"):
-        inspect(memory, step=2)
+    with pytest.raises(StoreError, match="there is no micro-batch 2 in 'memory://'\n  what to do: the newest is 5"):
+        inspect(memory, micro_batch=2)
     with pytest.raises(StoreError, match="there is no savepoint 'x'"):
         inspect(memory, savepoint="x")
-    assert [step.step for step in inspect(memory).steps] == [5, 4]
+    assert [micro_batch.micro_batch for micro_batch in inspect(memory).micro_batches] == [5, 4]
 
 
-def test_an_older_step_that_is_damaged_hides_nothing_of_the_newest(memory: DurableBlobs, job: StepLog) -> None:
+def test_an_older_micro_batch_that_is_damaged_hides_nothing_of_the_newest(memory: DurableBlobs, job: CommitLog) -> None:
     memory.put(manifest_name(1), b"Obj")
     found = inspect(memory)
-    assert (found.step, [step.step for step in found.steps]) == (2, [2, 0])
+    assert (found.micro_batch, [micro_batch.micro_batch for micro_batch in found.micro_batches]) == (2, [2, 0])
     (told,) = found.damaged
     assert f"'{manifest_name(1)}' in 'memory://' is damaged" in told

@@ -11,7 +11,7 @@ from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import jobgraphs
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.jobname import called, job_in, kept_name
 from arcbeam.store.log.requests import Asked, ask
 from arcbeam.store.manifest.jobgraphfile import Program
@@ -22,7 +22,7 @@ from tests.store.samples import opened
 pytestmark = pytest.mark.contract("OPS-02")
 
 
-def named(blobs: DurableBlobs, name: str) -> StepLog:
+def named(blobs: DurableBlobs, name: str) -> CommitLog:
     return opened(blobs, program=partial(jobgraphs.keep, blobs, Program(name, b"proto"), {}))
 
 

@@ -11,7 +11,7 @@ import pytest
 from arcbeam.model.files import Shard
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.store.log.commitlog import Committed, StepLog
+from arcbeam.store.log.commitlog import CommitLog, Committed
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.shards.cache import HostCache
@@ -20,35 +20,35 @@ from arcbeam.testing import UnreliableBlobs
 from tests.store.samples import opened, read_head, version
 
 
-def run(log: StepLog, cache: HostCache, scratch: Path, steps: int) -> None:
-    """Steps that count up to their own number in one shard, compact it, and sweep."""
-    for _ in range(steps):
+def run(log: CommitLog, cache: HostCache, scratch: Path, micro_batches: int) -> None:
+    """Micro-batches that count up to their own number in one shard, compact it, and sweep."""
+    for _ in range(micro_batches):
         head = log.head
-        step = head.step + 1
+        micro_batch = head.micro_batch + 1
         at = version(head, 1, 0)
         view = cache.view(log.blobs, at)
         count = int(view.get(b"count") or b"0")
         assert count == sum(1 for _ in view.scan(b"n", b"o"))
         view.put(b"count", b"%d" % (count + 1))
-        view.put(b"n%06d" % step, b"x" * 100)
-        delta = cache.publish(log.blobs, at, Written(1, 0, step, log.epoch, "delta", "delta"), view, step)
+        view.put(b"n%06d" % micro_batch, b"x" * 100)
+        delta = cache.publish(log.blobs, at, Written(1, 0, micro_batch, log.epoch, "delta", "delta"), view, micro_batch)
         view.close()
         assert delta is not None
         files = at.files
         first = worth_merging(files)
         if first is not None:
-            merged = Written(1, 0, step, log.epoch, "merged", "snapshot")
+            merged = Written(1, 0, micro_batch, log.epoch, "merged", "snapshot")
             files = compact(log.blobs, scratch, files, first, merged)
-        outcome = log.propose(log.draft(Timestamp(step), shards=(Shard(1, 0, (*files, delta)),)))
+        outcome = log.propose(log.draft(Timestamp(micro_batch), shards=(Shard(1, 0, (*files, delta)),)))
         assert isinstance(outcome, Committed)
         Sweeper(log, keep=1).sweep()
 
 
 @pytest.mark.contract("STORE-01", "STORE-02")
-def test_a_driver_killed_anywhere_leaves_a_whole_step(tmp_path: Path) -> None:
+def test_a_driver_killed_anywhere_leaves_a_whole_micro_batch(tmp_path: Path) -> None:
     """SUBTLE: the job goes on from kill to kill, so what one leaves behind is what the next one finds."""
     inner = FolderBlobs(tmp_path / "job", sync=False)
-    steps = 0
+    micro_batches = 0
     for calls in [*range(0, 90, 6), 150]:
         pid = os.fork()
         if not pid:
@@ -62,10 +62,10 @@ def test_a_driver_killed_anywhere_leaves_a_whole_step(tmp_path: Path) -> None:
         head = read_head(inner)
         if head is None:
             continue
-        assert head.step >= steps
-        steps = head.step
+        assert head.micro_batch >= micro_batches
+        micro_batches = head.micro_batch
         for cache in (HostCache(tmp_path / "cache"), HostCache(tmp_path / f"fresh-{calls}")):
             view = cache.view(inner, version(head, 1, 0))
             assert int(view.get(b"count") or b"0") == sum(1 for _ in view.scan(b"n", b"o"))
             view.close()
-    assert steps > 15
+    assert micro_batches > 15

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.contract("STORE-09")
 
 
 class Run:
-    """A driver whose steps count up to their own number in two shards, and report what they have committed."""
+    """A driver whose micro-batches count up to their own number in two shards, and report what they have committed."""
 
     def __init__(self, folder: Path, scratch: Path, recording: Recording | None = None) -> None:
         scratch.mkdir(exist_ok=True)
@@ -47,15 +47,15 @@ class Run:
             return jobgraphs.keep(self.blobs, program, {"script.py": script}, epoch, before)
 
         self.log = opened(self.blobs, program=kept)
-        self.report("committed", self.log.head.step)
+        self.report("committed", self.log.head.micro_batch)
 
     def report(self, *what: Any) -> None:
         if self.recording is not None:
             self.recording.note(what)
 
-    def step(self, **changes: Any) -> None:
+    def micro_batch(self, **changes: Any) -> None:
         log, shards = self.log, []
-        number = log.head.step + 1
+        number = log.head.micro_batch + 1
         for shard in (0, 1):
             at = version(log.head, 1, shard)
             view = self.cache.view(log.blobs, at)
@@ -72,16 +72,16 @@ class Run:
         self.commit(shards=tuple(shards), committables=(Committable("write", b"part"),), **changes)
 
     def commit(self, name: str = "", given_up: str = "", **changes: Any) -> None:
-        draft = self.log.draft(Timestamp(self.log.head.step + 1), **changes)
+        draft = self.log.draft(Timestamp(self.log.head.micro_batch + 1), **changes)
         if given_up:
             self.report("given up", given_up)
             draft = unpinned(draft, given_up)
         if name:
             draft = pinned(draft, name)
         assert isinstance(self.log.propose(draft), Committed)
-        self.report("committed", draft.step)
+        self.report("committed", draft.micro_batch)
         for pin in draft.pins:
-            self.report("savepoint", pin.name, pin.step)
+            self.report("savepoint", pin.name, pin.micro_batch)
 
     def sweep(self) -> None:
         Sweeper(self.log, keep=1).sweep()
@@ -97,24 +97,24 @@ def counted(view: Any) -> int:
 def scenario(folder: Path, scratch: Path, recording: Recording) -> None:
     """Two drivers, a savepoint that is kept and one that is given up, requests, merged files, sweeps; a suspension."""
     run = Run(folder, scratch / "one", recording)
-    run.step()
+    run.micro_batch()
     asked = requests.ask(run.blobs, Asked.SAVEPOINT, "safe", Timestamp(1))
     recording.note(("asked", asked.id))
-    run.step(name="safe")
-    requests.answer(run.blobs, asked.id, Answer(Said.DONE, "", run.log.head.step))
+    run.micro_batch(name="safe")
+    requests.answer(run.blobs, asked.id, Answer(Said.DONE, "", run.log.head.micro_batch))
     recording.note(("answered", asked.id))
     run.sweep()
-    run.step(name="gone")
+    run.micro_batch(name="gone")
     for _ in range(3):
-        run.step()
+        run.micro_batch()
         run.sweep()
-    run.step(given_up="gone")
+    run.micro_batch(given_up="gone")
     run.sweep()
     run = Run(folder, scratch / "two", recording)
     for _ in range(2):
-        run.step()
+        run.micro_batch()
         run.sweep()
-    run.step(mode=CommitMode.SUSPENDED)
+    run.micro_batch(mode=CommitMode.SUSPENDED)
 
 
 def promised(place: Path, notes: Sequence[Any]) -> None:
@@ -127,10 +127,10 @@ def promised(place: Path, notes: Sequence[Any]) -> None:
         assert committed < 0
     else:
         assert isinstance(newest, Manifest)
-        assert newest.step >= committed
-        named = {pin.name: pin.step for pin in newest.pins}
-        for _, name, step in (note for note in notes if note[0] == "savepoint"):
-            assert name in given_up or named[name] == step
+        assert newest.micro_batch >= committed
+        named = {pin.name: pin.micro_batch for pin in newest.pins}
+        for _, name, micro_batch in (note for note in notes if note[0] == "savepoint"):
+            assert name in given_up or named[name] == micro_batch
         for name in ("", *named):
             found = inspect(blobs, savepoint=name, check=True)
             assert (found.damaged, found.problems) == ((), ())
@@ -138,7 +138,7 @@ def promised(place: Path, notes: Sequence[Any]) -> None:
         # A request stays until it is answered, and whoever asked can see the answer.
         assert asked - answered <= set(requests.waiting(blobs)) | {info.name[8:] for info in blobs.list("answers")}
     log = opened(blobs, force=True)
-    assert log.head.step > committed
+    assert log.head.micro_batch > committed
     log.propose(log.draft(Timestamp(100)))
     Sweeper(log, keep=1).sweep()
     for name in ("", *(pin.name for pin in log.head.pins)):

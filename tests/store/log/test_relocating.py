@@ -19,7 +19,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IncompatibleStateError, MissingFileError
 from arcbeam.store.blobs.objects import ObjectBlobs
 from arcbeam.store.log.chain import read_manifest
-from arcbeam.store.log.commitlog import Committed, StepLog
+from arcbeam.store.log.commitlog import CommitLog, Committed
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.relocating import Move, moves, relocated
 from arcbeam.store.log.savepoints import pinned
@@ -56,7 +56,7 @@ class Job:
         self.levels = dict(levels)
         self.log = self.opened(levels)
 
-    def opened(self, levels: Levels, savepoint: str = "") -> StepLog:
+    def opened(self, levels: Levels, savepoint: str = "") -> CommitLog:
         moved: tuple[Move, ...] = ()
 
         def adapted(origin: Manifest) -> Manifest:
@@ -68,14 +68,16 @@ class Job:
             return relocated(self.blobs, opening, moved, self.root / "scratch")
 
         wanted = shape(levels)
-        log = StepLog.open(
+        log = CommitLog.open(
             self.blobs, wanted, Timestamp(0), savepoint=savepoint, force=True, adapt=adapted, fill=filled
         )
         self.levels, self.log = dict(levels), log
         return log
 
-    def step(self, changes: Mapping[tuple[str, int, bytes, int], bytes | None], host: int = 0, name: str = "") -> None:
-        """A step that changes rows; on a host, whose copies it brings to the head."""
+    def micro_batch(
+        self, changes: Mapping[tuple[str, int, bytes, int], bytes | None], host: int = 0, name: str = ""
+    ) -> None:
+        """A micro-batch that changes rows; on a host, whose copies it brings to the head."""
         head, cache = self.log.head, self.hosts[host]
         shards = {(of.level, of.shard): of.files for of in head.shards}
         places = {(self.levels[stage], shard) for stage, _, _, shard in changes}
@@ -94,14 +96,14 @@ class Job:
                 else:
                     view.put(row(stage, kind, key), value)
                     of[row(stage, kind, key)] = value
-            file = cache.publish(self.blobs, at, self.named(place), view, head.step + 1)
+            file = cache.publish(self.blobs, at, self.named(place), view, head.micro_batch + 1)
             view.close()
             if file:
                 shards[place] = (*at.files, file)
         self.propose(shards, name)
 
     def merge(self) -> None:
-        """A step that makes one file of each shard's."""
+        """A micro-batch that makes one file of each shard's."""
         shards = {(of.level, of.shard): of.files for of in self.log.head.shards}
         for place, files in shards.items():
             shards[place] = compact(self.blobs, self.root / "scratch", files, 0, self.named(place))
@@ -112,7 +114,7 @@ class Job:
         assert isinstance(self.log.propose(pinned(draft, name) if name else draft), Committed)
 
     def named(self, place: tuple[int, int]) -> Written:
-        return Written(*place, self.log.head.step + 1, self.log.epoch, "x", "delta")
+        return Written(*place, self.log.head.micro_batch + 1, self.log.epoch, "x", "delta")
 
     def check(self) -> None:
         """Every host reads of every stage what it has, and where it is alone."""
@@ -154,7 +156,7 @@ def test_state_is_where_its_stage_is_and_nowhere_else(levels: Levels, acts: list
         job = Job(ObjectBlobs(MemoryStore(), "memory://"), Path(folder), levels)
         for act, what, how in acts:
             if act == "step":
-                job.step(what, how)  # type: ignore[arg-type]
+                job.micro_batch(what, how)  # type: ignore[arg-type]
             elif act == "move":
                 job.opened(what)  # type: ignore[arg-type]
                 if how:
@@ -166,7 +168,7 @@ def test_state_is_where_its_stage_is_and_nowhere_else(levels: Levels, acts: list
 
 def begun(blobs: DurableBlobs, root: Path) -> Job:
     job = Job(blobs, root, {"a": 1, "b": 1, "c": 3})
-    job.step({("a", 0x10, b"k", 0): b"1", ("b", 0x10, b"k", 0): b"2", ("c", 0x10, b"k", 1): b"3"})
+    job.micro_batch({("a", 0x10, b"k", 0): b"1", ("b", 0x10, b"k", 0): b"2", ("c", 0x10, b"k", 1): b"3"})
     job.check()
     return job
 
@@ -175,7 +177,7 @@ def test_a_level_that_is_left_goes_and_does_not_come_back(blobs: DurableBlobs, t
     job = begun(blobs, tmp_path)
     job.opened({"a": 1, "b": 1, "c": 2})
     assert [of.level for of in job.log.head.shards] == [1, 2]
-    job.step({("c", 0x10, b"k", 1): None, ("c", 0x10, b"other", 1): b"4"})
+    job.micro_batch({("c", 0x10, b"k", 1): None, ("c", 0x10, b"other", 1): b"4"})
     # The copies of level 3 are of before that, and have the key that is gone.
     job.opened({"a": 1, "b": 1, "c": 3})
     job.check()
@@ -186,11 +188,11 @@ def test_a_savepoint_has_its_state_where_it_was_and_is_gone_on_with_elsewhere(
     blobs: DurableBlobs, tmp_path: Path
 ) -> None:
     job = begun(blobs, tmp_path)
-    job.step({("a", 0x10, b"k", 0): b"10"}, name="safe")
+    job.micro_batch({("a", 0x10, b"k", 0): b"10"}, name="safe")
     then = {place: dict(rows) for place, rows in job.model.items()}
-    job.step({("a", 0x10, b"k", 0): b"11"})
+    job.micro_batch({("a", 0x10, b"k", 0): b"11"})
     job.opened({"a": 2, "b": 1, "c": 1})
-    job.step({("a", 0x10, b"k", 0): b"12"})
+    job.micro_batch({("a", 0x10, b"k", 0): b"12"})
     Sweeper(job.log, keep=1).sweep()
     job.check()
     job.opened({"a": 4, "b": 1, "c": 3}, savepoint="safe")
@@ -208,19 +210,19 @@ def test_what_was_written_for_an_opening_that_another_driver_took_is_swept(
     def fill(opening: Manifest) -> Manifest:
         full = relocated(memory, opening, moves(shape(job.levels), wanted, NUMBERS), tmp_path / "scratch")
         if not filled:
-            # Whoever ran it until now commits a step first.
+            # Whoever ran it until now commits a micro-batch first.
             assert isinstance(before.propose(before.draft(Timestamp(0))), Committed)
         filled.append(full)
         return full
 
     wanted = shape({"a": 2, "b": 1, "c": 3})
-    log = StepLog.open(memory, wanted, Timestamp(0), fill=fill)
-    assert [opening.step for opening in filled] == [2, 3]
+    log = CommitLog.open(memory, wanted, Timestamp(0), fill=fill)
+    assert [opening.micro_batch for opening in filled] == [2, 3]
     lost, kept = (set(of.file_names()) - set(before.head.file_names()) for of in filled)
     assert set(log.head.file_names()) >= kept
     job.log, job.levels = log, {"a": 2, "b": 1, "c": 3}
     job.check()
-    job.step({})
+    job.micro_batch({})
     assert lost <= set(Sweeper(log).sweep().files)
     for name in lost:
         with pytest.raises(MissingFileError):
@@ -240,16 +242,16 @@ def test_nothing_is_written_where_nothing_moves_or_there_is_no_state(memory: Dur
     files = set(job.log.head.file_names())
     assert set(job.opened({"a": 1, "b": 1, "c": 3, "none": 2}).head.file_names()) == files
     assert set(job.opened({"a": 1, "b": 1, "c": 3, "none": 1}).head.file_names()) == files, "it has no state"
-    assert read_manifest(memory, job.log.head.step).shape == shape({"a": 1, "b": 1, "c": 3, "none": 1})
+    assert read_manifest(memory, job.log.head.micro_batch).shape == shape({"a": 1, "b": 1, "c": 3, "none": 1})
 
 
 def test_rows_of_two_formats_are_not_put_together(memory: DurableBlobs, tmp_path: Path) -> None:
     job = begun(memory, tmp_path)
-    job.step({("c", 0x10, b"k", 0): b"5"})
+    job.micro_batch({("c", 0x10, b"k", 0): b"5"})
     at = version(job.log.head, 3, 0)
     view = job.hosts[0].view(memory, at)
     view.put(FORM, b"2")
-    file = job.hosts[0].publish(memory, at, job.named((3, 0)), view, job.log.head.step + 1)
+    file = job.hosts[0].publish(memory, at, job.named((3, 0)), view, job.log.head.micro_batch + 1)
     view.close()
     assert file
     shards = {(of.level, of.shard): of.files for of in job.log.head.shards}

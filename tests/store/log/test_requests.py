@@ -29,7 +29,7 @@ def test_a_request_stays_until_it_is_settled(blobs: DurableBlobs) -> None:
     first = requests.ask(blobs, Asked.SAVEPOINT, "safe", Timestamp(9_000_000))
     assert requests.waiting(blobs) == [first.id, later.id], "in the order of time"
     assert requests.read(blobs, first.id) == first
-    assert (first.step, first.epoch) == (log.head.step, log.epoch)
+    assert (first.micro_batch, first.epoch) == (log.head.micro_batch, log.epoch)
     assert requests.answer_to(blobs, first) is None
     for said in (Answer(Said.TAKEN, "at it"), Answer(Said.TAKEN, "at it")):
         requests.answer(blobs, first.id, said)
@@ -48,7 +48,7 @@ def test_who_asks_is_told_what_cannot_be(memory: DurableBlobs) -> None:
         requests.ask(memory, Asked.DRAIN, "x", Timestamp(0))
     log = opened(memory)
     log.propose(pinned(log.draft(Timestamp(1)), "taken"))
-    with pytest.raises(RequestRefusedError, match="'taken' exists already, of step 1"):
+    with pytest.raises(RequestRefusedError, match="'taken' exists already, of micro-batch 1"):
         requests.ask(memory, Asked.SAVEPOINT, "taken", Timestamp(0))
     log.propose(replace(log.draft(Timestamp(2)), mode=CommitMode.SUSPENDED))
     with pytest.raises(RequestRefusedError, match="is suspended at micro-batch 2"):

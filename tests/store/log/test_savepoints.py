@@ -1,4 +1,4 @@
-"""Savepoints: names for steps, and copies that stand alone."""
+"""Savepoints: names for micro-batches, and copies that stand alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from arcbeam.store.blobs.errors import (
     StoreError,
 )
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.store.log.commitlog import Committed, Conflict, StepLog
+from arcbeam.store.log.commitlog import CommitLog, Committed, Conflict
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import called, change_stopped, changed, copy_savepoint, pinned, unpinned
 from arcbeam.store.log.sweep import Sweeper
@@ -44,14 +44,14 @@ def test_a_name_is_a_name_and_is_given_once(memory: DurableBlobs) -> None:
             pinned(log.draft(Timestamp(0)), name)
     log.propose(pinned(log.draft(Timestamp(7)), "before-2.0"))
     assert log.head.pins == (Pin("before-2.0", 1, Timestamp(7)),)
-    with pytest.raises(StoreError, match=r"'before-2.0' exists already, of step 1"):
+    with pytest.raises(StoreError, match=r"'before-2.0' exists already, of micro-batch 1"):
         pinned(log.draft(Timestamp(8)), "before-2.0")
     with pytest.raises(StoreError, match=r"no savepoint 'x'\n  what to do: there are: before-2\.0"):
         unpinned(log.draft(Timestamp(8)), "x")
 
 
 @pytest.fixture
-def job(blobs: DurableBlobs, tmp_path: Path) -> StepLog:
+def job(blobs: DurableBlobs, tmp_path: Path) -> CommitLog:
     """A job with a savepoint of one file, and a head that does not need it any more."""
     log = opened(blobs)
     file = publish(
@@ -59,8 +59,8 @@ def job(blobs: DurableBlobs, tmp_path: Path) -> StepLog:
         tmp_path / "scratch",
         Written(1, 0, 1, log.epoch, "a", "delta"),
         in_blocks((b"k%06d" % i, b"v" * 50) for i in range(3_000)),
-        first_step=1,
-        last_step=1,
+        first_micro_batch=1,
+        last_micro_batch=1,
     )
     log.propose(pinned(log.draft(Timestamp(3), shards=(Shard(1, 0, (file,)),)), "safe"))
     log.propose(log.draft(Timestamp(4), shards=()))
@@ -68,14 +68,14 @@ def job(blobs: DurableBlobs, tmp_path: Path) -> StepLog:
 
 
 @pytest.mark.contract("STORE-07")
-def test_a_copy_stands_alone_and_is_a_job_of_its_own(job: StepLog, tmp_path: Path) -> None:
+def test_a_copy_stands_alone_and_is_a_job_of_its_own(job: CommitLog, tmp_path: Path) -> None:
     target = FolderBlobs(tmp_path / "copy", sync=False)
     copied = copy_savepoint(job.blobs, job.head, "safe", target, tmp_path / "scratch")
     job.propose(unpinned(job.draft(Timestamp(5)), "safe"))
     Sweeper(job, keep=0).sweep()
     assert read_head(target) == copied
     resumed = opened(target)
-    assert (resumed.epoch, resumed.head.step) == (1, 2)
+    assert (resumed.epoch, resumed.head.micro_batch) == (1, 2)
     assert resumed.head.job != job.head.job, "hosts must not mix their copies of state"
     assert sum(1 for _ in scan(target, resumed.head.shards[0].files)) == 3_000
     for _ in range(4):
@@ -86,7 +86,7 @@ def test_a_copy_stands_alone_and_is_a_job_of_its_own(job: StepLog, tmp_path: Pat
         copy_savepoint(target, resumed.head, "safe", target, tmp_path / "scratch")
 
 
-def test_a_copy_that_was_cut_off_is_made_good(job: StepLog, tmp_path: Path) -> None:
+def test_a_copy_that_was_cut_off_is_made_good(job: CommitLog, tmp_path: Path) -> None:
     inner = FolderBlobs(tmp_path / "copy", sync=False)
 
     def die() -> None:
@@ -107,7 +107,12 @@ def test_a_copy_that_was_cut_off_is_made_good(job: StepLog, tmp_path: Path) -> N
 def test_what_is_missing_or_damaged_is_not_copied(memory: DurableBlobs, tmp_path: Path) -> None:
     log = opened(memory)
     file = publish(
-        memory, tmp_path / "s", Written(1, 0, 1, 1, "a", "delta"), in_blocks([(b"a", b"1")]), first_step=1, last_step=1
+        memory,
+        tmp_path / "s",
+        Written(1, 0, 1, 1, "a", "delta"),
+        in_blocks([(b"a", b"1")]),
+        first_micro_batch=1,
+        last_micro_batch=1,
     )
     log.propose(pinned(log.draft(Timestamp(3), shards=(Shard(1, 0, (file,)),)), "safe"))
     target = FolderBlobs(tmp_path / "copy", sync=False)
@@ -139,29 +144,30 @@ def test_side_inputs_are_copied_and_checked(memory: DurableBlobs, tmp_path: Path
 
 
 @pytest.mark.contract("STORE-07")
-def test_names_that_change_while_the_driver_sweeps_lose_no_file_that_is_needed(job: StepLog, tmp_path: Path) -> None:
+def test_names_that_change_while_the_driver_sweeps_lose_no_file_that_is_needed(job: CommitLog, tmp_path: Path) -> None:
     sweeper = Sweeper(job, keep=2)
     (file,) = [info.name for info in job.blobs.list("shards")]
 
-    def steps(*changes: str) -> None:
-        """Each change in a commit, with a sweep behind it; then steps, until none is kept that has the old names."""
+    def micro_batches(*changes: str) -> None:
+        """Each change in a commit, with a sweep behind it; then micro-batches, until none is kept that has the old
+        names."""
         for what in (*changes, *("",) * 4):
             draft = job.draft(Timestamp(9))
             job.propose(changed(draft, what) if what else draft)
             sweeper.sweep()
 
-    steps(renaming("safe", "kept"), "new", renaming("kept", "safe"), deletion("new"), renaming("safe", "last"))
+    micro_batches(renaming("safe", "kept"), "new", renaming("kept", "safe"), deletion("new"), renaming("safe", "last"))
     assert [pin.name for pin in job.head.pins] == ["last"]
     assert inspect(job.blobs, savepoint="last", check=True).problems == ()
     # Somebody goes back to it, and gives it up: what was its alone is the head's.
     job = opened(job.blobs, savepoint="last")
     sweeper = Sweeper(job, keep=2)
-    steps(deletion("last"))
+    micro_batches(deletion("last"))
     assert job.head.pins == ()
     assert [info.name for info in job.blobs.list("shards")] == [file]
     assert inspect(job.blobs, check=True).problems == ()
     job.propose(job.draft(Timestamp(9), shards=()))
-    steps()
+    micro_batches()
     assert list(job.blobs.list("shards")) == []
 
 
@@ -181,7 +187,7 @@ def test_another_name_is_a_name_that_nobody_has(memory: DurableBlobs) -> None:
     assert log.head.pins == (Pin("b", 1, Timestamp(1)), Pin("delete", 2, Timestamp(2)))
     # What was kept for none of its names cannot be had again.
     late = replace(log.draft(Timestamp(4)), pins=(*log.head.pins, Pin("c", 3, Timestamp(3))))
-    with pytest.raises(InvalidManifestError, match="savepoint 'c' is of step 3, which is not this one"):
+    with pytest.raises(InvalidManifestError, match="savepoint 'c' is of micro-batch 3, which is not this one"):
         log.propose(late)
 
 
@@ -201,7 +207,7 @@ def test_a_job_that_may_be_running_is_changed_by_force_alone(memory: DurableBlob
 def test_who_goes_on_with_a_stopped_job_meanwhile_is_not_fenced_out(memory: DurableBlobs) -> None:
     log = opened(memory)
     log.propose(pinned(log.draft(Timestamp(1), mode=CommitMode.SUSPENDED), "a"))
-    went_on: list[StepLog] = []
+    went_on: list[CommitLog] = []
     inner = memory
 
     class Meanwhile:

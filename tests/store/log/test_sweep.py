@@ -15,7 +15,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import read_manifest
-from arcbeam.store.log.commitlog import Committed, StepLog
+from arcbeam.store.log.commitlog import CommitLog, Committed
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import pinned, unpinned
 from arcbeam.store.log.sweep import Sweeper
@@ -27,9 +27,9 @@ from tests.store.samples import delta, opened, read_head
 pytestmark = pytest.mark.contract("STORE-07")
 
 
-def step(log: StepLog, name: str = "") -> str:
-    """A step whose delta takes the place of all files before; returns the delta's name."""
-    file = delta(log.head.step + 1, log.epoch)
+def micro_batch(log: CommitLog, name: str = "") -> str:
+    """A micro-batch whose delta takes the place of all files before; returns the delta's name."""
+    file = delta(log.head.micro_batch + 1, log.epoch)
     log.blobs.put(file.name, b"x")
     draft = log.draft(Timestamp(0), shards=(Shard(1, 0, (file,)),))
     assert isinstance(log.propose(pinned(draft, name) if name else draft), Committed)
@@ -42,22 +42,22 @@ def names(blobs: DurableBlobs, folder: str = "shards") -> list[str]:
 
 def test_what_no_manifest_names_any_more_goes(blobs: DurableBlobs) -> None:
     log = opened(blobs)
-    files = [step(log) for _ in range(6)]
+    files = [micro_batch(log) for _ in range(6)]
     swept = Sweeper(log, keep=2).sweep()
     assert swept.files == tuple(files[:3])
     assert swept.size == 3
-    assert names(blobs) == files[3:], "of the head, and of the two steps before it"
+    assert names(blobs) == files[3:], "of the head, and of the two micro-batches before it"
     assert swept.manifests == tuple(f"manifests/{i:012}" for i in range(4))
-    assert [m.step for m in (read_head(blobs), read_manifest(blobs, 4)) if m] == [6, 4]
+    assert [m.micro_batch for m in (read_head(blobs), read_manifest(blobs, 4)) if m] == [6, 4]
     assert Sweeper(log, keep=2).sweep().files == ()
 
 
-def test_an_attempt_of_the_running_step_stays_until_the_step_is_decided(memory: DurableBlobs) -> None:
+def test_an_attempt_of_the_running_micro_batch_stays_until_the_micro_batch_is_decided(memory: DurableBlobs) -> None:
     log = opened(memory)
     attempt = delta(1, log.epoch).name
     memory.put(attempt, b"x")
     assert Sweeper(log).sweep().files == ()
-    step(log)
+    micro_batch(log)
     assert Sweeper(log).sweep().files == (attempt,)
 
 
@@ -75,7 +75,7 @@ def test_what_is_not_ours_stays(memory: DurableBlobs) -> None:
         memory.put(name, b"x")
     log = opened(memory)
     for _ in range(4):
-        step(log)
+        micro_batch(log)
     Sweeper(log, keep=0).sweep()
     for name in ("shards/README", "shards/1/0/x.delta", "notes", "manifests/old"):
         assert memory.get(name) == b"x"
@@ -99,15 +99,15 @@ def is_whole(blobs: DurableBlobs, program: str) -> bool:
 def test_programs_go_with_the_last_manifest_that_is_kept_and_names_them(blobs: DurableBlobs, tmp_path: Path) -> None:
     log = opened(blobs, program=keeps(blobs, tmp_path, a=b"shared", b=b"first"))
     first = log.head.program
-    step(log, "safe")
+    micro_batch(log, "safe")
     blobs.put("programs/0123456789abcdef", b"of an earlier version")
     log = opened(blobs, program=keeps(blobs, tmp_path, a=b"shared", b=b"second"))
-    second, opening = log.head.program, log.head.step
+    second, opening = log.head.program, log.head.micro_batch
     log = opened(blobs, program=keeps(blobs, tmp_path, a=b"shared", b=b"third"))
     third = log.head.program
     waiting = keeps(blobs, tmp_path, c=b"of a driver that starts")(log.epoch + 1, third)
     for _ in range(3):
-        step(log)
+        micro_batch(log)
     swept = Sweeper(log, keep=1).sweep().files
     assert [name for name in swept if name.startswith("programs/")] == [
         second,
@@ -116,11 +116,11 @@ def test_programs_go_with_the_last_manifest_that_is_kept_and_names_them(blobs: D
     assert is_whole(blobs, first)
     assert is_whole(blobs, third)
     assert is_whole(blobs, waiting)
-    assert inspect(blobs, step=opening).damaged == (), "an opening is kept for its name"
-    assert inspect(blobs, step=opening).program is None
+    assert inspect(blobs, micro_batch=opening).damaged == (), "an opening is kept for its name"
+    assert inspect(blobs, micro_batch=opening).program is None
     log.propose(unpinned(log.draft(Timestamp(0)), "safe"))
     for _ in range(4):
-        step(log)
+        micro_batch(log)
     swept = Sweeper(log, keep=1).sweep().files
     assert [name for name in swept if name.startswith("programs/")] == [
         first,
@@ -134,7 +134,7 @@ def test_nothing_of_programs_goes_while_one_that_is_needed_cannot_be_read(memory
     opened(memory, program=keeps(memory, tmp_path, a=b"first"))
     log = opened(memory, program=keeps(memory, tmp_path, a=b"second"))
     for _ in range(4):
-        step(log)
+        micro_batch(log)
     data = memory.get(log.head.program)
     for damage in (lambda: memory.put(log.head.program, data[:-1]), lambda: memory.delete(log.head.program)):
         damage()
@@ -153,12 +153,12 @@ def test_a_driver_that_starts_behind_a_sweeps_last_look_finds_its_program_whole(
                 starts()
             super().delete(name)
 
-    blobs, heads = Slow(), list[StepLog]()
+    blobs, heads = Slow(), list[CommitLog]()
     again = keeps(blobs, tmp_path, a=b"comes again")
     opened(blobs, program=again)
     log = opened(blobs, program=keeps(blobs, tmp_path, a=b"other"))
     for _ in range(4):
-        step(log)
+        micro_batch(log)
     blobs.starts = lambda: heads.append(opened(blobs, program=again))
     assert [name for name in Sweeper(log, keep=0).sweep().files if name.startswith("programs/")]
     assert is_whole(blobs, heads[0].head.program)
@@ -178,8 +178,8 @@ def test_side_inputs_are_files_like_others(memory: DurableBlobs) -> None:
 @pytest.mark.contract("STORE-05")
 def test_a_savepoint_keeps_its_files_until_it_is_given_up(memory: DurableBlobs) -> None:
     log = opened(memory)
-    kept = step(log, "before")
-    files = [step(log) for _ in range(5)]
+    kept = micro_batch(log, "before")
+    files = [micro_batch(log) for _ in range(5)]
     sweeper = Sweeper(log, keep=0)
     sweeper.sweep()
     assert names(memory) == [kept, files[-1]]
@@ -195,9 +195,9 @@ def test_a_savepoint_keeps_its_files_until_it_is_given_up(memory: DurableBlobs) 
 def test_openings_are_kept_for_their_names(memory: DurableBlobs) -> None:
     for _ in range(3):
         log = opened(memory)
-        step(log)
+        micro_batch(log)
     for _ in range(4):
-        step(log)
+        micro_batch(log)
     Sweeper(log, keep=1).sweep()
     assert names(memory, "manifests") == [f"manifests/{i:012}" for i in (2, 4, 8, 9)]
     assert read_head(memory) == log.head
@@ -206,7 +206,7 @@ def test_openings_are_kept_for_their_names(memory: DurableBlobs) -> None:
 def test_nothing_is_removed_while_another_driver_takes_over(memory: DurableBlobs) -> None:
     log = opened(memory)
     for _ in range(4):
-        step(log)
+        micro_batch(log)
     before = names(memory, "manifests")
     memory.put("epochs/00000002", b"{}")
     swept = Sweeper(log, keep=0).sweep()

@@ -1,4 +1,4 @@
-"""Why a step is tried again, as `arcbeam status` finds it."""
+"""Why a micro-batch is tried again, as `arcbeam status` finds it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.store.samples import opened
 pytestmark = pytest.mark.contract("BAT-06")
 
 
-def test_trouble_is_found_until_step_is_committed(blobs: DurableBlobs) -> None:
+def test_trouble_is_found_until_micro_batch_is_committed(blobs: DurableBlobs) -> None:
     log = opened(blobs)
     assert trouble_of(blobs, log.head) is None
-    trouble = Trouble(log.epoch, log.head.step + 1, "Parse", "a worker died in try 1 of 3", Timestamp(7))
+    trouble = Trouble(log.epoch, log.head.micro_batch + 1, "Parse", "a worker died in try 1 of 3", Timestamp(7))
     leave_trouble(blobs, trouble)
     assert trouble_of(blobs, log.head) == trouble
     log.propose(log.draft(Timestamp(1)))
@@ -26,7 +26,7 @@ def test_trouble_is_found_until_step_is_committed(blobs: DurableBlobs) -> None:
 
 def test_trouble_of_earlier_driver_is_stale(memory: DurableBlobs) -> None:
     log = opened(memory)
-    leave_trouble(memory, Trouble(log.epoch, log.head.step + 2, "", "", Timestamp(7)))
+    leave_trouble(memory, Trouble(log.epoch, log.head.micro_batch + 2, "", "", Timestamp(7)))
     assert trouble_of(memory, opened(memory).head) is None
 
 

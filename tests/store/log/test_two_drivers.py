@@ -1,6 +1,7 @@
 """Drivers that know nothing of each other, on a store that fails in every way: one history, nothing of it is lost.
 
-Now and then the newest manifest is damaged: then its savepoints, as the step before has them, are what must be whole.
+Now and then the newest manifest is damaged: then its savepoints, as the micro-batch before has them, are what must be
+whole.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from arcbeam.store.blobs.errors import (
 )
 from arcbeam.store.blobs.objects import ObjectBlobs
 from arcbeam.store.log.chain import UnreadableHead, newest_epoch, read_newest
-from arcbeam.store.log.commitlog import Committed, Conflict, Outcome, StepLog, Unknown
+from arcbeam.store.log.commitlog import CommitLog, Committed, Conflict, Outcome, Unknown
 from arcbeam.store.log.savepoints import pinned, unpinned
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.manifestfile import decode
@@ -57,7 +58,8 @@ FAULTS = [
 
 
 class History(ObjectBlobs):
-    """A store that remembers which manifest was the first of its step: that is what is real. And which is damaged."""
+    """A store that remembers which manifest was the first of its micro-batch: that is what is real. And which is
+    damaged."""
 
     def __init__(self, store: Any = None) -> None:
         super().__init__(store or MemoryStore(), "memory://")
@@ -68,8 +70,8 @@ class History(ObjectBlobs):
         created = super().create(name, data)
         if created and name.startswith(f"{MANIFESTS}/"):
             manifest = decode(data, name, self)
-            assert manifest.step <= len(self.real), "a step without the one before it"
-            if manifest.step == len(self.real):
+            assert manifest.micro_batch <= len(self.real), "a micro-batch without the one before it"
+            if manifest.micro_batch == len(self.real):
                 self.real.append(manifest)
         return created
 
@@ -97,20 +99,22 @@ class Drivers(RuleBasedStateMachine):
         self.history = History(store)
         first = UnreliableBlobs(self.history, 0)
         self.stores = [first, *(UnreliableBlobs(self.history, seed, beside=first) for seed in (1, 2))]
-        self.logs: dict[int, StepLog] = {}
+        self.logs: dict[int, CommitLog] = {}
         self.sweepers: dict[int, Sweeper] = {}
         self.busy: set[int] = set()
         self.committed: list[Manifest] = []
         self.refused: list[Manifest] = []
         self.savepoints = 0
 
-    @rule(order=st.permutations(range(3)), calls=st.integers(0, 12), steps=st.integers(0, 3), swept=st.booleans())
-    def open_and_sleep(self, order: list[int], calls: int, steps: int, swept: bool) -> None:
+    @rule(
+        order=st.permutations(range(3)), calls=st.integers(0, 12), micro_batches=st.integers(0, 3), swept=st.booleans()
+    )
+    def open_and_sleep(self, order: list[int], calls: int, micro_batches: int, swept: bool) -> None:
         """Between two calls of its opening, a driver sleeps; one that runs goes on; a third one takes over."""
         who, running, third = order
 
         def work() -> None:
-            self.work(running, steps, swept)
+            self.work(running, micro_batches, swept)
             self.open(third)
             self.work(third, 6, True)
 
@@ -118,21 +122,21 @@ class Drivers(RuleBasedStateMachine):
         self.open(who)
         self.work(who, 1, False)
 
-    @rule(who=DRIVERS, calls=st.integers(0, 12), by=DRIVERS, opens=st.booleans(), steps=st.integers(0, 6))
-    def sleep(self, who: int, calls: int, by: int, opens: bool, steps: int) -> None:
+    @rule(who=DRIVERS, calls=st.integers(0, 12), by=DRIVERS, opens=st.booleans(), micro_batches=st.integers(0, 6))
+    def sleep(self, who: int, calls: int, by: int, opens: bool, micro_batches: int) -> None:
         """Between two calls of whatever it does next, a driver sleeps, and another one works."""
 
         def work() -> None:
             if opens:
                 self.open(by)
-            self.work(by, steps, True)
+            self.work(by, micro_batches, True)
 
         self.stores[who].interrupt(calls, work)
 
-    @rule(who=DRIVERS, steps=st.integers(1, 6), swept=st.booleans())
-    def work(self, who: int, steps: int, swept: bool) -> None:
-        """Some steps."""
-        for _ in range(steps):
+    @rule(who=DRIVERS, micro_batches=st.integers(1, 6), swept=st.booleans())
+    def work(self, who: int, micro_batches: int, swept: bool) -> None:
+        """Some micro-batches."""
+        for _ in range(micro_batches):
             self.commit(who, "", swept)
         if swept:
             self.sweep(who)
@@ -176,21 +180,21 @@ class Drivers(RuleBasedStateMachine):
         self.logs[who], self.sweepers[who] = log, Sweeper(log, keep=2)
         self.committed.append(log.head)
 
-    @rule(who=DRIVERS, steps=st.integers(0, 4), gives_up=st.booleans(), resumes=st.booleans())
-    def damage(self, who: int, steps: int, gives_up: bool, resumes: bool) -> None:
+    @rule(who=DRIVERS, micro_batches=st.integers(0, 4), gives_up=st.booleans(), resumes=st.booleans())
+    def damage(self, who: int, micro_batches: int, gives_up: bool, resumes: bool) -> None:
         """The newest manifest is damaged, which may just have given a savepoint up. A driver may resume from one."""
         if gives_up:
             if who not in self.logs or self.logs[who].fenced():
                 self.open(who)
             self.commit(who, "make", False)
-            self.work(who, steps, True)
+            self.work(who, micro_batches, True)
             self.commit(who, "give up", False)
             self.sweep(who)
         head = next(reversed(self.history.real), None)
-        if head is None or head.step in {pin.step for pin in head.pins}:
+        if head is None or head.micro_batch in {pin.micro_batch for pin in head.pins}:
             return
-        self.history.put(manifest_name(head.step), b"something else")
-        self.history.damaged.add(head.step)
+        self.history.put(manifest_name(head.micro_batch), b"something else")
+        self.history.damaged.add(head.micro_batch)
         before = self.newest_readable()
         if resumes and before is not None and before.pins:
             self.resume(who, before)
@@ -199,9 +203,9 @@ class Drivers(RuleBasedStateMachine):
         newest = read_newest(self.history)
         return newest.before if isinstance(newest, UnreadableHead) else newest
 
-    def files(self, log: StepLog) -> tuple[Shard, ...]:
+    def files(self, log: CommitLog) -> tuple[Shard, ...]:
         """Two attempts of a task write a delta; the first one counts. Now and then all files are merged into it."""
-        attempts = [delta(log.head.step + 1, log.epoch) for _ in range(2)]
+        attempts = [delta(log.head.micro_batch + 1, log.epoch) for _ in range(2)]
         for file in attempts:
             self.history.put(file.name, b"x")
         before: tuple[ShardFile, ...] = log.head.shards[0].files if log.head.shards else ()
@@ -228,7 +232,7 @@ class Drivers(RuleBasedStateMachine):
         except InvalidManifestError as e:
             assert "is not known yet" in str(e)  # noqa: PT017
         except DamagedFileError:
-            assert draft.step in self.history.damaged, "it is not told whose it was"
+            assert draft.micro_batch in self.history.damaged, "it is not told whose it was"
 
     @rule(who=DRIVERS, faults=st.sampled_from(UNCLEAR), lands=st.booleans(), again=st.booleans())
     def commit_without_an_answer(self, who: int, faults: Faults, lands: bool, again: bool) -> None:
@@ -282,13 +286,13 @@ class Drivers(RuleBasedStateMachine):
     def one_history(self) -> None:
         real = self.history.real
         for manifest, following in pairwise(real):
-            if following.parent or manifest.step not in self.history.damaged:
+            if following.parent or manifest.micro_batch not in self.history.damaged:
                 assert following.parent == manifest.token
             else:
                 assert following.kind == Kind.OPENING
             assert following.epoch >= manifest.epoch
         for manifest in self.committed:
-            assert real[manifest.step] == manifest, "who was told 'committed' is part of it"
+            assert real[manifest.micro_batch] == manifest, "who was told 'committed' is part of it"
         for manifest in self.refused:
             assert manifest not in real, "who was told that it failed is not"
 
@@ -302,17 +306,17 @@ class Drivers(RuleBasedStateMachine):
         assert newest_epoch(lagging) >= head.epoch
         for store in (self.history, lagging):
             newest = read_newest(store)
-            if head.step in self.history.damaged:
+            if head.micro_batch in self.history.damaged:
                 assert isinstance(newest, UnreadableHead)
-                assert newest.step == head.step
+                assert newest.micro_batch == head.micro_batch
             else:
                 assert newest == head
-        if head.step in self.history.damaged:
+        if head.micro_batch in self.history.damaged:
             head = self.newest_readable()
         if head is None:
             return
-        for counts in [head, *(self.history.real[pin.step] for pin in head.pins)]:
-            assert decode(self.history.get(manifest_name(counts.step)), "", "") == counts
+        for counts in [head, *(self.history.real[pin.micro_batch] for pin in head.pins)]:
+            assert decode(self.history.get(manifest_name(counts.micro_batch)), "", "") == counts
             for name in counts.file_names():
                 assert self.history.get(name) == b"x"
 

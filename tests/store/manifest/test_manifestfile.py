@@ -36,11 +36,11 @@ GOLDEN = Path(__file__).parent / "golden" / "manifest-1"
 
 MANIFEST = Manifest(
     job="3e6f",
-    step=42,
+    micro_batch=42,
     epoch=3,
     token="t42",
     parent="t41",
-    kind=Kind.STEP,
+    kind=Kind.MICRO_BATCH,
     mode=CommitMode.DRAINING,
     time=Timestamp(1_700_000_000_123_456),
     cut=b"\x00\xff",
@@ -84,10 +84,12 @@ def test_a_manifest_comes_back() -> None:
     assert decode(encode(owned), "m", "here") == owned
 
 
-def test_a_side_file_of_before_is_of_the_step_that_its_name_says() -> None:
+def test_a_side_file_of_before_is_of_the_micro_batch_that_its_name_says() -> None:
     file = SideFile(4, 2, "side/4/2/000000000041-00000001-t.side", 99)
-    before = replace(file, step=None)  # type: ignore[arg-type]
-    assert decode(encode(replace(MANIFEST, side_files=(before,))), "m", "here").side_files == (replace(file, step=41),)
+    before = replace(file, micro_batch=None)  # type: ignore[arg-type]
+    assert decode(encode(replace(MANIFEST, side_files=(before,))), "m", "here").side_files == (
+        replace(file, micro_batch=41),
+    )
 
 
 @pytest.mark.contract("STORE-05")
@@ -138,7 +140,7 @@ def test_a_valid_header_over_something_else_is_told() -> None:
             decode(start + struct.pack("<I", crc32(start)) + payload, "m", "here")
 
 
-def test_a_manifest_under_another_steps_name_is_told(memory: DurableBlobs) -> None:
-    memory.put("manifests/000000000000", encode(replace(MANIFEST, step=1)))
-    with pytest.raises(DamagedFileError, match="'manifests/000000000000' in 'memory://' is of step 1"):
+def test_a_manifest_under_another_micro_batches_name_is_told(memory: DurableBlobs) -> None:
+    memory.put("manifests/000000000000", encode(replace(MANIFEST, micro_batch=1)))
+    with pytest.raises(DamagedFileError, match="'manifests/000000000000' in 'memory://' is of micro-batch 1"):
         read_head(memory)

@@ -24,7 +24,7 @@ from arcbeam.store.blobs import hostcopies
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import (
     DamagedFileError,
-    DecidedStepError,
+    DecidedCommitError,
     IndeterminateError,
     MissingFileError,
     StoreError,
@@ -86,7 +86,7 @@ def test_keys_of_any_length_keep_their_order(
 
 
 class Host:
-    """A job with one shard, as its driver knows it, and the model of it after every step."""
+    """A job with one shard, as its driver knows it, and the model of it after every micro-batch."""
 
     def __init__(self, blobs: DurableBlobs, root: Path) -> None:
         self.blobs, self.root = blobs, root
@@ -94,10 +94,10 @@ class Host:
         self.model: dict[bytes, bytes] = {}
 
     def written(self, kind: str = "delta") -> Written:
-        return Written(1, 0, self.version.step + 1, 1, f"{kind[0]}.x", kind)
+        return Written(1, 0, self.version.micro_batch + 1, 1, f"{kind[0]}.x", kind)
 
     def commit(self, cache: HostCache, changes: dict[bytes, bytes | None]) -> None:
-        """Runs a step on a host."""
+        """Runs a micro-batch on a host."""
         view = cache.view(self.blobs, self.version)
         for key, value in changes.items():
             if value is None:
@@ -106,15 +106,15 @@ class Host:
             else:
                 view.put(key, value)
                 self.model[key] = value
-        step = self.version.step + 1
-        file = cache.publish(self.blobs, self.version, self.written(), view, step)
+        micro_batch = self.version.micro_batch + 1
+        file = cache.publish(self.blobs, self.version, self.written(), view, micro_batch)
         view.close()
         files = self.version.files if file is None else (*self.version.files, file)
-        self.version = replace(self.version, step=step, files=files)
+        self.version = replace(self.version, micro_batch=micro_batch, files=files)
 
     def compact(self, first: int) -> None:
         files = compact(self.blobs, self.root / "scratch", self.version.files, first, self.written("snapshot"))
-        self.version = replace(self.version, step=self.version.step + 1, files=files)
+        self.version = replace(self.version, micro_batch=self.version.micro_batch + 1, files=files)
 
     def read(self, cache: HostCache) -> list[tuple[bytes, bytes]]:
         view = cache.view(self.blobs, self.version)
@@ -141,7 +141,7 @@ class Hosts(RuleBasedStateMachine):
         self.folder.cleanup()
 
     @rule(host=st.integers(0, 1), changes=CHANGES)
-    def step(self, host: int, changes: dict[bytes, bytes | None]) -> None:
+    def micro_batch(self, host: int, changes: dict[bytes, bytes | None]) -> None:
         self.job.commit(self.caches[host], changes)
 
     @rule(host=st.integers(0, 1), changes=CHANGES)
@@ -173,20 +173,22 @@ class Hosts(RuleBasedStateMachine):
     def save(self) -> None:
         self.savepoint = (self.job.version, dict(self.job.model))
 
-    @precondition(lambda self: self.job.version.step > self.savepoint[0].step)
+    @precondition(lambda self: self.job.version.micro_batch > self.savepoint[0].micro_batch)
     @rule()
     def resume(self) -> None:
         saved, head = self.savepoint[0], self.job.version
-        gone = (*saved.abandoned, Abandoned(saved.step + 1, head.step))
-        openings = (*saved.openings, Opening(head.step + 1, f"opening {next(_openings)}"))
-        self.job.version = replace(saved, step=head.step + 1, abandoned=gone, openings=openings)
+        gone = (*saved.abandoned, Abandoned(saved.micro_batch + 1, head.micro_batch))
+        openings = (*saved.openings, Opening(head.micro_batch + 1, f"opening {next(_openings)}"))
+        self.job.version = replace(saved, micro_batch=head.micro_batch + 1, abandoned=gone, openings=openings)
         self.job.model = dict(self.savepoint[1])
 
     @rule()
     def take_over(self) -> None:
-        step = self.job.version.step + 1
-        opening = Opening(step, f"opening {next(_openings)}")
-        self.job.version = replace(self.job.version, step=step, openings=(*self.job.version.openings, opening))
+        micro_batch = self.job.version.micro_batch + 1
+        opening = Opening(micro_batch, f"opening {next(_openings)}")
+        self.job.version = replace(
+            self.job.version, micro_batch=micro_batch, openings=(*self.job.version.openings, opening)
+        )
 
     @rule()
     def go_on_in_a_copy_of_the_folder(self) -> None:
@@ -293,15 +295,15 @@ def test_who_comes_late_is_told(cache: HostCache, job: Host) -> None:
     before = job.version
     job.commit(cache, {b"a": b"2"})
     assert job.read(cache) == [(b"a", b"2")]
-    with pytest.raises(DecidedStepError, match="at step 2 here, step 1 was asked for"):
+    with pytest.raises(DecidedCommitError, match="at micro-batch 2 here, micro-batch 1 was asked for"):
         cache.view(job.blobs, before)
 
 
-def test_a_step_without_changes_writes_nothing(cache: HostCache, job: Host) -> None:
+def test_a_micro_batch_without_changes_writes_nothing(cache: HostCache, job: Host) -> None:
     job.commit(cache, {b"a": b"1"})
     job.commit(cache, {b"b": None})
     assert len(job.version.files) == 1
-    assert job.version.step == 2
+    assert job.version.micro_batch == 2
 
 
 @pytest.mark.contract("STORE-02")
@@ -434,8 +436,10 @@ def test_copy_of_the_folder_before_its_restore_is_not_used(cache: HostCache, job
     backup, model = job.version, dict(job.model)
     job.commit(cache, {b"a": b"2"})
     assert job.read(cache) == [(b"a", b"2")]
-    step = backup.step + 1
-    job.version = replace(backup, step=step, openings=(*backup.openings, Opening(step, "after the restore")))
+    micro_batch = backup.micro_batch + 1
+    job.version = replace(
+        backup, micro_batch=micro_batch, openings=(*backup.openings, Opening(micro_batch, "after the restore"))
+    )
     job.model = model
     job.commit(HostCache(tmp_path / "other"), {b"b": b"3"})
-    assert job.read(cache) == [(b"a", b"1"), (b"b", b"3")], "the copy was at the same step, with other content"
+    assert job.read(cache) == [(b"a", b"1"), (b"b", b"3")], "the copy was at the same micro-batch, with other content"

@@ -37,24 +37,24 @@ class Compacting(RuleBasedStateMachine):
         self.scratch = tempfile.TemporaryDirectory()
         self.files: tuple[ShardFile, ...] = ()
         self.model: dict[bytes, bytes] = {}
-        self.step = 0
+        self.micro_batch = 0
 
     def teardown(self) -> None:
         self.scratch.cleanup()
 
     def name(self, kind: str) -> Written:
-        return Written(1, 0, self.step, 1, f"a{self.step}.{kind}", kind)
+        return Written(1, 0, self.micro_batch, 1, f"a{self.micro_batch}.{kind}", kind)
 
     @rule(changes=CHANGES)
     def commit(self, changes: dict[bytes, bytes | None]) -> None:
-        self.step += 1
+        self.micro_batch += 1
         file = publish(
             self.blobs,
             Path(self.scratch.name),
             self.name("delta"),
             in_blocks(sorted(changes.items())),
-            first_step=self.step,
-            last_step=self.step,
+            first_micro_batch=self.micro_batch,
+            last_micro_batch=self.micro_batch,
         )
         self.files += (file,)
         for key, value in changes.items():
@@ -67,12 +67,12 @@ class Compacting(RuleBasedStateMachine):
     def merge(self, first: int) -> None:
         if first >= len(self.files):
             return
-        self.step += 1
+        self.micro_batch += 1
         before = self.files
         self.files = compact(self.blobs, Path(self.scratch.name), before, first, self.name("delta"))
         assert self.files[:-1] == before[:first]
         assert self.files[-1].kind == (FileKind.DELTA if first else FileKind.SNAPSHOT)
-        assert self.files[-1].last_step == before[-1].last_step
+        assert self.files[-1].last_micro_batch == before[-1].last_micro_batch
 
     @rule(start=KEYS, end=st.none() | KEYS)
     def read(self, start: bytes, end: bytes | None) -> None:
@@ -95,12 +95,14 @@ def test_merging_on_s3_changes_nothing(s3: Callable[[], S3Store]) -> None:
 
 
 def test_a_deleted_key_stays_deleted_above_a_snapshot(memory: DurableBlobs, tmp_path: Path) -> None:
-    steps = itertools.count(1)
+    micro_batches = itertools.count(1)
 
     def put(kind: str, entries: list[tuple[bytes, bytes | None]]) -> ShardFile:
-        step = next(steps)
-        written = Written(1, 0, step, 1, "a", kind)
-        return publish(memory, tmp_path, written, in_blocks(entries), first_step=step, last_step=step)
+        micro_batch = next(micro_batches)
+        written = Written(1, 0, micro_batch, 1, "a", kind)
+        return publish(
+            memory, tmp_path, written, in_blocks(entries), first_micro_batch=micro_batch, last_micro_batch=micro_batch
+        )
 
     files = (put("snapshot", [(b"k", b"old")]), put("delta", [(b"k", None)]), put("delta", [(b"l", b"1")]))
     upper = compact(memory, tmp_path, files, 1, Written(1, 0, 9, 1, "a", "delta"))
@@ -108,10 +110,10 @@ def test_a_deleted_key_stays_deleted_above_a_snapshot(memory: DurableBlobs, tmp_
     assert list(scan(memory, upper)) == [(b"l", b"1")]
     whole = compact(memory, tmp_path, upper, 0, Written(1, 0, 10, 1, "a", "delta"))
     assert [(file.kind, file.entries, file.tombstones) for file in whole] == [(FileKind.SNAPSHOT, 1, 0)]
-    assert (whole[0].first_step, whole[0].last_step) == (0, 3)
+    assert (whole[0].first_micro_batch, whole[0].last_micro_batch) == (0, 3)
     written = parse_written(whole[0].name)
     assert written is not None
-    assert (written.kind, written.step) == ("snapshot", 10)
+    assert (written.kind, written.micro_batch) == ("snapshot", 10)
 
 
 def test_the_newest_wins() -> None:
@@ -147,17 +149,17 @@ def test_however_blocks_lie_beside_each_other(sources: list[dict[bytes, bytes | 
 
 
 def test_merging_takes_a_block_of_each_file(tmp_path: Path) -> None:
-    blobs, steps, value = FolderBlobs(tmp_path / "job", sync=False), range(1, 6), bytes(1_000)
+    blobs, micro_batches, value = FolderBlobs(tmp_path / "job", sync=False), range(1, 6), bytes(1_000)
     files = tuple(
         publish(
             blobs,
             tmp_path / "scratch",
-            Written(1, 0, step, 1, "a", "delta"),
-            in_blocks((b"%08d" % i, value) for i in range(step, 20_000, 5)),
-            first_step=step,
-            last_step=step,
+            Written(1, 0, micro_batch, 1, "a", "delta"),
+            in_blocks((b"%08d" % i, value) for i in range(micro_batch, 20_000, 5)),
+            first_micro_batch=micro_batch,
+            last_micro_batch=micro_batch,
         )
-        for step in steps
+        for micro_batch in micro_batches
     )
     tracemalloc.start()
     try:

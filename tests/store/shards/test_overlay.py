@@ -1,4 +1,4 @@
-"""A step's changes on top of a committed version."""
+"""A micro-batch's changes on top of a committed version."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Job:
         self.commits = LogCommits(self.log, LAYOUT, READERS, self.warnings.append)
 
     def propose(self, **changes: object) -> object:
-        return self.commits.propose(proposal(self.log.head.step + 1, 5, **changes), _NOW)
+        return self.commits.propose(proposal(self.log.head.micro_batch + 1, 5, **changes), _NOW)
 
     @property
     def savepoints(self) -> list[str]:
@@ -47,7 +47,7 @@ def test_a_proposal_is_decided_refused_or_unknown() -> None:
     job.blobs.faults = Faults(lost=1.0)
     unknown = job.propose()
     assert isinstance(unknown, CommitUnknown)
-    assert unknown.step == 2
+    assert unknown.micro_batch == 2
     job.blobs.faults = Faults()
     assert job.commits.resolve(2, _NOW) == CommitDecided(_NOW, 2)
 
@@ -91,14 +91,14 @@ def test_savepoints_are_named_and_given_up_with_commits() -> None:
 
 
 @pytest.mark.contract("STORE-05")
-def test_a_name_that_cannot_be_given_is_told_and_the_step_is_committed() -> None:
+def test_a_name_that_cannot_be_given_is_told_and_the_micro_batch_is_committed() -> None:
     job = Job()
     job.propose(savepoints=("taken",))
     assert job.propose(savepoints=("taken", "no/name", "good")) == CommitDecided(_NOW, 2)
     assert job.savepoints == ["taken", "good"]
     assert [line.split(":")[0] for line in job.warnings] == [
-        "step 2 does not become savepoint 'taken'",
-        "step 2 does not become savepoint 'no/name'",
+        "micro-batch 2 does not become savepoint 'taken'",
+        "micro-batch 2 does not become savepoint 'no/name'",
     ]
 
 
@@ -128,7 +128,7 @@ def test_stages_with_other_numbers_than_the_job_gave_them_are_refused() -> None:
 def test_what_nobody_needs_is_swept() -> None:
     job = Job()
     commits = LogCommits(job.log, LAYOUT, READERS, print, keep=1)
-    for step in range(1, 5):
-        commits.propose(proposal(step, 5), _NOW)
+    for micro_batch in range(1, 5):
+        commits.propose(proposal(micro_batch, 5), _NOW)
     assert commits.sweep().manifests
     assert commits.propose(proposal(5, 5, mode=CommitMode.SUSPENDED), _NOW) == CommitDecided(_NOW, 5)

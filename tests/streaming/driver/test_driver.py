@@ -15,20 +15,20 @@ from arcbeam.engine.coordinator import (
     Event,
     Finalized,
     JobMachine,
+    MicroBatchFailed,
+    MicroBatchReported,
     Propose,
     Published,
     PublishFailed,
-    RunStep,
+    RunMicroBatch,
     ShutDown,
-    StepFailed,
-    StepReported,
     TornDown,
 )
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.store.blobs.errors import IndeterminateError, StoreError
 from arcbeam.store.log.sweep import Swept
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.driver.commits import LogCommits
 from arcbeam.streaming.driver.driver import TAKEOVER_CHECKS, JobDriver, drive
 from arcbeam.streaming.driverstate import started
@@ -39,7 +39,8 @@ from tests.streaming.jobs import LAYOUT, READERS, opened
 
 
 class World:
-    """All that is around a driver; what it does to that is in `story`. Steps report what `reports` says, in turn."""
+    """All that is around a driver; what it does to that is in `story`. Micro-batches report what `reports` says, in
+    turn."""
 
     def __init__(self, *reports: str, blobs: MemoryBlobs | None = None, sweep_every: int = 2) -> None:
         self.blobs = UnreliableBlobs(blobs or MemoryBlobs(), 0)
@@ -90,9 +91,9 @@ class World:
 
     # Cluster, sinks.
 
-    def run(self, order: StepOrder) -> None:
+    def run(self, order: TaskAssignment) -> None:
         plan = order.plan
-        self.story.append(f"run {plan.step}")
+        self.story.append(f"run {plan.micro_batch}")
         what, _, extra = (self.reports.pop(0) if self.reports else "nothing left").partition(" with ")
         of_task: dict[str, object] = {}
         if "sink" in extra:
@@ -101,15 +102,15 @@ class World:
             of_task["finalizations"] = 1
         change = source(5, int(what[4:])) if what.startswith("due ") else REPORTS[what]
         reports = reported(plan, change, LAYOUT, **of_task)
-        self.put(StepReported(Timestamp(0), plan.step, plan.attempt, Duration(1), reports))
+        self.put(MicroBatchReported(Timestamp(0), plan.micro_batch, plan.attempt, Duration(1), reports))
 
-    def abandon(self, step: int, attempt: int) -> None:
-        self.story.append(f"abandon {step}.{attempt}")
+    def abandon(self, micro_batch: int, attempt: int) -> None:
+        self.story.append(f"abandon {micro_batch}.{attempt}")
 
-    def finalize(self, step: int, tokens: Sequence[bytes]) -> None:
+    def finalize(self, micro_batch: int, tokens: Sequence[bytes]) -> None:
         self.tokens.append(tokens)
-        self.story.append(f"finalize {step}")
-        self.put(Finalized(Timestamp(0), step))
+        self.story.append(f"finalize {micro_batch}")
+        self.put(Finalized(Timestamp(0), micro_batch))
 
     def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         self.story.append("shut down " + " ".join(stages))
@@ -119,22 +120,24 @@ class World:
         self.story.append("tear down " + " ".join(stages))
         self.put(TornDown(Timestamp(0)))
 
-    def publish(self, step: int, committables: Sequence[Committable]) -> None:
-        self.story.append(f"publish {step}: {len(committables)}")
-        self.put(Published(Timestamp(0), step))
+    def publish(self, micro_batch: int, committables: Sequence[Committable]) -> None:
+        self.story.append(f"publish {micro_batch}: {len(committables)}")
+        self.put(Published(Timestamp(0), micro_batch))
 
 
 class Failing(World):
-    """Each try of a step fails. What has failed is in `failed`."""
+    """Each try of a micro-batch fails. What has failed is in `failed`."""
 
     def __init__(self, *reports: str, blobs: MemoryBlobs) -> None:
         self.failed: list[str] = []
         super().__init__(*reports, blobs=blobs)
 
-    def run(self, order: StepOrder) -> None:
-        self.story.append(f"run {order.plan.step}")
+    def run(self, order: TaskAssignment) -> None:
+        self.story.append(f"run {order.plan.micro_batch}")
         self.failed.append("step")
-        self.put(StepFailed(Timestamp(0), order.plan.step, order.plan.attempt, "the copy is ahead", again=True))
+        self.put(
+            MicroBatchFailed(Timestamp(0), order.plan.micro_batch, order.plan.attempt, "the copy is ahead", again=True)
+        )
 
 
 class Unpublished(Failing):
@@ -142,10 +145,10 @@ class Unpublished(Failing):
 
     run = World.run
 
-    def publish(self, step: int, committables: Sequence[Committable]) -> None:
-        super().publish(step, committables)
+    def publish(self, micro_batch: int, committables: Sequence[Committable]) -> None:
+        super().publish(micro_batch, committables)
         self.failed.append("publish")
-        self.todo[-1] = PublishFailed(Timestamp(0), step, "the sink does not answer")
+        self.todo[-1] = PublishFailed(Timestamp(0), micro_batch, "the sink does not answer")
 
 
 def _ran(*reports: str) -> World:
@@ -170,7 +173,7 @@ def test_a_job_is_driven_to_its_end_and_each_command_is_carried_out_once() -> No
     ]
     assert world.driver.end is not None
     assert world.driver.end.state is EndState.DONE
-    assert (world.log.head.step, world.log.head.mode) == (4, CommitMode.DONE)
+    assert (world.log.head.micro_batch, world.log.head.mode) == (4, CommitMode.DONE)
 
 
 def test_the_attempts_whose_bundles_wait_for_the_commit_are_named() -> None:
@@ -194,7 +197,7 @@ def test_an_event_is_of_when_it_is_taken_in() -> None:
     world.driver.handle(world.todo.pop(0))
     ((event, commands),) = world.taken
     assert event.at == 50
-    (run,) = [command for command in commands if isinstance(command, RunStep)]
+    (run,) = [command for command in commands if isinstance(command, RunMicroBatch)]
     assert run.plan.time == 50
 
 
@@ -202,7 +205,7 @@ def test_an_event_is_of_when_it_is_taken_in() -> None:
 def test_what_was_not_published_is_published_by_who_takes_over() -> None:
     blobs = MemoryBlobs()
     world = World("more with sink", blobs=blobs)
-    while world.log.head.step == 0:
+    while world.log.head.micro_batch == 0:
         world.driver.handle(world.todo.pop(0))
     assert "publish" not in " ".join(world.story)
     assert World(blobs=blobs).play()[:2] == ["publish 2: 1", "run 3"]
@@ -220,18 +223,18 @@ def test_an_unknown_outcome_is_asked_for_again_when_the_clock_says_so() -> None:
     assert world.driver.end is not None
     assert world.driver.end.state is EndState.DONE
     (warned,) = [line for line in world.story if line.startswith("warn")]
-    assert warned.startswith("warn it is not known whether step 1 is committed")
+    assert warned.startswith("warn it is not known whether micro-batch 1 is committed")
 
 
 @pytest.mark.contract("END-04")
-def test_a_cancelled_job_abandons_its_step_and_proposes_nothing() -> None:
+def test_a_cancelled_job_abandons_its_micro_batch_and_proposes_nothing() -> None:
     world = World()
     world.driver.handle(world.todo.pop(0))
     late = world.todo.pop(0)
     world.put(CancelRequested(Timestamp(0)))
     world.put(late)
     assert world.play() == ["run 1", "abandon 1.0", "tear down join rates read"]
-    assert world.log.head.step == 0
+    assert world.log.head.micro_batch == 0
 
 
 @pytest.mark.contract("END-02")
@@ -261,7 +264,7 @@ def _overtaken(world: World, blobs: MemoryBlobs) -> str:
     world.play()
     assert world.driver.end is not None
     assert world.driver.end.state is EndState.FAILED
-    assert f"step {other.head.step} is of epoch 2, this driver has epoch 1" in world.driver.end.why
+    assert f"micro-batch {other.head.micro_batch} is of epoch 2, this driver has epoch 1" in world.driver.end.why
     assert "host7, since" in world.driver.end.why
     return world.driver.end.why
 
@@ -270,7 +273,7 @@ def _overtaken(world: World, blobs: MemoryBlobs) -> str:
 def test_idle_driver_notices_a_takeover_within_seconds() -> None:
     blobs = MemoryBlobs()
     world = World("due 3600000000", blobs=blobs)
-    while world.log.head.step == 0 or world.todo:
+    while world.log.head.micro_batch == 0 or world.todo:
         world.driver.handle(world.todo.pop(0))
     taken = len(world.taken)
     for _ in range(3):
@@ -286,11 +289,11 @@ def test_idle_driver_notices_a_takeover_within_seconds() -> None:
 
 
 @pytest.mark.contract("STORE-03")
-def test_driver_of_a_long_step_notices_a_takeover() -> None:
+def test_driver_of_a_long_micro_batch_notices_a_takeover() -> None:
     blobs = MemoryBlobs()
     world = World(blobs=blobs)
     world.driver.handle(world.todo.pop(0))
-    world.todo.clear()  # the step runs and runs
+    world.todo.clear()  # the micro-batch runs and runs
     _overtaken(world, blobs)
     assert world.story == ["run 1", "abandon 1.0", "tear down join rates read"]
 

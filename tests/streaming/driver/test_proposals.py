@@ -11,7 +11,7 @@ from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile, TaskFiles
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import HoldSummary, Manifest, ResidualSummary
 from arcbeam.streaming.driver.proposals import draft
@@ -19,13 +19,13 @@ from arcbeam.testing.blobs import MemoryBlobs
 from tests.streaming.jobs import LAYOUT, READERS, opened, proposal, reported, staged
 
 
-def _side(log: StepLog, step: int, until: int | None, channel: int = 7) -> SideFile:
-    name = written_name(Written(channel, 0, step, log.epoch, f"a{until}", "side"))
+def _side(log: CommitLog, micro_batch: int, until: int | None, channel: int = 7) -> SideFile:
+    name = written_name(Written(channel, 0, micro_batch, log.epoch, f"a{until}", "side"))
     return SideFile(channel, 0, name, 1, 0, None if until is None else Timestamp(until))
 
 
-def _committed(log: StepLog, at: int, *reports: TaskReport) -> Manifest:
-    command = proposal(log.head.step + 1, at, *reports)
+def _committed(log: CommitLog, at: int, *reports: TaskReport) -> Manifest:
+    command = proposal(log.head.micro_batch + 1, at, *reports)
     log.propose(draft(log, LAYOUT, READERS, {}, command))
     return log.head
 
@@ -34,9 +34,11 @@ def _committed(log: StepLog, at: int, *reports: TaskReport) -> Manifest:
 def test_a_manifest_has_the_watermarks_of_all_stages_and_the_files_of_changed_shards() -> None:
     log = opened(MemoryBlobs())
 
-    def shard(level: int, number: int, step: int) -> Shard:
-        name = written_name(Written(level, number, step, log.epoch, "a", "delta"))
-        return Shard(level, number, (ShardFile(name, FileKind.DELTA, 9, 0, 1, 0, b"a", b"a", step, step),))
+    def shard(level: int, number: int, micro_batch: int) -> Shard:
+        name = written_name(Written(level, number, micro_batch, log.epoch, "a", "delta"))
+        return Shard(
+            level, number, (ShardFile(name, FileKind.DELTA, 9, 0, 1, 0, b"a", b"a", micro_batch, micro_batch),)
+        )
 
     first = reported(staged("join", 0, 5), files=TaskFiles((shard(1, 1, 1), shard(1, 0, 1))))
     head = _committed(log, 5, first)
@@ -47,7 +49,11 @@ def test_a_manifest_has_the_watermarks_of_all_stages_and_the_files_of_changed_sh
         ("join", 5, 5),
     ]
     head = _committed(log, 6, reported(staged("join", 0, 6), files=TaskFiles((shard(1, 1, 2), shard(0, 0, 2)))))
-    assert [(of.level, of.shard, of.files[0].last_step) for of in head.shards] == [(0, 0, 2), (1, 0, 1), (1, 1, 2)]
+    assert [(of.level, of.shard, of.files[0].last_micro_batch) for of in head.shards] == [
+        (0, 0, 2),
+        (1, 0, 1),
+        (1, 1, 2),
+    ]
 
 
 @pytest.mark.contract("ENG-06")
@@ -70,7 +76,7 @@ def test_a_manifest_says_what_holds_each_stage_and_which_restrictions_are_not_do
     head = _committed(log, 5, *reports)
     assert head.residuals == (ResidualSummary("read", 3, 3.5, Timestamp(60)),)
     assert head.holds == (HoldSummary("join", 2, Timestamp(5), "state 'pane' of key 'LGA' in shard 1"),)
-    # A commit without a step changes nothing of that; a step that says otherwise does.
+    # A commit without a micro-batch changes nothing of that; a micro-batch that says otherwise does.
     head = _committed(log, 5)
     assert len(head.holds) == len(head.residuals) == 1
     head = _committed(log, 5, reported(staged("join", 0, 5), staged("join", 1, 5)))
@@ -98,12 +104,12 @@ def test_a_side_file_leaves_the_manifest_when_nobody_reads_it_any_more() -> None
 
 
 @pytest.mark.contract("STORE-02", "STORE-04")
-def test_files_of_a_side_input_that_were_made_one_leave_the_manifest_with_the_step_that_did_it() -> None:
+def test_files_of_a_side_input_that_were_made_one_leave_the_manifest_with_the_micro_batch_that_did_it() -> None:
     log = opened(MemoryBlobs())
     _committed(
         log, 5, reported(staged("join", 0, 5), files=TaskFiles((), tuple(_side(log, 1, n) for n in (9, 10, 11))))
     )
-    old, joined = log.head.side_files, replace(_side(log, 2, 12), step=1)
+    old, joined = log.head.side_files, replace(_side(log, 2, 12), micro_batch=1)
     names = tuple(file.name for file in old[:2])
     head = _committed(log, 6, reported(staged("join", 0, 6), files=TaskFiles((), (joined,), names)))
     assert head.side_files == (old[2], joined)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from arcbeam.engine.coordinator import Command, End, EndState, Event, JobMachine, Mode, StepFailed
+from arcbeam.engine.coordinator import Command, End, EndState, Event, JobMachine, MicroBatchFailed, Mode
 from arcbeam.errors import RequestRefusedError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
@@ -14,7 +14,7 @@ from arcbeam.store.log import requests as files
 from arcbeam.store.log.endnote import EndNote, note_of
 from arcbeam.store.log.requests import Answer, Asked, Request, Said
 from arcbeam.store.log.savepoints import named_now
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.driver.driver import JobDriver
 from arcbeam.streaming.driver.requests import RequestDesk
 from arcbeam.testing.blobs import MemoryBlobs
@@ -28,7 +28,7 @@ RESUME = "resume it first: arcbeam resume memory"
 
 
 class Steered(World):
-    """A driver with a desk. `at` says what is asked when a step is run: a name, and behind a space a new one."""
+    """A driver with a desk. `at` says what is asked when a micro-batch is run: a name, and behind a space a new one."""
 
     def __init__(self, *reports: str, blobs: MemoryBlobs | None = None) -> None:
         super().__init__(*reports, blobs=blobs)
@@ -48,14 +48,14 @@ class Steered(World):
         super().handled(event, commands)
         self.desk.handled(event, commands, self.log.head)
 
-    def run(self, order: StepOrder) -> None:
-        step = order.plan.step
-        for what, name in self.at.pop(step, []):
+    def run(self, order: TaskAssignment) -> None:
+        micro_batch = order.plan.micro_batch
+        for what, name in self.at.pop(micro_batch, []):
             name, _, new = name.partition(" ")
             self.asked.append(files.ask(self.blobs, what, name, Timestamp(NOW + len(self.asked)), new))
         self.desk.look()
-        if step == self.fails:
-            self.put(StepFailed(Timestamp(0), step, order.plan.attempt, "user error", again=False))
+        if micro_batch == self.fails:
+            self.put(MicroBatchFailed(Timestamp(0), micro_batch, order.plan.attempt, "user error", again=False))
         else:
             super().run(order)
 
@@ -64,7 +64,7 @@ class Steered(World):
 
     @property
     def pins(self) -> list[tuple[str, int]]:
-        return [(pin.name, pin.step) for pin in self.log.head.pins]
+        return [(pin.name, pin.micro_batch) for pin in self.log.head.pins]
 
 
 @pytest.mark.contract("STORE-05")
@@ -73,7 +73,7 @@ def test_a_savepoint_is_made_by_the_next_commit_and_told_when_it_is_there() -> N
     world.at = {2: [(Asked.SAVEPOINT, "here")]}
     world.play()
     assert world.pins == [("here", 2)]
-    assert world.answers() == [Answer(Said.DONE, "savepoint 'here' is step 2", 2)]
+    assert world.answers() == [Answer(Said.DONE, "savepoint 'here' is micro-batch 2", 2)]
     assert files.waiting(world.blobs) == []
     assert world.answers() == [None], "a last answer is read once"
 
@@ -90,13 +90,13 @@ def test_savepoints_are_renamed_and_deleted_by_the_next_commit_in_the_order_in_w
     assert world.pins == [("a", 1)]
     *made, renamed, deleted, back, late = world.answers()
     assert [answer and answer.said for answer in made] == [Said.DONE] * 2
-    assert renamed == Answer(Said.DONE, "savepoint 'c' is step 1", 1)
+    assert renamed == Answer(Said.DONE, "savepoint 'c' is micro-batch 1", 1)
     assert deleted == Answer(Said.DONE, "there is no savepoint 'b' any more", 2)
-    assert back == Answer(Said.DONE, "savepoint 'a' is step 1", 1)
+    assert back == Answer(Said.DONE, "savepoint 'a' is micro-batch 1", 1)
     assert late is not None
     assert late.said is Said.REFUSED
     check_message("savepoint-not-renamed", late.text)
-    assert "step 3 does not become savepoint 'rename c b'" in " ".join(world.story)
+    assert "micro-batch 3 does not become savepoint 'rename c b'" in " ".join(world.story)
 
 
 @pytest.mark.contract("STORE-04", "STORE-05")
@@ -119,7 +119,7 @@ def test_no_savepoint_is_called_as_the_one_that_a_drain_ends_with() -> None:
     world.at = {1: [(Asked.SAVEPOINT, "a")], 2: [(Asked.DRAIN, "last")], 3: [(Asked.RENAME, "a last")]}
     world.play()
     *_, refused = world.answers()
-    why = "the job drains to savepoint 'last': no step before the last one gets that name; choose another name"
+    why = "the job drains to savepoint 'last': no micro-batch before the last one gets that name; choose another name"
     assert refused == Answer(Said.REFUSED, why)
     assert [name for name, _ in world.pins] == ["a", "last"]
 
@@ -172,7 +172,7 @@ def test_a_name_that_is_taken_or_none_is_refused_when_it_is_asked_for() -> None:
     world.at = {1: [(Asked.SAVEPOINT, "a")]}
     while not world.pins:
         world.driver.handle(world.todo.pop(0))
-    with pytest.raises(RequestRefusedError, match="'a' exists already, of step 1"):
+    with pytest.raises(RequestRefusedError, match="'a' exists already, of micro-batch 1"):
         files.ask(world.blobs, Asked.DRAIN, "a", NOW)
     with pytest.raises(RequestRefusedError, match="is no name"):
         world.desk.ask(Asked.SUSPEND, "a/b")
@@ -185,7 +185,7 @@ def test_a_drain_is_done_when_it_is_committed_and_a_suspension_behind_it_is_refu
     world.play()
     done, *refused = world.answers()
     assert done is not None
-    assert (done.said, done.step) == (Said.DONE, 2)
+    assert (done.said, done.micro_batch) == (Said.DONE, 2)
     for answer, name in zip(refused, ("other", "another"), strict=True):
         assert answer is not None
         assert answer.said is Said.REFUSED
@@ -237,12 +237,12 @@ def test_a_job_whose_driver_dies_while_it_drains_goes_on_draining_to_the_same_sa
 
 
 @pytest.mark.contract("END-02", "STORE-05")
-def test_who_asks_for_the_name_of_a_drain_for_another_step_is_refused() -> None:
+def test_who_asks_for_the_name_of_a_drain_for_another_micro_batch_is_refused() -> None:
     world = Steered("more", "more", "more")
     world.at = {2: [(Asked.DRAIN, "last"), (Asked.SAVEPOINT, "last")], 3: [(Asked.SAVEPOINT, "last")]}
     world.play()
     assert [answer and answer.said for answer in world.answers()] == [Said.DONE, Said.REFUSED, Said.REFUSED]
-    assert world.pins == [("last", world.log.head.step)]
+    assert world.pins == [("last", world.log.head.micro_batch)]
     world = Steered("more", "more")
     world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.DRAIN, "a")]}
     world.play()
@@ -257,7 +257,7 @@ def test_a_suspended_job_has_its_savepoint_and_takes_no_more_requests() -> None:
     world.play()
     assert world.driver.end == End(EndState.STOPPED)
     (answer,) = world.answers()
-    assert answer == Answer(Said.DONE, "savepoint 'pause' is step 2", 2)
+    assert answer == Answer(Said.DONE, "savepoint 'pause' is micro-batch 2", 2)
     with pytest.raises(RequestRefusedError, match="is suspended at micro-batch 2"):
         files.ask(world.blobs, Asked.DRAIN, "late", NOW)
     for what in (Asked.CANCEL, Asked.DRAIN):
@@ -273,7 +273,7 @@ def test_who_tells_the_process_to_end_suspends_the_job_without_a_savepoint() -> 
     world.play()
     assert world.driver.end == End(EndState.STOPPED)
     assert world.log.head.mode is CommitMode.SUSPENDED
-    assert ticket.answer == Answer(Said.DONE, "the job is suspended with step 1", 1)
+    assert ticket.answer == Answer(Said.DONE, "the job is suspended with micro-batch 1", 1)
     assert world.pins == []
 
 
@@ -283,7 +283,7 @@ def test_a_drain_behind_a_suspension_is_refused_whether_it_runs_or_is_over() -> 
     world.at = {2: [(Asked.SUSPEND, "pause"), (Asked.DRAIN, "last"), (Asked.SUSPEND, "other")]}
     world.play()
     done, *refused = world.answers()
-    assert done == Answer(Said.DONE, "savepoint 'pause' is step 2", 2)
+    assert done == Answer(Said.DONE, "savepoint 'pause' is micro-batch 2", 2)
     for answer, name in zip(refused, ("last", "other"), strict=True):
         assert answer is not None
         assert answer.said is Said.REFUSED
@@ -310,7 +310,7 @@ def test_a_request_to_a_job_that_is_done_by_then_is_told() -> None:
     world = Steered("nothing left")
     world.at = {1: [(Asked.DRAIN, "a"), (Asked.SAVEPOINT, "b")]}
     world.play()
-    assert world.log.head.mode is CommitMode.DRAINED, "what was asked for while the last step ran is in its commit"
+    assert world.log.head.mode is CommitMode.DRAINED, "requests during the last micro-batch are in its commit"
     with pytest.raises(RequestRefusedError, match="is drained at micro-batch 1"):
         files.ask(world.blobs, Asked.SAVEPOINT, "c", NOW)
 
@@ -326,7 +326,7 @@ def test_what_a_driver_made_that_died_before_it_could_say_so_is_not_made_again(w
     following = Steered("nothing left", blobs=blobs)
     following.asked = world.asked
     following.play()
-    assert following.answers() == [Answer(Said.DONE, "savepoint 'here' is step 2", 2)]
+    assert following.answers() == [Answer(Said.DONE, "savepoint 'here' is micro-batch 2", 2)]
     assert following.driver.end == End(EndState.DONE)
     assert following.pins == [("here", 2)]
 
@@ -370,7 +370,7 @@ def test_a_driver_that_was_fenced_out_leaves_requests_to_the_one_who_did() -> No
 def test_a_driver_that_waits_and_is_overtaken_leaves_requests_too() -> None:
     blobs = MemoryBlobs()
     world = Steered("due 3600000000", blobs=blobs)
-    while world.log.head.step == 0 or world.todo:
+    while world.log.head.micro_batch == 0 or world.todo:
         world.driver.handle(world.todo.pop(0))
     following = Steered("nothing left", blobs=blobs)
     world.play()
@@ -484,7 +484,7 @@ def test_request_while_the_job_fails_says_how_it_ends() -> None:
 @pytest.mark.contract("STORE-03", "END-03")
 def test_request_to_a_fenced_driver_names_the_other_one() -> None:
     world = Steered("more", "more")
-    while world.log.head.step < 1:
+    while world.log.head.micro_batch < 1:
         world.driver.handle(world.todo.pop(0))
     opened(world.blobs, driver="host-b:words-7")
     world.play()

@@ -46,7 +46,7 @@ def taken(blobs: MemoryBlobs, plan: Plan, how: TakeOver = TakeOver(), shards: in
 
 
 def begun() -> MemoryBlobs:
-    """A job with a step, and a savepoint of it."""
+    """A job with a micro-batch, and a savepoint of it."""
     blobs = MemoryBlobs()
     log = taken(blobs, plan()).log
     name = written_name(Written(1, 0, 1, log.epoch, "a", "delta"))
@@ -77,7 +77,7 @@ def test_a_stage_under_another_name_keeps_its_state_number_and_watermarks() -> N
     for _ in range(2):  # who is started again with the same is not refused
         job = taken(blobs, plan("total"), how)
         assert job.numbers == {"read": 1, "total": 2}
-        assert progress_of(job.log.head).numbers == {"read": 1, "total": 2}, "also if no step follows"
+        assert progress_of(job.log.head).numbers == {"read": 1, "total": 2}, "also if no micro-batch follows"
         assert [of.stage for of in job.log.head.watermarks] == ["total"]
     assert taken(blobs, plan("total")).numbers["total"] == 2
     with pytest.raises(IncompatibleStateError, match="stage 'last' has state of another kind"):
@@ -167,7 +167,7 @@ def test_a_mapping_that_was_applied_changes_nothing() -> None:
 
 
 def beginning(job: Taken, plan: Plan) -> frozenset[str]:
-    """The sources that begin in the next step."""
+    """The sources that begin in the next micro-batch."""
     layout = placed(plan, job.numbers, job.shards, 1).layout
     return started(job.log.head, layout, Timestamp(9)).unbegun
 
@@ -182,7 +182,7 @@ def test_a_source_in_the_place_of_another_is_refused_for_it_may_be_the_same_and_
     assert beginning(renamed, plan(source="more")) == set(), "it is not read again"
     other = taken(blobs, plan(source="another"), TakeOver(drop=True))
     assert beginning(other, plan(source="another")) == {"another"}
-    # A driver that dies before its first step leaves it to the next.
+    # A driver that dies before its first micro-batch leaves it to the next.
     again = taken(blobs, plan(source="another"), TakeOver(drop=True))
     assert beginning(again, plan(source="another")) == {"another"}
 

@@ -11,15 +11,15 @@ from arcbeam.engine.coordinator import (
     CommitDecided,
     CommitRefused,
     Event,
+    MicroBatchFailed,
+    MicroBatchReported,
     Publish,
     PublishFailed,
-    RunStep,
-    StepFailed,
-    StepReported,
+    RunMicroBatch,
     TearDown,
     WaitUntil,
 )
-from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.streaming.status.activity import Activity
 from tests.golden.texts import check_message
@@ -43,7 +43,7 @@ class Followed(World):
         self.texts.append(self.activity.text(Timestamp(self.time + _SECOND)))
 
 
-def test_each_part_of_a_step_is_named() -> None:
+def test_each_part_of_a_micro_batch_is_named() -> None:
     world = Followed("more with sink", "nothing left")
     world.play()
     assert world.texts[:2] == ["running micro-batch 1 for 1 s", "committing micro-batch 1 for 1 s"]
@@ -54,14 +54,16 @@ def test_each_part_of_a_step_is_named() -> None:
 def test_failed_tries_are_counted_and_named() -> None:
     activity, now = Activity(14, 3), Timestamp(0)
     plan = _first_plan()
-    activity.handled(ClockTold(now), [RunStep(plan)], now)
+    activity.handled(ClockTold(now), [RunMicroBatch(plan)], now)
     assert not activity.is_idle
-    activity.handled(StepFailed(now, 1, 0, "the disk is full\nmore", True), [WaitUntil(Timestamp(9 * _SECOND))], now)
+    activity.handled(
+        MicroBatchFailed(now, 1, 0, "the disk is full\nmore", True), [WaitUntil(Timestamp(9 * _SECOND))], now
+    )
     assert activity.is_idle
     check_message("driver-waits-for-next-try", activity.text(now))
-    activity.handled(ClockTold(now), [RunStep(_first_plan(attempt=1))], now)
+    activity.handled(ClockTold(now), [RunMicroBatch(_first_plan(attempt=1))], now)
     check_message("driver-tries-again", activity.text(Timestamp(42 * _SECOND)))
-    activity.handled(StepReported(now, 1, 1, Duration(1), ()), [proposal(1, 0)], now)
+    activity.handled(MicroBatchReported(now, 1, 1, Duration(1), ()), [proposal(1, 0)], now)
     activity.handled(CommitRefused(now, 1, "no permission"), [], now)
     assert activity.text(now) == "committing micro-batch 1 for 0 s (the last try failed: no permission)"
     activity.handled(CommitDecided(now, 1), [Publish(1, ())], now)
@@ -73,14 +75,14 @@ def test_failed_tries_are_counted_and_named() -> None:
 
 def test_deaths_of_workers_are_counted_by_themselves() -> None:
     activity, now = Activity(14, 3), Timestamp(0)
-    activity.handled(StepFailed(now, 1, 0, "away", True), [], now)
-    activity.handled(StepFailed(now, 1, 1, "killed", True, died=True), [], now)
+    activity.handled(MicroBatchFailed(now, 1, 0, "away", True), [], now)
+    activity.handled(MicroBatchFailed(now, 1, 1, "killed", True, died=True), [], now)
     assert "for try 2 of 3 of a micro-batch" in activity.text(now)
-    activity.handled(StepFailed(now, 1, 2, "killed", True, died=True), [], now)
+    activity.handled(MicroBatchFailed(now, 1, 2, "killed", True, died=True), [], now)
     assert "for try 3 of 3 of a micro-batch" in activity.text(now)
     assert activity.failures == 3
-    activity.handled(StepReported(now, 1, 3, Duration(1), ()), [], now)
-    activity.handled(StepFailed(now, 2, 0, "killed", True, died=True), [], now)
+    activity.handled(MicroBatchReported(now, 1, 3, Duration(1), ()), [], now)
+    activity.handled(MicroBatchFailed(now, 2, 0, "killed", True, died=True), [], now)
     assert "for try 2 of 3 of a micro-batch" in activity.text(now)
 
 
@@ -92,8 +94,8 @@ def test_idle_driver_says_until_when_it_waits() -> None:
     assert activity.text(Timestamp(60 * _SECOND)) == "waiting"
 
 
-def _first_plan(attempt: int = 0) -> StepPlan:
+def _first_plan(attempt: int = 0) -> MicroBatchPlan:
     world = World()
     world.driver.handle(world.todo.pop(0))
-    (plan,) = [each.plan for _, commands in world.taken for each in commands if isinstance(each, RunStep)]
+    (plan,) = [each.plan for _, commands in world.taken for each in commands if isinstance(each, RunMicroBatch)]
     return replace(plan, attempt=attempt)

@@ -17,7 +17,7 @@ from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.files import Shard
 from arcbeam.model.observers import Observer, Policy
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.manifest.manifestfile import decode, encode
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.driver.proposals import draft
@@ -43,8 +43,8 @@ def at(read: int, rates: int, join: int, out: int | None = None) -> Times:
     return Times({"read": r, "rates": s, "join": j}, {READ: r, RATES: s, JOIN: Timestamp(out)})
 
 
-def _committed(log: StepLog, times: Times, *reports: TaskReport, figures: Any = None) -> Manifest:
-    command = replace(proposal(log.head.step + 1, 0, *reports), times=times)
+def _committed(log: CommitLog, times: Times, *reports: TaskReport, figures: Any = None) -> Manifest:
+    command = replace(proposal(log.head.micro_batch + 1, 0, *reports), times=times)
     log.propose(draft(log, LAYOUT, READERS, _NUMBERS, command, figures or {}))
     return decode(encode(log.head), "a manifest", "memory")
 
@@ -55,7 +55,7 @@ def _with(stage: str, shard: int, pending: Hold | None = None, hold: Hold | None
 
 
 def _all(*own: StageReport) -> tuple[TaskReport, TaskReport]:
-    """The reports of a step in which only some stages have something to say."""
+    """The reports of a micro-batch in which only some stages have something to say."""
     known = {(of.stage, of.shard): of for of in own}
     of = [known.get((name, shard)) or staged(name, shard, 0) for name in _NUMBERS for shard in (0, 1)]
     sources, joins = ([each for each in of if (each.stage == "join") is last] for last in (False, True))
@@ -73,8 +73,8 @@ def test_a_watermark_stands_since_the_commit_that_moved_it_last() -> None:
     head = _committed(log, at(2, 1, 1, 5), *_all())
     read, rates, join = standing_of(head).stages
     assert (read.input, rates.input, join.input) == (Since(2, Timestamp(2)), *[Since(1, Timestamp(1))] * 2)
-    assert [of.outputs["main"].step for of in (read, rates, join)] == [2, 1, 3]
-    # A commit without a step leaves all as it is; so does an opening.
+    assert [of.outputs["main"].micro_batch for of in (read, rates, join)] == [2, 1, 3]
+    # A commit without a micro-batch leaves all as it is; so does an opening.
     assert standing_of(_committed(log, at(2, 1, 1, 5))) == standing_of(head)
     assert opened(log._blobs, 9).head.standing == head.standing
 
@@ -90,14 +90,14 @@ def test_what_is_kept_of_the_shards_explains_what_all_of_them_would() -> None:
     )
     (cause,) = _causes(head)
     assert cause.text == (
-        "the watermark of the input of 'read' is at 1970-01-01T00:00:00.000007Z, since step 1 "
+        "the watermark of the input of 'read' is at 1970-01-01T00:00:00.000007Z, since micro-batch 1 "
         "(1970-01-01T00:00:00.000001Z): restriction 1.0.0~ab of element 'EWR' in shard 1 of 'read' "
         "(of 2 that are not done) "
         "has deferred itself until 1970-01-01T01:00:00Z"
     )
     assert cause.frees == "the clock comes to 1970-01-01T01:00:00Z, when it is processed again"
     assert (cause.shard, cause.due, cause.by_clock, cause.stages) == (1, _HOUR, True, ("read", "join"))
-    # In a step in which it does not run, what it is of is known of the step before.
+    # In a micro-batch in which it does not run, what it is of is known of the micro-batch before.
     again = _with("read", 1, replace(late, about=""), restrictions=Restrictions(2, 3.0))
     (same,) = _causes(_committed(log, at(7, MAX_TIMESTAMP, 7), *_all(_with("read", 0, later), again)))
     assert same.text == cause.text
@@ -317,21 +317,21 @@ def test_a_source_without_a_watermark_that_nobody_waits_for_comes_behind_what_so
     assert "state" not in undone(as_record(replace(status, causes=status.causes[2:])))
 
 
-def test_counts_of_a_step_and_of_all_and_what_has_left_a_stage() -> None:
+def test_counts_of_a_micro_batch_and_of_all_and_what_has_left_a_stage() -> None:
     log = opened(MemoryBlobs())
     own = staged("join", 0, 0, counts=Counts(3, 2, late=1)), staged("join", 1, 0, counts=Counts(1))
     figures = {"user": 0.25, "outputs": {"read": {"main": [4, 900, 1, 9, 5]}}}
     _committed(log, at(1, 1, 1), *_all(*own))
     status = status_of(_committed(log, at(2, 2, 2), *_all(*own), figures=figures))
     join = status.stages[-1]
-    assert (join.step["read"], join.total["read"], join.total["late"], join.bytes_in) == (4, 8, 2, 900)
+    assert (join.micro_batch["read"], join.total["read"], join.total["late"], join.bytes_in) == (4, 8, 2, 900)
     (out,) = status.stages[0].outputs
     assert (out.elements, out.bytes, out.least, out.mean, out.most) == (4, 900, 1, 5, 9)
     assert status.seconds == {"user": 0.25}
     assert status.elapsed == 1
 
 
-def test_the_rate_of_a_step_is_in_its_own_time_if_the_commit_before_it_is_one_of_a_moment_ago() -> None:
+def test_the_rate_of_a_micro_batch_is_in_its_own_time_if_the_commit_before_it_is_one_of_a_moment_ago() -> None:
     log = opened(MemoryBlobs())
     own = staged("read", 0, 0, counts=Counts(1, 3000, resumed=1, made=1000))
     _committed(log, at(1, 1, 1), *_all())
@@ -340,7 +340,7 @@ def test_the_rate_of_a_step_is_in_its_own_time_if_the_commit_before_it_is_one_of
     assert (status.elapsed, status.rate) == (1, 2000.0)
 
 
-def test_the_line_of_a_step_has_for_people_what_is_there() -> None:
+def test_the_line_of_a_micro_batch_has_for_people_what_is_there() -> None:
     told = {"backlog": 3.0, "rate": 1234.0, "behind": 1_500_000, "late": 2, "keys": 10, "timers": 0, "waiting": 0}
     assert in_words(told) == "backlog 3, 1,234 elements/s, 1.5 s behind, 2 late, 10 keys"
     assert "3 h behind" in in_words({**told, "behind": 3 * 3_600_000_000})
@@ -360,7 +360,7 @@ def test_a_stage_has_rates_and_is_behind_as_its_input_is() -> None:
     assert (read.behind, rates.behind, join.behind) == (0, None, 1)
 
 
-def test_what_stages_keep_adds_up_over_steps_and_shards_and_survives_who_runs_the_job() -> None:
+def test_what_stages_keep_adds_up_over_micro_batches_and_shards_and_survives_who_runs_the_job() -> None:
     log = opened(MemoryBlobs())
     more = staged("join", 0, 0, kept=Kept(2, {"seen": 1}, 3)), staged("join", 1, 0, kept=Kept(1, {"seen": 2}, 0, 1))
     _committed(log, at(1, 1, 1), *_all(*more))
@@ -426,14 +426,14 @@ def test_a_manifest_of_an_earlier_version_has_watermarks_and_no_reasons() -> Non
 
 @pytest.mark.contract("END-02")
 def test_what_is_left_to_do_is_in_a_line_however_much_it_is() -> None:
-    stages = [{"stage": f"s{n}", "restrictions": 1, "backlog": 0.5, "step": {}} for n in range(6)]
+    stages = [{"stage": f"s{n}", "restrictions": 1, "backlog": 0.5, "micro_batch": {}} for n in range(6)]
     assert undone({"stages": stages}).endswith("1 restriction(s) of 's3' not done (size 0.5); and 2 more")
     waits = {
         "stage": "late",
         "next_event": None,
         "next_due": 1_000_000,
         "parked": ["rates has something"],
-        "step": None,
+        "micro_batch": None,
     }
     assert undone({"stages": [waits], "causes": []}) == (
         "'late' waits until 1970-01-01T00:00:01Z; elements of 'late' wait until rates has something"

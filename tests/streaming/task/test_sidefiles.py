@@ -49,7 +49,7 @@ def job(tmp_path: Path) -> Job:
 
 
 @pytest.mark.contract("ENG-05")
-def test_what_tasks_put_into_a_window_is_read_there_of_all_steps_together(job: Job) -> None:
+def test_what_tasks_put_into_a_window_is_read_there_of_all_micro_batches_together(job: Job) -> None:
     for number, chunks in ((70, [(b"w", b"one"), (b"v", b"two")]), (71, [(b"w", b"three")])):
         writer = job.writer(number)
         for window, chunk in chunks:
@@ -140,7 +140,7 @@ WINDOWS = (b"", b"w", b"window \0")
 _UNTIL = Timestamp(100)
 
 Contents = dict[tuple[int, int, bytes], list[bytes]]
-"""What each producer has put into each window in each step."""
+"""What each producer has put into each window in each micro-batch."""
 
 
 @pytest.mark.contract("ENG-05", "STORE-04")
@@ -152,7 +152,7 @@ def test_several_producers_are_read_as_they_were_written(tmp_path: Path, seed: i
     store = TaskStore(blobs, HostCache(tmp_path / "host"), tmp_path / "scratch")
     files: list[SideFile] = []
     put: Contents = defaultdict(list)
-    for step in range(1, 13):
+    for micro_batch in range(1, 13):
         for producer in PRODUCERS:
             for shard in range(SHARDS):
                 if chance.random() < 0.5:
@@ -164,16 +164,16 @@ def test_several_producers_are_read_as_they_were_written(tmp_path: Path, seed: i
                     if newest and chance.random() < 0.3:
                         writer.firing(window)
                         mine.pop(window, None)
-                    value = b"%d/%d/%d/%d;" % (step, producer, shard, n)
+                    value = b"%d/%d/%d/%d;" % (micro_batch, producer, shard, n)
                     writer.append(window, value)
                     mine.setdefault(window, []).append(value)
                 data = writer.data(shard, _UNTIL)
                 assert data is not None
-                files.append(store.side(Written(producer, shard, step, 1, "a", "side"), data))
+                files.append(store.side(Written(producer, shard, micro_batch, 1, "a", "side"), data))
                 for window, values in mine.items():
-                    put[producer, step, window] += values
+                    put[producer, micro_batch, window] += values
         if chance.random() < 0.4:
-            files = _merged(store, files, chance.choice(PRODUCERS), step, newest)
+            files = _merged(store, files, chance.choice(PRODUCERS), micro_batch, newest)
         _same(
             SideFileReader(blobs, tmp_path / "scratch", files, {CHANNEL: PRODUCERS}, copies, _newest(newest)),
             put,
@@ -186,12 +186,12 @@ def _newest(newest: bool) -> tuple[int, ...]:
     return (CHANNEL,) if newest else ()
 
 
-def _merged(store: TaskStore, files: list[SideFile], producer: int, step: int, newest: bool) -> list[SideFile]:
+def _merged(store: TaskStore, files: list[SideFile], producer: int, micro_batch: int, newest: bool) -> list[SideFile]:
     """All files of a producer become one, as `worth_joining` may choose them."""
     many = [file for file in files if file.channel == producer]
     if len(many) < 2:
         return files
-    whole = store.joined(Written(producer, many[0].shard, step, 1, "a.merged", "side"), many, newest)
+    whole = store.joined(Written(producer, many[0].shard, micro_batch, 1, "a.merged", "side"), many, newest)
     return [*(file for file in files if file.channel != producer), whole]
 
 
@@ -199,12 +199,12 @@ def _same(reader: SideFileReader, put: Contents, newest: bool) -> None:
     for window in WINDOWS:
         due: list[bytes] = []
         for producer in PRODUCERS:
-            steps = sorted(step for of, step, where in put if (of, where) == (producer, window))
-            for step in steps[-1:] if newest else steps:
-                due += put[producer, step, window]
+            micro_batches = sorted(micro_batch for of, micro_batch, where in put if (of, where) == (producer, window))
+            for micro_batch in micro_batches[-1:] if newest else micro_batches:
+                due += put[producer, micro_batch, window]
         found = b"".join(reader.chunks(CHANNEL, window)).split(b";")[:-1]
         assert sorted(found) == sorted(value[:-1] for value in due)
         assert reader.has_chunks(CHANNEL, window) == bool(due)
         for producer in PRODUCERS:
             of_one = [int(value.split(b"/")[0]) for value in found if value.split(b"/")[1] == b"%d" % producer]
-            assert of_one == sorted(of_one), "step after step"
+            assert of_one == sorted(of_one), "micro-batch after micro-batch"

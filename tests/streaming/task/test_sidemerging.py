@@ -31,8 +31,8 @@ class Job:
         self.copies = SideCopies()
         self.joins = 0
 
-    def step(self, step: int, *tasks: dict[bytes, bytes], until: int | None = None) -> None:
-        """In a step each task puts something into some windows; then files are made one."""
+    def micro_batch(self, micro_batch: int, *tasks: dict[bytes, bytes], until: int | None = None) -> None:
+        """In a micro-batch each task puts something into some windows; then files are made one."""
         head = tuple(self.files)
         for n, put in enumerate(tasks):
             writer = SideFileWriter(self.folder, 70, PORT)
@@ -44,9 +44,9 @@ class Job:
                     writer.append(window, what)
             data = writer.data(n, None if until is None else Timestamp(until))
             assert data is not None
-            self.files.append(self.store.side(Written(70, n, step, 1, "task", "side"), data))
+            self.files.append(self.store.side(Written(70, n, micro_batch, 1, "task", "side"), data))
         if many := worth_joining(head):
-            joined = self.store.joined(Written(70, 0, step, 1, "task.merged", "side"), many, self.newest)
+            joined = self.store.joined(Written(70, 0, micro_batch, 1, "task.merged", "side"), many, self.newest)
             self.files = [file for file in self.files if file not in many] + [joined]
             self.joins += 1
 
@@ -76,9 +76,9 @@ def form(request: pytest.FixtureRequest) -> str:
 @pytest.mark.contract("ENG-05", "STORE-04")
 def test_files_stay_few_and_everything_is_read_in_the_order_in_which_it_came(tmp_path: Path, form: str) -> None:
     job = Job(tmp_path, form, newest=False)
-    for step in range(1, 41):
-        job.step(step, {b"w": b"a%c" % (step + 48), b"v": b"b%c" % (step + 48)})
-        assert job.read(b"w") == [b"a%c" % (n + 48) for n in range(1, step + 1)]
+    for micro_batch in range(1, 41):
+        job.micro_batch(micro_batch, {b"w": b"a%c" % (micro_batch + 48), b"v": b"b%c" % (micro_batch + 48)})
+        assert job.read(b"w") == [b"a%c" % (n + 48) for n in range(1, micro_batch + 1)]
         assert len(job.files) <= 10
     assert job.read(b"v") == [b"b%c" % (n + 48) for n in range(1, 41)]
     assert job.read(b"u") == []
@@ -87,38 +87,44 @@ def test_files_stay_few_and_everything_is_read_in_the_order_in_which_it_came(tmp
 
 
 @pytest.mark.contract("ENG-05", "STORE-04")
-def test_of_each_window_only_what_its_newest_step_has_put_in_is_read_joined_or_not(tmp_path: Path, form: str) -> None:
+def test_of_each_window_only_what_its_newest_micro_batch_has_put_in_is_read_joined_or_not(
+    tmp_path: Path, form: str
+) -> None:
     job = Job(tmp_path, form, newest=True)
     newest: dict[bytes, list[bytes]] = {}
-    for step in range(1, 30):
-        window = b"wvuwww"[step % 6 :][:1]
-        # Two tasks in the same step are one firing.
-        job.step(step, {window: b"a%c" % (step + 48), b"x": b"x%c" % (step + 48)}, {window: b"b%c" % (step + 48)})
-        newest[window] = [b"a%c" % (step + 48), b"b%c" % (step + 48)]
-        newest[b"x"] = [b"x%c" % (step + 48)]
+    for micro_batch in range(1, 30):
+        window = b"wvuwww"[micro_batch % 6 :][:1]
+        # Two tasks in the same micro-batch are one firing.
+        job.micro_batch(
+            micro_batch,
+            {window: b"a%c" % (micro_batch + 48), b"x": b"x%c" % (micro_batch + 48)},
+            {window: b"b%c" % (micro_batch + 48)},
+        )
+        newest[window] = [b"a%c" % (micro_batch + 48), b"b%c" % (micro_batch + 48)]
+        newest[b"x"] = [b"x%c" % (micro_batch + 48)]
         assert {of: job.read(of) for of in newest} == newest
         assert len(job.files) <= 6
     assert job.joins > 5
     assert sum(file.size for file in job.files) < 29 * job.files[0].size / 2
 
 
-def sided(step: int, size: int = 1, until: int | None = None) -> SideFile:
-    name = f"side/70/0/{step:012}-00000001-t.side"
-    return SideFile(70, 0, name, size, 0, None if until is None else Timestamp(until), step)
+def sided(micro_batch: int, size: int = 1, until: int | None = None) -> SideFile:
+    name = f"side/70/0/{micro_batch:012}-00000001-t.side"
+    return SideFile(70, 0, name, size, 0, None if until is None else Timestamp(until), micro_batch)
 
 
-def test_only_files_that_leave_together_and_steps_as_a_whole_are_made_one() -> None:
+def test_only_files_that_leave_together_and_micro_batches_as_a_whole_are_made_one() -> None:
     assert worth_joining([]) == ()
     assert worth_joining([sided(1), sided(2), sided(3)]) == ()
     assert len(worth_joining([sided(n) for n in range(4)])) == 4
     mixed = [sided(1, until=5), *(sided(n, until=9) for n in range(2, 6))]
     assert worth_joining(mixed) == tuple(mixed[1:])
     assert worth_joining([*mixed, sided(6, until=11)]) == ()
-    # The two of a step count as one file of their size, and one is not taken without the other.
+    # The two of a micro-batch count as one file of their size, and one is not taken without the other.
     pairs = [sided(1, 500), sided(2), sided(2), sided(3), sided(3)]
     assert worth_joining(pairs) == tuple(pairs[1:])
 
 
-def test_a_joined_file_is_where_its_last_step_was() -> None:
-    joined = replace(sided(9), step=4)
+def test_a_joined_file_is_where_its_last_micro_batch_was() -> None:
+    joined = replace(sided(9), micro_batch=4)
     assert in_order([sided(5), joined, sided(3)]) == [sided(3), joined, sided(5)]

@@ -24,7 +24,7 @@ from arcbeam.model.interfaces import StateView
 from arcbeam.model.script import AddElements
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.manifest.names import parse_written
 from arcbeam.store.shards.compaction import scan
 from arcbeam.streaming.assignment import ordered
@@ -54,7 +54,7 @@ SPECS = {placed.name: StageSpec(placed) for placed in LAYOUT.stages}
 class World:
     """All around an attempt: what it is asked for and what it does, in `story`."""
 
-    def __init__(self, log: StepLog, scratch: Path) -> None:
+    def __init__(self, log: CommitLog, scratch: Path) -> None:
         self.log, self.story = log, list[str]()
         self.host = MemoryHost(scratch)
         self.files = TaskStore(log.blobs, self.host, scratch)
@@ -67,7 +67,7 @@ class World:
 
     def attempt(self, level: int = 1, name: str = "t1", **of_plan: Any) -> TaskAttempt[str]:
         head = self.log.head
-        order = ordered(plan(head.step + 1, head.step, **of_plan), head, self.log.epoch)
+        order = ordered(plan(head.micro_batch + 1, head.micro_batch, **of_plan), head, self.log.epoch)
         return TaskAttempt(self.layout, SPECS, order, level, 0, name, self.files, self, self, self, self)
 
     # Rows.
@@ -167,7 +167,7 @@ def test_rows_for_later_levels_go_on_shard_by_shard_and_the_marker_behind_all(wo
     ]
 
 
-def test_only_what_reads_nothing_begins_and_only_in_the_first_step(world: World) -> None:
+def test_only_what_reads_nothing_begins_and_only_in_the_first_micro_batch(world: World) -> None:
     world.attempt(0, beginning=LAYOUT.sources).run()
     assert [line for line in world.story if "begin" in line] == ["process begin", "process begin"]
     world.story.clear()
@@ -202,7 +202,7 @@ def test_the_report_names_what_was_written_and_nothing_is_changed_before_that(wo
         (file,) = of.files
         written = parse_written(file.name)
         assert written is not None
-        assert (written.step, written.epoch, written.attempt) == (1, world.log.epoch, "t1")
+        assert (written.micro_batch, written.epoch, written.attempt) == (1, world.log.epoch, "t1")
         assert b"".join(value for _, value in scan(world.log.blobs, of.files)).count(b"b%d" % of.shard) == 1
     (one, other) = report.files.sides
     assert (one.channel, one.shard, one.size, one.until) == (7, 1, 7, 9)
@@ -211,12 +211,12 @@ def test_the_report_names_what_was_written_and_nothing_is_changed_before_that(wo
 
 
 @pytest.mark.contract("STORE-04")
-def test_a_step_stands_on_the_head_and_files_that_have_become_many_are_merged(world: World) -> None:
+def test_a_micro_batch_stands_on_the_head_and_files_that_have_become_many_are_merged(world: World) -> None:
     kinds: list[list[str]] = []
-    for step in range(1, 7):
-        world.came = [Marker(step, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
-        report = world.attempt(name=f"t{step}").run()
-        world.log.propose(world.log.draft(Timestamp(step), shards=report.files.shards))
+    for micro_batch in range(1, 7):
+        world.came = [Marker(micro_batch, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
+        report = world.attempt(name=f"t{micro_batch}").run()
+        world.log.propose(world.log.draft(Timestamp(micro_batch), shards=report.files.shards))
         kinds.append([str(file.kind) for file in world.log.head.shards[0].files])
     assert kinds[3] == ["delta"] * 4
     assert kinds[4] == ["snapshot", "delta"]
@@ -229,22 +229,27 @@ def test_a_step_stands_on_the_head_and_files_that_have_become_many_are_merged(wo
 
 @pytest.mark.contract("STORE-04", "ENG-05")
 def test_files_of_a_side_input_that_have_become_many_are_merged_by_the_task_that_tends_it(world: World) -> None:
-    for step in range(1, 6):
-        world.came = [Marker(step, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
+    for micro_batch in range(1, 6):
+        world.came = [Marker(micro_batch, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
         writers, made = [], []
         for channel in (7, 8):
             writer = SideFileWriter(world.files.scratch, channel, _A)
-            writer.append(b"w", b"%d" % step)
+            writer.append(b"w", b"%d" % micro_batch)
             writers.append(writer)
             made.append(writer.data(0, None))
         world.sides_made = [data for data in made if data is not None]
-        before, report = world.log.head.side_files, world.attempt(name=f"t{step}").run()
+        before, report = world.log.head.side_files, world.attempt(name=f"t{micro_batch}").run()
         sides = (*before, *report.files.sides)
         kept = tuple(file for file in sides if file.name not in report.files.joined)
-        world.log.propose(world.log.draft(Timestamp(step), side_files=kept))
-        assert set(report.files.joined) == ({f.name for f in before if f.channel == 7} if step == 5 else set())
+        world.log.propose(world.log.draft(Timestamp(micro_batch), side_files=kept))
+        assert set(report.files.joined) == ({f.name for f in before if f.channel == 7} if micro_batch == 5 else set())
     head = world.log.head.side_files
-    assert [(file.channel, file.step) for file in head] == [*((8, n) for n in range(1, 5)), (7, 5), (8, 5), (7, 4)]
+    assert [(file.channel, file.micro_batch) for file in head] == [
+        *((8, n) for n in range(1, 5)),
+        (7, 5),
+        (8, 5),
+        (7, 4),
+    ]
     reader = SideFileReader(world.log.blobs, world.files.scratch, head, {3: (7,)}, SideCopies())
     assert b"".join(reader.chunks(3, b"w")) == b"12345"
 

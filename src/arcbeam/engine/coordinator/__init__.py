@@ -12,7 +12,7 @@ from arcbeam.engine.coordinator.commands import (
     Publish,
     ReadScript,
     Resolve,
-    RunStep,
+    RunMicroBatch,
     TearDown,
     WaitUntil,
     Warn,
@@ -29,14 +29,14 @@ from arcbeam.engine.coordinator.events import (
     Event,
     Finalized,
     JobStarted,
+    MicroBatchFailed,
+    MicroBatchReported,
     Overtaken,
     Published,
     PublishFailed,
     SavepointRequested,
     ScriptRead,
     ShutDown,
-    StepFailed,
-    StepReported,
     SuspendRequested,
     TornDown,
 )
@@ -45,7 +45,7 @@ from arcbeam.engine.coordinator.scriptplace import AT_BEGINNING, ScriptPlace
 from arcbeam.engine.coordinator.settings import Retry, Settings, paced
 from arcbeam.engine.coordinator.stalls import Patience
 from arcbeam.engine.coordinator.state import Mode, Phase
-from arcbeam.engine.protocol.microbatchplan import Handover, StepBudget, StepPlan
+from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchBudget, MicroBatchPlan
 
 __all__ = [
     "JobMachine",
@@ -57,15 +57,15 @@ __all__ = [
     "Retry",
     "Pace",
     "Patience",
-    "StepBudget",
-    "StepPlan",
+    "MicroBatchBudget",
+    "MicroBatchPlan",
     "Handover",
     "Event",
     "JobStarted",
     "ClockTold",
     "ScriptRead",
-    "StepReported",
-    "StepFailed",
+    "MicroBatchReported",
+    "MicroBatchFailed",
     "CommitDecided",
     "CommitConflicted",
     "Overtaken",
@@ -82,7 +82,7 @@ __all__ = [
     "SavepointRequested",
     "CancelRequested",
     "Command",
-    "RunStep",
+    "RunMicroBatch",
     "Abandon",
     "WaitUntil",
     "ReadScript",

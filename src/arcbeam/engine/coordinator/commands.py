@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from arcbeam.engine.coordinator.scriptplace import AT_BEGINNING, ScriptPlace
-from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.commits import CommitMode, Committable
@@ -28,17 +28,17 @@ class EndState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RunStep:
-    """Run a step; answered by `StepReported` or `StepFailed`."""
+class RunMicroBatch:
+    """Run a micro-batch; answered by `MicroBatchReported` or `MicroBatchFailed`."""
 
-    plan: StepPlan
+    plan: MicroBatchPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Stop a step that runs, as far as that is possible: nobody waits for it. Not answered."""
+    """Stop a micro-batch that runs, as far as that is possible: nobody waits for it. Not answered."""
 
-    step: int
+    micro_batch: int
     attempt: int
 
 
@@ -69,20 +69,20 @@ class Propose:
     """Commit; answered by `CommitDecided`, `CommitConflicted`, `CommitUnknown` or `CommitRefused`.
 
     Attributes:
-        step: its number.
+        micro_batch: its number.
         time: its recorded time.
         mode: how the job stands with it.
         times: its watermarks.
-        cut: digest of all attempts that make the step.
-        reports: of its tasks; none: a commit without a step, that changes nothing but the mode and savepoints.
+        cut: digest of all attempts that make the micro-batch.
+        reports: of its tasks; none: a commit without a micro-batch, that changes nothing but the mode and savepoints.
         savepoints: names that it gets.
         drains_to: the name that the last commit will get, if the job is being drained; the next driver must know it.
-        unbegun: the sources that have not begun: no step is real with them; the next driver must know it.
+        unbegun: the sources that have not begun: no micro-batch is real with them; the next driver must know it.
         script: how far the job's script has come with it; the next driver must know it.
         owes: what the head has for sinks is not published: this commit has it, too, for the next driver.
     """
 
-    step: int
+    micro_batch: int
     time: Timestamp
     mode: CommitMode
     times: Times
@@ -99,27 +99,27 @@ class Propose:
 class Resolve:
     """Ask again for the outcome of a proposal; answered as `Propose` is."""
 
-    step: int
+    micro_batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Publish what the step has for sinks; answered by `Published` or `PublishFailed`.
+    """Publish what the micro-batch has for sinks; answered by `Published` or `PublishFailed`.
 
     Attributes:
-        step: which is the head.
-        committables: of the step; None: those of the head's manifest, which another driver may have made.
+        micro_batch: which is the head.
+        committables: of the micro-batch; None: those of the head's manifest, which another driver may have made.
     """
 
-    step: int
+    micro_batch: int
     committables: tuple[Committable, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Finalize:
-    """Tell the bundles of a step that it is committed, where they still can be told; answered by `Finalized`."""
+    """Tell the bundles of a micro-batch that it is committed, where they still can be told; answered by `Finalized`."""
 
-    step: int
+    micro_batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class End:
 
 
 Command = (
-    RunStep
+    RunMicroBatch
     | Abandon
     | WaitUntil
     | ReadScript

@@ -1,4 +1,4 @@
-"""Whether the reports of a step are those of one consistent run, and may follow the head.
+"""Whether the reports of a micro-batch are those of one consistent run, and may follow the head.
 
 Owns the driver's checks. Must not know what is done when they fail.
 """
@@ -24,7 +24,7 @@ def check(layout: Layout, reports: Sequence[TaskReport], first: int = 0) -> byte
     """Checks that the reports are of one attempt of each task, and that all tasks have read those very attempts.
 
     Args:
-        layout: of the step.
+        layout: of the micro-batch.
         reports: of its tasks.
         first: the level with which it began.
 
@@ -40,7 +40,7 @@ def check(layout: Layout, reports: Sequence[TaskReport], first: int = 0) -> byte
     for report in reports:
         task = report.level, report.task
         if not (first <= report.level < len(layout.tasks) and 0 <= report.task < layout.tasks[report.level]):
-            raise InconsistentCutError(f"a report came of {_named(task)}, which the step does not have")
+            raise InconsistentCutError(f"a report came of {_named(task)}, which the micro-batch does not have")
         if task in tokens:
             raise InconsistentCutError(f"two reports came of {_named(task)}")
         if (other := used.setdefault(report.token, task)) != task:
@@ -62,7 +62,7 @@ def placed(layout: Layout, reports: Sequence[TaskReport], before: Places) -> dic
     """The reports by stage and shard.
 
     Args:
-        layout: of the step.
+        layout: of the micro-batch.
         reports: that passed `check`.
         before: the same of the head.
 

@@ -1,6 +1,7 @@
 """How a job ends: by itself, on request, or because it must.
 
-Owns the order of the last calls of user code, and their deadlines. Must not know steps, nor how a commit is made.
+Owns the order of the last calls of user code, and their deadlines. Must not know micro-batches, nor how a commit is
+made.
 
     the last commit  ->  finalize, publish  ->  [shutdown]  ->  teardown  ->  the end      done, drained, [stopped]
     anything else    ->                                         teardown  ->  the end      failed, cancelled
@@ -70,10 +71,10 @@ def failed(state: JobState, what: type[Command], why: str) -> int | None:
 
 
 def died(state: JobState, why: str) -> int | None:
-    """Counts and reports a run of a step in which a worker died.
+    """Counts and reports a run of a micro-batch in which a worker died.
 
     Returns:
-        How many there were of the step; None if that was one too many, and the job fails.
+        How many there were of the micro-batch; None if that was one too many, and the job fails.
     """
     state.deaths += 1
     tries = state.settings.deaths.times + 1
@@ -102,10 +103,12 @@ def break_off(state: JobState, mode: Mode, end: End, *, hasty: bool = False) -> 
             _hasten(state)
         return
     if state.publishing:
-        unpublished = f"what step {state.publishing.step} has for sinks may be unpublished; resuming publishes it"
+        unpublished = (
+            f"what micro-batch {state.publishing.micro_batch} has for sinks may be unpublished; resuming publishes it"
+        )
         end = End(end.state, f"{end.why}; {unpublished}" if end.why else unpublished)
     if state.running:
-        state.ask(Abandon(state.running.step, state.running.attempt))
+        state.ask(Abandon(state.running.micro_batch, state.running.attempt))
     _tell_unmade(state, (), f"the job is {mode.value}, and proposes nothing more")
     state.mode, state.end = mode, end
     state.running = state.cut = state.publishing = state.finalizing = None
@@ -126,7 +129,10 @@ def _tell_unmade(state: JobState, made: Collection[str], why: str) -> None:
     """No savepoint that was asked for is lost unseen: those that no commit has, nor will have, are told."""
     for name in state.asked_for():
         if state.proposal and name in state.proposal.command.savepoints:
-            state.warn(f"savepoint {name!r} is there only if step {state.proposal.command.step} is committed: {why}")
+            state.warn(
+                f"savepoint {name!r} is there only if micro-batch "
+                f"{state.proposal.command.micro_batch} is committed: {why}"
+            )
         elif name not in made:
             state.warn(f"savepoint {name!r} is not made: {why}")
     state.savepoints.clear()
@@ -161,7 +167,7 @@ def _closing(state: JobState) -> None:
         if state.now < state.deadline:
             state.wait(state.deadline)
             return
-        state.warn(f"finalizing step {state.finalizing} was not over in time; nobody waits for it")
+        state.warn(f"finalizing micro-batch {state.finalizing} was not over in time; nobody waits for it")
         state.finalizing = None
     # Publishing is not given up: what is committed must come out.
     if state.publishing:

@@ -20,7 +20,7 @@ class JobStarted:
     """A driver has taken the job over; its opening is committed.
 
     Attributes:
-        step: number of the opening: the head.
+        micro_batch: number of the opening: the head.
         time: its recorded time.
         times: its watermarks.
         unbegun: the sources that have not begun: all of a new job's, `Propose.unbegun` of the head, and those that the
@@ -34,7 +34,7 @@ class JobStarted:
     """
 
     at: Timestamp
-    step: int
+    micro_batch: int
     time: Timestamp
     times: Times
     unbegun: frozenset[str] = frozenset()
@@ -67,35 +67,35 @@ class ScriptRead:
 
 
 @dataclass(frozen=True, slots=True)
-class StepReported:
-    """All tasks of a step have ended, and said how.
+class MicroBatchReported:
+    """All tasks of a micro-batch have ended, and said how.
 
     Attributes:
-        step, attempt: which run.
+        micro-batch, attempt: which run.
         took: how long it was, from its start to its last report.
     """
 
     at: Timestamp
-    step: int
+    micro_batch: int
     attempt: int
     took: Duration
     reports: tuple[TaskReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class StepFailed:
-    """A step has failed.
+class MicroBatchFailed:
+    """A micro-batch has failed.
 
     Attributes:
-        step, attempt: which run.
+        micro-batch, attempt: which run.
         why: for people.
         again: it may be run again: a worker was lost. If not (user code raised), the job fails.
         gone: nothing can run here any more. A job that is to be suspended is: for that, nothing has to.
-        died: the process that ran user code died, perhaps because of it. Such a step is run again less often.
+        died: the process that ran user code died, perhaps because of it. Such a micro-batch is run again less often.
     """
 
     at: Timestamp
-    step: int
+    micro_batch: int
     attempt: int
     why: str
     again: bool
@@ -105,24 +105,24 @@ class StepFailed:
 
 @dataclass(frozen=True, slots=True)
 class CommitDecided:
-    """The step that was proposed is real."""
+    """The micro-batch that was proposed is real."""
 
     at: Timestamp
-    step: int
+    micro_batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class CommitConflicted:
-    """Another driver took the step that was proposed; `who` it is."""
+    """Another driver took the micro-batch that was proposed; `who` it is."""
 
     at: Timestamp
-    step: int
+    micro_batch: int
     who: str
 
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """Another driver took the step after the head, while this one had nothing to propose; `who` it is."""
+    """Another driver took the micro-batch after the head, while this one had nothing to propose; `who` it is."""
 
     at: Timestamp
     who: str
@@ -130,10 +130,10 @@ class Overtaken:
 
 @dataclass(frozen=True, slots=True)
 class CommitUnknown:
-    """The store does not say whether the step that was proposed is real."""
+    """The store does not say whether the micro-batch that was proposed is real."""
 
     at: Timestamp
-    step: int
+    micro_batch: int
     why: str
 
 
@@ -142,7 +142,7 @@ class CommitRefused:
     """The store refused what was proposed: certainly nothing happened."""
 
     at: Timestamp
-    step: int
+    micro_batch: int
     why: str
 
 
@@ -156,34 +156,34 @@ class DriverFailed:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """All committables of a step are published."""
+    """All committables of a micro-batch are published."""
 
     at: Timestamp
-    step: int
+    micro_batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class PublishFailed:
-    """Not all committables of a step are published; trying again is safe.
+    """Not all committables of a micro-batch are published; trying again is safe.
 
     Attributes:
-        step: which.
+        micro_batch: which.
         why: for people.
         gone: nothing can be published here any more; whoever goes on with the job does.
     """
 
     at: Timestamp
-    step: int
+    micro_batch: int
     why: str
     gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Finalized:
-    """The bundles of a step have been told that it is committed, as far as they still could be."""
+    """The bundles of a micro-batch have been told that it is committed, as far as they still could be."""
 
     at: Timestamp
-    step: int
+    micro_batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class DrainRequested:
     """The user wants the job to finish what it has, and take in nothing more.
 
     Attributes:
-        savepoint: name of the last step.
+        savepoint: name of the last micro-batch.
     """
 
     at: Timestamp
@@ -219,7 +219,7 @@ class SuspendRequested:
     """The user wants the job to stop so that it can go on later.
 
     Attributes:
-        savepoint: name of the last step.
+        savepoint: name of the last micro-batch.
     """
 
     at: Timestamp
@@ -228,7 +228,7 @@ class SuspendRequested:
 
 @dataclass(frozen=True, slots=True)
 class SavepointRequested:
-    """The user wants a step to have a name; the job goes on."""
+    """The user wants a micro-batch to have a name; the job goes on."""
 
     at: Timestamp
     savepoint: str
@@ -245,8 +245,8 @@ Event = (
     JobStarted
     | ClockTold
     | ScriptRead
-    | StepReported
-    | StepFailed
+    | MicroBatchReported
+    | MicroBatchFailed
     | CommitDecided
     | CommitConflicted
     | Overtaken

@@ -1,10 +1,10 @@
-"""The levels that have nothing to do any more, and take no part in a step.
+"""The levels that have nothing to do any more, and take no part in a micro-batch.
 
-Owns which those are, and what is said in their place. Must not know why a step is run.
+Owns which those are, and what is said in their place. Must not know why a micro-batch is run.
 
-A job that reads a splittable DoFn has at least one: what made its restrictions ended in the first step. A stage rests
-when it is at the end of time, and nothing waits in any of its shards: nothing can come to it, and whatever it has to
-say it has said. If all stages of the first levels rest, a step begins behind them.
+A job that reads a splittable DoFn has at least one: what made its restrictions ended in the first micro-batch. A stage
+rests when it is at the end of time, and nothing waits in any of its shards: nothing can come to it, and whatever it has
+to say it has said. If all stages of the first levels rest, a micro-batch begins behind them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def said_before(layout: Layout, places: Places, levels: int) -> Iterator[TaskRep
 
 
 def _without_news(report: StageReport) -> StageReport:
-    """How a stage stands, and nothing of what it did in the step of the report."""
+    """How a stage stands, and nothing of what it did in the micro-batch of the report."""
     local = replace(report.local, seen=NOTHING_SEEN, sketches={}, doubted=NOTHING_DOUBTED)
     return replace(report, local=local, counts=Counts(), kept=NOTHING_KEPT)
 

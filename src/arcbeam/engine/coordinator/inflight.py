@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from arcbeam.engine.coordinator.commands import Propose
 from arcbeam.engine.coordinator.consistentcut import Places
-from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import Times, Watermarks
@@ -18,19 +18,19 @@ from arcbeam.model.timestamps import Duration, Timestamp
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The newest commit: its step, recorded time and watermarks."""
+    """The newest commit: its micro-batch, recorded time and watermarks."""
 
-    step: int
+    micro_batch: int
     time: Timestamp
     times: Times
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A step that has run, and is consistent.
+    """A micro-batch that has run, and is consistent.
 
     Attributes:
-        plan: of the step.
+        plan: of the micro-batch.
         reports: of its tasks.
         digest: of all its attempts.
         places: the reports by stage and shard.
@@ -39,7 +39,7 @@ class Cut:
         prompt: nothing it did had to wait for the clock.
     """
 
-    plan: StepPlan
+    plan: MicroBatchPlan
     reports: tuple[TaskReport, ...]
     digest: bytes
     places: Places
@@ -60,7 +60,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What is to become real; without `cut` it is a commit without a step."""
+    """What is to become real; without `cut` it is a commit without a micro-batch."""
 
     command: Propose
     cut: Cut | None

@@ -1,10 +1,10 @@
 """The driver's machine of an unbounded job: what happened in, what to do out.
 
-Owns when a step is run, and with what. Must not know how any of it is done, nor a clock: time is in the events. What it
-knows is in `state`, how steps become real in `committing`, how a job ends in `ending`.
+Owns when a micro-batch is run, and with what. Must not know how any of it is done, nor a clock: time is in the events.
+What it knows is in `state`, how micro-batches become real in `committing`, how a job ends in `ending`.
 
-One step runs at a time. While a step's committables are published, the next step may run already, but it is proposed
-only when they are: the manifest that follows does not hold them any more.
+One micro-batch runs at a time. While a micro-batch's committables are published, the next micro-batch may run already,
+but it is proposed only when they are: the manifest that follows does not hold them any more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, assert_never
 from arcbeam.engine.coordinator import committing, ending
 from arcbeam.engine.coordinator import consistentcut as cuts
 from arcbeam.engine.coordinator import events as on
-from arcbeam.engine.coordinator.commands import Command, End, EndState, Publish, ReadScript, RunStep, WaitUntil
+from arcbeam.engine.coordinator.commands import Command, End, EndState, Publish, ReadScript, RunMicroBatch, WaitUntil
 from arcbeam.engine.coordinator.idling import resting, said_before
 from arcbeam.engine.coordinator.inflight import Cut, Head
 from arcbeam.engine.coordinator.rebalancing import handovers, pieces
@@ -26,20 +26,21 @@ from arcbeam.engine.coordinator.state import JobState, Mode, Phase
 from arcbeam.engine.coordinator.status import news
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.markers import InconsistentCutError
-from arcbeam.engine.protocol.microbatchplan import StepBudget, StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
 from arcbeam.model.commits import name_change
 from arcbeam.model.script import AdvanceClock, ScriptEvent, ScriptOver
 from arcbeam.model.timestamps import Timestamp, shifted
 
 _STORY: Final = 50
-_OPEN: Final = (Phase.NEW, Phase.STEPPING)
+_OPEN: Final = (Phase.NEW, Phase.RUNNING)
 
 
 class JobMachine:
     """Drives one job, from taking it over to its end.
 
     Give `handle` everything that happens, in the order in which it happens, and carry out what it returns, in that
-    order. Answers to what nobody waits for any more (an abandoned step's report) are welcome, and change nothing.
+    order. Answers to what nobody waits for any more (an abandoned micro-batch's report) are welcome, and change
+    nothing.
 
     Args:
         layout: of the job.
@@ -48,8 +49,8 @@ class JobMachine:
 
     def __init__(self, layout: Layout, settings: Settings | None = None) -> None:
         self._state = JobState(layout, settings or Settings())
-        # Of the next step.
-        self._budget: StepBudget = self._state.settings.budget
+        # Of the next micro-batch.
+        self._budget: MicroBatchBudget = self._state.settings.budget
         # The last events, and what they led to.
         self._story: deque[tuple[on.Event, tuple[Command, ...]]] = deque(maxlen=_STORY)
 
@@ -70,20 +71,20 @@ class JobMachine:
 
     @property
     def deaths(self) -> int:
-        """How many runs of the step after the head have ended with a worker that died."""
+        """How many runs of the micro-batch after the head have ended with a worker that died."""
         return self._state.deaths
 
     @property
     def failures(self) -> int:
-        """How many runs of the step after the head have failed in a row for another reason."""
-        return self._state.failures.get(RunStep, 0)
+        """How many runs of the micro-batch after the head have failed in a row for another reason."""
+        return self._state.failures.get(RunMicroBatch, 0)
 
     def story(self) -> list[tuple[on.Event, tuple[Command, ...]]]:
         """The last events, and what they led to."""
         return list(self._story)
 
     def waiting(self) -> Dump:
-        """What each stage waits for, as of the newest step of this driver."""
+        """What each stage waits for, as of the newest micro-batch of this driver."""
         places, marks = self._state.places, self._state.marks
         return Dump(()) if places is None or marks is None else dump(places, marks)
 
@@ -123,31 +124,31 @@ class JobMachine:
             case on.ScriptRead(_, number, what):
                 if state.asked and number == state.script.events:
                     state.asked, state.event = False, what
-            case on.StepReported():
+            case on.MicroBatchReported():
                 self._reported(event)
-            case on.StepFailed():
-                if self._is_running(event.step, event.attempt):
-                    self._step_failed(event.why, event.again, event.gone, event.died)
-            case on.CommitDecided(_, step):
-                self._committed(step)
-            case on.CommitConflicted(_, step, who):
-                committing.proposed(state, step)
+            case on.MicroBatchFailed():
+                if self._is_running(event.micro_batch, event.attempt):
+                    self._micro_batch_failed(event.why, event.again, event.gone, event.died)
+            case on.CommitDecided(_, micro_batch):
+                self._committed(micro_batch)
+            case on.CommitConflicted(_, micro_batch, who):
+                committing.proposed(state, micro_batch)
                 committing.conflicted(state, who)
             case on.Overtaken(_, who):
                 # What is proposed by now will be answered, too.
                 ending.overtaken(state, who)
-            case on.CommitUnknown(_, step, why):
-                committing.unknown(state, committing.proposed(state, step), why)
-            case on.CommitRefused(_, step, why):
-                committing.refused(state, committing.proposed(state, step), why)
+            case on.CommitUnknown(_, micro_batch, why):
+                committing.unknown(state, committing.proposed(state, micro_batch), why)
+            case on.CommitRefused(_, micro_batch, why):
+                committing.refused(state, committing.proposed(state, micro_batch), why)
             case on.DriverFailed(_, why):
                 ending.fail(state, why)
-            case on.Published(_, step):
-                committing.published(state, step)
-            case on.PublishFailed(_, step, why, gone):
-                committing.publish_failed(state, step, why, gone)
-            case on.Finalized(_, step):
-                if state.finalizing == step:
+            case on.Published(_, micro_batch):
+                committing.published(state, micro_batch)
+            case on.PublishFailed(_, micro_batch, why, gone):
+                committing.publish_failed(state, micro_batch, why, gone)
+            case on.Finalized(_, micro_batch):
+                if state.finalizing == micro_batch:
                     state.finalizing = None
             case on.ShutDown(_, errors):
                 ending.answered(state, Phase.SHUTTING_DOWN, errors)
@@ -161,7 +162,7 @@ class JobMachine:
                 if state.mode is Mode.DRAINING and name_change(savepoint)[1] == state.last_savepoint:
                     name = state.last_savepoint
                     state.warn(
-                        f"the job drains to savepoint {name!r}: no step before the last one gets that name; "
+                        f"the job drains to savepoint {name!r}: no micro-batch before the last one gets that name; "
                         "choose another name"
                     )
                 elif self._is_open(f"savepoint {savepoint!r}"):
@@ -193,7 +194,7 @@ class JobMachine:
             return
         if mode is Mode.DRAINING and savepoint in state.given():
             state.warn(
-                f"a step before the last one gets the name {savepoint!r}: the job is not drained to it; "
+                f"a micro-batch before the last one gets the name {savepoint!r}: the job is not drained to it; "
                 "choose another name"
             )
             return
@@ -206,7 +207,7 @@ class JobMachine:
             "wait for its end, or cancel it"
         )
 
-    # Steps.
+    # Micro-batches.
 
     def _started(self, event: on.JobStarted) -> None:
         state = self._state
@@ -214,8 +215,8 @@ class JobMachine:
             raise ValueError("the job was started already")
         if state.phase is not Phase.NEW:
             return
-        state.phase = Phase.STEPPING
-        state.head = Head(event.step, event.time, event.times)
+        state.phase = Phase.RUNNING
+        state.head = Head(event.micro_batch, event.time, event.times)
         state.unbegun, state.script = event.unbegun, event.script
         if event.draining:
             if state.mode is not Mode.RUNNING and state.last_savepoint != event.savepoint:
@@ -225,18 +226,18 @@ class JobMachine:
                 state.savepoints.remove(wish)
             state.mode, state.last_savepoint = Mode.DRAINING, event.savepoint
         if event.unpublished:
-            committing.publish(state, Publish(event.step, None))
+            committing.publish(state, Publish(event.micro_batch, None))
         if event.ended:
             ending.close(state, ending.LAST[event.ended])
 
-    def _is_running(self, step: int, attempt: int) -> bool:
+    def _is_running(self, micro_batch: int, attempt: int) -> bool:
         running = self._state.running
-        return running is not None and (running.step, running.attempt) == (step, attempt)
+        return running is not None and (running.micro_batch, running.attempt) == (micro_batch, attempt)
 
-    def _reported(self, event: on.StepReported) -> None:
+    def _reported(self, event: on.MicroBatchReported) -> None:
         state = self._state
         plan = state.running
-        if plan is None or not self._is_running(event.step, event.attempt):
+        if plan is None or not self._is_running(event.micro_batch, event.attempt):
             return
         try:
             digest = cuts.check(state.layout, event.reports, plan.first)
@@ -245,14 +246,14 @@ class JobMachine:
             places = cuts.placed(state.layout, reports, before)
             marks = cuts.watermarks(state.layout, places, plan.times)
         except InconsistentCutError as e:
-            self._step_failed(f"step {plan.step} is not consistent: {e.message}", again=True)
+            self._micro_batch_failed(f"micro-batch {plan.micro_batch} is not consistent: {e.message}", again=True)
             return
-        state.failures.pop(RunStep, None)
+        state.failures.pop(RunMicroBatch, None)
         state.deaths = 0
         state.running = None
         state.cut = Cut(plan, reports, digest, places, marks, event.took, state.prompt)
 
-    def _step_failed(self, why: str, again: bool, gone: bool = False, died: bool = False) -> None:
+    def _micro_batch_failed(self, why: str, again: bool, gone: bool = False, died: bool = False) -> None:
         state = self._state
         state.running = None
         if gone and state.mode is Mode.SUSPENDING:
@@ -261,15 +262,15 @@ class JobMachine:
             ending.fail(state, why)
             return
         policy = state.settings.deaths if died else state.settings.retry
-        failures = ending.died(state, why) if died else ending.failed(state, RunStep, why)
+        failures = ending.died(state, why) if died else ending.failed(state, RunMicroBatch, why)
         if failures is not None:
             state.attempt += 1
             state.not_before = shifted(state.now, policy.pause(failures))
 
-    def _committed(self, step: int) -> None:
-        """A commit is real: what its step has told counts from now on."""
+    def _committed(self, micro_batch: int) -> None:
+        """A commit is real: what its micro-batch has told counts from now on."""
         state = self._state
-        proposal = committing.proposed(state, step)
+        proposal = committing.proposed(state, micro_batch)
         cut = proposal.cut
         if cut:
             before = Footing.of(state.places, state.marks.times()) if state.places and state.marks else None
@@ -284,9 +285,10 @@ class JobMachine:
             is_behind = state.settings.pace.is_behind(cut.places, cut.times, state.clock(cut))
             self._budget = state.settings.pace.after(cut.plan.budget, cut.took, used_up, is_behind)
         committing.committed(state, proposal)
-        if state.fruitless and state.phase is Phase.STEPPING and state.settings.patience.warns(state.fruitless):
+        if state.fruitless and state.phase is Phase.RUNNING and state.settings.patience.warns(state.fruitless):
             state.warn(
-                f"{state.fruitless} steps in a row got nowhere: nothing was read or put out, and no watermark moved\n"
+                f"{state.fruitless} micro-batches in a row got nowhere: nothing was read or put out, "
+                "and no watermark moved\n"
                 f"{self.waiting()}"
             )
 
@@ -300,13 +302,13 @@ class JobMachine:
         state.out += due
         for moment, _ in state.later:
             state.wait(moment)
-        if state.phase is Phase.STEPPING and state.head:
-            self._step_on(state.head)
+        if state.phase is Phase.RUNNING and state.head:
+            self._micro_batch_on(state.head)
         if state.running and state.running.preparing:
             self._watch_preparing(state.running)
         ending.go_on(state)
 
-    def _watch_preparing(self, plan: StepPlan) -> None:
+    def _watch_preparing(self, plan: MicroBatchPlan) -> None:
         """Who takes long to prepare is told, and waited for: what it puts out would be lost, and the end not be one."""
         state = self._state
         if state.slow_at is None:
@@ -317,11 +319,12 @@ class JobMachine:
         state.slow_at = None
         who = ", ".join(map(repr, sorted(plan.preparing)))
         state.warn(
-            f"step {plan.step} takes long: user code of {who} prepares to shut down in it, and nothing goes on before "
+            f"micro-batch {plan.micro_batch} takes long: user code of {who} prepares to shut down in "
+            "it, and nothing goes on before "
             f"that is done"
         )
 
-    def _step_on(self, head: Head) -> None:
+    def _micro_batch_on(self, head: Head) -> None:
         state = self._state
         if state.running or state.proposal:
             return
@@ -374,7 +377,7 @@ class JobMachine:
 
     def _outlook(self, head: Head) -> Outlook:
         state = self._state
-        # What shards have, only a step can tell; and only a step truncates.
+        # What shards have, only a micro-batch can tell; and only a micro-batch truncates.
         if state.places is None or self._has_to_truncate():
             return Ready()
         now = head.time if state.layout.scripted else state.now
@@ -399,11 +402,11 @@ class JobMachine:
         places = state.places or cuts.NO_PLACES
         # What is done now and then only is done by all.
         usual = state.places is not None and end is None and event is None and not self._has_to_truncate()
-        state.running = StepPlan(
-            head.step + 1,
+        state.running = MicroBatchPlan(
+            head.micro_batch + 1,
             state.attempt,
             time,
-            head.step,
+            head.micro_batch,
             head.times,
             self._budget,
             beginning=state.unbegun,
@@ -415,4 +418,4 @@ class JobMachine:
             event=event,
             first=resting(state.layout, places, head.times) if usual else 0,
         )
-        state.ask(RunStep(state.running))
+        state.ask(RunMicroBatch(state.running))

@@ -1,6 +1,8 @@
-"""Which restrictions change their shard with the next step, and which are to be cut, so that every task has some.
+"""Which restrictions change their shard with the next micro-batch, and which are to be cut, so that every task has
+some.
 
-Owns how what shards report becomes a balance of each stage. Must not know why a step is run: none is run for this.
+Owns how what shards report becomes a balance of each stage. Must not know why a micro-batch is run: none is run for
+this.
 """
 
 from __future__ import annotations

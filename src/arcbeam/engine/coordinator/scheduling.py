@@ -1,20 +1,20 @@
 """What there is to do for a job, as far as its shards have told.
 
 Owns the difference between now, later, never and nothing more; and the story of a job that waits for what cannot come.
-Must not know how a step is run, nor what was asked of the job.
+Must not know how a micro-batch is run, nor what was asked of the job.
 
-After a step nothing is on its way between levels: what came was processed, or waits in a shard as rows. So there is
-something to do only for one of these reasons:
+After a micro-batch nothing is on its way between levels: what came was processed, or waits in a shard as rows. So there
+is something to do only for one of these reasons:
 
-- the budget of the step ended before all that was due was done;
+- the budget of the micro-batch ended before all that was due was done;
 - the clock has come to a timer or a restriction;
 - a side input that elements wait for is complete, or has been added to: shards learn of both from the head;
-- elements have waited for the step to become real;
-- what was observed in the step has moved a watermark: those who read it learn of it from the head;
+- elements have waited for the micro-batch to become real;
+- what was observed in the micro-batch has moved a watermark: those who read it learn of it from the head;
 - nothing else is left: then stages whose user code prepares to shut down do so, from sources to sinks.
 
-Else event time is no reason of its own: watermarks flow through all levels within a step, and each shard fires all that
-they let fire.
+Else event time is no reason of its own: watermarks flow through all levels within a micro-batch, and each shard fires
+all that they let fire.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Ready:
     """There is something to do.
 
     Attributes:
-        since: the moment of processing time at which it became so; None: as soon as the step before was committed.
+        since: the moment of processing time at which it became so; None: as soon as the micro-batch before was
+            committed.
     """
 
     since: Timestamp | None = None
@@ -136,8 +137,9 @@ def _preparing(
     them which are to do it first.
 
     What is behind a stage that has not prepared is held by it: there, whatever waits for time or the clock is ended by
-    the end of time, and does not count. Nor does what the commit lets go on, which the step does in which they prepare:
-    a timer that sets itself again and again may bring it about for ever. Restrictions, which no time ends, count.
+    the end of time, and does not count. Nor does what the commit lets go on, which the micro-batch does in which they
+    prepare: a timer that sets itself again and again may bring it about for ever. Restrictions, which no time ends,
+    count.
     """
     behind = _behind(layout, unprepared)
     told = layout.told_at_commits(times.outputs)
@@ -184,7 +186,7 @@ class Waiting:
         size: of them together.
         next_event: its first event-time timer or waiting element.
         next_due: when its first timer or restriction is due by the clock.
-        leftover: in how many shards the step's budget ended before the work.
+        leftover: in how many shards the micro-batch's budget ended before the work.
     """
 
     stage: str

@@ -10,7 +10,7 @@ from typing import Final
 
 from arcbeam.engine.coordinator.budget import Pace
 from arcbeam.engine.coordinator.stalls import Patience
-from arcbeam.engine.protocol.microbatchplan import StepBudget
+from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget
 from arcbeam.model.timestamps import Duration
 
 
@@ -47,7 +47,7 @@ _LATE: Final = Duration(10 * _SECOND)
 # Of elements and bytes, far more than a task comes to in half a second: they are for restrictions that are quick beside
 # what their elements lead to.
 _FIRST: Final = 1_000_000, 256 << 20
-_LEAST: Final = StepBudget(Duration(_SECOND // 20), 1_000, 1 << 20)
+_LEAST: Final = MicroBatchBudget(Duration(_SECOND // 20), 1_000, 1 << 20)
 _MOST: Final = 20_000_000, 1 << 30
 _PATIENCE: Final = Patience(100, Duration(_SECOND // 100), Duration(_SECOND))
 # A store may be away for a minute.
@@ -57,18 +57,18 @@ _RETRY: Final = Retry(13, Duration(_SECOND // 10), Duration(10 * _SECOND))
 _DEATHS: Final = Retry(2, Duration(_SECOND), Duration(2 * _SECOND))
 
 
-def paced(target: Duration, behind: Duration) -> tuple[StepBudget, Pace]:
-    """The first step's budget, and how it goes on, for steps that should take so long.
+def paced(target: Duration, behind: Duration) -> tuple[MicroBatchBudget, Pace]:
+    """The first micro-batch's budget, and how it goes on, for micro-batches that should take so long.
 
     Args:
-        target: of a step.
-        behind: of a step of a job that is behind; not less.
+        target: of a micro-batch.
+        behind: of a micro-batch of a job that is behind; not less.
 
     Raises:
         ValueError: it is less.
     """
-    most = StepBudget(Duration(max(2 * behind, _LEAST.time)), *_MOST)
-    return StepBudget(Duration(max(target // 2, _LEAST.time)), *_FIRST), Pace(target, _LEAST, most, behind, _LATE)
+    most = MicroBatchBudget(Duration(max(2 * behind, _LEAST.time)), *_MOST)
+    return MicroBatchBudget(Duration(max(target // 2, _LEAST.time)), *_FIRST), Pace(target, _LEAST, most, behind, _LATE)
 
 
 _BUDGET, _PACE = paced(Duration(_SECOND // 2), Duration(5 * _SECOND))
@@ -79,18 +79,19 @@ class Settings:
     """How a job is driven.
 
     Attributes:
-        budget: of the first step.
-        pace: how it follows what steps take.
-        patience: about steps that get nowhere.
-        retry: of steps, commits that the store refuses, and publishing. Unclear commits are asked about for ever.
-        deaths: of steps in which a worker died.
-        grace: how long finalization, shutdown and teardown may take, each, when the job ends; and a step in which
-            stages prepare for that, before it is told that it takes long.
+        budget: of the first micro-batch.
+        pace: how it follows what micro-batches take.
+        patience: about micro-batches that get nowhere.
+        retry: of micro-batches, commits that the store refuses, and publishing. Unclear commits are asked about for
+            ever.
+        deaths: of micro-batches in which a worker died.
+        grace: how long finalization, shutdown and teardown may take, each, when the job ends; and a micro-batch in
+            which stages prepare for that, before it is told that it takes long.
         haste: how long teardown may take from when the job is cancelled while it ends, if that is sooner; and when
             another driver has taken the job over.
     """
 
-    budget: StepBudget = _BUDGET
+    budget: MicroBatchBudget = _BUDGET
     pace: Pace = _PACE
     patience: Patience = _PATIENCE
     retry: Retry = _RETRY

@@ -1,4 +1,4 @@
-"""Whether steps get anywhere.
+"""Whether micro-batches get anywhere.
 
 Owns what progress is, and how often a job may go on without it before somebody is told. Must not know what is done
 about it.
@@ -20,7 +20,8 @@ _NO_PAUSE = Duration(0)
 
 @dataclass(frozen=True, slots=True)
 class Footing:
-    """Where a job stands, as far as it tells progress from none: if it is the same after a step, the step got nowhere.
+    """Where a job stands, as far as it tells progress from none: if it is the same after a micro-batch, the micro-batch
+    got nowhere.
 
     Timers that fired and restrictions that ran are not in it: both may do so for ever.
 
@@ -46,7 +47,7 @@ class Footing:
 
 
 def moved(places: Places) -> bool:
-    """Whether any element came or went in a step."""
+    """Whether any element came or went in a micro-batch."""
     return any(
         report.counts.read or report.counts.written or report.counts.unparked or report.counts.late
         for report in places.values()
@@ -55,15 +56,15 @@ def moved(places: Places) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """What is done about steps that get nowhere though none had to wait for the clock.
+    """What is done about micro-batches that get nowhere though none had to wait for the clock.
 
     Attributes:
-        steps: after so many in a row somebody is told; again each time that they have doubled.
+        micro_batches: after so many in a row somebody is told; again each time that they have doubled.
         least: pause after the first; it doubles with each one more.
         most: no pause is longer.
     """
 
-    steps: int
+    micro_batches: int
     least: Duration
     most: Duration
 
@@ -73,17 +74,18 @@ class Patience:
         Raises:
             ValueError: they make no sense.
         """
-        if self.steps < 1 or not 0 < self.least <= self.most:
+        if self.micro_batches < 1 or not 0 < self.least <= self.most:
             raise ValueError(
-                f"after {self.steps} steps without progress, pauses from {self.least} to {self.most} µs: at least one "
-                "step, and pauses of more than nothing"
+                f"after {self.micro_batches} micro-batches without progress, pauses from {self.least} "
+                f"to {self.most} µs: at least one "
+                "micro-batch, and pauses of more than nothing"
             )
 
     def pause(self, fruitless: int) -> Duration:
-        """How long to wait after so many fruitless steps in a row."""
+        """How long to wait after so many fruitless micro-batches in a row."""
         return Duration(min(self.least << min(fruitless - 1, 40), self.most)) if fruitless else _NO_PAUSE
 
     def warns(self, fruitless: int) -> bool:
         """Whether this is one of the moments at which somebody is told."""
-        times, rest = divmod(fruitless, self.steps)
+        times, rest = divmod(fruitless, self.micro_batches)
         return not rest and times.bit_count() == 1

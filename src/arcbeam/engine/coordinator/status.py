@@ -12,11 +12,11 @@ from arcbeam.engine.protocol.layout import Layout
 
 
 def news(layout: Layout, places: Places, told: set[tuple[str, str]]) -> Iterator[str]:
-    """What has not been told yet of the restrictions of a step.
+    """What has not been told yet of the restrictions of a micro-batch.
 
     Args:
         layout: of the job; who observes an output on all ways to it need not be told.
-        places: the step's reports.
+        places: the micro-batch's reports.
         told: by stage, what was told already; added to.
     """
     flows = {flow.name: flow for flow in layout.flows}

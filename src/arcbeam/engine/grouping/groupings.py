@@ -194,7 +194,7 @@ class Grouping:
 
     @property
     def sessions(self) -> SessionMerging | None:
-        """How windows become one, if one that begins and expires in one step needs no state."""
+        """How windows become one, if one that begins and expires in one micro-batch needs no state."""
         strategy = self._rules.strategy
         merging = strategy.merging if isinstance(strategy.merging, SessionMerging) else None
         alone = strategy.combiner is None and strategy.combine_times is None and self._rules.first_room == UNLIMITED

@@ -1,8 +1,8 @@
-"""Sessions that begin and end within one step: what comes to them goes on without having been in the state.
+"""Sessions that begin and end within one micro-batch: what comes to them goes on without having been in the state.
 
 Owns what has come to such sessions, until it goes on: that of a key of which nothing is stored, as long as all of it is
-over when the step's watermark has moved. Every pane is the one that the state would have given. Must not know what is
-in an element.
+over when the micro-batch's watermark has moved. Every pane is the one that the state would have given. Must not know
+what is in an element.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Came = list[tuple[Any, Timestamp, Any]]
 
 
 class PassingSessions:
-    """What passes through a grouping in a step.
+    """What passes through a grouping in a micro-batch.
 
     Args:
         grouping: whose it is.
@@ -67,7 +67,7 @@ class PassingSessions:
         return True
 
     def _is_over(self, end: Timestamp) -> bool:
-        """Whether a session that ends there has expired at the end of the step."""
+        """Whether a session that ends there has expired at the end of the micro-batch."""
         if end > self._sure:
             if self._ahead <= self._grouping.rules.strategy.expiry(IntervalWindow(end, end)):
                 return False

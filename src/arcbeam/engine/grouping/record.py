@@ -1,4 +1,4 @@
-"""The record of an open window between two steps, as bytes.
+"""The record of an open window between two micro-batches, as bytes.
 
 Owns the format. Version 1 has a short form, for windows that have put out nothing and hold few elements, which most do,
 and a long one; behind either comes what `engine.grouping.contents` stores in it.

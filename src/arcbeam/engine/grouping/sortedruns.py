@@ -1,14 +1,15 @@
-"""What has come to a window in several steps: sorted runs of records, written once, and merged when they are read.
+"""What has come to a window in several micro-batches: sorted runs of records, written once, and merged when they are
+read.
 
 Owns their rows, and when small runs become one. Must not know what a record's bytes mean, nor when a window ends.
 
     place                 the directory: a version, then of each run its number and its size (four and eight bytes)
     place, number, row    a part of a run (four bytes each): records in order of their keys
 
-A *record* is a key and bytes that came with it. A step adds one run to a window, whatever the number of keys; so a key
-costs no row of its own, and nothing is read before the window ends. So that few are read at once, runs of about a size
-become one: a byte is moved again once for each time that its run has grown eightfold, and no more when it is large.
-Only runs that came one behind the other become one, so what comes with a key stays in order.
+A *record* is a key and bytes that came with it. A micro-batch adds one run to a window, whatever the number of keys; so
+a key costs no row of its own, and nothing is read before the window ends. So that few are read at once, runs of about a
+size become one: a byte is moved again once for each time that its run has grown eightfold, and no more when it is
+large. Only runs that came one behind the other become one, so what comes with a key stays in order.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Runs:
         self._many = many or Many()
 
     def add(self, groups: Mapping[bytes, Iterable[bytes]]) -> None:
-        """Adds what has come in a step: by key, in order; there is something."""
+        """Adds what has come in a micro-batch: by key, in order; there is something."""
         runs = self._directory()
         number = max(runs, default=0) + 1
         runs[number] = self._write(number, ((key, groups[key]) for key in sorted(groups)))

@@ -1,4 +1,4 @@
-"""What a trigger has come to, as bytes: the cell in which it lives between steps.
+"""What a trigger has come to, as bytes: the cell in which it lives between micro-batches.
 
 Owns the format. Version 1: nothing at all for the first state; else the version, then the tree in the order of
 `Trigger.parts`, numbers as little-endian groups of seven bits. Of AfterWatermark only the part that is active is there;

@@ -1,7 +1,7 @@
 """Windows of which nothing goes out before the watermark passes their end: all that comes to them is gathered.
 
-Owns what a step has brought to such windows, and its place in the state if they go on. A pane, and what becomes of a
-window behind its end, is as `engine.grouping.openwindow` has it. Must not know what is in an element.
+Owns what a micro-batch has brought to such windows, and its place in the state if they go on. A pane, and what becomes
+of a window behind its end, is as `engine.grouping.openwindow` has it. Must not know what is in an element.
 
     a byte    what came with a key, as a record of a run has it
     0         a block of elements (`engine.grouping.contents`)
@@ -38,10 +38,10 @@ _ENCODED, _PACKED, _BEHIND = b"\0", b"\1", b"\2"
 
 
 class AsCame:
-    """What has come with a key in a step, as `Together.packed` has it; iterated, as a record of a run has it.
+    """What has come with a key in a micro-batch, as `Together.packed` has it; iterated, as a record of a run has it.
 
-    Most windows end in the step in which they begin, and most bytes are in here: they are not copied behind a byte that
-    only the state needs.
+    Most windows end in the micro-batch in which they begin, and most bytes are in here: they are not copied behind a
+    byte that only the state needs.
 
     Attributes:
         packed: in order.
@@ -121,7 +121,7 @@ class Gathering:
         self._rules, self._view, self._unpack = rules, view, unpack
         self._space = space + _SPACE
         self.many = Many()
-        # What has come in this step: by window, of each by key.
+        # What has come in this micro-batch: by window, of each by key.
         self._came: dict[Window, dict[bytes, list[bytes] | AsCame]] = {}
         # By the identity of tuples of windows, with the tuple itself, or another could get it.
         self._takers: dict[int, tuple[tuple[Window, ...], list[dict[bytes, list[bytes] | AsCame]]]] = by_identity()

@@ -1,1 +1,1 @@
-"""What a step is told, and what comes back: layout, stages, plans, markers, reports."""
+"""What a micro-batch is told, and what comes back: layout, stages, plans, markers, reports."""

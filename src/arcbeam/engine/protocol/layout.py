@@ -22,7 +22,8 @@ class Placed:
         number: of the stage, unique; its rows are known by it as long as the job lives.
         level: above the levels of all that it reads.
         side_inputs: the port behind each of its side inputs, by the stage's own name for it.
-        scripted: it reads nothing: what it puts out, and up to where that is complete, is in the plans of steps.
+        scripted: it reads nothing: what it puts out, and up to where that is complete, is in the plans of
+            micro-batches.
     """
 
     flow: StageFlow
@@ -44,12 +45,12 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The stages of a job, and the tasks of a step.
+    """The stages of a job, and the tasks of a micro-batch.
 
     Attributes:
         stages: producers before consumers.
         shards: of each level.
-        tasks: how many tasks each level has in a step, at most one for each shard; may differ from run to run.
+        tasks: how many tasks each level has in a micro-batch, at most one for each shard; may differ from run to run.
     """
 
     stages: tuple[Placed, ...]
@@ -57,7 +58,7 @@ class Layout:
     tasks: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Checks that a step can flow through the levels.
+        """Checks that a micro-batch can flow through the levels.
 
         Raises:
             ValueError: it cannot; the stage or level at fault is named.
@@ -104,8 +105,8 @@ class Layout:
         return tuple(stage.flow for stage in self.stages)
 
     def told_at_commits(self, outputs: Mapping[Port, Timestamp]) -> dict[str, Timestamp]:
-        """The upstream watermark of each stage that reads an output that is observed: what that has seen in a step, its
-        readers learn in the next one.
+        """The upstream watermark of each stage that reads an output that is observed: what that has seen in a
+        micro-batch, its readers learn in the next one.
 
         Args:
             outputs: the watermarks of all outputs.
@@ -133,5 +134,5 @@ class Layout:
         return range(self.shards * task // count, self.shards * (task + 1) // count)
 
     def places(self) -> Iterator[tuple[str, int]]:
-        """Every stage and shard: each is in exactly one report of a step."""
+        """Every stage and shard: each is in exactly one report of a micro-batch."""
         return ((stage.name, shard) for stage in self.stages for shard in range(self.shards))

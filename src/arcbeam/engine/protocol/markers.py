@@ -22,31 +22,33 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.model.timestamps import Timestamp
 
 NO_INPUT: Final = b""
-"""The digest of a task of the level with which a step begins: it reads no other."""
+"""The digest of a task of the level with which a micro-batch begins: it reads no other."""
 _DIGEST_BYTES: Final = 16
 
 
 class InconsistentCutError(ArcbeamError):
-    """Tasks of a step have not read the same attempts of the tasks before them: the step counts for nothing."""
+    """Tasks of a micro-batch have not read the same attempts of the tasks before them: the micro-batch counts for
+    nothing.
+    """
 
     def __init__(self, why: str) -> None:
-        super().__init__(why, "nothing is lost: the step is run again from the head")
+        super().__init__(why, "nothing is lost: the micro-batch is run again from the head")
         self.args = (why,)
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a task says when its part of a step is done.
+    """What a task says when its part of a micro-batch is done.
 
     Attributes:
-        step, attempt: of which run of which step.
+        micro-batch, attempt: of which run of which micro-batch.
         level, task: who says it.
         token: of the task's attempt; no other attempt of any task has it.
         input_digest: digest of the attempts that the task has read.
         times: output watermark of each port: of its own, the least of its shards; of levels before, as gathered.
     """
 
-    step: int
+    micro_batch: int
     attempt: int
     level: int
     task: int
@@ -84,7 +86,7 @@ def digest(input_digest: bytes, tokens: Iterable[bytes]) -> bytes:
 def gather(
     markers: Sequence[Marker],
     *,
-    step: int,
+    micro_batch: int,
     attempt: int,
     level: int,
     tasks: int,
@@ -95,22 +97,27 @@ def gather(
 
     Args:
         markers: that came, in any order; one that came twice says the same twice.
-        step: that runs.
-        attempt: of the step.
+        micro_batch: that runs.
+        attempt: of the micro-batch.
         level: of the tasks that send them.
         tasks: how many there are.
         ports: what they tell of: all outputs of that level and of those before.
-        committed_outputs: the watermarks of the step's head.
+        committed_outputs: the watermarks of the micro-batch's head.
 
     Raises:
         InconsistentCutError: one is missing, is of another run, or was made from other attempts than another one.
     """
     known: dict[int, Marker] = {}
     for marker in markers:
-        if (marker.step, marker.attempt, marker.level) != (step, attempt, level) or not 0 <= marker.task < tasks:
+        if (marker.micro_batch, marker.attempt, marker.level) != (
+            micro_batch,
+            attempt,
+            level,
+        ) or not 0 <= marker.task < tasks:
             raise InconsistentCutError(
-                f"a marker of task {marker.task} of level {marker.level}, step {marker.step}, run {marker.attempt}, "
-                f"came where {tasks} of level {level}, step {step}, run {attempt}, belong"
+                f"a marker of task {marker.task} of level {marker.level}, micro-batch "
+                f"{marker.micro_batch}, run {marker.attempt}, "
+                f"came where {tasks} of level {level}, micro-batch {micro_batch}, run {attempt}, belong"
             )
         if known.setdefault(marker.task, marker) != marker:
             raise InconsistentCutError(f"the rows of two attempts of task {marker.task} of level {level} were read")

@@ -1,4 +1,4 @@
-"""What the tasks of a step are told.
+"""What the tasks of a micro-batch are told.
 
 Owns the shape of a plan. Must not know why it is so (`progress`), nor what is made of it (`shard`).
 """
@@ -14,8 +14,8 @@ from arcbeam.model.timestamps import Duration, Timestamp
 
 
 @dataclass(frozen=True, slots=True)
-class StepBudget:
-    """What a task may use of each before it leaves the rest for the next step. It always does something.
+class MicroBatchBudget:
+    """What a task may use of each before it leaves the rest for the next micro-batch. It always does something.
 
     Attributes:
         time: for what can be left: restrictions and timers. What has come by the exchange is always processed.
@@ -27,9 +27,9 @@ class StepBudget:
     elements: int
     bytes: int
 
-    def scaled(self, factor: float, least: StepBudget, most: StepBudget) -> StepBudget:
+    def scaled(self, factor: float, least: MicroBatchBudget, most: MicroBatchBudget) -> MicroBatchBudget:
         """So many times as much of each, between bounds."""
-        return StepBudget(
+        return MicroBatchBudget(
             Duration(min(max(round(self.time * factor), least.time), most.time)),
             min(max(round(self.elements * factor), least.elements), most.elements),
             min(max(round(self.bytes * factor), least.bytes), most.bytes),
@@ -38,7 +38,7 @@ class StepBudget:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A restriction goes from one shard to another, before anything else happens in the step.
+    """A restriction goes from one shard to another, before anything else happens in the micro-batch.
 
     Attributes:
         stage: whose it is.
@@ -55,33 +55,34 @@ class Handover:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
-    """What all tasks of a step are told.
+class MicroBatchPlan:
+    """What all tasks of a micro-batch are told.
 
     Attributes:
-        step: its number: the head's and one.
+        micro_batch: its number: the head's and one.
         attempt: how often it was tried before; what an earlier run says does not count any more.
-        time: recorded time: what the clock shows to everything in the step.
-        head: number of the step that it stands on.
+        time: recorded time: what the clock shows to everything in the micro-batch.
+        head: number of the micro-batch that it stands on.
         times: watermarks of the head.
         budget: how much to do.
-        beginning: the sources that begin in it: no step was committed with them.
+        beginning: the sources that begin in it: no micro-batch was committed with them.
         drain: truncate all restrictions that were not truncated yet, at first those that wait, later those that come.
         moves: restrictions that change their shard.
         first: the level with which it begins: those before have nothing to do any more, and say nothing new.
         pieces: by stage, into how many parts what a checkpoint leaves is cut, so that all tasks have some; one if a
             stage is not there.
-        prepare: nothing is left to do: if nothing comes of this step either, it is the last.
+        prepare: nothing is left to do: if nothing comes of this micro-batch either, it is the last.
         preparing: the stages that call `prepare_to_shutdown` in it.
-        event: what the job's script says is to happen in this step; `time` has taken in what it says of the clock.
+        event: what the job's script says is to happen in this micro-batch; `time` has taken in what it says of the
+            clock.
     """
 
-    step: int
+    micro_batch: int
     attempt: int
     time: Timestamp
     head: int
     times: Times
-    budget: StepBudget
+    budget: MicroBatchBudget
     beginning: frozenset[str] = frozenset()
     drain: bool = False
     prepare: bool = False

@@ -1,4 +1,4 @@
-"""What the tasks of a step report to the driver, as values.
+"""What the tasks of a micro-batch report to the driver, as values.
 
 Owns their shapes: all that the driver knows of shards. Must not know what is concluded from them (`progress`), nor how
 they come about (`shard`).
@@ -46,13 +46,13 @@ class Movable:
 
 @dataclass(frozen=True, slots=True)
 class Restrictions:
-    """The restrictions of a stage in one shard when a step ends.
+    """The restrictions of a stage in one shard when a micro-batch ends.
 
     Attributes:
         live: how many are not done.
         size: of all together.
         silent: outputs that some of them report no watermark for.
-        crowded: roots of which too many live, of those to which some came in the step.
+        crowded: roots of which too many live, of those to which some came in the micro-batch.
         movable: some of them.
         ready: how many of them are due at once; of a thousand, no more are counted.
     """
@@ -67,7 +67,7 @@ class Restrictions:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a stage did in one shard in a step.
+    """What a stage did in one shard in a micro-batch.
 
     Attributes:
         read: elements that came.
@@ -91,22 +91,22 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """How a stage stands in one shard when a step ends.
+    """How a stage stands in one shard when a micro-batch ends.
 
     Attributes:
         stage: its name.
         shard: of all shards.
         input: the shard's input watermark.
         local: what keeps its watermarks.
-        leftover: whether the step's budget ended before all that was due was done.
+        leftover: whether the micro-batch's budget ended before all that was due was done.
         next_event: when the first event-time timer or waiting element that is left has its turn.
         next_due: processing time at which the first timer or restriction that is left is due.
         awaited: what parked elements wait for.
         restrictions: that are not done.
-        counts: of the step.
-        uncommitted: whether elements wait for the commit of the step: in the next one they go on.
+        counts: of the micro-batch.
+        uncommitted: whether elements wait for the commit of the micro-batch: in the next one they go on.
         unprepared: whether its user code is still to be asked to prepare to shut down.
-        kept: by how much more it keeps than before the step.
+        kept: by how much more it keeps than before the micro-batch.
     """
 
     stage: str
@@ -131,7 +131,7 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What a task reports when its part of a step is done.
+    """What a task reports when its part of a micro-batch is done.
 
     Attributes:
         level, task: which one.
@@ -140,7 +140,7 @@ class TaskReport:
         stages: of its level, in each of its shards.
         published: side inputs of which it wrote something.
         committables: for sinks.
-        finalizations: how many bundles want to be told that the step is committed.
+        finalizations: how many bundles want to be told that the micro-batch is committed.
         files: that it wrote: what the manifest is made of. The engine does not look at them.
     """
 

@@ -90,7 +90,8 @@ class StageSpec:
         placed: where it is.
         kind: what it does with what comes.
         decode: of its elements' windows; only needed if it has side inputs, or stable input.
-        stable: elements are processed in a step after the one in which they came: the same ones however often it runs.
+        stable: elements are processed in a micro-batch after the one in which they came: the same ones however often it
+            runs.
         prepares: its user code offers `prepare_to_shutdown`.
     """
 

@@ -1,1 +1,1 @@
-"""What waits in a shard between steps: cells, timers, parked elements, restrictions."""
+"""What waits in a shard between micro-batches: cells, timers, parked elements, restrictions."""

@@ -79,8 +79,8 @@ class Parking:
     def take(self, lot: SideInputWindow) -> Iterator[Parked]:
         """Takes all elements of a lot, in the order in which they came.
 
-        All are there until the last has been taken, and none must be parked in between. A step that takes some of them
-        only has failed.
+        All are there until the last has been taken, and none must be parked in between. A micro-batch that takes some
+        of them only has failed.
         """
         row = self._row(lot)
         for each in sequences.read(self._view, row):

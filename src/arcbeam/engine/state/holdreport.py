@@ -1,7 +1,7 @@
 """How the restrictions of one splittable stage stand in one shard, all together.
 
-Owns the row that says so, which changes with each of them: thousands may wait for hours, and a step costs what it
-touches. Must not know single restrictions' rows.
+Owns the row that says so, which changes with each of them: thousands may wait for hours, and a micro-batch costs what
+it touches. Must not know single restrictions' rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Timers that will have fired when a step ends: they need no rows.
+"""Timers that will have fired when a micro-batch ends: they need no rows.
 
 Owns their order, as that of the rows that they would have. Must not know what they are, nor what time it is.
 """

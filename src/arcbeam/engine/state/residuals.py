@@ -3,11 +3,12 @@
 Owns their rows: ids, due times, holds per output, how many live of each root. Must not know what a restriction is (it
 is bytes, whose coder is the caller's), who processes it, nor what time it is.
 
-A restriction is *waiting* from the commit that made it to the one that replaces it. Within a step it may be taken and
-be *running*: then it is split, and at last finished, or put back untouched. What it leaves are restrictions of their
+A restriction is *waiting* from the commit that made it to the one that replaces it. Within a micro-batch it may be
+taken and be *running*: then it is split, and at last finished, or put back untouched. What it leaves are restrictions
+of their
 own: any number split off while it ran, and one deferred when it ended, each with its own due time and watermarks. All
-changes are rows of the view, so that a step that fails has changed nothing: a restriction is replaced exactly once, and
-its holds go only with the commit that brings those of its residuals.
+changes are rows of the view, so that a micro-batch that fails has changed nothing: a restriction is replaced exactly
+once, and its holds go only with the commit that brings those of its residuals.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Residuals:
         Args:
             root: a name for it, unique in the stage as long as the job lives.
             remainder: all of it.
-            now: processing time of the step.
+            now: processing time of the micro-batch.
 
         Raises:
             ValueError: it is there already.
@@ -228,7 +229,7 @@ class Residuals:
         Args:
             id: of the restriction, which goes on with the rest.
             residual: what was split off.
-            now: processing time of the step.
+            now: processing time of the micro-batch.
 
         Raises:
             ValueError: it is not running.
@@ -241,7 +242,7 @@ class Residuals:
         Args:
             id: of the restriction.
             deferred: what is left of it, if it returned before its end.
-            now: processing time of the step.
+            now: processing time of the micro-batch.
 
         Returns:
             What was deferred, waiting.
@@ -268,7 +269,7 @@ class Residuals:
             id: of the restriction.
             kept: what is to be processed of it yet, None if nothing. It is due at once: what it waited for will not be
                 waited for. What it defers later keeps its times, and is not truncated again.
-            now: processing time of the step.
+            now: processing time of the micro-batch.
 
         Raises:
             ValueError: it is not waiting, or truncated already.
@@ -283,14 +284,15 @@ class Residuals:
         return left
 
     def settled(self) -> None:
-        """Says that the step ends: nothing is running. What waits stays as it is, also when the job is suspended.
+        """Says that the micro-batch ends: nothing is running. What waits stays as it is, also when the job is
+        suspended.
 
         Raises:
             ValueError: something is; it is named.
         """
         if self._running:
             running = ", ".join(_named(run.restriction) for run in self._running.values())
-            raise ValueError(f"the step ends while restrictions are running: {running}; finish or put back each")
+            raise ValueError(f"the micro-batch ends while restrictions are running: {running}; finish or put back each")
 
     # What there is.
 

@@ -6,7 +6,7 @@ are arguments.
 A timer is known by its user key, window, family and tag; setting it again replaces it. It is two rows: where it stands
 (by what it is known by), and an entry in an index by time. A timer that holds the output watermark has a third one, in
 the index of holds, unless it holds at the very time at which it fires: its entry serves as the hold. What fires next is
-read from the rows, some hundred ahead. Timers that are expected to have fired when the step ends have none.
+read from the rows, some hundred ahead. Timers that are expected to have fired when the micro-batch ends have none.
 """
 
 from __future__ import annotations

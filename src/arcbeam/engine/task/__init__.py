@@ -1,1 +1,1 @@
-"""What one task does in a step: stages in shards, with user code behind a protocol."""
+"""What one task does in a micro-batch: stages in shards, with user code behind a protocol."""

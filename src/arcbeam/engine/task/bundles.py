@@ -85,8 +85,8 @@ class RestrictionResult:
         splits: what was split off while it ran.
         deferred: what it left when it returned; None if it is done.
         call: what it has led to.
-        goes_on: what it deferred may run again in the same step, if it is due: it got somewhere, and does not wait for
-            anything that only a commit brings.
+        goes_on: what it deferred may run again in the same micro-batch, if it is due: it got somewhere, and does not
+            wait for anything that only a commit brings.
         made: elements that its DoFn put out, whatever became of them in transforms behind it.
     """
 
@@ -108,7 +108,7 @@ class BundleResult:
         doubted: later times, which those have seen that do not believe any.
         published: side inputs of which something was written.
         committables: for sinks.
-        finalizations: how many bundles want to be told that the step is committed.
+        finalizations: how many bundles want to be told that the micro-batch is committed.
         cells: see `kept.Kept`: by how many more.
     """
 
@@ -123,10 +123,10 @@ class BundleResult:
 
 
 class Budget(Protocol):
-    """How much more a task may do in a step. It has a clock, or counts."""
+    """How much more a task may do in a micro-batch. It has a clock, or counts."""
 
     def exhausted(self) -> bool:
-        """Whether the rest should be left for the next step."""
+        """Whether the rest should be left for the next micro-batch."""
 
     def part(self, fraction: float) -> Budget:
         """A fraction of what is left of it now, as a budget; what that leaves goes back to this one."""
@@ -144,7 +144,7 @@ class Runner(Protocol):
     state of a key and window changes only when it is dropped, and no call about the two comes after that. Nobody here
     looks at what it puts out: that may wait for `finish`, or longer, but goes on before the task's marker.
 
-    **The order of calls** in a step: `truncate` what waits; then what was parked and what has come (`process`,
+    **The order of calls** in a micro-batch: `truncate` what waits; then what was parked and what has come (`process`,
     `restriction`, `panes`); `resume`; then what the watermark and the clock let happen (`fire`, `expire`, `panes`,
     `process` in order of time); `prepare`; and `finish`, always and once, behind all that fires and drops. Calls for
     another stage or shard do not come in between.
@@ -189,13 +189,13 @@ class Runner(Protocol):
         """Ends the bundles; nothing else is called after it.
 
         What `finish_bundle` may do it may do: put out elements, observe, count, and hand over what waits for
-        the commit. State is not written any more, nor a timer set: whatever they could wait for in this step is past.
-        Either is refused, and fails the step.
+        the commit. State is not written any more, nor a timer set: whatever they could wait for in this micro-batch is
+        past. Either is refused, and fails the micro-batch.
         """
 
 
 class SideInputs(Protocol):
-    """The side inputs of a level's stages, as the step's head has published them."""
+    """The side inputs of a level's stages, as the micro-batch's head has published them."""
 
     def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
         """What an element of that window reads."""
@@ -215,7 +215,7 @@ class Exchange(Protocol):
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         """What has come to a stage in a shard: user keys (empty without keys) and elements, a key any number of times.
-        Of a source in the first step of a job: that from which it begins.
+        Of a source in the first micro-batch of a job: that from which it begins.
 
         Asked for once for each, shards ascending, stages of a shard in the layout's order.
         """
@@ -231,7 +231,7 @@ class Shards(Protocol):
     """The state of a task's shards, and the user code that works on it."""
 
     def view(self, shard: int) -> StateView:
-        """The state of a shard at the step's head."""
+        """The state of a shard at the micro-batch's head."""
 
     def runner(self, stage: str, shard: int) -> Runner:
         """The user code of a stage; it has the state of that view. It is finished before the next one is asked for."""

@@ -24,7 +24,7 @@ from arcbeam.engine.grouping.groupings import Clocks, Elements, Grouping, Togeth
 from arcbeam.engine.grouping.passingsessions import PassingSessions
 from arcbeam.engine.grouping.singlepane import ONLY
 from arcbeam.engine.grouping.windowbuffer import MOST_BYTES, MOST_PANES, Gathered, Gathering, Groups
-from arcbeam.engine.protocol.microbatchplan import Handover, StepPlan
+from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions
 from arcbeam.engine.protocol.stagekinds import Grouped
 from arcbeam.engine.rows.keyspace import Kind, part, parts, prefix, shown
@@ -79,7 +79,7 @@ class GroupedLogic:
         self._before: Clocks | None = None
         """What time it is as long as the watermark has not moved."""
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
+    def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
         if (sessions := self._grouping.sessions) is not None:
             clock = self._place.clock
@@ -130,7 +130,9 @@ class GroupedLogic:
         return exhausted and self._agenda.is_due(watermark, self._place.now)
 
     def _finish(self, gathering: Gathering, watermark: Timestamp) -> None:
-        """The budget is used up. What came in this very step goes on all the same: to keep it would cost more."""
+        """The budget is used up. What came in this very micro-batch goes on all the same: to keep it would cost
+        more.
+        """
         clocks = self._clocks(watermark)
         for window in gathering.windows():
             if gathering.is_stored(window):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from arcbeam.engine.grouping.groupings import Elements
-from arcbeam.engine.protocol.microbatchplan import Handover, StepPlan
+from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Movable, Restrictions
 from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.state.statemetrics import NOTHING_KEPT, Kept
@@ -19,7 +19,8 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.sizes import threshold
 
 _MOVABLE: Final = threshold(16)
-"""So many restrictions of a stage and shard are offered to other shards in each step: they travel in the reports."""
+"""So many restrictions of a stage and shard are offered to other shards in each micro-batch: they travel in the
+reports."""
 _MOVABLE_BYTES: Final = threshold(16 << 10, 64)
 _MOST_READY: Final = threshold(1000)
 """So many restrictions that are due are counted: of what could be split for slots that are idle there are enough."""
@@ -31,7 +32,7 @@ class PlainLogic:
     def __init__(self, place: StageContext) -> None:
         self._place = place
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
+    def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
@@ -82,7 +83,7 @@ class SplittableLogic(PlainLogic):
         self._pieces = 1
         self._admitted = 0
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
+    def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """What changes its shard goes and comes, with its holds; then a drain truncates what waits."""
         self._residuals.go_on()
         self._drain = plan.drain
@@ -102,8 +103,9 @@ class SplittableLogic(PlainLogic):
         """Each element's restriction waits; while a drain runs, what it leaves of it."""
         place = self._place
         for element in elements:
-            # Of one step only one run is ever real, so the number of the step makes the names different for ever.
-            root = f"{place.step}.{place.shard}.{self._admitted}"
+            # Of one micro-batch only one run is ever real, so the number of the micro-batch makes the names different
+            # for ever.
+            root = f"{place.micro_batch}.{place.shard}.{self._admitted}"
             self._admitted += 1
             admitted = self._residuals.admit(root, place.runner.restriction(key, element), place.now)
             if self._drain:
@@ -111,7 +113,7 @@ class SplittableLogic(PlainLogic):
 
     def resume(self) -> bool:
         """Runs what is due: each once, but what was deferred without a delay, and got somewhere, as long as the budget
-        lasts. What else a restriction leaves waits for the next step, also if it is due at once.
+        lasts. What else a restriction leaves waits for the next micro-batch, also if it is due at once.
 
         At least one is run, however little is allowed.
         """

@@ -1,4 +1,4 @@
-"""What one task does with its range of shards in a step.
+"""What one task does with its range of shards in a micro-batch.
 
 Owns what goes between the stages and shards of a task: the markers of the level before, the watermarks that follow from
 them, the task's own marker, its report. Must not know where rows and state come from.
@@ -11,14 +11,14 @@ from typing import Final
 
 from arcbeam.engine.protocol.layout import Layout, Placed
 from arcbeam.engine.protocol.markers import NO_INPUT, Marker, UpstreamWatermarks, gather
-from arcbeam.engine.protocol.microbatchplan import Handover, StepPlan
+from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport, TaskReport
 from arcbeam.engine.protocol.stagekinds import Grouped, Splittable, StageSpec, Stateful
 from arcbeam.engine.rows.keyspace import Kind, after, claim, prefix
 from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.task.bundles import Budget, BundleResult, Exchange, Shards, SideInputs
 from arcbeam.engine.task.stagecontext import StageContext
-from arcbeam.engine.task.stagerun import StageStep
+from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.engine.watermarks.clocks import Clock, Port, output_time, told_time
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
@@ -26,8 +26,8 @@ _WAITING: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING, Kind.SORTED)
 """Indexes of what waits for its time in a stage with keys."""
 
 
-class TaskStep:
-    """A task of a level in a step.
+class EngineTask:
+    """A task of a level in a micro-batch.
 
     Args:
         layout: of the job.
@@ -35,11 +35,11 @@ class TaskStep:
         level: of the task.
         task: its number in the level.
         token: of this attempt; no other attempt of any task has it.
-        plan: of the step.
+        plan: of the micro-batch.
     """
 
     def __init__(
-        self, layout: Layout, specs: Mapping[str, StageSpec], level: int, task: int, token: bytes, plan: StepPlan
+        self, layout: Layout, specs: Mapping[str, StageSpec], level: int, task: int, token: bytes, plan: MicroBatchPlan
     ) -> None:
         self._layout = layout
         self._specs = specs
@@ -49,13 +49,14 @@ class TaskStep:
         self._plan = plan
 
     def run(self, exchange: Exchange, shards: Shards, sides: SideInputs, budget: Budget) -> TaskReport:
-        """Does the task's part of the step, up to its marker.
+        """Does the task's part of the micro-batch, up to its marker.
 
         Returns:
             The report, without the names of files: whoever writes them adds those.
 
         Raises:
-            InconsistentCutError: the markers of the level before are not all there, or do not agree. The step fails.
+            InconsistentCutError: the markers of the level before are not all there, or do not agree. The micro-batch
+                fails.
         """
         layout, plan = self._layout, self._plan
         gathered = self._gathered(exchange)
@@ -76,19 +77,19 @@ class TaskStep:
                 place = StageContext(
                     placed,
                     shard,
-                    plan.step,
+                    plan.micro_batch,
                     plan.time,
                     min((plan.times.outputs.get(port, MIN_TIMESTAMP) for port in placed.ports), default=MIN_TIMESTAMP),
                     view,
                     Clock(view, placed.number, placed.flow.outputs),
                     shards.runner(placed.name, shard),
                     exchange,
-                    # One that never ends must not take all: those behind it have their turn in the same step.
-                    # What comes new in this step was in nobody's count.
+                    # One that never ends must not take all: those behind it have their turn in the same micro-batch.
+                    # What comes new in this micro-batch was in nobody's count.
                     budget.part(1 / max(1, len(waiting) + self._is_new(placed, shard, waiting))),
                 )
                 waiting.discard((placed.name, shard))
-                stage = StageStep(self._specs[placed.name], place, sides, plan.times.outputs)
+                stage = StageRun(self._specs[placed.name], place, sides, plan.times.outputs)
                 report, closed = stage.run(upstream, plan, moves.get((placed.name, shard), ()))
                 reports.append(report)
                 ends.append(closed)
@@ -97,7 +98,7 @@ class TaskStep:
                     there = told_time(placed.flow.ways(port.output), there)
                     times[port] = min(there, times.get(port, MAX_TIMESTAMP))
         exchange.send(
-            Marker(plan.step, plan.attempt, self._level, self._task, self._token, gathered.input_digest, times)
+            Marker(plan.micro_batch, plan.attempt, self._level, self._task, self._token, gathered.input_digest, times)
         )
         return TaskReport(
             self._level,
@@ -135,14 +136,16 @@ class TaskStep:
         )
 
     def _gathered(self, exchange: Exchange) -> UpstreamWatermarks:
-        """The watermarks of all levels before, which this step has come to; those that rest are where they were."""
+        """The watermarks of all levels before, which this micro-batch has come to; those that rest are where they
+        were.
+        """
         if self._level == self._plan.first:
             outputs = self._plan.times.outputs
             ports = self._layout.ports_before(self._level)
             return UpstreamWatermarks({port: outputs[port] for port in ports}, NO_INPUT)
         return gather(
             exchange.markers(),
-            step=self._plan.step,
+            micro_batch=self._plan.micro_batch,
             attempt=self._plan.attempt,
             level=self._level - 1,
             tasks=self._layout.tasks[self._level - 1],

@@ -1,4 +1,4 @@
-"""One stage in one shard, for the length of a step: what all kinds of stages have around them.
+"""One stage in one shard, for the length of a micro-batch: what all kinds of stages have around them.
 
 Owns what is counted, and what user code has seen. Must not know kinds.
 """
@@ -12,7 +12,7 @@ from typing import Protocol
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.layout import Placed
-from arcbeam.engine.protocol.microbatchplan import Handover, StepPlan
+from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.state.statemetrics import Kept
@@ -42,8 +42,8 @@ class StageContext:
     Attributes:
         placed: the stage.
         shard: the shard's number.
-        step: the step's number.
-        now: the step's recorded time.
+        micro_batch: the micro-batch's number.
+        now: the micro-batch's recorded time.
         committed_output: the stage's output watermark, as the head has it: the least of its outputs.
         view: the shard's state.
         clock: the stage's watermarks in the shard.
@@ -51,12 +51,12 @@ class StageContext:
         exchange: where late data goes.
         budget: how much more may be done.
         tally: what was done.
-        abouts: what the restrictions are of that were left in this step, for people, by the hexadecimal ids.
+        abouts: what the restrictions are of that were left in this micro-batch, for people, by the hexadecimal ids.
     """
 
     placed: Placed
     shard: int
-    step: int
+    micro_batch: int
     now: Timestamp
     committed_output: Timestamp
     view: StateView
@@ -92,13 +92,13 @@ class StageContext:
 class StageLogic(Protocol):
     """What a kind of stage does in a shard, in the order of its methods."""
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
+    def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """Before anything else.
 
         Args:
-            plan: of the step.
+            plan: of the micro-batch.
             moves: those of the stage from and to this shard.
-            upstream: the stage's upstream watermark in this step: its own when all that comes has come.
+            upstream: the stage's upstream watermark in this micro-batch: its own when all that comes has come.
         """
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
@@ -123,7 +123,7 @@ class StageLogic(Protocol):
         """What is not done."""
 
     def kept(self, closed: BundleResult) -> Kept:
-        """By how much more it keeps than before the step, but for what is parked.
+        """By how much more it keeps than before the micro-batch, but for what is parked.
 
         Args:
             closed: of the end of its bundles.

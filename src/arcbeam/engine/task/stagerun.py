@@ -1,4 +1,4 @@
-"""What one stage does in one shard in a step.
+"""What one stage does in one shard in a micro-batch.
 
 Owns the order: what was parked, what has come, what is due by the clock, then the watermark, and what it lets fire.
 Must not know other shards and stages.
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
-from arcbeam.engine.protocol.microbatchplan import Handover, StepPlan
+from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Awaited, Counts, StageReport
 from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.rows import sequences
@@ -38,7 +38,7 @@ SCRIPT_SHARD: Final = 0
 _TOGETHER: Final = threshold(1000)
 """Elements of a key that go on from where they were parked are handed over so many at once, at most."""
 _COMMIT: Final = SideInputWindow("commit", b"")
-"""What elements wait for whose stage wants its input stable: that the step is real in which they came."""
+"""What elements wait for whose stage wants its input stable: that the micro-batch is real in which they came."""
 
 
 _UNPREPARED: Final = Hold(END_OF_GLOBAL_WINDOW, HolderKind.UNPREPARED, "")
@@ -68,8 +68,8 @@ def logic_of(spec: StageSpec, place: StageContext) -> StageLogic:
             assert_never(spec.kind)
 
 
-class StageStep:
-    """A stage in a shard, for one step.
+class StageRun:
+    """A stage in a shard, for one micro-batch.
 
     Args:
         spec: the stage.
@@ -90,12 +90,14 @@ class StageStep:
         self._ports = dict(spec.placed.side_inputs)
         self._parking = Parking(place.view, spec.placed.number) if self._ports or spec.stable else None
 
-    def run(self, upstream: Timestamp, plan: StepPlan, moves: Sequence[Handover]) -> tuple[StageReport, BundleResult]:
+    def run(
+        self, upstream: Timestamp, plan: MicroBatchPlan, moves: Sequence[Handover]
+    ) -> tuple[StageReport, BundleResult]:
         """Does all of it.
 
         Args:
-            upstream: the stage's upstream watermark, in this step.
-            plan: of the step.
+            upstream: the stage's upstream watermark, in this micro-batch.
+            plan: of the micro-batch.
             moves: of the plan's, those from and to this shard of the stage.
         """
         place, work = self._place, self._work
@@ -124,8 +126,9 @@ class StageStep:
     def _catch_up(self) -> None:
         """Moves the watermark to where the head has it.
 
-        Within a step a shard learns of it from markers. But what was observed has moved outputs behind the step before,
-        and what comes now is late by that, whether or not there was a step without data in between.
+        Within a micro-batch a shard learns of it from markers. But what was observed has moved outputs behind the
+        micro-batch before, and what comes now is late by that, whether or not there was a micro-batch without data in
+        between.
         """
         inputs = self._place.placed.flow.inputs
         if inputs and not self._is_transparent:
@@ -146,7 +149,7 @@ class StageStep:
         """Whether nothing is ever pending: its input watermark is the upstream one, and need not be written down."""
         return isinstance(self._spec.kind, Plain) and self._parking is None and not self._place.placed.scripted
 
-    def _follow(self, plan: StepPlan) -> None:
+    def _follow(self, plan: MicroBatchPlan) -> None:
         """Moves the watermark of what the script adds here."""
         clock = self._place.clock
         match plan.event:
@@ -230,7 +233,7 @@ class StageStep:
     # What waits.
 
     def _ready(self, lot: SideInputWindow) -> bool:
-        """Whether what waits goes on; asked of what waited when the step began, where it is for the commit."""
+        """Whether what waits goes on; asked of what waited when the micro-batch began, where it is for the commit."""
         if lot == _COMMIT:
             return True
         name = self._place.placed.name
@@ -282,7 +285,7 @@ class StageStep:
             self._work.deliver(key, ready)
 
     def _await_commit(self, key: bytes, elements: Elements) -> None:
-        """What has come goes on in the next step, in this order, if this one becomes real."""
+        """What has come goes on in the next micro-batch, in this order, if this one becomes real."""
         for value, time, windows, pane in self._work.timely(key, elements):
             for window in windows:
                 self._park(_COMMIT, key, value, time, window, pane)

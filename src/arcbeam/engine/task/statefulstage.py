@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from arcbeam.engine.grouping.effects import DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElement
-from arcbeam.engine.protocol.microbatchplan import Handover, StepPlan
+from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions
 from arcbeam.engine.protocol.stagekinds import Stateful
 from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, Section, after, part, prefix
@@ -54,7 +54,7 @@ class StatefulLogic:
         self._drains = self._is_over = False
         self._behind: Element | Fired | None = None
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
+    def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
         self._drains = plan.drain
         if self._ordered is None:
@@ -177,7 +177,7 @@ class StatefulLogic:
         )
 
     def _next(self, watermark: Timestamp) -> Element | Fired | None:
-        """What is next, after something; None also if the rest should be left for the next step."""
+        """What is next, after something; None also if the rest should be left for the next micro-batch."""
         return None if self._place.budget.exhausted() else self._agenda.next(watermark, self._now())
 
     def _due(self, first: Fired, watermark: Timestamp) -> Iterator[Fired]:

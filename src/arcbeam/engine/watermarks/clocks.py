@@ -68,13 +68,13 @@ class OutputTime:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What one shard says about the time of one stage when a step ends.
+    """What one shard says about the time of one stage when a micro-batch ends.
 
     Attributes:
         pending: the earliest work that is pending, parked or in progress, for whatever output.
         outputs: by name; every output of the stage is there.
         waits_for: the side input that the earliest parked element waits for.
-        seen: the latest time that each observer has seen in the step, if it has seen one.
+        seen: the latest time that each observer has seen in the micro-batch, if it has seen one.
         sketches: of the times that those have seen that go by a quantile.
         doubted: later times, which those have seen that do not believe any.
     """
@@ -157,7 +157,7 @@ class Clock:
         sketches: Mapping[str, bytes] | None = None,
         doubted: Doubted | None = None,
     ) -> Local:
-        """What the shard says at the end of a step.
+        """What the shard says at the end of a micro-batch.
 
         Args:
             waits_for: the side input that the earliest parked element waits for.

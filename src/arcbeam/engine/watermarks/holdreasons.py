@@ -69,7 +69,7 @@ Cause = Held | Observed | Unreported | Complete
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A step of the way to the cause: a watermark, and where it is.
+    """A micro-batch of the way to the cause: a watermark, and where it is.
 
     Attributes:
         subject: which watermark.

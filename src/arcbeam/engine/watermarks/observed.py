@@ -13,8 +13,9 @@ seen, less the delay:
 Parts of one transform may share what they have seen: that is then no time of elements, but what their inputs say, taken
 together (`shared`), and each is where that is, if its own input is not later.
 
-What was seen counts from the commit of the step on in which it was seen: all that comes in one step is judged by what
-was seen before it, in whatever order it comes, and a step that is run again judges as the first one did.
+What was seen counts from the commit of the micro-batch on in which it was seen: all that comes in one micro-batch is
+judged by what was seen before it, in whatever order it comes, and a micro-batch that is run again judges as the first
+one did.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Times that are too far ahead of all others to be believed, until others are near them.
 
-Owns the rule. Must not know who has seen the times, nor in which order, in which shards and steps: the rule does not,
-so what is believed in the end is the same however a stream is cut.
+Owns the rule. Must not know who has seen the times, nor in which order, in which shards and micro-batches: the rule
+does not, so what is believed in the end is the same however a stream is cut.
 
 Times form chains: each is at most `jump` behind the next. A chain is believed if it has the latest time that is
 believed already, or more than `others` times. What is believed is all up to the end of the last such chain; what is

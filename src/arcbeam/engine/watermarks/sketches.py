@@ -1,7 +1,7 @@
 """The times of late that observers have seen, as sketches: what a quantile of them is taken of.
 
-Owns what "of late" means, and that sketches of shards and steps go together. The sketch itself is a library's (a
-t-digest: most exact at its ends). Must not know who observes.
+Owns what "of late" means, and that sketches of shards and micro-batches go together. The sketch itself is a library's
+(a t-digest: most exact at its ends). Must not know who observes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def sketched(times: Sequence[int], before: bytes = b"") -> bytes:
 
 
 def with_more(recent: Recent | None, more: Iterable[bytes]) -> Recent:
-    """What came last, with what a step has brought: in whatever order its shards are."""
+    """What came last, with what a micro-batch has brought: in whatever order its shards are."""
     older, newer = recent or Recent(b"", b"")
     sketch = _opened(newer)
     if sketch.get_total_weight() >= GENERATION:

@@ -1,7 +1,7 @@
 """The watermarks of all stages of a plan: how shards and stages go together, and the way to what keeps one (`why`).
 
 Owns what was said to anybody: upstream, input and output watermarks, which never go back. Must not know how a shard
-knows its own (`clocks`), nor when a step is.
+knows its own (`clocks`), nor when a micro-batch is.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ class Times:
 def upstream_watermarks(
     markers: Sequence[Mapping[Port, Timestamp]], tasks: Mapping[Port, int], committed_outputs: Mapping[Port, Timestamp]
 ) -> dict[Port, Timestamp]:
-    """The output watermarks that the markers of a step tell a task of a later level, when all have come.
+    """The output watermarks that the markers of a micro-batch tell a task of a later level, when all have come.
 
     Args:
         markers: of each task of the levels before: `clocks.told_time` of each port it has, the least of its shards.
         tasks: how many tasks have each port.
-        committed_outputs: the watermarks of the step's head. They are not taken back.
+        committed_outputs: the watermarks of the micro-batch's head. They are not taken back.
 
     Returns:
         By port of `tasks`, the earliest of all its tasks.
@@ -128,7 +128,7 @@ class _Limit:
 
 
 class Watermarks:
-    """The watermarks of a plan, from what all shards say at the end of each step.
+    """The watermarks of a plan, from what all shards say at the end of each micro-batch.
 
     A shard that has said nothing yet keeps its stages at the beginning of time. Watermarks never go back: what a shard
     says that is earlier than what was said already (a hold for late data, a restriction without a watermark) keeps them
@@ -212,10 +212,10 @@ class Watermarks:
                 self._outputs[port] = max(self._outputs[port], told_time(ways, there))
                 if ways != NOT_OBSERVED:
                     observed[port] = Said(there, _heard(upstream, locals, output))
-        for name, step in sketches.items():
+        for name, micro_batch in sketches.items():
             quantile = self._observers[name].quantile
             assert quantile is not None
-            recent = with_more(self._recent.get(name), step)
+            recent = with_more(self._recent.get(name), micro_batch)
             self._recent = {**self._recent, name: recent}
             latest = quantile_of(recent, quantile)
             if latest is not None:
@@ -224,8 +224,8 @@ class Watermarks:
         for name, times in doubted.items():
             self._believe(name, times)
         self._share(observed)
-        # SUBTLE: behind all stages. What was seen in a step was told to no task of it: none has fired by it, so those
-        # who read such an output are where they were.
+        # SUBTLE: behind all stages. What was seen in a micro-batch was told to no task of it: none has fired by it, so
+        # those who read such an output are where they were.
         for port, said in observed.items():
             there = observed_time(self._stages[port.stage].ways(port.output), said, self._seen)
             self._outputs[port] = max(self._outputs[port], there)

@@ -95,9 +95,9 @@ class OpenPublisher:
         self._fn.again = again
         self._fn.publish([self._decode(each) for each in committables])
 
-    def sweep(self, job: str, step: int) -> None:
+    def sweep(self, job: str, micro_batch: int) -> None:
         """Removes what nobody will publish; raises what the user's code does."""
-        self._fn.sweep(job, step)
+        self._fn.sweep(job, micro_batch)
 
     def close(self) -> list[str]:
         """Tears down, and says what went wrong; it is not used again."""

@@ -23,7 +23,7 @@ class Settings:
         group_memory_bytes: what grouping buffers of one task may hold.
         sdf_round_seconds: what a task may spend on restrictions before it gives the rest back.
         shutdown_seconds: what `shutdown` of all DoFns may take when the job has ended.
-        step_seconds: how long a step should take.
+        micro_batch_seconds: how long a micro-batch should take.
         backlog_step_seconds: how long one of a job that is behind should take; not less.
         value_chains: whether transforms that look at values only run block by block.
         loops: whether such transforms in a row share a compiled loop.
@@ -43,8 +43,8 @@ class Settings:
     group_memory_bytes: int = 128 << 20
     sdf_round_seconds: float = 10.0
     shutdown_seconds: float = 60.0
-    step_seconds: float = 0.5
-    backlog_step_seconds: float = 5.0
+    micro_batch_seconds: float = 0.5
+    backlog_micro_batch_seconds: float = 5.0
     value_chains: bool = True
     loops: bool = True
     record_lists: bool = True

@@ -26,7 +26,7 @@ class TaskClock:
     knows.
 
     Args:
-        told: the job's time when the task's step was planned; None: the host's is right.
+        told: the job's time when the task's micro-batch was planned; None: the host's is right.
         here: the host's time.
         running: nanoseconds, of a clock that nobody sets.
     """

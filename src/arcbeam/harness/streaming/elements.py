@@ -1,4 +1,4 @@
-"""What comes to a stage of a step: rows of an exchange as the engine's elements.
+"""What comes to a stage of a micro-batch: rows of an exchange as the engine's elements.
 
 Owns in which form a value goes through the engine. One that may have to wait in the shard's state is bytes; any other
 is the SDK's object, which the engine does not look at.

@@ -1,4 +1,4 @@
-"""Restrictions in a step: the engine's remainders, as the SDK processes, splits and truncates them.
+"""Restrictions in a micro-batch: the engine's remainders, as the SDK processes, splits and truncates them.
 
 Owns their bytes, and what an estimator's reports are to the engine. Which of them runs when is the engine's.
 """
@@ -31,7 +31,7 @@ LONGEST_SHOWN = 200
 """Characters of what an error is about."""
 
 
-class StepRestrictions:
+class StreamingRestrictions:
     """The restrictions of a stage. Who has begun with `resume` ends with `close`, unless that has raised.
 
     Args:
@@ -128,7 +128,8 @@ class StepRestrictions:
     def _left(self, application: Any, outputs: tuple[str, ...], clock: Callable[[], Timestamp] | None) -> Remainder:
         left = self._operation.left(application)
         due: Timestamp | None = None
-        # SUBTLE: not from the step's recorded time, which has passed: what was to be due at a time would be so earlier.
+        # SUBTLE: not from the micro-batch's recorded time, which has passed: what was to be due at a time would be so
+        # earlier.
         if clock is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
             due = Timestamp(clock() + delay)
         (element, _), _ = self._running.value

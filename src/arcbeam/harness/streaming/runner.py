@@ -1,4 +1,4 @@
-"""User code of a stage in a shard, for the length of a step: the engine's runner on the SDK's bundles.
+"""User code of a stage in a shard, for the length of a micro-batch: the engine's runner on the SDK's bundles.
 
 Owns what a call of the engine is to the SDK, and what the call has led to. Must not know when it is called.
 """
@@ -23,8 +23,8 @@ from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.elements import PaneValues, column
-from arcbeam.harness.streaming.restrictions import LONGEST_SHOWN, StepRestrictions
-from arcbeam.harness.streaming.streamingstage import StepStage
+from arcbeam.harness.streaming.restrictions import LONGEST_SHOWN, StreamingRestrictions
+from arcbeam.harness.streaming.streamingstage import StreamingStage
 from arcbeam.harness.streaming.windows import their_pane
 from arcbeam.model import texts
 from arcbeam.model.commits import Committable
@@ -37,7 +37,7 @@ _FEW: Final = threshold(4)
 _stamp: Final = attrgetter("window", "timestamp", "pane")
 
 
-class StepRunner:
+class StreamingRunner:
     """See `arcbeam.engine.task.bundles.Runner`: one bundle, or several where they are cut, for all calls.
 
     What a call has changed of user state is in the view when it returns, though the SDK would keep it until its bundle
@@ -50,7 +50,7 @@ class StepRunner:
         clock: of the task; by default its host's is right.
     """
 
-    def __init__(self, stage: StepStage, view: StateView, placed: Placed, clock: TaskClock | None = None) -> None:
+    def __init__(self, stage: StreamingStage, view: StateView, placed: Placed, clock: TaskClock | None = None) -> None:
         self._stage = stage
         self._outputs = placed.flow.outputs
         self._clock = clock or TaskClock()
@@ -265,7 +265,7 @@ class StepRunner:
         return taken
 
     @property
-    def _restrictions(self) -> StepRestrictions:
+    def _restrictions(self) -> StreamingRestrictions:
         restrictions = self._stage.restrictions
         if restrictions is None:
             raise self._not_there("restrictions")

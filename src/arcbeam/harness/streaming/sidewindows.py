@@ -1,4 +1,4 @@
-"""The side inputs of a stage of a step: which of their windows an element reads, and which are there.
+"""The side inputs of a stage of a micro-batch: which of their windows an element reads, and which are there.
 
 Owns the way from a window of the stage to those of its side inputs, as the SDK maps them. Must not know when the
 watermark has passed one.

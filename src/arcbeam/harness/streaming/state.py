@@ -1,4 +1,4 @@
-"""User state in a step: what the SDK asks for by state keys, in the cells of the shard's view.
+"""User state in a micro-batch: what the SDK asks for by state keys, in the cells of the shard's view.
 
 Owns which cell a state key means, and when what user code has changed is in the view: at the end of each call. Must not
 know when state goes: the engine drops cells with their window.
@@ -35,7 +35,7 @@ _value = itemgetter(1)
 
 
 class ViewState(StateHandler):
-    """What the SDK calls a state handler, for many steps; side inputs are as in `StateHandler`.
+    """What the SDK calls a state handler, for many micro-batches; side inputs are as in `StateHandler`.
 
     Between `enter` and `commit` all state is that of one user key, in one shard.
 

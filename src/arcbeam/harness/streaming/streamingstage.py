@@ -1,6 +1,6 @@
 """A stage of an unbounded pipeline in a worker: its processor, and the way of what comes through the engine.
 
-Owns what is the same for all shards and steps. What a shard's user code does is `runner`'s.
+Owns what is the same for all shards and micro-batches. What a shard's user code does is `runner`'s.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from arcbeam.harness.state import bags
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.streaming import state
 from arcbeam.harness.streaming.elements import Codec, Packed, keyed_elements, plain_elements
-from arcbeam.harness.streaming.restrictions import StepRestrictions
+from arcbeam.harness.streaming.restrictions import StreamingRestrictions
 from arcbeam.harness.streaming.scripts import scripted_elements
 from arcbeam.harness.streaming.sidewindows import SideWindows
 from arcbeam.harness.streaming.specs import family_names, kind_of
 from arcbeam.harness.streaming.state import ViewState
-from arcbeam.harness.streaming.timers import StepFamily, TimerLog
+from arcbeam.harness.streaming.timers import StreamingTimerFamily, TimerLog
 from arcbeam.harness.streaming.windows import Windows
 from arcbeam.model.plan import Stage, TimeDomain
 from arcbeam.model.rows import Row
@@ -38,15 +38,15 @@ bags.register()
 state.register()
 
 
-class StepStage:
-    """One stage, ready to run steps in this process. One shard after the other has it.
+class StreamingStage:
+    """One stage, ready to run micro-batches in this process. One shard after the other has it.
 
     Args:
         stage: what to run.
         settings: of the job.
 
     Attributes:
-        processor: its tasks are begun and ended by who runs the step; its bundles are the runners'.
+        processor: its tasks are begun and ended by who runs the micro-batch; its bundles are the runners'.
         state: user state, in the view of the shard that has its turn.
         windows: of what the stage reads.
         kind: what the engine must know of it.
@@ -85,7 +85,7 @@ class StepStage:
             self.driven.counts_for(root.output_blocks)
         self.timers = TimerLog(self.windows)
         self.families = {
-            names[timer.transform, timer.family]: StepFamily(
+            names[timer.transform, timer.family]: StreamingTimerFamily(
                 self.processor.sdk.ops[timer.transform],
                 timer.family,
                 timer.domain is TimeDomain.PROCESSING,
@@ -96,7 +96,7 @@ class StepStage:
         }
         owners = {transform for transform, _ in stage.states} | {timer.transform for timer in stage.timers}
         self.fires_at_once = self.driven is not None and len(owners) == 1 and len(self.stateful) == 1
-        self.restrictions = StepRestrictions(self.processor) if stage.splittable else None
+        self.restrictions = StreamingRestrictions(self.processor) if stage.splittable else None
         self.late: LateOperation | None = late_operation(self.processor.sdk.ops)
         coder = root.written_coder.wrapped_value_coder
         self.keyed = isinstance(self.kind, Grouped | Stateful)

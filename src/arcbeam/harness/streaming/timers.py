@@ -1,4 +1,4 @@
-"""Timers in a step: what user code sets and clears leaves the SDK as the engine's values.
+"""Timers in a micro-batch: what user code sets and clears leaves the SDK as the engine's values.
 
 Owns that way. When a timer fires is the engine's.
 """
@@ -42,7 +42,15 @@ class TimerLog:
         return bool(self._log)
 
     def set(
-        self, family: StepFamily, tag: str, key: Any, windows: tuple[Any], micros: int, at: Any, hold: int, pane: Any
+        self,
+        family: StreamingTimerFamily,
+        tag: str,
+        key: Any,
+        windows: tuple[Any],
+        micros: int,
+        at: Any,
+        hold: int,
+        pane: Any,
     ) -> None:
         """See `arcbeam.harness.state.timers.TimerSink`."""
         if family.processing:
@@ -51,7 +59,7 @@ class TimerLog:
         timer = self.key, self._window(windows), family.known_as, micros, hold, tag, packed
         self._log.append(_new(TimerSet, timer))
 
-    def unset(self, family: StepFamily, tag: str, windows: tuple[Any]) -> None:
+    def unset(self, family: StreamingTimerFamily, tag: str, windows: tuple[Any]) -> None:
         """See `TimerSink`."""
         self._log.append(TimerCleared(self.key, self._window(windows), family.known_as, tag))
 
@@ -69,7 +77,7 @@ class TimerLog:
         return window
 
 
-class StepFamily(Family):
+class StreamingTimerFamily(Family):
     """A timer family of the stage, as the SDK writes to it.
 
     Attributes:

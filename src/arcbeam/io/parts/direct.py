@@ -126,9 +126,10 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
             self._finish(next(iter(self._open)))
         now = attempt()
         number = _numbers.next(now.token, (self._work.path, self._work.template.text, of))
-        # In steps a file is published with the step that wrote it, and nobody waits for the others to number it.
-        named = self._staging.names_first or now.step > 0
-        shard = (now.step, *now.order) if now.step else now.order
+        # In a streaming job a file is published with the micro-batch that wrote it, and nobody waits for the others to
+        # number it.
+        named = self._staging.names_first or now.micro_batch > 0
+        shard = (now.micro_batch, *now.order) if now.micro_batch else now.order
         writer = PartWriter(self._work, self._staging, now, *of, shard, number, named=named)
         self._open[of] = writer, window
         self._held += writer.held
@@ -163,7 +164,7 @@ def key_of(file: PartFile) -> str:
 class Number(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     """Takes (key, part files) of a window and destination, all of them, and puts them out with their names.
 
-    Those that were written in steps are published already, and not put out again.
+    Those that were written in a streaming job are published already, and not put out again.
 
     Args:
         work: what is to be written.
@@ -178,13 +179,13 @@ class Number(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     def process(self, element: tuple[str, Iterable[Plain]]) -> Iterator[Any]:
         """All files of a window and destination."""
-        files, step = numbered(self._work, element[1]), attempt().step
+        files, micro_batch = numbered(self._work, element[1]), attempt().micro_batch
         for file in files:
-            if not file.step:
+            if not file.micro_batch:
                 yield file.plain()
-        if self._success or not step:
-            # Without steps all files of a window come at once, and take the place of those of earlier runs.
-            own = [file for file in files if file.step == step]
+        if self._success or not micro_batch:
+            # Without micro-batches all files of a window come at once, and take the place of those of earlier runs.
+            own = [file for file in files if file.micro_batch == micro_batch]
             yield beam.pvalue.TaggedOutput(self.SUCCESS, success_of(self._success, files, own))
 
 

@@ -1,9 +1,9 @@
 """Writing parts by destination and shard: the records travel to who writes them.
 
 Owns the DoFns. In a bounded pipeline the records of a shard come by a grouping, and are written as they are read. In an
-unbounded one a part is in progress for as long as its records come, over many steps: they are kept in state, so that
-every commit and savepoint has them, and when the part is full, old or its window over, one attempt writes it whole.
-Nothing is ever appended to a file, and nothing of a file is lost with a step that fails.
+unbounded one a part is in progress for as long as its records come, over many micro-batches: they are kept in state, so
+that every commit and savepoint has them, and when the part is full, old or its window over, one attempt writes it
+whole. Nothing is ever appended to a file, and nothing of a file is lost with a micro-batch that fails.
 
 Records are encoded where they come from, and travel and wait in chunks: a call and a write of state for each would cost
 several times what writing them does. A chunk has one window, so what comes too late is dropped by chunks, and counted

@@ -118,9 +118,9 @@ class LocalStaging(Staging):
                 os.remove(self.full(each.staged))
         self._tidy(jobs)
 
-    def sweep(self, job: str, step: int) -> None:
+    def sweep(self, job: str, micro_batch: int) -> None:
         """See `Staging`."""
-        super().sweep(job, step)
+        super().sweep(job, micro_batch)
         self._tidy([job])
 
     def _tidy(self, jobs: Iterable[str]) -> None:

@@ -63,10 +63,10 @@ class PublishParts(Publisher):
         for (path, names), staged in files.items():
             staging = self._staging(path)
             staging.again = self.again
-            # Of one step, and so of one job. What has no step is a bounded pipeline's.
-            job, step = max(filter(None, map(told_by, staged)), default=("", 0))
-            if step:
-                _claim(self._work, staging, names if any(names) else self._work.names, job, step)
+            # Of one micro-batch, and so of one job. What has no micro-batch is a bounded pipeline's.
+            job, micro_batch = max(filter(None, map(told_by, staged)), default=("", 0))
+            if micro_batch:
+                _claim(self._work, staging, names if any(names) else self._work.names, job, micro_batch)
             staging.publish(list(staged.values()))
         self._for_each(Replacing.end, replacing)
         for each in sorted(over, key=lambda each: len(each["files"])):
@@ -80,15 +80,15 @@ class PublishParts(Publisher):
             for _ in pool.map(lambda each: what(*each), made):
                 pass
 
-    def sweep(self, job: str, step: int) -> None:
+    def sweep(self, job: str, micro_batch: int) -> None:
         """See `Publisher`. Below another path, as far as something was published there in this process."""
         for path, staging in self._stagings.items():
             # Of a path that is the pipeline's no longer this may be the only one that knows.
             if self._sweeps or path != self._work.path:
-                staging.sweep(job, step)
+                staging.sweep(job, micro_batch)
 
 
-def _claim(work: Work, staging: Staging, names: Names, job: str, step: int) -> None:
+def _claim(work: Work, staging: Staging, names: Names, job: str, micro_batch: int) -> None:
     """Notes that a job gives the names, if that is not known yet.
 
     Args:
@@ -96,7 +96,7 @@ def _claim(work: Work, staging: Staging, names: Names, job: str, step: int) -> N
         staging: where.
         names: that it gives.
         job: its name.
-        step: in which it has staged what is published now.
+        micro_batch: in which it has staged what is published now.
 
     Raises:
         PathTakenError: see `check_owner`.
@@ -104,7 +104,9 @@ def _claim(work: Work, staging: Staging, names: Names, job: str, step: int) -> N
     if not check_owner(work, staging, names, job, is_committed=True):
         said = {"job": job, "names": names[0], "suffix": names[1]}
         # Calls of a publisher run beside each other: each has its own on the way. What is left of one is swept.
-        staging.put(mark_of(names), json.dumps(said).encode(), f"{STAGING}/{job}/{step}-owner-{uuid.uuid4().hex}")
+        staging.put(
+            mark_of(names), json.dumps(said).encode(), f"{STAGING}/{job}/{micro_batch}-owner-{uuid.uuid4().hex}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,9 @@ class Replacing:
 
     @staticmethod
     def of(work: Work, success: Mapping[str, Any]) -> Replacing | None:
-        """By what brings the files of a window and destination; None: they come in steps, which are never run again."""
+        """By what brings the files of a window and destination; None: they come in a streaming job, which are never run
+        again.
+        """
         files: list[Plain] = success["own"]
         if not files or any(file["step"] for file in files):
             return None

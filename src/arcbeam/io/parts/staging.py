@@ -3,8 +3,8 @@
 Owns what is kept of a staged file, and what a kind of file system must do. The kinds are `.local`, `.objects` (S3) and
 `.filesystems` (all others that Beam knows); `.places` chooses. Knows nothing of records, windows and pipelines.
 
-What is staged is below `<path>/.arcbeam/<job>/`, and its name begins with its step: that is the evidence by which it is
-swept when the step is over, and by which leftovers of jobs that died are found.
+What is staged is below `<path>/.arcbeam/<job>/`, and its name begins with its micro-batch: that is the evidence by
+which it is swept when the micro-batch is over, and by which leftovers of jobs that died are found.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Leftover:
 
     Attributes:
         job: whose.
-        step: of the job.
+        micro_batch: of the job.
         staged: where it is, below the path.
         size: in bytes; of an upload that is not complete, unknown: None.
         age: seconds since it was last written; of an upload, since it was begun.
@@ -66,7 +66,7 @@ class Leftover:
     """
 
     job: str
-    step: int
+    micro_batch: int
     staged: str
     size: int | None
     age: float
@@ -176,21 +176,21 @@ class Staging(ABC):
     def remove(self, leftovers: Iterable[Leftover]) -> None:
         """Removes what is left. What is gone already is no error."""
 
-    def sweep(self, job: str, step: int) -> None:
-        """Removes what a job has staged up to a step."""
-        self.remove(each for each in self.leftovers(job or _NAMELESS) if each.step <= step)
+    def sweep(self, job: str, micro_batch: int) -> None:
+        """Removes what a job has staged up to a micro-batch."""
+        self.remove(each for each in self.leftovers(job or _NAMELESS) if each.micro_batch <= micro_batch)
 
 
 def staged_name(attempt: Attempt) -> str:
     """A new name for something that an attempt stages, below the path."""
     token = attempt.token or _UNIQUE
-    return f"{STAGING}/{attempt.job or _NAMELESS}/{attempt.step}-{token}-{next(_counter)}"
+    return f"{STAGING}/{attempt.job or _NAMELESS}/{attempt.micro_batch}-{token}-{next(_counter)}"
 
 
 def told_by(staged: str) -> tuple[str, int] | None:
-    """Job and step of what was staged under a name below the path; None if it is none of ours."""
+    """Job and micro-batch of what was staged under a name below the path; None if it is none of ours."""
     match staged.split("/"):
         case [folder, job, name] if folder == STAGING:
-            step = name.partition("-")[0]
-            return (job, int(step)) if step.isdigit() else None
+            micro_batch = name.partition("-")[0]
+            return (job, int(micro_batch)) if micro_batch.isdigit() else None
     return None

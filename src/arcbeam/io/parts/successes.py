@@ -1,8 +1,8 @@
 """The file that says that a window is over: `_SUCCESS`, or whatever it is called, with the window's files in it.
 
 Owns what is in it, and that it is not there before they are. It brings along those of its files that were staged in its
-own step: whoever publishes it publishes them first, for calls of a publisher have no order among them. Those of earlier
-steps are published by then.
+own micro-batch: whoever publishes it publishes them first, for calls of a publisher have no order among them. Those of
+earlier micro-batches are published by then.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def success_of(name: str, files: Sequence[PartFile], own: Sequence[PartFile]) ->
     Args:
         name: what such files are called; "": there is none, and this only brings its own along.
         files: of the window, in order.
-        own: those of them that this step has staged.
+        own: those of them that this micro-batch has staged.
     """
     first, now = files[0], attempt()
-    newest = max(files, key=lambda file: file.step)
+    newest = max(files, key=lambda file: file.micro_batch)
     listed = [[file.staged.name, file.records, file.staged.size] for file in files]
     return {
         "kind": "success",
@@ -39,7 +39,7 @@ def success_of(name: str, files: Sequence[PartFile], own: Sequence[PartFile]) ->
         "staged": staged_name(now),
         "path": newest.path,
         "job": now.job,
-        "step": now.step,
+        "step": now.micro_batch,
         "window": str(first.span),
         "destination": first.destination,
         "files": listed,
@@ -62,7 +62,9 @@ def content(success: Mapping[str, Any]) -> bytes:
 
 
 def put(staging: Staging, success: Mapping[str, Any]) -> None:
-    """Writes the file, if there is none that knows more: that of a later step comes before this is tried again."""
+    """Writes the file, if there is none that knows more: that of a later micro-batch comes before this is tried
+    again.
+    """
     data = content(success)
     there = staging.get(success["name"])
     if there == data:
@@ -107,8 +109,8 @@ class Complete(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         """The window is over."""
         found = in_order(files.read())
         if found:
-            step = attempt().step
-            yield success_of(self._name, found, [file for file in found if file.step == step])
+            micro_batch = attempt().micro_batch
+            yield success_of(self._name, found, [file for file in found if file.micro_batch == micro_batch])
 
 
 def in_order(plains: Iterable[Plain]) -> list[PartFile]:

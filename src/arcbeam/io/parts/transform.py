@@ -49,8 +49,8 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
     A bounded pipeline publishes all of them at its end; if it fails, none. Run again into the same path with the same
     names, its files of a window and destination take the place of those of the runs before, however many there were:
-    these are removed behind the publishing. Other windows and destinations are left alone. In steps the names are one
-    job's: see `overwrite`.
+    these are removed behind the publishing. Other windows and destinations are left alone. In a streaming job the names
+    are one job's: see `overwrite`.
 
     *How they are written.* Without `shards`, a bounded pipeline writes where the records are: each task has at most a
     hundred files open, each for a window and destination, and 128 MiB of them in memory; beyond that it closes the one
@@ -85,7 +85,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             their names, records and bytes; again if more come late. "_SUCCESS", say; the window follows if there is
             one. It is in the folder of the destination, and there is none for a window without records. Not for an
             unbounded input in the global window, which is never over.
-        overwrite: whether a job in steps may replace the files of another one that has given the same names. Without,
+        overwrite: whether a streaming job may replace the files of another one that has given the same names. Without,
             it fails: it numbers its parts from the first, and would replace them one by one. The others stay. A job
             that is resumed, or goes back to a savepoint, is the same job.
 
@@ -216,7 +216,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             write = beam.ParDo(WriteGrouped(work, coder)).with_output_types(tuple[str, Plain])
             files = chunks | "Group" >> beam.GroupByKey() | "Write" >> write
         files |= "All windows" >> beam.WindowInto(window.GlobalWindows())
-        now = files | "Now" >> beam.FlatMap(_of_steps).with_output_types(Plain)
+        now = files | "Now" >> beam.FlatMap(_of_micro_batches).with_output_types(Plain)
         _publish(now, work)
         number = beam.ParDo(Number(work, self._success)).with_outputs(Number.SUCCESS, main="files")
         numbered = files | "Gather" >> beam.GroupByKey() | "Number" >> number
@@ -254,7 +254,7 @@ def _publish(of: Any, work: Work, label: str = "Publish", *, sweeps: bool = True
     _ = of | label >> Publish(PublishParts(work, sweeps=sweeps))
 
 
-def _of_steps(element: tuple[str, Plain]) -> Iterator[Plain]:
+def _of_micro_batches(element: tuple[str, Plain]) -> Iterator[Plain]:
     """What is published as it is, without waiting for others."""
     if element[1]["step"]:
         yield element[1]

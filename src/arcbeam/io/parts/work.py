@@ -59,7 +59,7 @@ class PartFile:
         shard: see `Part`; of who wrote it, while it has no name.
         part: see `Part`.
         records: in it.
-        step: in which it was staged.
+        micro_batch: in which it was staged.
         token: of the attempt that did.
         path: below which it is staged, and is published. A pipeline that goes on may write elsewhere.
         names: template and suffix, by which it has its own; a pipeline that goes on may have others.
@@ -71,7 +71,7 @@ class PartFile:
     shard: tuple[int, ...]
     part: int
     records: int
-    step: int
+    micro_batch: int
     token: str
     path: str = ""
     names: Names = ("", "")
@@ -86,7 +86,7 @@ class PartFile:
             "shard": list(self.shard),
             "part": self.part,
             "records": self.records,
-            "step": self.step,
+            "step": self.micro_batch,
             "token": self.token,
             "path": self.path,
             "names": list(self.names),
@@ -158,9 +158,9 @@ class Work:
 class PathTakenError(RuntimeError):
     """Another job gives the names that this one would give.
 
-    Names number the parts of a state, so a job that begins anew gives them again, from the first: step by step it would
-    put its files in the place of another's. One that goes on, or back to a savepoint, is the same job. Bounded
-    pipelines have no steps, replace what they wrote, and are not asked.
+    Names number the parts of a state, so a job that begins anew gives them again, from the first: micro-batch by
+    micro-batch it would put its files in the place of another's. One that goes on, or back to a savepoint, is the same
+    job. Bounded pipelines have no micro-batches, replace what they wrote, and are not asked.
     """
 
 
@@ -227,7 +227,7 @@ class PartWriter:
     ) -> None:
         self._of = (span, destination, shard, part)
         self._attempt, self._path, self._names = attempt, work.path, work.names
-        if attempt.step and attempt.job not in staging.asked:
+        if attempt.micro_batch and attempt.job not in staging.asked:
             # Said before anything is committed that nobody may publish.
             check_owner(work, staging, work.names, attempt.job, is_committed=False)
             staging.asked.add(attempt.job)
@@ -267,7 +267,7 @@ class PartWriter:
         if self._name and not staged.name:
             staged = Staged(staged.staged, staged.size, self._name, staged.upload)
         by = self._attempt
-        return PartFile(staged, *self._of, self.records, by.step, by.token, self._path, self._names)
+        return PartFile(staged, *self._of, self.records, by.micro_batch, by.token, self._path, self._names)
 
     def abandon(self) -> None:
         """It is not wanted."""

@@ -52,8 +52,8 @@ _OWN_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
-    # A job in steps is many thousands of small Spark jobs. Their shuffle files are removed when Java has collected what
-    # stood for them; and what Spark keeps of each for its pages is kept whether there are pages or not.
+    # A streaming job is many thousands of small Spark jobs. Their shuffle files are removed when Java has collected
+    # what stood for them; and what Spark keeps of each for its pages is kept whether there are pages or not.
     "spark.cleaner.periodicGC.interval": "5min",
     "spark.ui.retainedJobs": "200",
     "spark.ui.retainedStages": "500",

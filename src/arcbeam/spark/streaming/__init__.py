@@ -1,1 +1,1 @@
-"""Unbounded jobs on Spark: a loop of steps, each one Spark job."""
+"""Unbounded jobs on Spark: a loop of micro-batches, each one Spark job."""

@@ -1,6 +1,7 @@
-"""What runs the tasks of a job on Spark: each step is one Spark job, its levels one behind the other.
+"""What runs the tasks of a job on Spark: each micro-batch is one Spark job, its levels one behind the other.
 
-Owns what a step's failure means to the job, and the last calls in workers. Must not know when a step is run.
+Owns what a micro-batch's failure means to the job, and the last calls in workers. Must not know when a micro-batch is
+run.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from pyspark.sql import SparkSession
 from arcbeam.engine.coordinator import (
     Event,
     Finalized,
+    MicroBatchFailed,
+    MicroBatchReported,
     Published,
     PublishFailed,
     ShutDown,
-    StepFailed,
-    StepReported,
     TornDown,
 )
 from arcbeam.engine.protocol.markers import InconsistentCutError
@@ -41,16 +42,16 @@ from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.sizes import threshold
 from arcbeam.spark.session import driver, remote
 from arcbeam.spark.session.sessions import is_own, replaced
-from arcbeam.spark.streaming.dataframes import StepFrames
+from arcbeam.spark.streaming.dataframes import MicroBatchFrames
 from arcbeam.spark.streaming.finalizing import TOLD, Confirmed, LastWords
-from arcbeam.spark.streaming.leveltask import LevelReport, OpenGraceful, StepJob, error_stage
+from arcbeam.spark.streaming.leveltask import LevelReport, OpenGraceful, StreamingJob, error_stage
 from arcbeam.spark.streaming.rows import reports_in
 from arcbeam.spark.tasks.collecting import collected, described
 from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
 from arcbeam.store.blobs.errors import AwayError, LostFileError, NewerFormatError, StoreError
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.interfaces import Clock, Inbox
 
 _LOG = logging.getLogger("arcbeam.streaming")
@@ -63,14 +64,14 @@ _SWEEP_EVERY = threshold(10)
 """Publishings between two sweeps of what is staged."""
 
 _AGAIN = (WorkerLostError, ServerLostError, JobCancelledError, InconsistentCutError, StoreError)
-"""What may go better when the step is run again."""
+"""What may go better when the micro-batch is run again."""
 _FOR_GOOD = (LostFileError, NewerFormatError)
 _TOLD_SECONDS = 0.5
 """What ends Spark's driver (a supervisor, all of a job's processes) may have told us, too: we hear of it by then."""
 
 
 def may_go_better(error: BaseException) -> bool:
-    """Whether a step that has failed so may go better when it is run again."""
+    """Whether a micro-batch that has failed so may go better when it is run again."""
     again = isinstance(error, _AGAIN) and not isinstance(error, _FOR_GOOD)
     return again or isinstance(error, AwayError) or type(error) is JobFailedError
 
@@ -84,19 +85,19 @@ class SparkCluster:
         inbox: for answers.
         clock: the time.
         slots: how many tasks Spark runs at once.
-        on_reports: told of what the bundles of each step come to, which is not committed yet.
+        on_reports: told of what the bundles of each micro-batch come to, which is not committed yet.
         on_told: told what people should know of publishing and sweeping.
         forgotten: asked when the run ends: whether the copies of the job's state on the hosts go with it.
 
     Attributes:
-        failure: the last error of a step; None if there was none.
-        planned: how long it took until the last run of a step was Spark's, in seconds.
+        failure: the last error of a micro-batch; None if there was none.
+        planned: how long it took until the last run of a micro-batch was Spark's, in seconds.
     """
 
     def __init__(
         self,
         spark: SparkSession,
-        job: StepJob,
+        job: StreamingJob,
         inbox: Inbox,
         clock: Clock,
         slots: int,
@@ -107,7 +108,7 @@ class SparkCluster:
         self._spark, self._job, self._inbox, self._clock = spark, job, inbox, clock
         self._slots, self._on_reports, self._forgotten = slots, on_reports, forgotten
         self._on_told = on_told
-        self._frames = StepFrames(spark, job)
+        self._frames = MicroBatchFrames(spark, job)
         self._worker = ThreadPoolExecutor(1, f"steps-{job.id}")
         self._publishing = SparkPublishing(
             spark,
@@ -118,14 +119,14 @@ class SparkCluster:
             quick=job.settings.quick_tasks,
             prelude=job.prelude,
         )
-        # Beside the next step.
+        # Beside the next micro-batch.
         self._publisher = ThreadPoolExecutor(1, f"publish-{job.id}")
         self._publishings = itertools.count()
         self._tried = -1
         self._confirmed: deque[Confirmed] = deque(maxlen=TOLD)
         self._running: tuple[int, int, threading.Event] | None = None
         self._holders: set[str] = set()
-        # By stage; None before a step has told of them.
+        # By stage; None before a micro-batch has told of them.
         self._shutters: dict[str, Graceful] | None = None
         # Nobody waits for `shutdown` any more.
         self._hastened = threading.Event()
@@ -136,13 +137,13 @@ class SparkCluster:
         self.failure: ArcbeamError | None = None
         self.planned = 0.0
 
-    def run(self, order: StepOrder) -> None:
+    def run(self, order: TaskAssignment) -> None:
         """See `Cluster`."""
         given_up = threading.Event()
-        self._running = order.plan.step, order.plan.attempt, given_up
+        self._running = order.plan.micro_batch, order.plan.attempt, given_up
         self._worker.submit(self._run, order, tuple(self._confirmed), given_up)
 
-    def _run(self, order: StepOrder, confirmed: tuple[Confirmed, ...], given_up: threading.Event) -> None:
+    def _run(self, order: TaskAssignment, confirmed: tuple[Confirmed, ...], given_up: threading.Event) -> None:
         plan, started = order.plan, time.monotonic()
         if given_up.is_set():
             return
@@ -157,7 +158,7 @@ class SparkCluster:
                 self._job.id,
                 self._job.location,
                 stages,
-                about=described(self._job.placing.plan.name, stages, plan.step),
+                about=described(self._job.placing.plan.name, stages, plan.micro_batch),
                 stage=error_stage(plan),
                 given_up=given_up,
             )
@@ -167,18 +168,20 @@ class SparkCluster:
             bundles = [each for report in reports for each in report.bundles]
             self._holders |= {report.worker for report in bundles if report.needs_teardown}
             self._note_graceful(bundles)
-            self._on_reports(plan.step, bundles)
+            self._on_reports(plan.micro_batch, bundles)
             took = Duration(round((time.monotonic() - started) * 1e6))
             tasks = tuple(report.task for report in reports)
             self.failure = None
-            self._inbox.put(StepReported(self._clock.now(), plan.step, plan.attempt, took, tasks))
+            self._inbox.put(MicroBatchReported(self._clock.now(), plan.micro_batch, plan.attempt, took, tasks))
         except BaseException as e:
-            told = self._told(e, f"step {plan.step} could not be run")
+            told = self._told(e, f"micro-batch {plan.micro_batch} could not be run")
             gone = isinstance(told, DriverLostError)
             self.failure = told
             died = isinstance(told, WorkerLostError) and told.died
             again = may_go_better(told if isinstance(told, ServerLostError) else e)
-            self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(told), again, gone, died))
+            self._inbox.put(
+                MicroBatchFailed(self._clock.now(), plan.micro_batch, plan.attempt, str(told), again, gone, died)
+            )
 
     def _told(self, error: BaseException, what: str) -> ArcbeamError:
         """What people are told of an error, and the job is."""
@@ -200,60 +203,60 @@ class SparkCluster:
         with self._renewing:
             if self._session_lost:
                 self._spark = replaced(self._spark)
-                self._frames = StepFrames(self._spark, self._job)
+                self._frames = MicroBatchFrames(self._spark, self._job)
                 self._publishing.use(self._spark)
                 self._session_lost = False
 
-    def abandon(self, step: int, attempt: int) -> None:
+    def abandon(self, micro_batch: int, attempt: int) -> None:
         """See `Cluster`."""
-        self._give_up((step, attempt))
+        self._give_up((micro_batch, attempt))
 
     def _give_up(self, of: tuple[int, int] | None = None) -> None:
         # SUBTLE: whoever runs it interrupts again and again: its Spark job may not have started yet.
         if self._running is not None and of in (None, self._running[:2]):
             self._running[2].set()
 
-    def finalize(self, step: int, tokens: Sequence[bytes]) -> None:
+    def finalize(self, micro_batch: int, tokens: Sequence[bytes]) -> None:
         """See `Cluster`."""
-        self._confirmed.append(Confirmed(step, tuple(tokens)))
-        self._inbox.put(Finalized(self._clock.now(), step))
+        self._confirmed.append(Confirmed(micro_batch, tuple(tokens)))
+        self._inbox.put(Finalized(self._clock.now(), micro_batch))
 
-    def publish(self, step: int, committables: Sequence[Committable], *, again: bool) -> None:
+    def publish(self, micro_batch: int, committables: Sequence[Committable], *, again: bool) -> None:
         """See `arcbeam.streaming.interfaces.Sinks`.
 
         Args:
-            step: of a manifest.
+            micro_batch: of a manifest.
             committables: in it.
             again: another driver may have published them.
         """
-        self._publisher.submit(self._publish, step, committables, again)
+        self._publisher.submit(self._publish, micro_batch, committables, again)
 
-    def _publish(self, step: int, committables: Sequence[Committable], again: bool) -> None:
+    def _publish(self, micro_batch: int, committables: Sequence[Committable], again: bool) -> None:
         event: Event
-        again = again or step == self._tried
-        self._tried = step
+        again = again or micro_batch == self._tried
+        self._tried = micro_batch
         try:
             self._renew_session()
             told = self._publishing.publish([(each.stage, each.payload) for each in committables], again=again)
             self._on_told(told)
-            event = Published(self._clock.now(), step)
+            event = Published(self._clock.now(), micro_batch)
         except BaseException as e:
-            told_of = self._told(e, f"step {step} could not be published")
+            told_of = self._told(e, f"micro-batch {micro_batch} could not be published")
             gone = isinstance(told_of, DriverLostError)
-            event = PublishFailed(self._clock.now(), step, str(told_of), gone)
+            event = PublishFailed(self._clock.now(), micro_batch, str(told_of), gone)
         self._inbox.put(event)
-        # SUBTLE: not beside publishing. A driver that has taken the job over publishes, with the step of its opening,
-        # what the one before had staged in an earlier one. Not each time: to sweep is to list.
+        # SUBTLE: not beside publishing. A driver that has taken the job over publishes, with the micro-batch of its
+        # opening, what the one before had staged in an earlier one. Not each time: to sweep is to list.
         if isinstance(event, Published) and not next(self._publishings) % _SWEEP_EVERY:
-            self._sweep(step, last=False)
+            self._sweep(micro_batch, last=False)
 
-    def sweep(self, step: int) -> None:
-        """Removes what was staged up to a step, the last one, which is published; waits for that."""
-        self._sweep(step, last=True)
+    def sweep(self, micro_batch: int) -> None:
+        """Removes what was staged up to a micro-batch, the last one, which is published; waits for that."""
+        self._sweep(micro_batch, last=True)
 
-    def _sweep(self, step: int, *, last: bool) -> None:
+    def _sweep(self, micro_batch: int, *, last: bool) -> None:
         try:
-            self._on_told(self._publishing.sweep(Sweep(self._job.name, step), last=last))
+            self._on_told(self._publishing.sweep(Sweep(self._job.name, micro_batch), last=last))
         except Exception as e:
             self._on_told([f"what is left over of attempts that were not committed could not be removed: {e}"])
 

@@ -1,6 +1,6 @@
-"""What the steps of one driver come to: metrics, figures, and a line for each.
+"""What the micro-batches of one driver come to: metrics, figures, and a line for each.
 
-Owns which values count as attempted, which as committed. Must not know how a step is run or becomes real.
+Owns which values count as attempted, which as committed. Must not know how a micro-batch is run or becomes real.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ class Tally:
     """What has been done, and what of it is real. Any thread may ask.
 
     Attributes:
-        steps: that were committed.
+        micro_batches: that were committed.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._attempted, self._committed = MetricsTable(), MetricsTable()
         self._open: dict[int, _Run] = {}
-        self.steps = self._newest = self._elements = self._tasks = 0
+        self.micro_batches = self._newest = self._elements = self._tasks = 0
         self._watermark = ""
 
-    def ran(self, step: int, reports: Sequence[BundleReport]) -> None:
-        """A run of a step has ended; whether it will be real is not known. It may be run again."""
+    def ran(self, micro_batch: int, reports: Sequence[BundleReport]) -> None:
+        """A run of a micro-batch has ended; whether it will be real is not known. It may be run again."""
         run = _Run(reports, [parsed(report.metrics) for report in reports])
         with self._lock:
-            self._open[step] = run
+            self._open[micro_batch] = run
             self._attempted.add(run.infos())
 
-    def figures(self, step: int, levels: Mapping[str, int], ports: Mapping[tuple[str, int], Port]) -> dict[str, Any]:
-        """What the last run of a step comes to, beside what its stages report.
+    def figures(
+        self, micro_batch: int, levels: Mapping[str, int], ports: Mapping[tuple[str, int], Port]
+    ) -> dict[str, Any]:
+        """What the last run of a micro-batch comes to, beside what its stages report.
 
         Args:
-            step: its number.
+            micro_batch: its number.
             levels: of the stages.
             ports: by which stages put out, by stage and channel.
 
@@ -53,7 +55,7 @@ class Tally:
             mean of their event times in microseconds (None: unknown).
         """
         with self._lock:
-            run = self._open.get(step)
+            run = self._open.get(micro_batch)
         if run is None:
             return {}
         seconds: dict[tuple[int, int], float] = {}
@@ -79,55 +81,55 @@ class Tally:
         return {"user": round(sum(longest.values()), 3), "outputs": outputs}
 
     def committed(
-        self, step: int, times: Times, took: Duration, *, ran: bool = True
+        self, micro_batch: int, times: Times, took: Duration, *, ran: bool = True
     ) -> tuple[Sequence[BundleReport], str]:
-        """A step is real.
+        """A micro-batch is real.
 
         Args:
-            step: its number.
+            micro_batch: its number.
             times: its watermarks.
             took: how long its last run was.
             ran: it was proposed with what a run has reported. Else that was refused, if there was any.
 
         Returns:
-            What was reported in it (nothing: a commit without a step), and the step in one line.
+            What was reported in it (nothing: a commit without a micro-batch), and the micro-batch in one line.
         """
         with self._lock:
-            run = self._open.pop(step, _NOTHING)
+            run = self._open.pop(micro_batch, _NOTHING)
             run = run if ran else _NOTHING
-            self._open = {later: of for later, of in self._open.items() if later > step}
+            self._open = {later: of for later, of in self._open.items() if later > micro_batch}
             self._committed.add(run.infos())
             reports = run.reports
             elements = sum(report.elements_in for report in reports)
-            self.steps += 1
-            self._newest = step
+            self.micro_batches += 1
+            self._newest = micro_batch
             self._tasks += len(reports)
             self._elements += elements
             # The earliest of all: what the whole job has come to.
             self._watermark = shown_time(min([*times.outputs.values(), *times.inputs.values()], default=MAX_TIMESTAMP))
-            line = f"step {step}: {took / 1e6:.2f} s, {elements} elements, watermark {self._watermark}"
+            line = f"micro-batch {micro_batch}: {took / 1e6:.2f} s, {elements} elements, watermark {self._watermark}"
         return reports, line
 
     def standing(self) -> Standing:
         """Where the run stands."""
         with self._lock:
             at = f", watermark {self._watermark}" if self._watermark else ""
-            return Standing((f"step {self._newest}{at}",), self._elements, self._tasks)
+            return Standing((f"micro-batch {self._newest}{at}",), self._elements, self._tasks)
 
     def attempted(self) -> list[bytes]:
-        """Serialized MonitoringInfos of all runs of steps that have ended, real or not."""
+        """Serialized MonitoringInfos of all runs of micro-batches that have ended, real or not."""
         with self._lock:
             return self._attempted.serialized()
 
     def real(self) -> list[bytes]:
-        """Serialized MonitoringInfos of all committed steps."""
+        """Serialized MonitoringInfos of all committed micro-batches."""
         with self._lock:
             return self._committed.serialized()
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What a run of a step has reported; `parsed` are the metrics of each report."""
+    """What a run of a micro-batch has reported; `parsed` are the metrics of each report."""
 
     reports: Sequence[BundleReport]
     parsed: Sequence[Sequence[Any]]

@@ -1,11 +1,12 @@
-"""The data frames of a job's steps: a range of tasks for a step's first level, and an exchange before each other one.
+"""The data frames of a job's micro-batches: a range of tasks for a micro-batch's first level, and an exchange before
+each other one.
 
-Owns their plan, and how what is new in a step comes to its tasks. Must not know what a task does with it.
+Owns their plan, and how what is new in a micro-batch comes to its tasks. Must not know what a task does with it.
 
-All steps that begin with the same level have one plan, but for what their tasks are told. Where Spark lets a thread say
-something to the tasks of its jobs (local properties; a Connect server does not) the plan is built and analyzed once,
-and each step is a query of its own on it: with shuffles of its own, which is why a data frame cannot be collected
-twice.
+All micro-batches that begin with the same level have one plan, but for what their tasks are told. Where Spark lets a
+thread say something to the tasks of its jobs (local properties; a Connect server does not) the plan is built and
+analyzed once, and each micro-batch is a query of its own on it: with shuffles of its own, which is why a data frame
+cannot be collected twice.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from arcbeam.sizes import threshold
 from arcbeam.spark.session.remote import is_connect
 from arcbeam.spark.streaming.finalizing import Confirmed
-from arcbeam.spark.streaming.leveltask import Given, LevelTask, StepJob, property_of
+from arcbeam.spark.streaming.leveltask import Given, LevelTask, StreamingJob, property_of
 from arcbeam.spark.streaming.rows import ORDER, SCHEMA
 from arcbeam.spark.tasks.failure import Guarded
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 
 _ROW = StructType([StructField(f.name, BinaryType() if f.name == "blob" else IntegerType()) for f in SCHEMA])
 
@@ -27,21 +28,23 @@ _MOST_TOLD = threshold(1 << 18)
 """Bytes. A property travels with each task by itself; what is larger goes into the plan, as a broadcast."""
 
 
-class StepFrames:
-    """The data frames of the steps of a job.
+class MicroBatchFrames:
+    """The data frames of the micro-batches of a job.
 
     Args:
         spark: where.
         job: what its tasks are given.
     """
 
-    def __init__(self, spark: SparkSession, job: StepJob) -> None:
+    def __init__(self, spark: SparkSession, job: StreamingJob) -> None:
         self._spark, self._job = spark, job
-        # By the level with which a step begins.
+        # By the level with which a micro-batch begins.
         self._of_all: dict[int, DataFrame] = {}
 
-    def of(self, order: StepOrder, confirmed: tuple[Confirmed, ...]) -> DataFrame:
-        """What the last level of a step leaves: the reports of all tasks. To be collected by the thread that asks."""
+    def of(self, order: TaskAssignment, confirmed: tuple[Confirmed, ...]) -> DataFrame:
+        """What the last level of a micro-batch leaves: the reports of all tasks. To be collected by the thread that
+        asks.
+        """
         placing = self._job.placing
         first = order.plan.first
         given = [

@@ -1,4 +1,4 @@
-"""Bundle finalization in steps: callbacks wait in their worker until their attempt is known to be committed.
+"""Bundle finalization in a streaming job: callbacks wait in their worker until their attempt is known to be committed.
 
 Owns them. By Beam's contract it is a best effort: a worker that ends takes its callbacks along.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 TOLD: Final = 32
-"""So many steps are told of, again and again: a worker need not have a task in each of them."""
+"""So many micro-batches are told of, again and again: a worker need not have a task in each of them."""
 _MOST_JOBS = 8
 
 
@@ -30,15 +30,15 @@ def copies_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The attempts of a step that were committed: no others of it ever will be."""
+    """The attempts of a micro-batch that were committed: no others of it ever will be."""
 
-    step: int
+    micro_batch: int
     tokens: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """To be called in each worker when no other step follows.
+    """To be called in each worker when no other micro-batch follows.
 
     Attributes:
         job: whose.
@@ -63,20 +63,22 @@ class LastWords:
 
 
 class WaitingCallbacks:
-    """The callbacks of this process, by job and step. Old ones are forgotten: nobody will hear of their attempts."""
+    """The callbacks of this process, by job and micro-batch. Old ones are forgotten: nobody will hear of their
+    attempts.
+    """
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, OrderedDict[int, dict[bytes, Sequence[Callbacks]]]] = OrderedDict()
 
-    def keep(self, job: str, step: int, token: bytes, callbacks: Sequence[Callbacks]) -> None:
+    def keep(self, job: str, micro_batch: int, token: bytes, callbacks: Sequence[Callbacks]) -> None:
         """An attempt has ended; its callbacks wait."""
         if not callbacks:
             return
-        steps = self._jobs.setdefault(job, OrderedDict())
+        micro_batches = self._jobs.setdefault(job, OrderedDict())
         self._jobs.move_to_end(job)
-        steps.setdefault(step, {})[token] = callbacks
-        while len(steps) > TOLD:
-            steps.popitem(last=False)
+        micro_batches.setdefault(micro_batch, {})[token] = callbacks
+        while len(micro_batches) > TOLD:
+            micro_batches.popitem(last=False)
         while len(self._jobs) > _MOST_JOBS:
             self._jobs.popitem(last=False)
 
@@ -85,8 +87,8 @@ class WaitingCallbacks:
         self._jobs.pop(job, None)
 
     def confirm(self, job: str, confirmed: Confirmed) -> None:
-        """Calls those of a step's committed attempts, and forgets those of its others. Again does nothing."""
-        for token, callbacks in self._jobs.get(job, OrderedDict()).pop(confirmed.step, {}).items():
+        """Calls those of a micro-batch's committed attempts, and forgets those of its others. Again does nothing."""
+        for token, callbacks in self._jobs.get(job, OrderedDict()).pop(confirmed.micro_batch, {}).items():
             if token in confirmed.tokens:
                 for each in callbacks:
                     each.run()

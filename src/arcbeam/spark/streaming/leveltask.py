@@ -1,4 +1,4 @@
-"""A task of a level of a step, in the Python worker.
+"""A task of a level of a micro-batch, in the Python worker.
 
 Owns what one is given and what it reports, and the callbacks that wait for their attempt's commit. What it does with
 shards, files and user code is `arcbeam.streaming.task.task`'s.
@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.errors import UserCodeError
 from arcbeam.harness.operations.taskcontext import Settings
@@ -35,7 +35,7 @@ from arcbeam.sizes import cache_size, memo
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.finalizing import Confirmed, callbacks, copies_folder
-from arcbeam.spark.streaming.rows import SCHEMA, InputLostError, LevelRows, Received, Sent, StepRow, packing
+from arcbeam.spark.streaming.rows import SCHEMA, ExchangeRow, InputLostError, LevelRows, Received, Sent, packing
 from arcbeam.spark.streaming.taskheartbeats import beating
 from arcbeam.spark.streaming.usercode import LevelCode, TaskBudget
 from arcbeam.spark.tasks import failure, workerlog
@@ -48,7 +48,7 @@ from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.claims import ProcessFolder
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.shards.cache import HostCache
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.physicalplan import Placing
 from arcbeam.streaming.task.outputs import TaskStore
 from arcbeam.streaming.task.sidefiles import SideCopies, SideFileReader
@@ -56,8 +56,8 @@ from arcbeam.streaming.task.task import TaskAttempt
 
 
 @dataclass(frozen=True, slots=True)
-class StepJob:
-    """What all tasks of a job are given, the same in every step.
+class StreamingJob:
+    """What all tasks of a job are given, the same in every micro-batch.
 
     Attributes:
         id: of the job's run.
@@ -85,7 +85,7 @@ STORE = "checkpoint_dir"
 """The name of the secret that is the URL of the job's folder, where that has credentials."""
 
 
-def give(job: StepJob) -> None:
+def give(job: StreamingJob) -> None:
     """Puts a job where its tasks find it: it is too large to travel with each of them.
 
     SUBTLE: without its secrets, which are for no file. They travel with the location, in each task's function.
@@ -101,11 +101,11 @@ _scratch = ProcessFolder("scratch")
 class _JobHere:
     """What this process has of a job, from task to task."""
 
-    def __init__(self, job: StepJob) -> None:
+    def __init__(self, job: StreamingJob) -> None:
         self.job = job
         self._sides: dict[int, tuple[tuple[SideFile, ...], SideFileReader]] = memo()
         self._copies: dict[int, SideCopies] = {}
-        # The driver's opening is there before any step.
+        # The driver's opening is there before any micro-batch.
         cache = HostCache(copies_folder())
         cache.sweep()
         self.files = TaskStore(open_blobs(job.store, made=True), cache, _scratch.path())
@@ -132,7 +132,7 @@ def _here(location: JobLocation) -> _JobHere:
     found = _jobs.get(location.url)
     if found is None:
         job = pickle.loads(location.get_bytes(_PLAN))
-        assert isinstance(job, StepJob)
+        assert isinstance(job, StreamingJob)
         job = replace(job, location=location, store=location.secrets.get(STORE, job.store))
         found = _jobs[location.url] = _JobHere(job)
         while len(_jobs) > _MOST_JOBS:
@@ -158,20 +158,20 @@ class LevelReport:
         """Reads a report back; the blob must come from our own job."""
         report = pickle.loads(blob)
         if not isinstance(report, LevelReport):
-            raise TypeError(f"not a report of a step's task: {type(report).__name__}")
+            raise TypeError(f"not a report of a micro-batch's task: {type(report).__name__}")
         return report
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is new in a step, for the tasks of a level.
+    """What is new in a micro-batch, for the tasks of a level.
 
     Attributes:
-        order: of the step, with the state of this level.
+        order: of the micro-batch, with the state of this level.
         confirmed: attempts that have been committed meanwhile.
     """
 
-    order: StepOrder
+    order: TaskAssignment
     confirmed: tuple[Confirmed, ...] = ()
 
     def encoded(self) -> str:
@@ -191,7 +191,7 @@ class Given:
 
 
 def property_of(level: int) -> str:
-    """The property of a step's Spark job that says what is new for the tasks of a level."""
+    """The property of a micro-batch's Spark job that says what is new for the tasks of a level."""
     return f"arcbeam.level.{level}"
 
 
@@ -202,7 +202,7 @@ class LevelTask:
     Attributes:
         location: the job's temporary location, where the job itself is.
         level: of the tasks.
-        given: what is new in the step; None: a property of the Spark job says so.
+        given: what is new in the micro-batch; None: a property of the Spark job says so.
     """
 
     location: JobLocation
@@ -224,13 +224,13 @@ class LevelTask:
         if job.settings.quick_tasks:
             enable_quickack()
         if context is not None:
-            about, careful = f"step {plan.step}, level {self.level}", again or plan.attempt > 0
+            about, careful = f"micro-batch {plan.micro_batch}, level {self.level}", again or plan.attempt > 0
             recorder.begin(self.location, context.taskAttemptId(), about, careful=careful)
-        rows: RowQueue[StepRow] = RowQueue()
+        rows: RowQueue[ExchangeRow] = RowQueue()
         run = _Run(given, self.level, job_here, batches, rows)
-        name = f"step-{plan.step}-{self.level}-{run.task}"
+        name = f"step-{plan.micro_batch}-{self.level}-{run.task}"
         thread = BundleThread(name, run.work, rows, run.processor, quick=job.settings.quick_tasks)
-        with beating(self.location, self.level, plan.step, plan.attempt):
+        with beating(self.location, self.level, plan.micro_batch, plan.attempt):
             thread.start()
             yield from batches_of(packing(rows.drain(), Packer(on=job.settings.packed_blobs)), SCHEMA)
             thread.join()
@@ -238,29 +238,33 @@ class LevelTask:
             open_stages.close_job(job.id)
             raise self._escaped(plan, thread.error, thread.step or run.stage, run.about) from None
 
-    def _escaped(self, plan: StepPlan, error: BaseException, step: str, about: Callable[[], str]) -> BaseException:
-        """What to raise to Spark. Of this run of the step, all other tasks are told; another run may go better."""
+    def _escaped(
+        self, plan: MicroBatchPlan, error: BaseException, micro_batch: str, about: Callable[[], str]
+    ) -> BaseException:
+        """What to raise to Spark. Of this run of the micro-batch, all other tasks are told; another run may go
+        better.
+        """
         if isinstance(error, InputLostError):
             return error
-        described = failure.described(error, step)
+        described = failure.described(error, micro_batch)
         if isinstance(described, UserCodeError):
-            told = f"in step {plan.step}", about(), failure.element_of(error)
+            told = f"in micro-batch {plan.micro_batch}", about(), failure.element_of(error)
             described = described.about(", ".join(filter(None, told)))
         if described is None:
-            return failure.unrecorded(error, step)
+            return failure.unrecorded(error, micro_batch)
         return failure.record(self.location, error_stage(plan), described)
 
 
-def error_stage(plan: StepPlan) -> str:
-    """What errors of a run of a step are recorded under."""
-    return f"step-{plan.step}-{plan.attempt}"
+def error_stage(plan: MicroBatchPlan) -> str:
+    """What errors of a run of a micro-batch are recorded under."""
+    return f"step-{plan.micro_batch}-{plan.attempt}"
 
 
 class _Run:
     """What one task does."""
 
     def __init__(
-        self, of: Given, level: int, job: _JobHere, batches: Iterator[pa.RecordBatch], rows: RowQueue[StepRow]
+        self, of: Given, level: int, job: _JobHere, batches: Iterator[pa.RecordBatch], rows: RowQueue[ExchangeRow]
     ) -> None:
         self._level = level
         self._of, self._here, self._job, self._batches, self._rows = of, job, job.job, batches, rows
@@ -287,11 +291,11 @@ class _Run:
         of, job = self._of, self._job
         plan, placing = of.order.plan, job.placing
         job.versions.check()
-        workerlog.at(job.id, f"step {plan.step}, level {self._level}")
+        workerlog.at(job.id, f"micro-batch {plan.micro_batch}, level {self._level}")
         for each in of.confirmed:
             callbacks.confirm(job.id, each)
-        name = f"{plan.step}.{plan.attempt}.{self._level}.{self.task}.{uuid.uuid4().hex[:8]}"
-        running = here.running(Attempt(job.name, plan.step, (self._level, self.task), name))
+        name = f"{plan.micro_batch}.{plan.attempt}.{self._level}.{self.task}.{uuid.uuid4().hex[:8]}"
+        running = here.running(Attempt(job.name, plan.micro_batch, (self._level, self.task), name))
         with running, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             sent = Sent(placing, self._level, self._rows.put)
@@ -317,7 +321,7 @@ class _Run:
         named = {(f"{w.category.__module__}.{w.category.__qualname__}", texts.said(str, w.message)) for w in caught}
         for bundles in self._bundles[:1]:
             bundles.warnings = sorted(named)
-        callbacks.keep(job.id, plan.step, name.encode(), code.callbacks())
+        callbacks.keep(job.id, plan.micro_batch, name.encode(), code.callbacks())
         sent.report(pickle.dumps(LevelReport(report, tuple(self._bundles)), protocol=5))
 
     def _showing(self, now: Timestamp) -> AbstractContextManager[None]:
@@ -371,8 +375,8 @@ class OpenGraceful:
         return _opened(job, self.stage) if offers(job.placing.stages[self.stage]) else None
 
 
-def _opened(job: StepJob, stage: str) -> Any:
+def _opened(job: StreamingJob, stage: str) -> Any:
     # SUBTLE: imported late, for the prelude silences what the SDK says at import.
-    from arcbeam.harness.streaming.streamingstage import StepStage
+    from arcbeam.harness.streaming.streamingstage import StreamingStage
 
-    return StepStage(job.placing.stages[stage], job.settings)
+    return StreamingStage(job.placing.stages[stage], job.settings)

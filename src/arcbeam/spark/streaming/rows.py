@@ -1,4 +1,5 @@
-"""Rows between the levels of a step: what a task sends to the owners of shards at the next level, and reads from it.
+"""Rows between the levels of a micro-batch: what a task sends to the owners of shards at the next level, and reads from
+it.
 
 Owns their shape and order. A row goes from level to level until it is at that of the stage that reads it. Must not know
 what a stage does, nor what is in a blob.
@@ -36,7 +37,7 @@ _MARKER: Final = -2
 _REPORT: Final = -1
 
 
-class StepRow(NamedTuple):
+class ExchangeRow(NamedTuple):
     """A row.
 
     Attributes:
@@ -56,13 +57,13 @@ class StepRow(NamedTuple):
     unpacked: int = 0
 
 
-def packing(rows: Iterable[StepRow], packer: Packer) -> Iterator[StepRow]:
+def packing(rows: Iterable[ExchangeRow], packer: Packer) -> Iterator[ExchangeRow]:
     """Rows as they travel: what stages have written is packed, but for what was packed on an earlier level."""
     for row in rows:
         if row.stage < 0 or row.unpacked:
             yield row
         else:
-            yield StepRow(*row[:4], *packer.pack(row.blob))
+            yield ExchangeRow(*row[:4], *packer.pack(row.blob))
 
 
 def reports_in(rows: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
@@ -86,7 +87,7 @@ class Sent:
         bytes: how many it has sent.
     """
 
-    def __init__(self, placing: Placing, level: int, put: Callable[[StepRow], None]) -> None:
+    def __init__(self, placing: Placing, level: int, put: Callable[[ExchangeRow], None]) -> None:
         self._readers, self._put = placing.readers, put
         last = level + 1 == len(placing.layout.tasks)
         self._owners = () if last else placing.owners[level + 1]
@@ -98,9 +99,9 @@ class Sent:
         task = self._owners[row.shard]
         for stage in self._readers[row.channel]:
             self.bytes += len(row.blob)
-            self._put(StepRow(task, row.shard, stage, row.bucket, row.blob))
+            self._put(ExchangeRow(task, row.shard, stage, row.bucket, row.blob))
 
-    def pass_on(self, row: StepRow) -> None:
+    def pass_on(self, row: ExchangeRow) -> None:
         """Sends on what is for a later level."""
         self._put(row._replace(task=self._owners[row.shard]))
 
@@ -108,22 +109,22 @@ class Sent:
         """Sends a marker to every task of the next level."""
         blob = pickle.dumps(marker, protocol=5)
         for task in range(self._next):
-            self._put(StepRow(task, _NO_SHARD, _MARKER, 0, blob))
+            self._put(ExchangeRow(task, _NO_SHARD, _MARKER, 0, blob))
 
     def report(self, blob: bytes) -> None:
         """Sends a report, which the last level leaves to the driver."""
-        self._put(StepRow(0, _NO_SHARD, _REPORT, 0, blob))
+        self._put(ExchangeRow(0, _NO_SHARD, _REPORT, 0, blob))
 
 
 class Received:
     """What comes to a task, in `ORDER`.
 
     Args:
-        batches: of `SCHEMA`; at a step's first level of something else, which says nothing.
+        batches: of `SCHEMA`; at a micro-batch's first level of something else, which says nothing.
         placing: of the job.
         level: of the task.
         sent: where reports go on.
-        first: whether the step begins with that level.
+        first: whether the micro-batch begins with that level.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Received:
             # SUBTLE: Spark ends a worker whose task has not read its input to the end.
             for _ in _unbroken(batches):
                 pass
-        self._ahead: StepRow | None = next(self._rows, None)
+        self._ahead: ExchangeRow | None = next(self._rows, None)
 
     def markers(self) -> Sequence[Marker]:
         """The markers of the level before; reports of it go on."""
@@ -155,7 +156,7 @@ class Received:
             yield Row(index, shard, row.bucket, unpacked(row.blob, row.unpacked))
             self._advance()
 
-    def passing(self, shard: int) -> Iterator[StepRow]:
+    def passing(self, shard: int) -> Iterator[ExchangeRow]:
         """What has come to a shard for later levels.
 
         Raises:
@@ -184,15 +185,15 @@ def _unbroken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     try:
         yield from batches
     except Exception as e:
-        raise InputLostError(f"the rows of a step end too early: {e}") from e
+        raise InputLostError(f"the rows of a micro-batch end too early: {e}") from e
 
 
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[StepRow]:
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[ExchangeRow]:
     for batch in _unbroken(batches):
         tasks, shards, stages, buckets = (batch.column(i).to_pylist() for i in range(4))
         blobs, sizes = batch.column(4), batch.column(5).to_pylist()
         for i, task in enumerate(tasks):
-            yield StepRow(task, shards[i], stages[i], buckets[i], blobs[i].as_py(), sizes[i])
+            yield ExchangeRow(task, shards[i], stages[i], buckets[i], blobs[i].as_py(), sizes[i])
 
 
 class LevelRows:
@@ -223,11 +224,11 @@ class LevelRows:
         """See `Rows`."""
         return self._elements(stage, self._received.of_stage(stage, shard))
 
-    def passing(self, shard: int) -> Iterable[StepRow]:
+    def passing(self, shard: int) -> Iterable[ExchangeRow]:
         """See `Rows`."""
         return self._received.passing(shard)
 
-    def pass_on(self, row: StepRow) -> None:
+    def pass_on(self, row: ExchangeRow) -> None:
         """See `Rows`."""
         self._sent.pass_on(row)
 

@@ -26,11 +26,11 @@ from arcbeam.engine.coordinator import (
     EndState,
     Event,
     JobMachine,
+    MicroBatchFailed,
+    MicroBatchReported,
     Mode,
     Phase,
     Propose,
-    StepFailed,
-    StepReported,
     paced,
 )
 from arcbeam.engine.coordinator import Settings as MachineSettings
@@ -46,14 +46,14 @@ from arcbeam.spark.streaming.cluster import SparkCluster
 from arcbeam.spark.streaming.controlrequests import EventQueue, RequestWatch, WallClock
 from arcbeam.spark.streaming.counters import Tally
 from arcbeam.spark.streaming.heartbeat import Heartbeat
-from arcbeam.spark.streaming.leveltask import StepJob, give
+from arcbeam.spark.streaming.leveltask import StreamingJob, give
 from arcbeam.spark.streaming.scriptreader import ScriptReader
 from arcbeam.spark.streaming.taskheartbeats import Heard
 from arcbeam.store.blobs.backends import check_owner, open_blobs, shown
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.jobname import called
 from arcbeam.store.log.requests import Asked
 from arcbeam.store.log.sweep import Swept
@@ -88,10 +88,10 @@ class Listener(Protocol):
         """The job is taken over: from here on it goes on from what its folder has, whoever drives it."""
 
     def reported(self, report: BundleReport) -> None:
-        """What the bundles of a stage and task come to; their step is committed."""
+        """What the bundles of a stage and task come to; their micro-batch is committed."""
 
-    def stepped(self, line: str) -> None:
-        """A step is committed."""
+    def streaming(self, line: str) -> None:
+        """A micro-batch is committed."""
 
     def warned(self, text: str) -> None:
         """Something that people should know."""
@@ -106,17 +106,17 @@ class Outcome:
 
     Attributes:
         state: how it ended.
-        steps: that were committed by this driver.
+        micro_batches: that were committed by this driver.
         head: the job's newest micro-batch.
     """
 
     state: EndState
-    steps: int
+    micro_batches: int
     head: int
 
     def summary(self) -> dict[str, object]:
         """Figures, for logs."""
-        return {"state": self.state.value, "steps": self.steps}
+        return {"state": self.state.value, "micro_batches": self.micro_batches}
 
 
 class StreamRun:
@@ -161,12 +161,12 @@ class StreamRun:
         self._desk = RequestDesk(self._inbox, self._clock, called(plan.name, shown(self.store) if self.kept else ""))
         self._tally = Tally()
         self._machine: JobMachine | None = None
-        self._log: StepLog | None = None
+        self._log: CommitLog | None = None
         self._cluster: SparkCluster | None = None
         # Of publishing and sweeping, by whatever thread.
         self._said: SimpleQueue[Sequence[str]] = SimpleQueue()
         self._blobs: DurableBlobs | None = None
-        # Why the step that runs is tried again.
+        # Why the micro-batch that runs is tried again.
         self._trouble: Trouble | None = None
         self._driven = _driven(settings)
         self._activity = Activity(self._driven.retry.times + 1, self._driven.deaths.times + 1)
@@ -183,7 +183,9 @@ class StreamRun:
         return self._tally.standing()
 
     def status(self) -> Status | None:
-        """Where the job stands, as of its newest step; None before it is taken over. Callable from any thread."""
+        """Where the job stands, as of its newest micro-batch; None before it is taken over. Callable from any
+        thread.
+        """
         log, trouble, heartbeat = self._log, self._trouble, self._heartbeat
         if log is None:
             return None
@@ -200,14 +202,14 @@ class StreamRun:
     def ends(self) -> bool:
         """Whether the job makes no further commit: it fails, was cancelled, or has made its last one."""
         machine = self._machine
-        return self._end is not None or (machine is not None and machine.phase not in (Phase.NEW, Phase.STEPPING))
+        return self._end is not None or (machine is not None and machine.phase not in (Phase.NEW, Phase.RUNNING))
 
     def metrics(self) -> list[bytes]:
-        """Serialized MonitoringInfos of all committed steps of this driver."""
+        """Serialized MonitoringInfos of all committed micro-batches of this driver."""
         return self._tally.real()
 
     def attempted(self) -> list[bytes]:
-        """The same of all steps that ran, committed or not."""
+        """The same of all micro-batches that ran, committed or not."""
         return self._tally.attempted()
 
     def ask(self, what: Asked, savepoint: str = "") -> Ticket:
@@ -246,7 +248,7 @@ class StreamRun:
             except StoreError as e:
                 self.warn(f"who asked something of the job is not told how it ended: {e}")
         assert self._log is not None
-        return Outcome(end.state, self._tally.steps, self._log.head.step)
+        return Outcome(end.state, self._tally.micro_batches, self._log.head.micro_batch)
 
     def _run(self) -> End:
         slots = default_parallelism(self._spark)
@@ -260,7 +262,7 @@ class StreamRun:
         self._listener.opened()
         self._clock.start_at(log.head.time)
         # What the opening has, another driver may have published.
-        self._opened = log.head.step
+        self._opened = log.head.micro_batch
         for lost in taken.dropped:
             self.warn(f"given up, as --allow_dropped_state says: {lost}")
         for move in taken.moved:
@@ -282,7 +284,7 @@ class StreamRun:
             )
         placing = placed(self._plan, taken.numbers, taken.shards, slots)
         settings = replace(self._settings, shards=taken.shards, event_times=True)
-        job = StepJob(
+        job = StreamingJob(
             self._job, placing, settings, self._location, self.store, Versions.here(), self._prelude, log.head.job
         )
         give(job)
@@ -306,7 +308,7 @@ class StreamRun:
             with RequestWatch(self._desk, self._job):
                 end = self._end = drive(driver, self._inbox, self._clock, heartbeat.beat)
             if end is not None and end.state in _PUBLISHED:
-                cluster.sweep(log.head.step)
+                cluster.sweep(log.head.micro_batch)
             self._tell_what_is_said()
         finally:
             self._heartbeat = None
@@ -318,7 +320,7 @@ class StreamRun:
             case EndState.FAILED:
                 if (fenced := log.fenced()) is not None:
                     raise fenced
-                # An error of a step that was to be run again is not why.
+                # An error of a micro-batch that was to be run again is not why.
                 if cluster.failure is not None and str(cluster.failure) in end.why:
                     if isinstance(cluster.failure, WorkerLostError) and machine.deaths:
                         raise cluster.failure.after(machine.deaths)
@@ -344,14 +346,14 @@ class StreamRun:
         return not self.kept or (self._log is not None and self._log.head.mode in ENDED)
 
     def _figures(self, cluster: SparkCluster, placing: Placing) -> dict[str, Any]:
-        """What was measured of the step that is proposed: seconds of its parts, and what has left its stages.
+        """What was measured of the micro-batch that is proposed: seconds of its parts, and what has left its stages.
 
-        `plan`: until the step was Spark's; `spark`: from there on, without what transforms took; `user`: these;
-        `commit`: of the step before, as this one is not made yet.
+        `plan`: until the micro-batch was Spark's; `spark`: from there on, without what transforms took; `user`: these;
+        `commit`: of the micro-batch before, as this one is not made yet.
         """
         assert self._log is not None
         levels = {placed.name: placed.level for placed in placing.layout.stages}
-        found = self._tally.figures(self._log.head.step + 1, levels, placing.ports)
+        found = self._tally.figures(self._log.head.micro_batch + 1, levels, placing.ports)
         took, user = self._took / 1e6, found.get("user", 0.0)
         spark = max(0.0, took - cluster.planned - user)
         parts = {"seconds": took, "plan": cluster.planned, "spark": spark, "commit": self._committing}
@@ -365,17 +367,17 @@ class StreamRun:
         return "" if status is None else undone(as_record(status))
 
     def _told(self, reports: Sequence[BundleReport], left: str) -> dict[str, Any]:
-        """A step in one line, for programs; times are microseconds since 1970."""
+        """A micro-batch in one line, for programs; times are microseconds since 1970."""
         status = self.status()
         assert status is not None
         return {
             "pipeline": self._plan.name,
             "job": self._job,
-            "step": status.step,
+            "micro_batch": status.micro_batch,
             "time": status.time,
             "seconds": {**status.seconds, "commit": round(self._committing, 4)},
             "elements": sum(report.elements_in for report in reports),
-            "late": sum(stage.step["late"] for stage in status.stages if stage.step),
+            "late": sum(stage.micro_batch["late"] for stage in status.stages if stage.micro_batch),
             "rate": status.rate,
             "backlog": status.backlog,
             **total_kept(status),
@@ -388,10 +390,10 @@ class StreamRun:
 
     # `Sinks`.
 
-    def publish(self, step: int, committables: Sequence[Committable]) -> None:
+    def publish(self, micro_batch: int, committables: Sequence[Committable]) -> None:
         """See `arcbeam.streaming.interfaces.Sinks`."""
         assert self._cluster is not None
-        self._cluster.publish(step, committables, again=step <= self._opened)
+        self._cluster.publish(micro_batch, committables, again=micro_batch <= self._opened)
 
     def _tell_what_is_said(self) -> None:
         """Here, for listeners are called on the driver's thread, and publishing has one of its own."""
@@ -416,26 +418,26 @@ class StreamRun:
         for command in commands:
             if isinstance(command, Propose):
                 self._ran = bool(command.reports)
-        if isinstance(event, StepReported):
+        if isinstance(event, MicroBatchReported):
             self._took = event.took
-        if isinstance(event, StepFailed) and event.again and self._machine.phase is Phase.STEPPING:
+        if isinstance(event, MicroBatchFailed) and event.again and self._machine.phase is Phase.RUNNING:
             self._note_trouble(event)
         if not isinstance(event, CommitDecided) or self._machine.head is None:
             return
         self._committing = time.monotonic() - self._proposed
-        reports, line = self._tally.committed(event.step, self._machine.head.times, self._took, ran=self._ran)
+        reports, line = self._tally.committed(event.micro_batch, self._machine.head.times, self._took, ran=self._ran)
         if reports:
             left = self._left()
             line = f"{line}; draining: {left}" if left else line
             if _LOG.isEnabledFor(logging.INFO):
                 told = self._told(reports, left)
                 _LOG.info("%s", f"{self._plan.name}: {line}, {in_words(told)}" if watched() else json.dumps(told))
-            self._listener.stepped(line)
+            self._listener.streaming(line)
         for report in reports:
             self._listener.reported(report)
 
-    def _note_trouble(self, event: StepFailed) -> None:
-        """Has `arcbeam status` show why a step is tried again."""
+    def _note_trouble(self, event: MicroBatchFailed) -> None:
+        """Has `arcbeam status` show why a micro-batch is tried again."""
         assert self._machine is not None
         assert self._log is not None
         failure = self._cluster.failure if self._cluster is not None else None
@@ -446,12 +448,17 @@ class StreamRun:
             why = failed_try(failed, self._driven.retry.times + 1, event.why)
         else:
             return
-        self._trouble = Trouble(self._log.head.epoch, event.step, lost.step, why, self._clock.now())
+        self._trouble = Trouble(self._log.head.epoch, event.micro_batch, lost.step, why, self._clock.now())
         if self._blobs is not None:
             try:
                 leave_trouble(self._blobs, self._trouble)
             except StoreError as e:
-                _LOG.warning("%s: `arcbeam status` does not show why step %d fails: %s", self._plan.name, event.step, e)
+                _LOG.warning(
+                    "%s: `arcbeam status` does not show why micro-batch %d fails: %s",
+                    self._plan.name,
+                    event.micro_batch,
+                    e,
+                )
 
     def begins(self, command: Command) -> None:
         """See `arcbeam.streaming.interfaces.Watch`."""
@@ -470,7 +477,7 @@ class StreamRun:
 
 
 _PUBLISHED = (EndState.DONE, EndState.DRAINED, EndState.STOPPED)
-"""Ends of a job whose last step is published."""
+"""Ends of a job whose last micro-batch is published."""
 _TOLD = (Mode.DRAINING, Mode.CANCELLING)
 """What people are told that a job is heading for."""
 
@@ -478,7 +485,7 @@ _TOLD = (Mode.DRAINING, Mode.CANCELLING)
 def _driven(settings: Settings) -> MachineSettings:
     grace, target, behind = (
         Duration(round(seconds * 1e6))
-        for seconds in (settings.shutdown_seconds, settings.step_seconds, settings.backlog_step_seconds)
+        for seconds in (settings.shutdown_seconds, settings.micro_batch_seconds, settings.backlog_micro_batch_seconds)
     )
     budget, pace = paced(target, behind)
     return MachineSettings(budget, pace, grace=grace)

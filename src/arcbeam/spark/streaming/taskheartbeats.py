@@ -23,7 +23,7 @@ from arcbeam.store.jobtemp.location import JobLocation
 _SECONDS: Final = 5.0
 """Between two beats of a task, and before its first."""
 _BEAT: Final = struct.Struct("<qqq")
-"""Step, run of it, and a number that no other beat of the process has."""
+"""Micro-batch, run of it, and a number that no other beat of the process has."""
 _BEATS: Final = "beats/"
 
 
@@ -40,10 +40,10 @@ class _Beating:
         self._ids = itertools.count()
         self._thread: threading.Thread | None = None
 
-    def add(self, location: JobLocation, name: str, step: int, attempt: int) -> int:
+    def add(self, location: JobLocation, name: str, micro_batch: int, attempt: int) -> int:
         id = next(self._ids)
         with self._lock:
-            self._tasks[id] = location, name, step, attempt, time.monotonic()
+            self._tasks[id] = location, name, micro_batch, attempt, time.monotonic()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._beat, name="beats", daemon=True)
                 self._thread.start()
@@ -58,21 +58,21 @@ class _Beating:
             time.sleep(_SECONDS)
             with self._lock:
                 tasks = list(self._tasks.values())
-            for location, name, step, attempt, began in tasks:
+            for location, name, micro_batch, attempt, began in tasks:
                 if time.monotonic() - began >= _SECONDS:
                     with contextlib.suppress(ArcbeamError, OSError):
-                        location.put_bytes(_BEATS + name, _BEAT.pack(step, attempt, number))
+                        location.put_bytes(_BEATS + name, _BEAT.pack(micro_batch, attempt, number))
 
 
 _beating = _Beating()
 
 
 @contextlib.contextmanager
-def beating(location: JobLocation, level: int, step: int, attempt: int) -> Iterator[None]:
+def beating(location: JobLocation, level: int, micro_batch: int, attempt: int) -> Iterator[None]:
     """Inside, a task of a level writes every few seconds that it runs."""
     context = TaskContext.get()
     # SUBTLE: not named by attempt: a task that runs again takes the place of the one that failed.
-    id = _beating.add(location, f"{level}-{context.partitionId() if context else 0}", step, attempt)
+    id = _beating.add(location, f"{level}-{context.partitionId() if context else 0}", micro_batch, attempt)
     try:
         yield
     finally:
@@ -99,7 +99,7 @@ class Heard:
         To be called every few seconds. Files are looked at only if the run takes longer than tasks are silent.
 
         Args:
-            run: step and run that Spark runs; None: none.
+            run: micro-batch and run that Spark runs; None: none.
         """
         now = self._clock()
         if run is None or run != self._run:

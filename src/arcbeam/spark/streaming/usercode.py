@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Elements
-from arcbeam.engine.protocol.microbatchplan import StepBudget
+from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget
 from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.blocked import SideInputWindow
 from arcbeam.engine.state.keyqueue import Late
@@ -31,8 +31,8 @@ from arcbeam.streaming.task.sidefiles import SideFileReader, SideFileWriter
 if TYPE_CHECKING:
     from arcbeam.harness.bundle.finalization import Callbacks
     from arcbeam.harness.streaming.clocks import TaskClock
-    from arcbeam.harness.streaming.runner import StepRunner
-    from arcbeam.harness.streaming.streamingstage import StepStage
+    from arcbeam.harness.streaming.runner import StreamingRunner
+    from arcbeam.harness.streaming.streamingstage import StreamingStage
 
 _NO_KEY: Final = b""
 _IMPULSE: Final = b""
@@ -50,7 +50,7 @@ class LevelCode:
         sent: takes what stages write.
         sides: the side inputs of the head.
         scratch: a local folder, for side inputs that are written.
-        told: the job's time when the step was planned; None: what user code sees is the job's.
+        told: the job's time when the micro-batch was planned; None: what user code sees is the job's.
 
     Attributes:
         latest: uid of the stage that had its turn last.
@@ -62,7 +62,7 @@ class LevelCode:
         placing: Placing,
         level: int,
         task: int,
-        open: Callable[[str], StepStage],
+        open: Callable[[str], StreamingStage],
         sent: Sent,
         sides: SideFileReader,
         scratch: Path,
@@ -76,12 +76,12 @@ class LevelCode:
         self._told, self._began = told, time.monotonic_ns()
         self._clock: TaskClock | None = None
         self._channels: dict[str, dict[str, int]] = {}
-        self._begun: dict[str, StepStage] = {}
+        self._begun: dict[str, StreamingStage] = {}
         self._dropped: Counter[tuple[str, bool]] = Counter()
         self._writers: list[Any] = []
-        self._side_writers: list[tuple[StepStage, int, SideFileWriter]] = []
+        self._side_writers: list[tuple[StreamingStage, int, SideFileWriter]] = []
         self.latest = ""
-        self._runner: StepRunner | None = None
+        self._runner: StreamingRunner | None = None
 
     def specs(self) -> dict[str, StageSpec]:
         """What the engine must know of the stages."""
@@ -110,12 +110,12 @@ class LevelCode:
         # SUBTLE: before the imports: as it is opened, the prelude silences what the SDK says at import.
         opened = self._stage(stage)
         from arcbeam.harness.streaming.clocks import TaskClock
-        from arcbeam.harness.streaming.runner import StepRunner
+        from arcbeam.harness.streaming.runner import StreamingRunner
 
         if self._clock is None:
             passed = Duration((time.monotonic_ns() - self._began) // 1000)
             self._clock = TaskClock(None if self._told is None else shifted(self._told, passed))
-        runner = self._runner = StepRunner(opened, view, self._placed[stage], self._clock)
+        runner = self._runner = StreamingRunner(opened, view, self._placed[stage], self._clock)
         return runner
 
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
@@ -194,7 +194,7 @@ class LevelCode:
         """The finalization callbacks of the task's bundles; they are the caller's now."""
         return [taken for stage in self._begun.values() if (taken := stage.processor.bundles.callbacks.take())]
 
-    def _stage(self, name: str) -> StepStage:
+    def _stage(self, name: str) -> StreamingStage:
         stage = self._begun.get(name)
         if stage is None:
             stage = self._begun[name] = self._open(name)
@@ -202,7 +202,7 @@ class LevelCode:
         self.latest = name
         return stage
 
-    def _begin(self, name: str, stage: StepStage) -> None:
+    def _begin(self, name: str, stage: StreamingStage) -> None:
         def side_writer(channel: int) -> SideFileWriter:
             port = self._placing.ports[name, channel]
             last = self._placing.firings.get(channel) is Firings.LAST
@@ -238,12 +238,12 @@ class TaskBudget:
     """How much a task may do; see `arcbeam.engine.task.bundles.Budget`.
 
     A part begins when it is first asked. What is done before that, with what has come by the exchange, cannot be left:
-    if that counted, a task that has much of it would fire next to nothing, step after step. The timers of what has come
-    have as long as that took, at least: such a step is a long one in any case, and what is left costs more, since it is
-    written to the state, and found again by another step.
+    if that counted, a task that has much of it would fire next to nothing, micro-batch after micro-batch. The timers of
+    what has come have as long as that took, at least: such a micro-batch is a long one in any case, and what is left
+    costs more, since it is written to the state, and found again by another micro-batch.
 
     Args:
-        budget: of the step.
+        budget: of the micro-batch.
         sent: bytes that the task has sent so far.
         written: elements that its user code has put out so far.
         clock: seconds.
@@ -251,7 +251,7 @@ class TaskBudget:
 
     def __init__(
         self,
-        budget: StepBudget,
+        budget: MicroBatchBudget,
         sent: Callable[[], int],
         written: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,

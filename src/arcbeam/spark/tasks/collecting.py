@@ -32,9 +32,9 @@ _LONGEST = 300
 """Characters of what a Spark job is said to be."""
 
 
-def described(pipeline: str, stages: Iterable[str], step: int | None = None) -> str:
-    """What a Spark job is, for people in Spark's UI: pipeline, step if it is one, stages."""
-    what = pipeline if step is None else f"{pipeline}: step {step}"
+def described(pipeline: str, stages: Iterable[str], micro_batch: int | None = None) -> str:
+    """What a Spark job is, for people in Spark's UI: pipeline, micro-batch if it is one, stages."""
+    what = pipeline if micro_batch is None else f"{pipeline}: micro-batch {micro_batch}"
     return texts.fit(": ".join(filter(None, (what, "; ".join(stages)))), _LONGEST)
 
 

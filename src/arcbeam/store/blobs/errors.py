@@ -46,15 +46,17 @@ class FencedError(StoreError):
 
 
 class JobEndedError(StoreError):
-    """The job is done or was drained: it has no next step."""
+    """The job is done or was drained: it has no next micro-batch."""
 
 
-class DecidedStepError(StoreError):
-    """A task came too late: its step was decided without it. What it does counts for nothing."""
+class DecidedCommitError(StoreError):
+    """A task came too late: its micro-batch was decided without it. What it does counts for nothing."""
 
 
 class InvalidManifestError(StoreError):
-    """A step's manifest contradicts the head that it would follow; nothing was written. A bug, if not a fault."""
+    """A micro-batch's manifest contradicts the head that it would follow; nothing was written. A bug, if not a
+    fault.
+    """
 
 
 class IncompatibleStateError(StoreError):

@@ -32,8 +32,8 @@ from arcbeam.store.manifest.names import (
     epoch_name,
     epoch_number,
     floor_name,
+    manifest_micro_batch,
     manifest_name,
-    manifest_step,
     parse_written,
 )
 from arcbeam.store.manifest.values import Kind, Manifest
@@ -45,38 +45,38 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class UnreadableHead:
-    """The newest manifest, where it is damaged or too new. Its step is decided, its name is taken: only what it says is
-    not known, as by whom it is.
+    """The newest manifest, where it is damaged or too new. Its micro-batch is decided, its name is taken: only what it
+    says is not known, as by whom it is.
 
     SUBTLE: it may have given up a savepoint that `before` has. That one is whole all the same: a sweep keeps what any
     manifest from the floor to the head names, savepoints too.
 
     Attributes:
-        step: its number.
+        micro_batch: its number.
         error: names the file, and says what can be done.
         before: the nearest one before it, not below the floor, that can be read; None if there is none.
     """
 
-    step: int
+    micro_batch: int
     error: DamagedFileError | NewerFormatError
     before: Manifest | None
 
 
-def read_manifest(blobs: DurableBlobs, step: int) -> Manifest:
-    """The manifest of a step.
+def read_manifest(blobs: DurableBlobs, micro_batch: int) -> Manifest:
+    """The manifest of a micro-batch.
 
     Raises:
         MissingFileError, DamagedFileError, NewerFormatError, IndeterminateError.
     """
-    return _decoded(blobs, step, blobs.get(manifest_name(step)))
+    return _decoded(blobs, micro_batch, blobs.get(manifest_name(micro_batch)))
 
 
-def _decoded(blobs: DurableBlobs, step: int, data: bytes) -> Manifest:
-    name = manifest_name(step)
+def _decoded(blobs: DurableBlobs, micro_batch: int, data: bytes) -> Manifest:
+    name = manifest_name(micro_batch)
     manifest = decode(data, name, blobs)
-    if manifest.step != step:
+    if manifest.micro_batch != micro_batch:
         raise DamagedFileError(
-            f"manifest '{name}' in '{blobs}' is of step {manifest.step}",
+            f"manifest '{name}' in '{blobs}' is of micro-batch {manifest.micro_batch}",
             "nothing was changed: files were renamed or copied by hand; bring back the right ones",
         )
     return manifest
@@ -96,9 +96,9 @@ def has_begun(blobs: DurableBlobs, epoch: int) -> bool:
     return _data(blobs, epoch_name(epoch)) is not None
 
 
-def floor_data(step: int) -> bytes:
+def floor_data(micro_batch: int) -> bytes:
     """The record of a floor."""
-    start = _FLOOR.pack(_FLOOR_MAGIC, step, 0)[:-4]
+    start = _FLOOR.pack(_FLOOR_MAGIC, micro_batch, 0)[:-4]
     return start + struct.pack("<I", crc32(start))
 
 
@@ -124,8 +124,8 @@ def read_floors(blobs: DurableBlobs, epoch: int) -> FloorRecords:
         data = _data(blobs, name)
         if data is None:
             continue
-        if len(data) == _FLOOR.size and data == floor_data(step := _FLOOR.unpack(data)[1]):
-            found.append(step)
+        if len(data) == _FLOOR.size and data == floor_data(micro_batch := _FLOOR.unpack(data)[1]):
+            found.append(micro_batch)
         else:
             damaged.append(name)
     return FloorRecords(max(found, default=None), tuple(damaged))
@@ -151,7 +151,7 @@ def floor_below(blobs: DurableBlobs, epoch: int) -> int:
 
 
 def _floor_that_stands(blobs: DurableBlobs, recorded: int, damaged: tuple[str, ...]) -> int:
-    """A floor, where the latest record may be the damaged one: the newest step that can be one.
+    """A floor, where the latest record may be the damaged one: the newest micro-batch that can be one.
 
     SUBTLE: why no gap is above it. It is no lower than an earlier floor, and from that one on manifests go in ascending
     order, all but openings and savepoints. So above one that stands, and is neither, none has gone. That holds for a
@@ -159,7 +159,11 @@ def _floor_that_stands(blobs: DurableBlobs, recorded: int, damaged: tuple[str, .
     because who deletes at this moment does so below a floor that is at most as high.
     """
     listed = sorted(
-        (step for info in blobs.list(MANIFESTS) if (step := manifest_step(info.name)) is not None and step >= recorded),
+        (
+            micro_batch
+            for info in blobs.list(MANIFESTS)
+            if (micro_batch := manifest_micro_batch(info.name)) is not None and micro_batch >= recorded
+        ),
         reverse=True,
     )
     above = listed[0] + 1 if listed else recorded
@@ -167,15 +171,15 @@ def _floor_that_stands(blobs: DurableBlobs, recorded: int, damaged: tuple[str, .
         listed.insert(0, above)
         above += 1
     first: int | None = None
-    for step in listed:
+    for micro_batch in listed:
         try:
-            manifest = read_manifest(blobs, step)
+            manifest = read_manifest(blobs, micro_batch)
         except (MissingFileError, DamagedFileError, NewerFormatError):
             continue
-        if manifest.kind == Kind.STEP and all(pin.step != step for pin in manifest.pins):
-            return step
-        if not step or not manifest.epoch:
-            first = step
+        if manifest.kind == Kind.MICRO_BATCH and all(pin.micro_batch != micro_batch for pin in manifest.pins):
+            return micro_batch
+        if not micro_batch or not manifest.epoch:
+            first = micro_batch
     if first is None:
         raise DamagedFileError(
             f"'{damaged[0]}' in '{blobs}' is damaged, and no manifest that can be read says what it said",
@@ -191,11 +195,13 @@ def find_newest(blobs: DurableBlobs, floor: int) -> Manifest | UnreadableHead | 
         IndeterminateError: the manifest at the floor is missing: a driver has moved on meanwhile.
         MissingFileError: there is none, but there must have been, since a task has written.
     """
-    listed = [manifest_step(info.name) for info in blobs.list(MANIFESTS, after=_before(floor))]
-    step = max((step for step in listed if step is not None and step >= floor), default=floor)
-    data = _data(blobs, manifest_name(step))
-    if data is None and step > floor:  # what was listed is gone
-        step, data = floor, _data(blobs, manifest_name(floor))
+    listed = [manifest_micro_batch(info.name) for info in blobs.list(MANIFESTS, after=_before(floor))]
+    micro_batch = max(
+        (micro_batch for micro_batch in listed if micro_batch is not None and micro_batch >= floor), default=floor
+    )
+    data = _data(blobs, manifest_name(micro_batch))
+    if data is None and micro_batch > floor:  # what was listed is gone
+        micro_batch, data = floor, _data(blobs, manifest_name(floor))
     if data is None and not floor:
         file = _written_by_a_task(blobs)
         if file is None:
@@ -205,15 +211,15 @@ def find_newest(blobs: DurableBlobs, floor: int) -> Manifest | UnreadableHead | 
         data = _data(blobs, manifest_name(0))
         if data is None and not floor_below(blobs, newest_epoch(blobs)):
             raise lost_beginning(blobs, file)
-    while data is not None and (following := _data(blobs, manifest_name(step + 1))) is not None:
-        step, data = step + 1, following
+    while data is not None and (following := _data(blobs, manifest_name(micro_batch + 1))) is not None:
+        micro_batch, data = micro_batch + 1, following
     found: Manifest | UnreadableHead | None = None
     if data is not None:
         try:
-            found = _decoded(blobs, step, data)
+            found = _decoded(blobs, micro_batch, data)
         except (DamagedFileError, NewerFormatError) as e:
-            found = _unreadable(blobs, step, floor, e)
-    if found is None or (step > floor and _data(blobs, manifest_name(floor)) is None):
+            found = _unreadable(blobs, micro_batch, floor, e)
+    if found is None or (micro_batch > floor and _data(blobs, manifest_name(floor)) is None):
         raise IndeterminateError(
             f"'{manifest_name(floor)}' is missing in '{blobs}'",
             "if another driver runs this job, look again; else files were deleted by hand: bring them back",
@@ -237,10 +243,10 @@ def lost_beginning(blobs: DurableBlobs, file: str) -> MissingFileError:
 
 
 def _unreadable(
-    blobs: DurableBlobs, step: int, floor: int, error: DamagedFileError | NewerFormatError
+    blobs: DurableBlobs, micro_batch: int, floor: int, error: DamagedFileError | NewerFormatError
 ) -> UnreadableHead:
     before: Manifest | None = None
-    for earlier in range(step - 1, floor - 1, -1):
+    for earlier in range(micro_batch - 1, floor - 1, -1):
         try:
             before = read_manifest(blobs, earlier)
             break
@@ -248,7 +254,7 @@ def _unreadable(
             continue
         except MissingFileError:
             break  # a driver has moved on, which whoever called notices
-    names = ", ".join(f"'{pin.name}' (step {pin.step})" for pin in before.pins) if before else ""
+    names = ", ".join(f"'{pin.name}' (micro-batch {pin.micro_batch})" for pin in before.pins) if before else ""
     first = (
         "go on with the version of arcbeam that wrote it, or a newer one"
         if isinstance(error, NewerFormatError)
@@ -261,7 +267,7 @@ def _unreadable(
     )
     told = type(error)(error.message, f"nothing was changed: {first}, {then}")
     told.__cause__ = error
-    return UnreadableHead(step, told, before)
+    return UnreadableHead(micro_batch, told, before)
 
 
 def known(newest: Manifest | UnreadableHead) -> Manifest:
@@ -284,8 +290,8 @@ def _data(blobs: DurableBlobs, name: str) -> bytes | None:
         return None
 
 
-def _before(step: int) -> str:
-    return manifest_name(step - 1) if step else ""
+def _before(micro_batch: int) -> str:
+    return manifest_name(micro_batch - 1) if micro_batch else ""
 
 
 def read_newest(blobs: DurableBlobs) -> Manifest | UnreadableHead | None:

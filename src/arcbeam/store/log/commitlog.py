@@ -1,7 +1,7 @@
 """The sequence of a job's manifests, held by one driver: the only way by which anything becomes real.
 
 Owns the commit protocol: epochs, the conditional create, and what is made of each of its outcomes. Must not know what a
-step does. No thread, no clock, no waiting: who calls decides when to ask again.
+micro-batch does. No thread, no clock, no waiting: who calls decides when to ask again.
 
 A commit is the creation of the manifest after the head, under a name that nobody can create twice. That alone orders
 all drivers there ever were: the first manifest of an epoch is an *opening*, and with it stands, every proposal of an
@@ -63,7 +63,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another driver took the step: nothing of the proposal is real, nor will be. `found` is what stands there."""
+    """Another driver took the micro-batch: nothing of the proposal is real, nor will be. `found` is what stands
+    there.
+    """
 
     found: Manifest
 
@@ -87,12 +89,12 @@ def new_token() -> str:
     return uuid.uuid4().hex
 
 
-class StepLog:
-    """One driver's hold on a job. Opened with `StepLog.open`.
+class CommitLog:
+    """One driver's hold on a job. Opened with `CommitLog.open`.
 
     Attributes:
         epoch: this driver's.
-        floor: the oldest step whose manifest is kept for sure.
+        floor: the oldest micro-batch whose manifest is kept for sure.
     """
 
     def __init__(self, blobs: DurableBlobs, epoch: int, floor: int, head: Manifest, token: Callable[[], str]) -> None:
@@ -122,7 +124,7 @@ class StepLog:
         adapt: Callable[[Manifest], Manifest] = lambda origin: origin,
         fill: Callable[[Manifest], Manifest] = lambda opening: opening,
         token: Callable[[], str] = new_token,
-    ) -> StepLog:
+    ) -> CommitLog:
         """Takes a job over: begins an epoch and commits its opening. Every driver before is fenced out by that.
 
         The opening holds what the head holds, also its committables: whether they were published is not known.
@@ -136,8 +138,8 @@ class StepLog:
                 manifest cannot be read. Empty: from the head.
             force: go on even if the job has ended.
             finish: accept also a job that has ended. Its last commit may not be published, nor the last calls of user
-                code made. Then nothing is written: no epoch begins, the log has the job's last step as its head, and
-                nothing can be proposed on it.
+                code made. Then nothing is written: no epoch begins, the log has the job's last micro-batch as its head,
+                and nothing can be proposed on it.
             program: puts what runs the job from here on into the folder, and gives the name of its file; "": as before.
                 It is told the epoch, and the program of the manifest that is followed; see `programs.keep`. Called
                 when the job is not refused, so who is leaves nothing there; and before the epoch begins, so who cannot
@@ -145,8 +147,9 @@ class StepLog:
             adapt: what is made of the manifest that is gone on from, before it is held against `shape`. It must not
                 change what is real, but only what it is called, and by which outputs watermarks are known; and leave
                 out what is given up on purpose.
-            fill: writes what the opening needs beside what there is, and names it there: files for its step, by this
-                epoch. Called behind `adapt`, when the epoch has begun; again where another driver took the step.
+            fill: writes what the opening needs beside what there is, and names it there: files for its micro-batch, by
+                this epoch. Called behind `adapt`, when the epoch has begun; again where another driver took the
+                micro-batch.
             token: gives tokens that nobody else has.
 
         Raises:
@@ -174,7 +177,7 @@ class StepLog:
             raise
 
     @classmethod
-    def _of_ended(cls, blobs: DurableBlobs, asked: Asked, token: Callable[[], str]) -> StepLog | None:
+    def _of_ended(cls, blobs: DurableBlobs, asked: Asked, token: Callable[[], str]) -> CommitLog | None:
         """The log of a job that has ended, if nothing more is asked than its end."""
         head = ended(blobs, read_newest(blobs), asked)
         return None if head is None else cls(blobs, head.epoch, floor_below(blobs, head.epoch), head, token)
@@ -190,7 +193,7 @@ class StepLog:
         program: Callable[[int, str], str] = lambda epoch, before: "",
         fill: Callable[[Manifest], Manifest] = lambda opening: opening,
         token: Callable[[], str] = new_token,
-    ) -> StepLog:
+    ) -> CommitLog:
         """Takes a job over with whatever first manifest; see `open`, which is the way to go on with one.
 
         Args:
@@ -218,8 +221,8 @@ class StepLog:
             if isinstance(newest, Manifest) and newest.epoch > epoch:
                 raise _fenced(blobs, epoch, newest)
             # SUBTLE: whose a manifest is that cannot be read, nobody knows. A later driver's was made after its epoch
-            # had begun, and that is looked at after the manifest was found. On top of a step of such a driver, whose
-            # savepoints are not known, an opening would name what that driver may delete.
+            # had begun, and that is looked at after the manifest was found. On top of a micro-batch of such a driver,
+            # whose savepoints are not known, an opening would name what that driver may delete.
             if isinstance(newest, UnreadableHead) and has_begun(blobs, epoch + 1):
                 raise _taking_over(blobs, epoch)
             if kept_for != (kept_for := (epoch, _program_of(newest))):
@@ -256,16 +259,16 @@ class StepLog:
         """A manifest that may follow the head: as the head is, without its committables.
 
         Args:
-            time: the step's recorded time.
+            time: the micro-batch's recorded time.
             changes: fields of `Manifest` that are other than the head's.
         """
         following = replace(
             self._head,
-            step=self._head.step + 1,
+            micro_batch=self._head.micro_batch + 1,
             epoch=self.epoch,
             token=self._token(),
             parent=self._head.token,
-            kind=Kind.STEP,
+            kind=Kind.MICRO_BATCH,
             time=time,
             cut=b"",
             committables=(),
@@ -283,12 +286,14 @@ class StepLog:
         if self._conflict:
             raise _fenced(self._blobs, self.epoch, self._conflict.found)
         if self._pending:
-            raise InvalidManifestError(f"the outcome of step {self._pending[0].step} is not known yet: resolve it")
+            raise InvalidManifestError(
+                f"the outcome of micro-batch {self._pending[0].micro_batch} is not known yet: resolve it"
+            )
         wrong = contradictions(self._head, manifest)
         if manifest.epoch != self.epoch or not manifest.token or manifest.token == self._head.token:
             wrong.append("it was not drafted by this driver, or its token is not new")
         if wrong:
-            raise InvalidManifestError(f"step {manifest.step} cannot be committed: " + "; ".join(wrong))
+            raise InvalidManifestError(f"micro-batch {manifest.micro_batch} cannot be committed: " + "; ".join(wrong))
         self._pending = (manifest, encode(manifest), None)
         return self.resolve()
 
@@ -318,31 +323,34 @@ class StepLog:
         return _fenced(self._blobs, self.epoch, self._conflict.found) if self._conflict else None
 
     def overtaken(self) -> FencedError | None:
-        """The same, but looks whether the step after the head is another driver's. (That a later epoch has begun says
+        """The same, but looks whether the micro-batch after the head is another driver's. (That a later epoch has begun
+        says
         nothing: its driver may have died before its opening.) Where the store does not say, the next proposal will.
         """
         if self._pending is None and self._conflict is None:
             with contextlib.suppress(StoreError):
-                self._conflict = Conflict(read_manifest(self._blobs, self._head.step + 1))
+                self._conflict = Conflict(read_manifest(self._blobs, self._head.micro_batch + 1))
         return self.fenced()
 
     def is_newest(self) -> bool:
         """Whether no later epoch has begun."""
         return not has_begun(self._blobs, self.epoch + 1)
 
-    def raise_floor(self, step: int) -> None:
-        """Records that manifests below a step may go. To be called before `is_newest`, and that before deleting.
+    def raise_floor(self, micro_batch: int) -> None:
+        """Records that manifests below a micro-batch may go. To be called before `is_newest`, and that before deleting.
 
         Raises:
             IndeterminateError: it may land later; floors are not raised any more by this driver.
         """
         if self._slot < 0:
             raise IndeterminateError(f"a floor of epoch {self.epoch} in '{self._blobs}' may still be on its way")
-        if not self.floor <= step <= self._head.step:
-            raise ValueError(f"the floor rises from {self.floor}, up to the head {self._head.step}: {step}")
+        if not self.floor <= micro_batch <= self._head.micro_batch:
+            raise ValueError(
+                f"the floor rises from {self.floor}, up to the head {self._head.micro_batch}: {micro_batch}"
+            )
         slot, self._slot = 1 - self._slot, -1
-        self._blobs.put(floor_name(self.epoch, slot), floor_data(step))
-        self.floor, self._slot = step, slot
+        self._blobs.put(floor_name(self.epoch, slot), floor_data(micro_batch))
+        self.floor, self._slot = micro_batch, slot
 
 
 def _refuse(blobs: DurableBlobs, first: First) -> tuple[int, str]:
@@ -396,7 +404,7 @@ def _create(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Indet
     """
     for _ in range(_TRIES):
         try:
-            if blobs.create(manifest_name(manifest.step), data):
+            if blobs.create(manifest_name(manifest.micro_batch), data):
                 return Committed(manifest)
         except IndeterminateError as e:
             unclear = e
@@ -406,7 +414,7 @@ def _create(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Indet
                 raise
         # Taken, or nobody knows: what stands there tells.
         try:
-            found = read_manifest(blobs, manifest.step)
+            found = read_manifest(blobs, manifest.micro_batch)
         except MissingFileError as e:
             unclear = unclear or IndeterminateError(e.message, e.remedy)
         except IndeterminateError as e:
@@ -433,7 +441,8 @@ def _taking_over(blobs: DurableBlobs, epoch: int) -> FencedError:
 
 def _fenced(blobs: DurableBlobs, epoch: int, found: Manifest) -> FencedError:
     return FencedError(
-        f"another driver{_of_epoch(blobs, found.epoch)} took over {job_in(blobs, found)}: step {found.step} is of "
+        f"another driver{_of_epoch(blobs, found.epoch)} took over {job_in(blobs, found)}: micro-batch "
+        f"{found.micro_batch} is of "
         f"epoch {found.epoch}, this driver has epoch {epoch}",
         _ONE_DRIVER,
     )

@@ -33,7 +33,7 @@ from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """A stage after the step; what it has none of is None or empty."""
+    """A stage after the micro-batch; what it has none of is None or empty."""
 
     stage: str
     level: int | None
@@ -66,10 +66,10 @@ class LevelReport:
 
 
 @dataclass(frozen=True, slots=True)
-class StepReport:
-    """A step in one line. `written` is the size of the files that were written for it."""
+class MicroBatchReport:
+    """A micro-batch in one line. `written` is the size of the files that were written for it."""
 
-    step: int
+    micro_batch: int
     epoch: int
     kind: str
     mode: str
@@ -80,7 +80,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class ProgramReport:
-    """What runs the job after the step: its name, and with which versions it was submitted."""
+    """What runs the job after the micro-batch: its name, and with which versions it was submitted."""
 
     file: str
     name: str
@@ -94,7 +94,7 @@ class RequestReport:
 
     what: str
     savepoint: str
-    step: int
+    micro_batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class SavepointReport:
         mode: how the job stood with it: suspended, drained, …; "" if its manifest cannot be read.
         epoch: of the driver that made it; None as above.
         files, size: all that it needs of state and side inputs, and its bytes.
-        own: bytes that neither the newest step nor another savepoint needs.
+        own: bytes that neither the newest micro-batch nor another savepoint needs.
         stages: those that have state in it.
         to_publish: how many committables it has.
         program: what it is resumed with; None: its script is needed, or what was kept cannot be read.
@@ -113,7 +113,7 @@ class SavepointReport:
     """
 
     name: str
-    step: int
+    micro_batch: int
     time: Timestamp
     mode: str = ""
     epoch: int | None = None
@@ -127,7 +127,7 @@ class SavepointReport:
 
 
 def savepoints(blobs: DurableBlobs) -> tuple[SavepointReport, ...]:
-    """The savepoints of a job, by step.
+    """The savepoints of a job, by micro-batch.
 
     Args:
         blobs: the job's folder.
@@ -139,17 +139,19 @@ def savepoints(blobs: DurableBlobs) -> tuple[SavepointReport, ...]:
     if newest is None:
         raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
     head = known(newest)
-    found: dict[int, Manifest | str] = {head.step: head}
+    found: dict[int, Manifest | str] = {head.micro_batch: head}
     for pin in head.pins:
-        if pin.step not in found:
+        if pin.micro_batch not in found:
             try:
-                found[pin.step] = read_manifest(blobs, pin.step)
+                found[pin.micro_batch] = read_manifest(blobs, pin.micro_batch)
             except (MissingFileError, DamagedFileError, NewerFormatError) as e:
-                found[pin.step] = str(e)
-    sizes = {step: _sizes(each) for step, each in found.items() if isinstance(each, Manifest)}
-    # Of each step, by how many it is kept: as the newest, and by names.
-    kept = Counter([head.step, *(pin.step for pin in head.pins)])
-    return tuple(_savepoint(blobs, pin, found[pin.step], sizes, alone=kept[pin.step] == 1) for pin in head.pins)
+                found[pin.micro_batch] = str(e)
+    sizes = {micro_batch: _sizes(each) for micro_batch, each in found.items() if isinstance(each, Manifest)}
+    # Of each micro-batch, by how many it is kept: as the newest, and by names.
+    kept = Counter([head.micro_batch, *(pin.micro_batch for pin in head.pins)])
+    return tuple(
+        _savepoint(blobs, pin, found[pin.micro_batch], sizes, alone=kept[pin.micro_batch] == 1) for pin in head.pins
+    )
 
 
 def _sizes(manifest: Manifest) -> dict[str, int]:
@@ -162,14 +164,14 @@ def _savepoint(
     blobs: DurableBlobs, pin: Pin, manifest: Manifest | str, sizes: Mapping[int, Mapping[str, int]], *, alone: bool
 ) -> SavepointReport:
     if isinstance(manifest, str):
-        return SavepointReport(pin.name, pin.step, pin.time, problem=manifest)
+        return SavepointReport(pin.name, pin.micro_batch, pin.time, problem=manifest)
     damaged: list[str] = []
     program = _program(blobs, manifest, (pin,), damaged)
-    mine = sizes[pin.step]
-    others = {name for step, each in sizes.items() if step != pin.step for name in each}
+    mine = sizes[pin.micro_batch]
+    others = {name for micro_batch, each in sizes.items() if micro_batch != pin.micro_batch for name in each}
     return SavepointReport(
         pin.name,
-        pin.step,
+        pin.micro_batch,
         pin.time,
         str(manifest.mode),
         manifest.epoch,
@@ -185,24 +187,24 @@ def _savepoint(
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A job after one step.
+    """A job after one micro-batch.
 
     Attributes:
         driver: who began the epoch, as it called itself; empty if that is not known.
-        savepoints: of the job now, or of the newest step that can be read.
-        steps: the latest ones up to this, the newest first; without those that cannot be read.
+        savepoints: of the job now, or of the newest micro-batch that can be read.
+        micro_batches: the latest ones up to this, the newest first; without those that cannot be read.
         damaged: what is missing or cannot be read of all this, and what can be done about it; the newest manifest, if
             it is among them, first.
         problems: what is missing, damaged or too new among the files; None if they were not looked at.
         program: what the job is resumed with; None: its script is needed, or what was kept cannot be read.
         requests: that wait for whoever runs the job, the oldest first.
-        ended: how the driver of the newest step has failed, or that it was cancelled; None if it may be running, was
-            killed, or has ended with a commit.
+        ended: how the driver of the newest micro-batch has failed, or that it was cancelled; None if it may be running,
+            was killed, or has ended with a commit.
     """
 
     location: str
     job: str
-    step: int
+    micro_batch: int
     epoch: int
     driver: str
     kind: str
@@ -216,7 +218,7 @@ class Inspection:
     side_bytes: int
     committables: int
     savepoints: tuple[Pin, ...]
-    steps: tuple[StepReport, ...]
+    micro_batches: tuple[MicroBatchReport, ...]
     damaged: tuple[str, ...]
     problems: tuple[str, ...] | None
     program: ProgramReport | None = None
@@ -225,56 +227,62 @@ class Inspection:
 
 
 def inspect(
-    blobs: DurableBlobs, *, step: int | None = None, savepoint: str = "", steps: int = 10, check: bool = False
+    blobs: DurableBlobs,
+    *,
+    micro_batch: int | None = None,
+    savepoint: str = "",
+    micro_batches: int = 10,
+    check: bool = False,
 ) -> Inspection:
     """Looks at a job.
 
     Args:
         blobs: its folder.
-        step: after which step; None: after the newest that can be read.
-        savepoint: after that savepoint's step; empty: as `step` says.
-        steps: how many steps to list.
-        check: read every file that the step names, whole, and look at the manifests of all savepoints, and at all
-            before the step that must be there.
+        micro_batch: after which micro-batch; None: after the newest that can be read.
+        savepoint: after that savepoint's micro-batch; empty: as `micro_batch` says.
+        micro_batches: how many micro-batches to list.
+        check: read every file that the micro-batch names, whole, and look at the manifests of all savepoints, and at
+            all before the micro-batch that must be there.
 
     Raises:
-        StoreError: there is no job, no such savepoint, no such step any more; or the manifest cannot be read.
+        StoreError: there is no job, no such savepoint, no such micro-batch any more; or the manifest cannot be read.
     """
     newest = read_newest(blobs)
     if newest is None:
         raise StoreError(f"there is no job in '{blobs}'", "name the folder that holds 'manifests'")
-    if isinstance(newest, UnreadableHead) and step == newest.step and not savepoint:
+    if isinstance(newest, UnreadableHead) and micro_batch == newest.micro_batch and not savepoint:
         raise newest.error
     head = known(newest)
     if savepoint:
         pin = head.pin(savepoint)
         if pin is None:
             raise no_savepoint(blobs, savepoint, head)
-        step = pin.step
+        micro_batch = pin.micro_batch
     manifest = head
-    if step is not None and step != head.step:
+    if micro_batch is not None and micro_batch != head.micro_batch:
         try:
-            manifest = read_manifest(blobs, step)
+            manifest = read_manifest(blobs, micro_batch)
         except MissingFileError as e:
             raise StoreError(
-                f"there is no step {step} in '{blobs}'",
-                f"the newest is {newest.step}; steps long before it are swept, unless they are savepoints",
+                f"there is no micro-batch {micro_batch} in '{blobs}'",
+                f"the newest is {newest.micro_batch}; micro-batches long before it are swept, unless "
+                "they are savepoints",
             ) from e
-    damaged, latest = [], manifest.step
+    damaged, latest = [], manifest.micro_batch
     if isinstance(newest, UnreadableHead):
         damaged.append(str(newest.error))
         if manifest is head:
-            latest = newest.step - 1
+            latest = newest.micro_batch - 1
     program = _program(blobs, manifest, head.pins, damaged)
-    listed = tuple(_steps(blobs, latest, steps, damaged, to_floor=check))
+    listed = tuple(_micro_batches(blobs, latest, micro_batches, damaged, to_floor=check))
     damaged += _damaged_floors(blobs)
     return Inspection(
         location=str(blobs),
         job=manifest.job,
-        step=manifest.step,
+        micro_batch=manifest.micro_batch,
         epoch=manifest.epoch,
         driver=_driver(blobs, manifest.epoch),
-        kind=str(manifest.kind),
+        kind=manifest.kind.shown,
         mode=str(manifest.mode),
         time=manifest.time,
         plan=manifest.shape.plan,
@@ -285,7 +293,7 @@ def inspect(
         side_bytes=sum(side.size for side in manifest.side_files),
         committables=len(manifest.committables),
         savepoints=head.pins,
-        steps=listed,
+        micro_batches=listed,
         damaged=tuple(damaged),
         problems=tuple(problems(blobs, manifest, head.pins)) if check else None,
         program=program,
@@ -302,7 +310,7 @@ def _program(blobs: DurableBlobs, manifest: Manifest, pins: Iterable[Pin], damag
         program = jobgraphs.read(blobs, manifest.program)
     except (MissingFileError, DamagedFileError, NewerFormatError) as e:
         # Below the floor openings stay for their names alone: what they name was swept.
-        if manifest.step >= _floor(blobs) or any(pin.step == manifest.step for pin in pins):
+        if manifest.micro_batch >= _floor(blobs) or any(pin.micro_batch == manifest.micro_batch for pin in pins):
             damaged.append(str(e))
         return None
     return ProgramReport(manifest.program, program.name, program.versions, len(program.files))
@@ -315,7 +323,7 @@ def _requests(blobs: DurableBlobs) -> Iterator[RequestReport]:
         except ValueError:
             continue  # whoever runs the job says what is wrong with it
         if request is not None:
-            yield RequestReport(str(request.what), request.savepoint, request.step)
+            yield RequestReport(str(request.what), request.savepoint, request.micro_batch)
 
 
 def _driver(blobs: DurableBlobs, epoch: int) -> str:
@@ -361,26 +369,31 @@ def _levels(manifest: Manifest) -> Iterator[LevelReport]:
         )
 
 
-def _steps(blobs: DurableBlobs, step: int, number: int, damaged: list[str], *, to_floor: bool) -> Iterator[StepReport]:
-    """So many steps from this one down. One that cannot be read is told in `damaged`, down to the floor if asked.
+def _micro_batches(
+    blobs: DurableBlobs, micro_batch: int, number: int, damaged: list[str], *, to_floor: bool
+) -> Iterator[MicroBatchReport]:
+    """So many micro-batches from this one down. One that cannot be read is told in `damaged`, down to the floor if
+    asked.
 
     SUBTLE: a missing one is judged by the floor that there is after it was missed: a driver may be sweeping.
     """
-    first = max(step - number + 1, 0)
-    for at in range(step, (min(first, _floor(blobs)) if to_floor else first) - 1, -1):
+    first = max(micro_batch - number + 1, 0)
+    for at in range(micro_batch, (min(first, _floor(blobs)) if to_floor else first) - 1, -1):
         try:
             manifest = read_manifest(blobs, at)
         except MissingFileError as e:
             if at < _floor(blobs):
                 return  # it was swept, as all below
             damaged.append(
-                f"{e.message}\n  what to do: bring the file back from a copy; no other step needs it, but a driver "
+                f"{e.message}\n  what to do: bring the file back from a copy; no other micro-batch "
+                "needs it, but a driver "
                 "that starts sweeps nothing while it is one of those that are kept, and cannot start without the oldest"
             )
             continue
         except (DamagedFileError, NewerFormatError) as e:
             damaged.append(
-                f"{e.message}\n  what to do: bring the file back from a copy; no other step needs it, but no file of "
+                f"{e.message}\n  what to do: bring the file back from a copy; no other micro-batch "
+                "needs it, but no file of "
                 "state is swept while it is one of those that are kept"
             )
             continue
@@ -388,14 +401,16 @@ def _steps(blobs: DurableBlobs, step: int, number: int, damaged: list[str], *, t
             continue
         files = [(file.name, file.size) for shard in manifest.shards for file in shard.files]
         files += [(side.name, side.size) for side in manifest.side_files]
-        own = (manifest.step, manifest.epoch)
-        yield StepReport(
-            step=manifest.step,
+        own = (manifest.micro_batch, manifest.epoch)
+        yield MicroBatchReport(
+            micro_batch=manifest.micro_batch,
             epoch=manifest.epoch,
-            kind=str(manifest.kind),
+            kind=manifest.kind.shown,
             mode=str(manifest.mode),
             time=manifest.time,
-            written=sum(size for name, size in files if (by := parse_written(name)) and (by.step, by.epoch) == own),
+            written=sum(
+                size for name, size in files if (by := parse_written(name)) and (by.micro_batch, by.epoch) == own
+            ),
             committables=len(manifest.committables),
         )
 

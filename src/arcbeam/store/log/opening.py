@@ -28,7 +28,7 @@ from arcbeam.store.manifest.values import (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a driver wants to open; as in `StepLog.open`."""
+    """What a driver wants to open; as in `CommitLog.open`."""
 
     shape: JobShape
     now: Timestamp
@@ -43,7 +43,7 @@ def opening(
 ) -> Manifest:
     """The opening that follows the newest manifest.
 
-    One that cannot be read is followed like any other, because its step is decided; but only from a savepoint.
+    One that cannot be read is followed like any other, because its micro-batch is decided; but only from a savepoint.
 
     Raises:
         IncompatibleStateError: the state does not fit the pipeline.
@@ -62,12 +62,13 @@ def opening(
         pin = head.pin(asked.savepoint)
         if pin is None:
             raise no_savepoint(blobs, asked.savepoint, head)
-        if pin.step != head.step:
-            origin = read_manifest(blobs, pin.step)
+        if pin.micro_batch != head.micro_batch:
+            origin = read_manifest(blobs, pin.micro_batch)
     was, origin = origin, asked.adapt(origin)
     if origin.mode in ENDED and not asked.force:
         raise JobEndedError(
-            f"{job_in(blobs, origin)} has ended ({origin.mode}, step {origin.step}): there is nothing to go on with. "
+            f"{job_in(blobs, origin)} has ended ({origin.mode}, micro-batch {origin.micro_batch}): "
+            "there is nothing to go on with. "
             "Its sources are at their end, so nothing more is read; all its windows and timers have fired, so whatever "
             "came now would be late",
             "begin a new job in another folder; or go back to a savepoint from before; or, if you want it to go on all "
@@ -76,7 +77,7 @@ def opening(
     origin = _fitting(blobs, origin, asked)
     abandoned = origin.abandoned
     if was is not newest:
-        abandoned += (Abandoned(origin.step + 1, newest.step),)
+        abandoned += (Abandoned(origin.micro_batch + 1, newest.micro_batch),)
     return replace(
         held(origin, newest, Timestamp(max(asked.now, head.time)), epoch, token),
         job=head.job,
@@ -117,7 +118,7 @@ def _fitting(blobs: DurableBlobs, origin: Manifest, asked: Asked) -> Manifest:
 def misfit(blobs: DurableBlobs, origin: Manifest, wrong: Sequence[str]) -> IncompatibleStateError:
     """The error for what does not fit a pipeline, each in a line."""
     return IncompatibleStateError(
-        f"the state in '{blobs}' (step {origin.step}) does not fit this pipeline:\n"
+        f"the state in '{blobs}' (micro-batch {origin.micro_batch}) does not fit this pipeline:\n"
         + "\n".join(f"  - {line}" for line in wrong),
         "resume with a pipeline that has the same stateful stages (--stage_mapping, if they are called otherwise), or "
         "begin a new job in another folder; with --allow_dropped_state what belongs to no stage is given up",
@@ -126,17 +127,17 @@ def misfit(blobs: DurableBlobs, origin: Manifest, wrong: Sequence[str]) -> Incom
 
 def held(origin: Manifest, newest: Manifest | UnreadableHead, now: Timestamp, epoch: int, token: str) -> Manifest:
     """An opening behind the newest manifest that holds what another one holds, and changes nothing of it."""
-    step = newest.step + 1
+    micro_batch = newest.micro_batch + 1
     return replace(
         origin,
-        step=step,
+        micro_batch=micro_batch,
         epoch=epoch,
         token=token,
         parent=newest.token if isinstance(newest, Manifest) else "",
         kind=Kind.OPENING,
         time=Timestamp(max(now, origin.time)),
         cut=b"",
-        openings=(*origin.openings, Opening(step, token))[-KEPT_OPENINGS:],
+        openings=(*origin.openings, Opening(micro_batch, token))[-KEPT_OPENINGS:],
     )
 
 
@@ -156,7 +157,7 @@ def no_savepoint(blobs: DurableBlobs, name: str, head: Manifest | None) -> Store
 def _first(asked: Asked, epoch: int, token: str) -> Manifest:
     return Manifest(
         job=token,
-        step=0,
+        micro_batch=0,
         epoch=epoch,
         token=token,
         parent="",

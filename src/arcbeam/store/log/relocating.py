@@ -89,8 +89,15 @@ def relocated(blobs: DurableBlobs, opening: Manifest, asked: Sequence[Move], scr
         first = next(changes, None)
         if first is None:
             continue
-        name = Written(*place, opening.step, opening.epoch, ATTEMPT, str(FileKind.DELTA))
-        delta = publish(blobs, scratch, name, chain((first,), changes), first_step=opening.step, last_step=opening.step)
+        name = Written(*place, opening.micro_batch, opening.epoch, ATTEMPT, str(FileKind.DELTA))
+        delta = publish(
+            blobs,
+            scratch,
+            name,
+            chain((first,), changes),
+            first_micro_batch=opening.micro_batch,
+            last_micro_batch=opening.micro_batch,
+        )
         after[place] = (*after.get(place, ()), delta)
     return replace(opening, shards=tuple(Shard(*place, files) for place, files in sorted(after.items())))
 

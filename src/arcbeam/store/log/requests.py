@@ -88,9 +88,10 @@ class Request:
     Attributes:
         id: unique; later ones are greater, as far as clocks agree.
         what: of the job.
-        savepoint: the name that a step is to get; of a savepoint that is there, where its name is to be another, or
-            none; "" for a cancellation.
-        step: the newest one when it was asked: a savepoint of that name of a later step is the answer to this.
+        savepoint: the name that a micro-batch is to get; of a savepoint that is there, where its name is to be another,
+            or none; "" for a cancellation.
+        micro_batch: the newest one when it was asked: a savepoint of that name of a later micro-batch is the answer to
+            this.
         epoch: of the driver that ran the job then.
         new: the name that a savepoint is to get instead; "" for all else.
     """
@@ -98,7 +99,7 @@ class Request:
     id: str
     what: Asked
     savepoint: str
-    step: int
+    micro_batch: int
     epoch: int
     new: str = ""
 
@@ -129,13 +130,13 @@ class Answer:
     Attributes:
         said: what became of it. A drain is done when it is committed that the job drains: that lasts longer.
         text: for people.
-        step: that was committed for it; None if none was.
+        micro_batch: that was committed for it; None if none was.
         remedy: what to do about a refusal; "" if the text says it.
     """
 
     said: Said
     text: str = ""
-    step: int | None = None
+    micro_batch: int | None = None
     remedy: str = ""
 
     @property
@@ -170,20 +171,20 @@ def ask(
     job = job_in(blobs, head)
     if head.mode in ENDED or head.mode is CommitMode.SUSPENDED:
         remedy = stopped_remedy(what, str(blobs), ended=head.mode in ENDED)
-        raise refusal(what, job, f"it is {head.mode} at micro-batch {head.step}", remedy)
+        raise refusal(what, job, f"it is {head.mode} at micro-batch {head.micro_batch}", remedy)
     note = note_of(blobs, head)
     if note is not None and (what is Asked.CANCEL or not later):
         remedy = stopped_remedy(what, str(blobs), ended=False)
         if what is not Asked.CANCEL:
             remedy += "; or leave the request for the next driver: --wait=0"
-        raise refusal(what, job, f"no driver runs it at micro-batch {head.step}: it is {note}", remedy)
-    request = Request(f"{now:016d}-{uuid.uuid4().hex[:12]}", what, savepoint, newest.step, head.epoch, new)
+        raise refusal(what, job, f"no driver runs it at micro-batch {head.micro_batch}: it is {note}", remedy)
+    request = Request(f"{now:016d}-{uuid.uuid4().hex[:12]}", what, savepoint, newest.micro_batch, head.epoch, new)
     refuse_name(head, request, job)
     record = {
         "version": VERSION,
         "what": request.what,
         "savepoint": request.savepoint,
-        "step": request.step,
+        "step": request.micro_batch,
         "epoch": request.epoch,
         "new": request.new,
     }
@@ -192,7 +193,7 @@ def ask(
 
 
 def refuse_name(head: Manifest, request: Request, job: str = "the job") -> None:
-    """Refuses a request for a name that no step can get any more, and for a change of one that there is not.
+    """Refuses a request for a name that no micro-batch can get any more, and for a change of one that there is not.
 
     Args:
         head: of the job.
@@ -263,7 +264,7 @@ def read(blobs: DurableBlobs, id: str) -> Request | None:
         what, new = Asked(record["what"]), record.get("new", "")
         found = Request(id, what, record["savepoint"], record["step"], record["epoch"], new)
         texts = isinstance(found.savepoint, str) and isinstance(found.new, str)
-        if not texts or type(found.step) is not int or type(found.epoch) is not int:
+        if not texts or type(found.micro_batch) is not int or type(found.epoch) is not int:
             raise ValueError(f"it is no request: {record!r}")
         return found
     except (KeyError, TypeError) as e:
@@ -272,7 +273,7 @@ def read(blobs: DurableBlobs, id: str) -> Request | None:
 
 def answer(blobs: DurableBlobs, id: str, said: Answer) -> None:
     """Answers a request, and removes it if that is the last answer."""
-    record = {"version": VERSION, "said": said.said, "text": said.text, "step": said.step, "remedy": said.remedy}
+    record = {"version": VERSION, "said": said.said, "text": said.text, "step": said.micro_batch, "remedy": said.remedy}
     blobs.put(answer_name(id), json.dumps(record).encode())
     if said.settled:
         blobs.delete(request_name(id))

@@ -1,7 +1,7 @@
-"""Savepoints: steps with a name, kept until the name is given up; and copies of them that need nothing else.
+"""Savepoints: micro-batches with a name, kept until the name is given up; and copies of them that need nothing else.
 
 Owns names, their changes, and copying. That a savepoint's files are kept is the sweep's (`sweep`), resuming is
-`StepLog.open`'s.
+`CommitLog.open`'s.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from arcbeam.store.log.chain import (
     newest_epoch,
     read_manifest,
 )
-from arcbeam.store.log.commitlog import StepLog, new_token
+from arcbeam.store.log.commitlog import CommitLog, new_token
 from arcbeam.store.log.jobname import job_in
 from arcbeam.store.log.opening import held, no_savepoint
 from arcbeam.store.log.verification import read_side_file
@@ -47,13 +47,13 @@ _PATH = re.compile(rf"(.+)/savepoints/({_NAME.pattern})/?", re.DOTALL)
 
 
 def pinned(draft: Manifest, name: str) -> Manifest:
-    """The draft, as a savepoint: when it is committed, its step has the name.
+    """The draft, as a savepoint: when it is committed, its micro-batch has the name.
 
     Raises:
         StoreError: the name is taken, or is none.
     """
     checked_name(draft, name)
-    return replace(draft, pins=(*draft.pins, Pin(name, draft.step, draft.time)))
+    return replace(draft, pins=(*draft.pins, Pin(name, draft.micro_batch, draft.time)))
 
 
 def checked_name(head: Manifest, name: str) -> str:
@@ -68,7 +68,9 @@ def checked_name(head: Manifest, name: str) -> str:
         )
     taken = head.pin(name)
     if taken is not None:
-        raise StoreError(f"savepoint '{name}' exists already, of step {taken.step}", "choose another name")
+        raise StoreError(
+            f"savepoint '{name}' exists already, of micro-batch {taken.micro_batch}", "choose another name"
+        )
     return name
 
 
@@ -132,7 +134,8 @@ def called(draft: Manifest, name: str, new: str) -> Manifest:
 
 
 def changed(draft: Manifest, what: str) -> Manifest:
-    """The draft with what was asked for: a name, for the step itself; or a change of one that is (see `name_change`).
+    """The draft with what was asked for: a name, for the micro-batch itself; or a change of one that is (see
+    `name_change`).
 
     Raises:
         StoreError: a name is none, is taken, or is not there.
@@ -180,7 +183,7 @@ def change_stopped(
             )
         return held(changed(newest, what), newest, now, epoch, token)
 
-    return StepLog.take(blobs, following, now, driver=driver).head
+    return CommitLog.take(blobs, following, now, driver=driver).head
 
 
 def copy_savepoint(
@@ -212,9 +215,9 @@ def copy_savepoint(
     pin = head.pin(name)
     if pin is None:
         raise no_savepoint(source, name, head)
-    manifest = head if pin.step == head.step else read_manifest(source, pin.step)
+    manifest = head if pin.micro_batch == head.micro_batch else read_manifest(source, pin.micro_batch)
     # A copy that was cut off has no manifest, nor an epoch.
-    if newest_epoch(target) or _first_manifest(target, manifest.step):
+    if newest_epoch(target) or _first_manifest(target, manifest.micro_batch):
         raise StoreError(f"'{target}' holds a job already", "copy the savepoint to an empty place")
     make_folder(scratch)
     for shard in manifest.shards:
@@ -224,17 +227,17 @@ def copy_savepoint(
         jobgraphs.copy_through(scratch, target, side.name, partial(_fetch_side, source, side))
     if manifest.program:
         jobgraphs.copy(source, manifest.program, target, scratch)
-    anew: dict[str, Any] = {"epoch": 0, "parent": "", "kind": Kind.STEP, "abandoned": (), "openings": ()}
+    anew: dict[str, Any] = {"epoch": 0, "parent": "", "kind": Kind.MICRO_BATCH, "abandoned": (), "openings": ()}
     copy = replace(manifest, job=token(), token=token(), pins=(pin,), **anew)
-    target.put(floor_name(0, 0), floor_data(copy.step))
-    if not target.create(manifest_name(copy.step), encode(copy)):
+    target.put(floor_name(0, 0), floor_data(copy.micro_batch))
+    if not target.create(manifest_name(copy.micro_batch), encode(copy)):
         raise StoreError(f"'{target}' holds a job meanwhile", "copy the savepoint to an empty place")
     return copy
 
 
-def _first_manifest(target: DurableBlobs, step: int) -> bool:
+def _first_manifest(target: DurableBlobs, micro_batch: int) -> bool:
     floor = floor_below(target, 0)
-    if floor == step and not list(target.list("manifests")):
+    if floor == micro_batch and not list(target.list("manifests")):
         return False
     try:
         return find_newest(target, floor) is not None

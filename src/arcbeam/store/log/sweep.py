@@ -7,10 +7,10 @@ Owns the decision. No clock and no memory of who wrote what take part in it:
   manifests before it (`chain.UnreadableHead`), and must not be half gone because it gave them up.
 - A manifest that cannot be read may name anything: while one counts, no file is deleted. It may be an opening, too, so
   it is never deleted.
-- A file that none of them names is an orphan if no manifest can come to name it. Its name says for which step and
-  epoch it was written, and no other step's manifest may be the first to name it. So it is an orphan if its step is
-  decided (the head's or before), or if its epoch is over (before the head's). Else it may be an attempt's of the step
-  that is running, or of a driver that is about to open, and stays.
+- A file that none of them names is an orphan if no manifest can come to name it. Its name says for which micro-batch
+  and epoch it was written, and no other micro-batch's manifest may be the first to name it. So it is an orphan if its
+  micro-batch is decided (the head's or before), or if its epoch is over (before the head's). Else it may be an
+  attempt's of the micro-batch that is running, or of a driver that is about to open, and stays.
 - A program, or a file of one, that none of them names is an orphan if its epoch is over: a driver names those of its
   own epoch, and those that the manifest names that it follows (`programs`). A program that is named and cannot be read
   may need any file: while there is one, none of a program is deleted.
@@ -30,21 +30,21 @@ from arcbeam.store.blobs.durable import BlobInfo, missing
 from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, NewerFormatError
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import lost_beginning, read_manifest
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.manifest.names import (
     MANIFESTS,
     PROGRAMS,
     SHARDS,
     SIDE,
+    manifest_micro_batch,
     manifest_name,
-    manifest_step,
     parse_written,
     program_epoch,
 )
 from arcbeam.store.manifest.values import Kind, Manifest
 
 KEEP = threshold(10)
-"""So many steps before the head are kept, for whoever still looks at them."""
+"""So many micro-batches before the head are kept, for whoever still looks at them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ class Sweeper:
 
     Args:
         log: of the driver.
-        keep: number of steps before the head that are kept.
+        keep: number of micro-batches before the head that are kept.
     """
 
-    def __init__(self, log: StepLog, *, keep: int = KEEP) -> None:
+    def __init__(self, log: CommitLog, *, keep: int = KEEP) -> None:
         self._log, self._keep = log, keep
-        self._seen: dict[int, _Seen] = {}  # by step; below the floor only openings and savepoints
+        self._seen: dict[int, _Seen] = {}  # by micro-batch; below the floor only openings and savepoints
         self._programs: dict[str, frozenset[str]] = {}  # names of their files, by their own
 
     def sweep(self) -> Swept:
@@ -103,7 +103,7 @@ class Sweeper:
             MissingFileError: a manifest that counts, or those of an earlier job, whose files are still here.
         """
         log, head = self._log, self._log.head
-        self._seen[head.step] = _seen(head)
+        self._seen[head.micro_batch] = _seen(head)
         was, floor = log.floor, self._new_floor()
         # Listed before it is known what is named: what is written from now on is not looked at.
         files = [*log.blobs.list(SHARDS), *log.blobs.list(SIDE)]
@@ -117,7 +117,9 @@ class Sweeper:
         pinned = self._pinned(floor)
         manifests = tuple(self._swept_manifests(was, floor, pinned))
         counts = self._counting(floor, pinned)
-        unreadable = tuple(manifest_name(step) for step, seen in sorted(counts.items()) if not seen.readable)
+        unreadable = tuple(
+            manifest_name(micro_batch) for micro_batch, seen in sorted(counts.items()) if not seen.readable
+        )
         named = {name for seen in counts.values() for name in seen.names}
         orphans = [info for info in files if not unreadable and info.name not in named and is_over(info, head)]
         if not unreadable:
@@ -125,11 +127,13 @@ class Sweeper:
         for info in orphans:
             log.blobs.delete(info.name)
         log.blobs.tidy()
-        for step in [step for step in self._seen if step < floor and step not in pinned]:
-            if self._seen[step].kind == Kind.OPENING:
-                self._seen[step] = _Seen(Kind.OPENING)  # kept for its name alone
+        for micro_batch in [
+            micro_batch for micro_batch in self._seen if micro_batch < floor and micro_batch not in pinned
+        ]:
+            if self._seen[micro_batch].kind == Kind.OPENING:
+                self._seen[micro_batch] = _Seen(Kind.OPENING)  # kept for its name alone
             else:
-                del self._seen[step]
+                del self._seen[micro_batch]
         return Swept(manifests, tuple(info.name for info in orphans), sum(info.size for info in orphans), unreadable)
 
     def _orphaned_programs(self, listed: list[BlobInfo], needed: set[str]) -> list[BlobInfo]:
@@ -161,67 +165,69 @@ class Sweeper:
                 raise lost_beginning(self._log.blobs, info.name)
 
     def _new_floor(self) -> int:
-        """The step down to which manifests are kept from now on.
+        """The micro-batch down to which manifests are kept from now on.
 
         SUBTLE: its own manifest must be one that is deleted when the floor rises again: by that, who has read an old
         floor notices (`chain`). So neither an opening, nor what is a savepoint of it or of any later one.
         """
-        head, pinned = self._log.head.step, set[int]()
-        for step in range(head, self._log.floor, -1):
-            seen = self._manifest(step)
+        head, pinned = self._log.head.micro_batch, set[int]()
+        for micro_batch in range(head, self._log.floor, -1):
+            seen = self._manifest(micro_batch)
             if seen is None:
                 continue
             pinned |= seen.pins
-            if step <= head - self._keep and seen.kind == Kind.STEP and step not in pinned:
-                return step
+            if micro_batch <= head - self._keep and seen.kind == Kind.MICRO_BATCH and micro_batch not in pinned:
+                return micro_batch
         return self._log.floor
 
     def _pinned(self, floor: int) -> set[int]:
         """The savepoints of all manifests from the floor on."""
-        seen = (self._manifest(step) for step in range(floor, self._log.head.step + 1))
+        seen = (self._manifest(micro_batch) for micro_batch in range(floor, self._log.head.micro_batch + 1))
         return {pin for of in seen if of is not None for pin in of.pins}
 
     def _swept_manifests(self, was: int, floor: int, pinned: set[int]) -> Iterator[str]:
-        listed = (manifest_step(info.name) for info in self._log.blobs.list(MANIFESTS))
-        below = sorted(step for step in listed if step is not None and step < was)  # of savepoints that were given up
+        listed = (manifest_micro_batch(info.name) for info in self._log.blobs.list(MANIFESTS))
+        below = sorted(
+            micro_batch for micro_batch in listed if micro_batch is not None and micro_batch < was
+        )  # of savepoints that were given up
         # From the old floor on not by what is listed, which may lack it: it must be the first of them to go.
-        for step in [*below, *range(was, floor)]:
-            seen = None if step in pinned else self._manifest(step)
-            if seen is not None and (seen.kind != Kind.OPENING or step in (0, was)):
-                name = manifest_name(step)
+        for micro_batch in [*below, *range(was, floor)]:
+            seen = None if micro_batch in pinned else self._manifest(micro_batch)
+            if seen is not None and (seen.kind != Kind.OPENING or micro_batch in (0, was)):
+                name = manifest_name(micro_batch)
                 self._log.blobs.delete(name)
                 yield name
 
     def _counting(self, floor: int, pinned: set[int]) -> dict[int, _Seen]:
-        """The manifests that count, by step."""
+        """The manifests that count, by micro-batch."""
         counts = {}
-        for step in {*range(floor, self._log.head.step + 1), *pinned}:
-            seen = self._manifest(step)
+        for micro_batch in {*range(floor, self._log.head.micro_batch + 1), *pinned}:
+            seen = self._manifest(micro_batch)
             if seen is None:  # damage; it must not end in more of it
-                raise missing(manifest_name(step), self._log.blobs)
-            counts[step] = seen
+                raise missing(manifest_name(micro_batch), self._log.blobs)
+            counts[micro_batch] = seen
         return counts
 
-    def _manifest(self, step: int) -> _Seen | None:
-        """The manifest of a step; None if it is missing."""
-        seen = self._seen.get(step)
+    def _manifest(self, micro_batch: int) -> _Seen | None:
+        """The manifest of a micro-batch; None if it is missing."""
+        seen = self._seen.get(micro_batch)
         if seen is None:
             try:
-                seen = _seen(read_manifest(self._log.blobs, step))
+                seen = _seen(read_manifest(self._log.blobs, micro_batch))
             except MissingFileError:
                 return None
             except (DamagedFileError, NewerFormatError):
                 seen = _Seen(Kind.OPENING, readable=False)
-            self._seen[step] = seen
+            self._seen[micro_batch] = seen
         return seen
 
 
 def _seen(manifest: Manifest) -> _Seen:
-    pins = frozenset(pin.step for pin in manifest.pins)
+    pins = frozenset(pin.micro_batch for pin in manifest.pins)
     return _Seen(manifest.kind, manifest.epoch, frozenset(manifest.file_names()), pins, manifest.program)
 
 
 def is_over(info: BlobInfo, head: Manifest) -> bool:
     """Whether a file that no manifest names yet will never be named."""
     written = parse_written(info.name)
-    return written is not None and (written.step <= head.step or written.epoch < head.epoch)
+    return written is not None and (written.micro_batch <= head.micro_batch or written.epoch < head.epoch)

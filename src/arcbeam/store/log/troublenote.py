@@ -1,9 +1,9 @@
-"""What a driver leaves in the job's folder while it tries a step again: no commit reports it.
+"""What a driver leaves in the job's folder while it tries a micro-batch again: no commit reports it.
 
-Owns the file. It informs people; nothing that runs a job reads it. It is about the step after one head, and stale once
-that step is committed, so it is never removed.
+Owns the file. It informs people; nothing that runs a job reads it. It is about the micro-batch after one head, and
+stale once that micro-batch is committed, so it is never removed.
 
-    trouble     of the driver that wrote last: its epoch, the step, why it fails, and when that was
+    trouble     of the driver that wrote last: its epoch, the micro-batch, why it fails, and when that was
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _LONGEST = 2000
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a step fails and is tried again.
+    """Why a micro-batch fails and is tried again.
 
     Attributes:
         epoch: of the driver.
-        step: that it tries.
+        micro_batch: that it tries.
         stage: the transform in which it fails; "" if unknown.
         why: for people, in a line.
         time: when it failed last.
     """
 
     epoch: int
-    step: int
+    micro_batch: int
     stage: str
     why: str
     time: Timestamp
 
     def is_of(self, head: Manifest) -> bool:
-        """Return whether it is about the step after a head, and of the driver that made that head."""
-        return (self.epoch, self.step) == (head.epoch, head.step + 1)
+        """Return whether it is about the micro-batch after a head, and of the driver that made that head."""
+        return (self.epoch, self.micro_batch) == (head.epoch, head.micro_batch + 1)
 
 
 def leave_trouble(blobs: DurableBlobs, trouble: Trouble) -> None:
@@ -56,12 +56,14 @@ def leave_trouble(blobs: DurableBlobs, trouble: Trouble) -> None:
 
 
 def trouble_of(blobs: DurableBlobs, head: Manifest) -> Trouble | None:
-    """Return why the step after `head` is tried again; None if it is not, or the note is stale, damaged or newer."""
+    """Return why the micro-batch after `head` is tried again; None if it is not, or the note is stale, damaged or
+    newer.
+    """
     try:
         record = json.loads(blobs.get(TROUBLE_NOTE))
         found = Trouble(
             int(record["epoch"]),
-            int(record["step"]),
+            int(record["micro_batch"]),
             str(record["stage"]),
             str(record["why"]),
             Timestamp(int(record["time"])),

@@ -18,14 +18,14 @@ from arcbeam.store.shards.compaction import opened
 
 
 def problems(blobs: DurableBlobs, manifest: Manifest, savepoints: Iterable[Pin]) -> Iterator[str]:
-    """What is wrong with the files of a step, and with the manifests of savepoints: a line each that names it.
+    """What is wrong with the files of a micro-batch, and with the manifests of savepoints: a line each that names it.
 
     A file that cannot be read does not keep the others from being looked at, whatever the reason.
     """
     checks: list[Callable[[], object]] = [
         *((lambda file=file: read_shard_file(blobs, file)) for shard in manifest.shards for file in shard.files),
         *((lambda side=side: read_side_file(blobs, side, len)) for side in manifest.side_files),
-        *((lambda pin=pin: read_manifest(blobs, pin.step)) for pin in savepoints),
+        *((lambda pin=pin: read_manifest(blobs, pin.micro_batch)) for pin in savepoints),
         *((lambda name=name: read_program(blobs, name)) for name in [manifest.program] if name),
     ]
     for check in checks:

@@ -1,1 +1,1 @@
-"""What a step made real: the manifest, its bytes, the names of files."""
+"""What a micro-batch made real: the manifest, its bytes, the names of files."""

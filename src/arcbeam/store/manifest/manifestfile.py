@@ -114,15 +114,15 @@ _MANIFEST["fields"] += [
     {"name": "openings", "type": _array(_record("Opening", step="long", token="string")), "default": []},
 ]
 _SCHEMA = fastavro.parse_schema(_MANIFEST)
-"""Times are microseconds since 1970. A new field needs a default here; a field whose meaning changes, or that an old
-reader must not overlook, a new `VERSION`."""
+"""Micro-batches are called steps in files. Times are microseconds since 1970. A new field needs a default here; a field
+whose meaning changes, or that an old reader must not overlook, a new `VERSION`."""
 
 
 def encode(manifest: Manifest) -> bytes:
     """The bytes of a manifest; the same for equal manifests."""
     record = _to_record(manifest)
     body = io.BytesIO()
-    marker = hashlib.md5(f"{manifest.job}/{manifest.step}".encode(), usedforsecurity=False).digest()
+    marker = hashlib.md5(f"{manifest.job}/{manifest.micro_batch}".encode(), usedforsecurity=False).digest()
     fastavro.writer(body, _SCHEMA, [record], codec="deflate", codec_compression_level=1, sync_marker=marker)
     payload = body.getvalue()
     start = _HEADER.pack(_MAGIC, VERSION, len(payload), crc32(payload), 0)[:-_CRC_BYTES]
@@ -173,7 +173,7 @@ def _damaged(name: str, where: object, what: str) -> DamagedFileError:
 def _to_record(manifest: Manifest) -> dict[str, Any]:
     return {
         "job": manifest.job,
-        "step": manifest.step,
+        "step": manifest.micro_batch,
         "epoch": manifest.epoch,
         "token": manifest.token,
         "parent": manifest.parent,
@@ -199,19 +199,25 @@ def _to_record(manifest: Manifest) -> dict[str, Any]:
             {"level": s.level, "shard": s.shard, "files": [_file_to_record(f) for f in s.files]}
             for s in manifest.shards
         ],
-        "side_files": [asdict(f) for f in manifest.side_files],
+        "side_files": [_side_to_record(f) for f in manifest.side_files],
         "holds": [{"stage": h.stage, "count": h.count, "earliest": h.earliest, "what": h.what} for h in manifest.holds],
         "residuals": [
             {"stage": r.stage, "live": r.live, "size": r.size, "next_due": r.next_due} for r in manifest.residuals
         ],
         "committables": [{"stage": c.stage, "payload": c.payload} for c in manifest.committables],
         "progress": manifest.progress,
-        "pins": [{"name": p.name, "step": p.step, "time": p.time} for p in manifest.pins],
+        "pins": [{"name": p.name, "step": p.micro_batch, "time": p.time} for p in manifest.pins],
         "abandoned": [{"first": a.first, "last": a.last} for a in manifest.abandoned],
-        "openings": [{"step": o.step, "token": o.token} for o in manifest.openings],
+        "openings": [{"step": o.micro_batch, "token": o.token} for o in manifest.openings],
         "program": manifest.program or None,
         "standing": manifest.standing or None,
     }
+
+
+def _side_to_record(file: SideFile) -> dict[str, Any]:
+    record = asdict(file)
+    record["step"] = record.pop("micro_batch")
+    return record
 
 
 def _file_to_record(file: ShardFile) -> dict[str, Any]:
@@ -224,8 +230,8 @@ def _file_to_record(file: ShardFile) -> dict[str, Any]:
         "tombstones": file.tombstones,
         "first_key": file.first_key,
         "last_key": file.last_key,
-        "first_step": file.first_step,
-        "last_step": file.last_step,
+        "first_step": file.first_micro_batch,
+        "last_step": file.last_micro_batch,
         "owned": [{"owner": of.owner, "entries": of.entries, "size": of.size} for of in file.owned],
     }
 
@@ -234,7 +240,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     shape = record["shape"]
     return Manifest(
         job=record["job"],
-        step=record["step"],
+        micro_batch=record["step"],
         epoch=record["epoch"],
         token=record["token"],
         parent=record["parent"],
@@ -257,9 +263,9 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         residuals=tuple(ResidualSummary(**r) for r in record["residuals"]),
         committables=tuple(Committable(**c) for c in record["committables"]),
         progress=record["progress"],
-        pins=tuple(Pin(**p) for p in record["pins"]),
+        pins=tuple(Pin(p["name"], p["step"], p["time"]) for p in record["pins"]),
         abandoned=tuple(Abandoned(**a) for a in record["abandoned"]),
-        openings=tuple(Opening(**o) for o in record["openings"]),
+        openings=tuple(Opening(o["step"], o["token"]) for o in record["openings"]),
         program=record["program"] or "",
         standing=record["standing"] or b"",
     )
@@ -267,11 +273,13 @@ def _from_record(record: dict[str, Any]) -> Manifest:
 
 def _file_from_record(record: dict[str, Any]) -> ShardFile:
     owned = tuple(Owned(**of) for of in record["owned"])
-    return ShardFile(**{**record, "kind": FileKind(record["kind"]), "owned": owned})
+    first, last = record.pop("first_step"), record.pop("last_step")
+    changed = {"kind": FileKind(record["kind"]), "owned": owned, "first_micro_batch": first, "last_micro_batch": last}
+    return ShardFile(**{**record, **changed})
 
 
 def _side_from_record(record: dict[str, Any]) -> SideFile:
     if record["step"] is None:  # written by an earlier version: its name says it
         written = parse_written(record["name"])
-        record = {**record, "step": written.step if written is not None else 0}
-    return SideFile(**record)
+        record = {**record, "step": written.micro_batch if written is not None else 0}
+    return SideFile(micro_batch=record.pop("step"), **record)

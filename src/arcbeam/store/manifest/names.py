@@ -1,13 +1,14 @@
 """How the files of an unbounded job are called.
 
-Owns every name below a job's folder. A file that a task writes carries in its name the step and the epoch for which it
-was written, and its attempt; a program the epoch: this is all the sweep needs to know what nobody can name any more.
+Owns every name below a job's folder. A file that a task writes carries in its name the micro-batch and the epoch for
+which it was written, and its attempt; a program the epoch: this is all the sweep needs to know what nobody can name any
+more.
 
     epochs/<epoch>                                     who took the job over, and when
-    floors/<epoch>-<slot>                              the oldest step whose manifest that driver keeps
-    manifests/<step>                                   what is real
-    shards/<level>/<shard>/<step>-<epoch>-<attempt>.delta, .snapshot
-    side/<channel>/<shard>/<step>-<epoch>-<attempt>.side
+    floors/<epoch>-<slot>                              the oldest micro-batch whose manifest that driver keeps
+    manifests/<micro-batch>                                   what is real
+    shards/<level>/<shard>/<micro-batch>-<epoch>-<attempt>.delta, .snapshot
+    side/<channel>/<shard>/<micro-batch>-<epoch>-<attempt>.side
     programs/<epoch>-<content>                         what runs the job: by a digest of it, and the driver who kept it
     programs/files/<epoch>-<content>                   a file that it needs
     requests/<time>-<token>                            what somebody asks of whoever runs the job
@@ -33,7 +34,7 @@ DRIVER_NOTE = "driver"
 ENDED_NOTE = "ended"
 TROUBLE_NOTE = "trouble"
 
-_STEP_DIGITS = 12
+_MICRO_BATCH_DIGITS = 12
 _EPOCH_DIGITS = 8
 _ATTEMPT = re.compile(r"[A-Za-z0-9_.]+")
 _PROGRAM = re.compile(r"programs/(?:files/)?(\d{8,})-[0-9a-f]+")
@@ -46,27 +47,27 @@ class Written:
 
     Attributes:
         place: the level (`shards`) or the channel (`side`).
-        step: the step for which it was written: its manifest, and no other, may be the first to name it.
-        epoch: of the driver that ran the step.
+        micro_batch: the micro-batch for which it was written: its manifest, and no other, may be the first to name it.
+        epoch: of the driver that ran the micro-batch.
         attempt: unique among all attempts of all tasks.
         kind: "delta", "snapshot" or "side".
     """
 
     place: int
     shard: int
-    step: int
+    micro_batch: int
     epoch: int
     attempt: str
     kind: str
 
 
-def manifest_name(step: int) -> str:
-    """Of the manifest of a step."""
-    return f"{MANIFESTS}/{step:0{_STEP_DIGITS}}"
+def manifest_name(micro_batch: int) -> str:
+    """Of the manifest of a micro-batch."""
+    return f"{MANIFESTS}/{micro_batch:0{_MICRO_BATCH_DIGITS}}"
 
 
-def manifest_step(name: str) -> int | None:
-    """The step whose manifest has this name; None if it is not a manifest's."""
+def manifest_micro_batch(name: str) -> int | None:
+    """The micro-batch whose manifest has this name; None if it is not a manifest's."""
     number = name.removeprefix(f"{MANIFESTS}/")
     return int(number) if number.isdecimal() and name == manifest_name(int(number)) else None
 
@@ -123,7 +124,7 @@ def written_name(written: Written) -> str:
         raise ValueError(f"an attempt's name is of letters, digits, '_' and '.': {written.attempt!r}")
     folder = SIDE if written.kind == "side" else SHARDS
     return (
-        f"{folder}/{written.place}/{written.shard}/{written.step:0{_STEP_DIGITS}}"
+        f"{folder}/{written.place}/{written.shard}/{written.micro_batch:0{_MICRO_BATCH_DIGITS}}"
         f"-{written.epoch:0{_EPOCH_DIGITS}}-{written.attempt}.{written.kind}"
     )
 
@@ -133,5 +134,5 @@ def parse_written(name: str) -> Written | None:
     match = _WRITTEN.fullmatch(name)
     if match is None:
         return None
-    _, place, shard, step, epoch, attempt, kind = match.groups()
-    return Written(int(place), int(shard), int(step), int(epoch), attempt, kind)
+    _, place, shard, micro_batch, epoch, attempt, kind = match.groups()
+    return Written(int(place), int(shard), int(micro_batch), int(epoch), attempt, kind)

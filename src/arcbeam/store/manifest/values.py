@@ -1,4 +1,4 @@
-"""What one step of an unbounded job made real, as immutable values, and what may follow what.
+"""What one micro-batch of an unbounded job made real, as immutable values, and what may follow what.
 
 Owns the values and their rules. Must not know how they are laid out in bytes (`manifestfile`), nor how they become real
 (`steplog`).
@@ -23,11 +23,17 @@ class Kind(StrEnum):
 
     OPENING = "opening"
     """A driver took the job over; nothing was processed."""
-    STEP = "step"
+    MICRO_BATCH = "step"
+    """A micro-batch; files call it a step."""
+
+    @property
+    def shown(self) -> str:
+        """What people read."""
+        return "micro-batch" if self is Kind.MICRO_BATCH else str(self)
 
 
 ENDED: Final = frozenset({CommitMode.DRAINED, CommitMode.DONE})
-"""Behind a step of these modes there is no other, but the openings of those who finish what it left."""
+"""Behind a micro-batch of these modes there is no other, but the openings of those who finish what it left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class OutputWatermark:
 
 @dataclass(frozen=True, slots=True)
 class StageWatermarks:
-    """The watermarks of a stage after the step."""
+    """The watermarks of a stage after the micro-batch."""
 
     stage: str
     upstream: Timestamp
@@ -94,16 +100,16 @@ class JobShape:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A savepoint: a name for a step, which keeps its manifest and files. `time` is the step's."""
+    """A savepoint: a name for a micro-batch, which keeps its manifest and files. `time` is the micro-batch's."""
 
     name: str
-    step: int
+    micro_batch: int
     time: Timestamp
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Steps, the last included, that a driver left behind by resuming from a savepoint before them."""
+    """Micro-batches, the last included, that a driver left behind by resuming from a savepoint before them."""
 
     first: int
     last: int
@@ -111,9 +117,9 @@ class Abandoned:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The opening of a driver: its step, and its token, which no other opening has."""
+    """The opening of a driver: its micro-batch, and its token, which no other opening has."""
 
-    step: int
+    micro_batch: int
     token: str
 
 
@@ -123,57 +129,57 @@ KEPT_OPENINGS: Final = threshold(32, 2)
 
 @dataclass(frozen=True, slots=True)
 class ShardVersion:
-    """The state of a shard after a step; `abandoned`, `openings` and `files` as in `Manifest` and `Shard`."""
+    """The state of a shard after a micro-batch; `abandoned`, `openings` and `files` as in `Manifest` and `Shard`."""
 
     job: str
     level: int
     shard: int
-    step: int
+    micro_batch: int
     abandoned: tuple[Abandoned, ...]
     openings: tuple[Opening, ...]
     files: tuple[ShardFile, ...]
 
-    def contains(self, step: int) -> bool:
-        """Whether what was real after that step led to this version."""
-        return _leads_to(step, self.step, self.abandoned)
+    def contains(self, micro_batch: int) -> bool:
+        """Whether what was real after that micro-batch led to this version."""
+        return _leads_to(micro_batch, self.micro_batch, self.abandoned)
 
-    def driver_of(self, step: int) -> str | None:
-        """The token of the opening of the driver that committed a step on the way to this version.
+    def driver_of(self, micro_batch: int) -> str | None:
+        """The token of the opening of the driver that committed a micro-batch on the way to this version.
 
-        Of a step after this version: of the newest driver. None if that opening is not known any more.
+        Of a micro-batch after this version: of the newest driver. None if that opening is not known any more.
         """
-        return next((opening.token for opening in reversed(self.openings) if opening.step <= step), None)
+        return next((opening.token for opening in reversed(self.openings) if opening.micro_batch <= micro_batch), None)
 
 
-def _leads_to(step: int, head: int, abandoned: tuple[Abandoned, ...]) -> bool:
-    return 0 <= step <= head and not any(gone.first <= step <= gone.last for gone in abandoned)
+def _leads_to(micro_batch: int, head: int, abandoned: tuple[Abandoned, ...]) -> bool:
+    return 0 <= micro_batch <= head and not any(gone.first <= micro_batch <= gone.last for gone in abandoned)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that is real after a step.
+    """All that is real after a micro-batch.
 
     Attributes:
         job: the id of this store, given when its first manifest was made; a copy of the store has another one.
-        step: number of the step, which is also the number of the manifest.
+        micro_batch: number of the micro-batch, which is also the number of the manifest.
         epoch: of the driver that made it.
         token: unique to the proposal: by it a driver recognizes its own.
         parent: token of the manifest before; empty for the first, and where the one before cannot be read.
-        time: the step's recorded time.
-        cut: digest of the attempts whose rows the step's tasks read.
+        time: the micro-batch's recorded time.
+        cut: digest of the attempts whose rows the micro-batch's tasks read.
         shape: what the state looks like.
         shards: by level and shard, ascending; a shard without files is left out.
         progress: opaque: what the driver must remember.
-        pins: the savepoints, by step.
-        abandoned: the steps below this one that do not count, ascending.
+        pins: the savepoints, by micro-batch.
+        abandoned: the micro-batches below this one that do not count, ascending.
         openings: the newest `KEPT_OPENINGS` openings that led here, ascending. They tell the manifests of a job from
-            those of a copy of its folder, which has the same job, steps and epochs.
+            those of a copy of its folder, which has the same job, micro-batches and epochs.
         program: name of the file that says what runs the job; "" if none was kept.
         standing: opaque: how the stages stand, for people; b"" if it was not kept.
     """
 
     job: str
-    step: int
+    micro_batch: int
     epoch: int
     token: str
     parent: str
@@ -203,9 +209,9 @@ class Manifest:
         for side in self.side_files:
             yield side.name
 
-    def contains(self, step: int) -> bool:
-        """Whether what was real after that step led to this manifest."""
-        return _leads_to(step, self.step, self.abandoned)
+    def contains(self, micro_batch: int) -> bool:
+        """Whether what was real after that micro-batch led to this manifest."""
+        return _leads_to(micro_batch, self.micro_batch, self.abandoned)
 
     def pin(self, name: str) -> Pin | None:
         """The savepoint of that name."""
@@ -215,16 +221,17 @@ class Manifest:
 def contradictions(head: Manifest, following: Manifest) -> list[str]:
     """Why the second cannot follow the first, in whole; empty if it can.
 
-    A watermark never falls. A file is either the head's or was written for this very step: so what a step's manifest
-    does not name, no later one will. The savepoints are the head's, less or more, or called otherwise.
+    A watermark never falls. A file is either the head's or was written for this very micro-batch: so what a
+    micro-batch's manifest does not name, no later one will. The savepoints are the head's, less or more, or called
+    otherwise.
     """
     wrong = []
     if head.mode in ENDED:
-        wrong.append(f"the job has ended ({head.mode}): nothing follows its last step")
-    if following.step != head.step + 1:
-        wrong.append(f"step {following.step} follows step {head.step}")
+        wrong.append(f"the job has ended ({head.mode}): nothing follows its last micro-batch")
+    if following.micro_batch != head.micro_batch + 1:
+        wrong.append(f"micro-batch {following.micro_batch} follows micro-batch {head.micro_batch}")
     if following.job != head.job or following.parent != head.token:
-        wrong.append(f"its parent is not step {head.step} of this job")
+        wrong.append(f"its parent is not micro-batch {head.micro_batch} of this job")
     if following.epoch < head.epoch:
         wrong.append(f"epoch {following.epoch} follows epoch {head.epoch}")
     if following.time < head.time:
@@ -232,7 +239,7 @@ def contradictions(head: Manifest, following: Manifest) -> list[str]:
     if following.shape.shards != head.shape.shards:
         wrong.append(f"{following.shape.shards} shards follow {head.shape.shards}")
     if following.abandoned != head.abandoned:
-        wrong.append("the abandoned steps are others")
+        wrong.append("the abandoned micro-batches are others")
     if following.openings != head.openings:
         wrong.append("the openings are others")
     wrong += _fallen(head, following)
@@ -265,32 +272,38 @@ def _files(head: Manifest, following: Manifest) -> Iterator[str]:
         written = parse_written(name)
         if written is None:
             yield f"'{name}' is no name that a task gives"
-        elif (written.step, written.epoch) != (following.step, following.epoch):
-            yield f"'{name}' is neither the head's nor written for step {following.step} of epoch {following.epoch}"
+        elif (written.micro_batch, written.epoch) != (following.micro_batch, following.epoch):
+            yield (
+                f"'{name}' is neither the head's nor written for micro-batch "
+                f"{following.micro_batch} of epoch {following.epoch}"
+            )
     places = [(shard.level, shard.shard) for shard in following.shards]
     if places != sorted(set(places)):
         yield "a shard is there twice, or the shards are not in order"
     for shard in following.shards:
-        step = -1
+        micro_batch = -1
         for i, file in enumerate(shard.files):
             where = f"shard {shard.shard} of level {shard.level}"
             if file.kind == FileKind.SNAPSHOT and i:
                 yield f"{where} has a snapshot, '{file.name}', on top of other files"
-            if not step < file.first_step <= file.last_step <= following.step:
-                yield f"{where} has '{file.name}' (steps {file.first_step} to {file.last_step}) out of order"
-            step = file.last_step
+            if not micro_batch < file.first_micro_batch <= file.last_micro_batch <= following.micro_batch:
+                yield (
+                    f"{where} has '{file.name}' (micro-batches {file.first_micro_batch} to "
+                    f"{file.last_micro_batch}) out of order"
+                )
+            micro_batch = file.last_micro_batch
 
 
 def _pins(head: Manifest, following: Manifest) -> Iterator[str]:
     names = [pin.name for pin in following.pins]
     if len(names) != len(set(names)):
         yield f"a savepoint's name is there twice: {', '.join(sorted(n for n in set(names) if names.count(n) > 1))}"
-    kept = {(pin.step, pin.time) for pin in head.pins}
+    kept = {(pin.micro_batch, pin.time) for pin in head.pins}
     for pin in following.pins:
-        # SUBTLE: only the step itself can be pinned anew: the files of earlier ones may be swept already, but for those
-        # that have a name, which may be another one from here on.
-        if (pin.step, pin.time) not in kept and pin.step != following.step:
-            yield f"savepoint '{pin.name}' is of step {pin.step}, which is not this one"
+        # SUBTLE: only the micro-batch itself can be pinned anew: the files of earlier ones may be swept already, but
+        # for those that have a name, which may be another one from here on.
+        if (pin.micro_batch, pin.time) not in kept and pin.micro_batch != following.micro_batch:
+            yield f"savepoint '{pin.name}' is of micro-batch {pin.micro_batch}, which is not this one"
 
 
 def differences(had: JobShape, wanted: JobShape) -> list[str]:

@@ -1,10 +1,11 @@
-"""This host's copies of shards, each at a committed step, in LMDB; shared by all processes of a user on the host.
+"""This host's copies of shards, each at a committed micro-batch, in LMDB; shared by all processes of a user on the
+host.
 
 Owns bringing a copy to a version: its own entries and the deltas it lacks, else everything from files. Must not know
 what entries mean. A copy is never the truth: any of it may be removed at any time no process uses it.
 
     <root>/arcbeam-copies-<boot>/<job>/<level>-<shard>/
-        data.mdb, lock.mdb    the entries (`space`), and the step they are of
+        data.mdb, lock.mdb    the entries (`space`), and the micro-batch they are of
         bring.lock            held by the process that changes them
         ../in-use             held by all processes that use copies of the job (`hostcopies`)
         kept/                 deltas written here, that need not be fetched again
@@ -37,7 +38,7 @@ from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.sizes import cache_size, threshold
 from arcbeam.store.blobs import hostcopies
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.blobs.errors import DecidedStepError, LostFileError, NewerFormatError, StoreError
+from arcbeam.store.blobs.errors import DecidedCommitError, LostFileError, NewerFormatError, StoreError
 from arcbeam.store.blobs.private import NotOursError, check_ours, make_folder, make_one_folder, open_lock
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import ShardVersion
@@ -48,10 +49,11 @@ from arcbeam.store.shards.shardfile import Block, ShardFileReader, in_blocks, lo
 
 _STATE = space.META + b"state"
 _STATE_FORM = struct.Struct("<IqB")
-"""Format, step, `_CHANGING` or 0. The token of the opening of the driver that committed the step follows."""
+"""Format, micro-batch, `_CHANGING` or 0. The token of the opening of the driver that committed the micro-batch
+follows."""
 _FORMAT = 2
 _CHANGING = 1
-"""The entries are between two steps: a process died while it changed them, if none does."""
+"""The entries are between two micro-batches: a process died while it changed them, if none does."""
 
 _FIRST_MAP_BYTES = threshold(256 << 20, 1 << 16)
 _BATCH_BYTES = threshold(4 << 20)
@@ -77,10 +79,10 @@ class HostCache:
         self._copies = self._root / f"arcbeam-copies-{_boot()}"
 
     def view(self, blobs: DurableBlobs, version: ShardVersion) -> Overlay:
-        """A shard's state at a version, for one step. To be closed before the shard's next one is made.
+        """A shard's state at a version, for one micro-batch. To be closed before the shard's next one is made.
 
         Raises:
-            DecidedStepError: the copy is at a later step: whoever asks comes too late.
+            DecidedCommitError: the copy is at a later micro-batch: whoever asks comes too late.
             StoreError: a file cannot be read; the copy cannot be written.
         """
         if not version.files:
@@ -99,16 +101,17 @@ class HostCache:
             ) from e
 
     def publish(
-        self, blobs: DurableBlobs, version: ShardVersion, written: Written, view: Overlay, step: int
+        self, blobs: DurableBlobs, version: ShardVersion, written: Written, view: Overlay, micro_batch: int
     ) -> ShardFile | None:
-        """Writes a step's changes as a delta, and keeps it here for when it is real. None if nothing was changed.
+        """Writes a micro-batch's changes as a delta, and keeps it here for when it is real. None if nothing was
+        changed.
 
         Args:
             blobs: the job's folder.
             version: what the view was made from.
             written: the name of the delta.
             view: has the changes.
-            step: the step that is running.
+            micro_batch: the micro-batch that is running.
         """
         entries = view.changes()
         first = next(entries, None)
@@ -126,8 +129,8 @@ class HostCache:
             folder / "scratch",
             written,
             in_blocks(chain((first,), entries)),
-            first_step=step,
-            last_step=step,
+            first_micro_batch=micro_batch,
+            last_micro_batch=micro_batch,
             keep=kept,
         )
 
@@ -179,8 +182,8 @@ class HostCache:
                 return
             kept = [path for file in files if (path := _kept(folder, file.name)).is_file()]
             try:
-                # SUBTLE: a delta of several steps may begin before the copy's step: what it says of those is what the
-                # copy has, or what a later step of it has made of that.
+                # SUBTLE: a delta of several micro-batches may begin before the copy's micro-batch: what it says of
+                # those is what the copy has, or what a later micro-batch of it has made of that.
                 readers = [_reader(blobs, folder, file) for file in files]
                 database.apply(readers, version, anew=anew)
             except (LostFileError, NewerFormatError, OSError):
@@ -199,20 +202,20 @@ class CopyOf(NamedTuple):
     """What a copy of a shard is a copy of.
 
     Attributes:
-        step: that was committed last.
+        micro_batch: that was committed last.
         driver: token of the opening of the driver that committed it; "" if that was not known.
     """
 
-    step: int
+    micro_batch: int
     driver: str
 
 
 def lacking(version: ShardVersion, copy: CopyOf | None) -> tuple[tuple[ShardFile, ...], bool]:
     """What a copy of a shard needs to come to a version.
 
-    A copy that another driver has brought to its step does not count: that driver runs a copy of the job's folder, or
-    the folder as it was before it was restored, or it has taken the job over. If this driver is fenced out, it learns
-    that when it commits.
+    A copy that another driver has brought to its micro-batch does not count: that driver runs a copy of the job's
+    folder, or the folder as it was before it was restored, or it has taken the job over. If this driver is fenced out,
+    it learns that when it commits.
 
     Args:
         version: where it is to be.
@@ -222,19 +225,20 @@ def lacking(version: ShardVersion, copy: CopyOf | None) -> tuple[tuple[ShardFile
         The files that it lacks, the oldest first; and whether what it has is to be thrown away before.
 
     Raises:
-        DecidedStepError: the same driver has committed a later step: the task's attempt is out of date.
+        DecidedCommitError: the same driver has committed a later micro-batch: the task's attempt is out of date.
     """
-    if copy is None or copy.driver != version.driver_of(copy.step):
+    if copy is None or copy.driver != version.driver_of(copy.micro_batch):
         return version.files, True
-    at = copy.step
-    if at > version.step:
-        raise DecidedStepError(
-            f"shard {version.shard} of level {version.level} is at step {at} here, step {version.step} was asked for",
+    at = copy.micro_batch
+    if at > version.micro_batch:
+        raise DecidedCommitError(
+            f"shard {version.shard} of level {version.level} is at micro-batch {at} here, micro-batch "
+            f"{version.micro_batch} was asked for",
             "nothing to do: another attempt has done the work",
         )
-    files = tuple(file for file in version.files if file.last_step > at)
+    files = tuple(file for file in version.files if file.last_micro_batch > at)
     # Where no file is as old as the copy, the shard had none for a while, and what the copy has is of before that.
-    stands = version.contains(at) and any(file.first_step <= at for file in version.files)
+    stands = version.contains(at) and any(file.first_micro_batch <= at for file in version.files)
     if not stands or any(file.kind == FileKind.SNAPSHOT for file in files):
         return version.files, True
     return files, False
@@ -339,31 +343,31 @@ class _Database:
             self.end_reading(txn)
         if state is None or len(state) < _STATE_FORM.size:
             return None
-        form, step, changing = _STATE_FORM.unpack_from(state)
+        form, micro_batch, changing = _STATE_FORM.unpack_from(state)
         if form != _FORMAT or changing:
             return None
-        return CopyOf(step, bytes(state[_STATE_FORM.size :]).decode())
+        return CopyOf(micro_batch, bytes(state[_STATE_FORM.size :]).decode())
 
     def apply(self, readers: list[ShardFileReader], version: ShardVersion, *, anew: bool) -> None:
         """Applies files, the oldest first, to the entries there are, or to none.
 
         SUBTLE: in several transactions, so that a large file takes little memory; between them the entries are of no
-        step, and are thrown away if this ends early.
+        micro-batch, and are thrown away if this ends early.
         """
-        self._write(lambda txn: self._begin(txn, version.step, anew=anew))
+        self._write(lambda txn: self._begin(txn, version.micro_batch, anew=anew))
         of_files = [reader.blocks() for reader in readers]
         # What stands for itself is merged before: entries that are appended leave full pages, and cost less than those
         # that are put between others.
         for blocks in [merged(of_files, bottom=True)] if anew else of_files:
             for batch in _batches(blocks, append=anew):
                 self._write(lambda txn, batch=batch: _put(txn, batch, append=anew))  # type: ignore[misc]
-        driver = (version.driver_of(version.step) or "").encode()
-        self._write(lambda txn: txn.put(_STATE, _STATE_FORM.pack(_FORMAT, version.step, 0) + driver))
+        driver = (version.driver_of(version.micro_batch) or "").encode()
+        self._write(lambda txn: txn.put(_STATE, _STATE_FORM.pack(_FORMAT, version.micro_batch, 0) + driver))
 
-    def _begin(self, txn: lmdb.Transaction, step: int, *, anew: bool) -> None:
+    def _begin(self, txn: lmdb.Transaction, micro_batch: int, *, anew: bool) -> None:
         if anew:
             txn.drop(self._env.open_db(None, txn), delete=False)
-        txn.put(_STATE, _STATE_FORM.pack(_FORMAT, step, _CHANGING))
+        txn.put(_STATE, _STATE_FORM.pack(_FORMAT, micro_batch, _CHANGING))
 
     def _write(self, write: Callable[[lmdb.Transaction], object]) -> None:
         """Runs `write` in a transaction; again, with a larger map, if the map is full."""

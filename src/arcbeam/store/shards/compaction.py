@@ -1,6 +1,6 @@
 """Putting files of a shard together, and publishing new ones.
 
-Owns the order of merging and when it pays (size-tiered). Must not know who calls it in a step.
+Owns the order of merging and when it pays (size-tiered). Must not know who calls it in a micro-batch.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def publish(
     written: Written,
     blocks: Iterable[Block],
     *,
-    first_step: int,
-    last_step: int,
+    first_micro_batch: int,
+    last_micro_batch: int,
     keep: Path | None = None,
 ) -> ShardFile:
     """Writes one file and puts it where its name says. Nothing is real before a manifest names it.
@@ -47,8 +47,8 @@ def publish(
         scratch: a local folder.
         written: what its name says; the kind is "delta" or "snapshot".
         blocks: ascending, each key once; of any size.
-        first_step: as in `ShardFile`.
-        last_step: as in `ShardFile`.
+        first_micro_batch: as in `ShardFile`.
+        last_micro_batch: as in `ShardFile`.
         keep: a local name for it; None: it is not kept here.
 
     Raises:
@@ -75,8 +75,8 @@ def publish(
         tombstones=summary.tombstones,
         first_key=summary.first_key,
         last_key=summary.last_key,
-        first_step=first_step,
-        last_step=last_step,
+        first_micro_batch=first_micro_batch,
+        last_micro_batch=last_micro_batch,
         owned=summary.owned,
     )
 
@@ -193,12 +193,14 @@ def compact(
         scratch: a local folder.
         files: of the shard, the oldest first.
         first: see `worth_merging`.
-        written: level, shard, step, epoch and attempt for the name of the new file; its kind is decided here.
+        written: level, shard, micro-batch, epoch and attempt for the name of the new file; its kind is decided here.
     """
     run = files[first:]
     kind = FileKind.DELTA if first else FileKind.SNAPSHOT
-    name = Written(written.place, written.shard, written.step, written.epoch, written.attempt, str(kind))
+    name = Written(written.place, written.shard, written.micro_batch, written.epoch, written.attempt, str(kind))
     blocks = merged([opened(blobs, file).blocks() for file in run], bottom=not first)
-    first_step = run[0].first_step if first else 0
-    new = publish(blobs, scratch, name, blocks, first_step=first_step, last_step=run[-1].last_step)
+    first_micro_batch = run[0].first_micro_batch if first else 0
+    new = publish(
+        blobs, scratch, name, blocks, first_micro_batch=first_micro_batch, last_micro_batch=run[-1].last_micro_batch
+    )
     return (*files[:first], new)

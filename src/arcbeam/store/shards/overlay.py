@@ -1,4 +1,4 @@
-"""A running step's changes on top of a committed version: what the engine sees of a shard's state.
+"""A running micro-batch's changes on top of a committed version: what the engine sees of a shard's state.
 
 Owns the merging of both, and the changes' order. Must not know where the committed version is kept.
 """
@@ -46,12 +46,12 @@ class EmptyBase:
 
 
 class Overlay:
-    """A shard's state for one step; an `arcbeam.model.interfaces.StateView`.
+    """A shard's state for one micro-batch; an `arcbeam.model.interfaces.StateView`.
 
-    Memory: what the step changes. `base` belongs to it; `close` closes both.
+    Memory: what the micro-batch changes. `base` belongs to it; `close` closes both.
 
     Attributes:
-        written: see `StateView`; since it was made, what was overwritten too: for a step's budget.
+        written: see `StateView`; since it was made, what was overwritten too: for a micro-batch's budget.
     """
 
     def __init__(self, base: Base) -> None:
@@ -114,7 +114,7 @@ class Overlay:
             yield from base
 
     def changes(self) -> Iterator[Entry]:
-        """What the step changed, ascending by key; deleted keys only if the base has them."""
+        """What the micro-batch changed, ascending by key; deleted keys only if the base has them."""
         for key in sorted(self._changes):
             value = self._changes[key]
             if value is not None or self._base_get(key) is not None:

@@ -1,4 +1,4 @@
-"""How a driver's proposals become real: the machine's commands about commits, carried out on a step log.
+"""How a driver's proposals become real: the machine's commands about commits, carried out on a micro-batch log.
 
 Owns what event each outcome of the store is, savepoints, and the sweep. Must not know when anything is proposed.
 """
@@ -17,15 +17,15 @@ from arcbeam.engine.coordinator import (
     Propose,
 )
 from arcbeam.engine.protocol.layout import Layout
-from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.model.commits import Committable
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import DeterminateError, FencedError, InvalidManifestError, StoreError
-from arcbeam.store.log.commitlog import Committed, Conflict, Outcome, StepLog, Unknown
+from arcbeam.store.log.commitlog import CommitLog, Committed, Conflict, Outcome, Unknown
 from arcbeam.store.log.savepoints import changed, unpinned
 from arcbeam.store.log.sweep import KEEP, Sweeper, Swept
 from arcbeam.store.manifest.values import Manifest
-from arcbeam.streaming.assignment import StepOrder, ordered
+from arcbeam.streaming.assignment import TaskAssignment, ordered
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.driverstate import remembered
 from arcbeam.streaming.interfaces import Decision
@@ -39,8 +39,8 @@ class LogCommits:
         layout: of the job.
         readers: the stages that read each side channel.
         warn: tells people.
-        keep: steps before the head that a sweep keeps.
-        figures: what was measured of the step that is proposed, by name; JSON's values.
+        keep: micro-batches before the head that a sweep keeps.
+        figures: what was measured of the micro-batch that is proposed, by name; JSON's values.
 
     Raises:
         ValueError: a stage has another number than the job has given it, or that of another stage.
@@ -48,7 +48,7 @@ class LogCommits:
 
     def __init__(
         self,
-        log: StepLog,
+        log: CommitLog,
         layout: Layout,
         readers: Mapping[int, Sequence[str]],
         warn: Callable[[str], None],
@@ -63,7 +63,7 @@ class LogCommits:
         # Savepoints of the head whose names are to be given up.
         self._released: set[str] = set()
 
-    def order(self, plan: StepPlan) -> StepOrder:
+    def order(self, plan: MicroBatchPlan) -> TaskAssignment:
         """See `Commits`."""
         return ordered(plan, self._log.head, self._log.epoch)
 
@@ -85,11 +85,11 @@ class LogCommits:
         manifest = self._named(
             draft(self._log, self._layout, self._readers, self._numbers, command, self._figures()), command
         )
-        return self._decided(command.step, now, lambda: self._log.propose(manifest))
+        return self._decided(command.micro_batch, now, lambda: self._log.propose(manifest))
 
-    def resolve(self, step: int, now: Timestamp) -> Decision:
+    def resolve(self, micro_batch: int, now: Timestamp) -> Decision:
         """See `Commits`."""
-        return self._decided(step, now, self._log.resolve)
+        return self._decided(micro_batch, now, self._log.resolve)
 
     def overtaken(self) -> str:
         """See `Commits`."""
@@ -106,29 +106,31 @@ class LogCommits:
         return error.message
 
     def _named(self, manifest: Manifest, command: Propose) -> Manifest:
-        """The draft with its savepoints. A name that cannot be given must not keep the step from becoming real."""
+        """The draft with its savepoints. A name that cannot be given must not keep the micro-batch from becoming
+        real.
+        """
         for name in sorted(self._released):
             manifest = unpinned(manifest, name)
         for name in command.savepoints:
             try:
                 manifest = changed(manifest, name)
             except StoreError as e:
-                self._warn(f"step {command.step} does not become savepoint '{name}': {e}")
+                self._warn(f"micro-batch {command.micro_batch} does not become savepoint '{name}': {e}")
         return manifest
 
-    def _decided(self, step: int, now: Timestamp, ask: Callable[[], Outcome]) -> Decision:
+    def _decided(self, micro_batch: int, now: Timestamp, ask: Callable[[], Outcome]) -> Decision:
         try:
             match ask():
                 case Committed(manifest):
                     self._released &= {pin.name for pin in manifest.pins}
-                    return CommitDecided(now, step)
+                    return CommitDecided(now, micro_batch)
                 case Conflict():
-                    return CommitConflicted(now, step, self._fenced())
+                    return CommitConflicted(now, micro_batch, self._fenced())
                 case Unknown(_, error):
-                    return CommitUnknown(now, step, str(error))
+                    return CommitUnknown(now, micro_batch, str(error))
         except FencedError as e:
-            return CommitConflicted(now, step, e.message)
+            return CommitConflicted(now, micro_batch, e.message)
         except InvalidManifestError as e:
             return DriverFailed(now, str(e))
         except DeterminateError as e:
-            return CommitRefused(now, step, str(e))
+            return CommitRefused(now, micro_batch, str(e))

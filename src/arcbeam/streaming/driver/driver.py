@@ -22,6 +22,7 @@ from arcbeam.engine.coordinator import (
     Event,
     Finalize,
     JobMachine,
+    MicroBatchFailed,
     Overtaken,
     Phase,
     Propose,
@@ -29,8 +30,7 @@ from arcbeam.engine.coordinator import (
     PublishFailed,
     ReadScript,
     Resolve,
-    RunStep,
-    StepFailed,
+    RunMicroBatch,
     TearDown,
     WaitUntil,
     Warn,
@@ -41,12 +41,12 @@ from arcbeam.store.blobs.errors import StoreError
 from arcbeam.streaming.interfaces import Clock, Cluster, Commits, Inbox, Scripted, Sinks, WaitingInbox, Watch
 
 _SWEEP_EVERY = threshold(10)
-"""Steps between two sweeps: each lists the job's folder."""
+"""Micro-batches between two sweeps: each lists the job's folder."""
 
 TAKEOVER_CHECKS: Final = Duration(4_000_000)
 """Time between two checks for a takeover while nothing fails: each reads one name in the job's folder."""
 
-_FAILED_TRIES = (StepFailed, PublishFailed, CommitRefused)
+_FAILED_TRIES = (MicroBatchFailed, PublishFailed, CommitRefused)
 """Events after which the machine tries again."""
 
 
@@ -58,13 +58,13 @@ class JobDriver:
 
     Args:
         machine: of the job.
-        commits: what makes steps real.
+        commits: what makes micro-batches real.
         cluster: what runs them.
         sinks: where their output goes.
         inbox: for the answers that come at once.
         clock: the time.
         watch: who wants to know.
-        sweep_every: steps between two sweeps.
+        sweep_every: micro-batches between two sweeps.
         script: has the job's script, if it has one.
         takeover_checks: time between two checks for a takeover.
 
@@ -120,7 +120,7 @@ class JobDriver:
         self._take_in(replace(event, at=now))
 
     def _may_be_overtaken(self) -> bool:
-        return self.machine.phase in (Phase.STEPPING, Phase.CLOSING)
+        return self.machine.phase in (Phase.RUNNING, Phase.CLOSING)
 
     def _check_takeover(self, now: Timestamp) -> None:
         self._next_check = shifted(now, self._takeover_checks)
@@ -137,28 +137,28 @@ class JobDriver:
             self._watch.begins(command)
             self._carry_out(command)
         if isinstance(event, CommitDecided):
-            self._sweep(event.step)
+            self._sweep(event.micro_batch)
 
     def _carry_out(self, command: Command) -> None:
         match command:
             case WaitUntil(moment):
                 self._wake = moment
-            case RunStep(plan):
+            case RunMicroBatch(plan):
                 self._cluster.run(self._commits.order(plan))
-            case Abandon(step, attempt):
-                self._cluster.abandon(step, attempt)
+            case Abandon(micro_batch, attempt):
+                self._cluster.abandon(micro_batch, attempt)
             case ReadScript(number):
                 assert self._script is not None, "the job has no script"
                 self._script.read(number)
             case Propose():
                 self._proposed = command
                 self._inbox.put(self._commits.propose(command, self._clock.now()))
-            case Resolve(step):
-                self._inbox.put(self._commits.resolve(step, self._clock.now()))
-            case Publish(step, committables):
-                self._sinks.publish(step, self._commits.unpublished() if committables is None else committables)
-            case Finalize(step):
-                self._cluster.finalize(step, self._waiting_for(step))
+            case Resolve(micro_batch):
+                self._inbox.put(self._commits.resolve(micro_batch, self._clock.now()))
+            case Publish(micro_batch, committables):
+                self._sinks.publish(micro_batch, self._commits.unpublished() if committables is None else committables)
+            case Finalize(micro_batch):
+                self._cluster.finalize(micro_batch, self._waiting_for(micro_batch))
             case CallShutdown(stages, deadline):
                 self._cluster.shut_down(stages, deadline)
             case TearDown(stages, deadline):
@@ -170,15 +170,15 @@ class JobDriver:
             case _:
                 assert_never(command)
 
-    def _waiting_for(self, step: int) -> list[bytes]:
-        """The attempts of a step that was just committed whose bundles want to know."""
+    def _waiting_for(self, micro_batch: int) -> list[bytes]:
+        """The attempts of a micro-batch that was just committed whose bundles want to know."""
         assert self._proposed is not None
-        assert self._proposed.step == step
+        assert self._proposed.micro_batch == micro_batch
         return [report.token for report in self._proposed.reports if report.finalizations]
 
-    def _sweep(self, step: int) -> None:
+    def _sweep(self, micro_batch: int) -> None:
         """Now and then; not when a job ends, which should not have to wait for it."""
-        if self.machine.phase is not Phase.STEPPING or step % self._sweep_every:
+        if self.machine.phase is not Phase.RUNNING or micro_batch % self._sweep_every:
             return
         try:
             self._watch.swept(self._commits.sweep())

@@ -17,14 +17,14 @@ from arcbeam.engine.watermarks.holds import Hold
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.files import Shard, SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark, ResidualSummary, StageWatermarks
 from arcbeam.streaming.driverstate import Progress
 from arcbeam.streaming.status.snapshot import Since, standing_after
 
 
 def draft(
-    log: StepLog,
+    log: CommitLog,
     layout: Layout,
     readers: Mapping[int, Sequence[str]],
     numbers: Mapping[str, int],
@@ -39,7 +39,7 @@ def draft(
         readers: the stages that read each side channel.
         numbers: of all stages that the job ever had.
         command: what is proposed.
-        figures: that were measured of the step; JSON's values.
+        figures: that were measured of the micro-batch; JSON's values.
     """
     # By stage, once: of many shards there are many reports.
     stages: dict[str, list[StageReport]] = {}
@@ -47,7 +47,7 @@ def draft(
         stages.setdefault(stage.stage, []).append(stage)
     changes: dict[str, Any] = {}
     if stages:
-        now = Since(command.step, command.time)
+        now = Since(command.micro_batch, command.time)
         standing = standing_after(log.head, layout, stages, command.times, now, figures)
         changes = {
             "holds": _holds(layout, stages),
@@ -91,7 +91,7 @@ def _watermarks(layout: Layout, times: Times) -> tuple[StageWatermarks, ...]:
 
 
 def _shards(head: Manifest, reports: Iterable[TaskReport]) -> tuple[Shard, ...]:
-    """The head's, with those that the step has changed."""
+    """The head's, with those that the micro-batch has changed."""
     shards = {(shard.level, shard.shard): shard for shard in head.shards}
     for report in reports:
         shards.update({(shard.level, shard.shard): shard for shard in report.files.shards})
@@ -101,11 +101,12 @@ def _shards(head: Manifest, reports: Iterable[TaskReport]) -> tuple[Shard, ...]:
 def _side_files(
     head: Manifest, reports: Sequence[TaskReport], readers: Mapping[int, Sequence[str]]
 ) -> tuple[SideFile, ...]:
-    """The head's and the step's, as long as somebody may read them.
+    """The head's and the micro-batch's, as long as somebody may read them.
 
     SUBTLE: that a reader's watermark has passed a window is not enough. What it lets fire may be left for the next
-    step; and a restriction may have promised more than its element's window, in which it still reads; and at the end of
-    its input windows wait for the clock, where they have timers for that. What is parked keeps the watermark itself.
+    micro-batch; and a restriction may have promised more than its element's window, in which it still reads; and at the
+    end of its input windows wait for the clock, where they have timers for that. What is parked keeps the watermark
+    itself.
     """
     reached: dict[str, Timestamp] = {}
     for stage in (stage for report in reports for stage in report.stages):

@@ -101,7 +101,7 @@ class RequestDesk:
             self._blobs, self._head = blobs, head
             held = self._open()
             for ticket in held:
-                ticket.request = replace(ticket.request, step=head.step, epoch=head.epoch)
+                ticket.request = replace(ticket.request, micro_batch=head.micro_batch, epoch=head.epoch)
                 if (fault := files.fault_of_name(head, ticket.request)) is not None:
                     self._settle(ticket, Answer(Said.REFUSED, str(fault)))
         for ticket in held:
@@ -113,7 +113,7 @@ class RequestDesk:
 
         Args:
             what: is asked.
-            savepoint: the name of the step with which it is done; a suspension needs none ("").
+            savepoint: the name of the micro-batch with which it is done; a suspension needs none ("").
 
         Raises:
             RequestRefusedError: the job has ended; the savepoint's name is none, or taken.
@@ -123,8 +123,8 @@ class RequestDesk:
                 raise files.refusal(what, self._job, *self._gone(what))
             head = self._head
             self._asked += 1
-            step, epoch = (head.step, head.epoch) if head is not None else (-1, 0)
-            ticket = Ticket(Request(f"here-{self._asked}", what, savepoint, step, epoch), filed=False)
+            micro_batch, epoch = (head.micro_batch, head.epoch) if head is not None else (-1, 0)
+            ticket = Ticket(Request(f"here-{self._asked}", what, savepoint, micro_batch, epoch), filed=False)
             if head is not None:
                 files.refuse_name(head, ticket.request, self._job)
             self._tickets[ticket.request.id] = ticket
@@ -138,7 +138,7 @@ class RequestDesk:
             if self._closed:
                 return None
             if self._head is not None and self._head.mode is CommitMode.DRAINING:
-                return settled(Answer(Said.DONE, "the job is draining already", self._head.step))
+                return settled(Answer(Said.DONE, "the job is draining already", self._head.micro_batch))
             return next((ticket for ticket in self._open() if ticket.request.what is Asked.DRAIN), None)
 
     def look(self) -> None:
@@ -196,7 +196,7 @@ class RequestDesk:
             others = (ticket.request for ticket in self._open() if ticket.request is not request)
             if head.mode is CommitMode.DRAINING or any(other.what is Asked.DRAIN for other in others):
                 # Who gives it no name wants no more than that.
-                return Answer(Said.DONE, "the job is draining already", head.step)
+                return Answer(Said.DONE, "the job is draining already", head.micro_batch)
         fault = files.fault_of_name(head, request)
         return None if fault is None else Answer(Said.REFUSED, str(fault))
 
@@ -265,12 +265,14 @@ class RequestDesk:
         if ticket.answer is None or request.what is Asked.CANCEL:
             return
         if request.what is Asked.DRAIN and head.mode is CommitMode.DRAINING:
-            self._settle(ticket, Answer(Said.DONE, "the job is draining", head.step))
+            self._settle(ticket, Answer(Said.DONE, "the job is draining", head.micro_batch))
         elif request.what is Asked.SUSPEND and not request.savepoint and head.mode is CommitMode.SUSPENDED:
-            self._settle(ticket, Answer(Said.DONE, f"the job is suspended with step {head.step}", head.step))
+            self._settle(
+                ticket, Answer(Said.DONE, f"the job is suspended with micro-batch {head.micro_batch}", head.micro_batch)
+            )
         elif (made := _made(request, head)) is not None:
             self._settle(ticket, made)
-        elif proposed is not None and proposed.step == head.step and request.wish in proposed.savepoints:
+        elif proposed is not None and proposed.micro_batch == head.micro_batch and request.wish in proposed.savepoints:
             self._settle(ticket, Answer(Said.REFUSED, _unmade(request, head)))
 
     def close(self, end: End | None, why: str = "") -> None:
@@ -300,7 +302,7 @@ class RequestDesk:
         if end is not None and request.what is Asked.CANCEL and end.state is EndState.CANCELLED:
             return Answer(Said.DONE, "the job is cancelled")
         if end is not None and request.what is Asked.DRAIN and head is not None and head.mode in ENDED:
-            return Answer(Said.DONE, f"the job is {head.mode}: it was at its end", head.step)
+            return Answer(Said.DONE, f"the job is {head.mode}: it was at its end", head.micro_batch)
         why, remedy = self._gone(request.what)
         return Answer(Said.REFUSED, why, remedy=remedy)
 
@@ -310,7 +312,7 @@ class RequestDesk:
         why = (self._why if end is None else end.why).partition("\n")[0]
         if head is None:
             return why or "the driver has ended before it took the job over", ""
-        at = f" at micro-batch {head.step}"
+        at = f" at micro-batch {head.micro_batch}"
         if self._fenced:
             return why, f"request it of the other driver: arcbeam {what} {self._blobs}"
         ended = end is not None and end.state in (EndState.DONE, EndState.DRAINED)
@@ -342,18 +344,21 @@ def _made(request: Request, head: Manifest) -> Answer | None:
     match request.what:
         case Asked.DELETE:
             if pin is None:
-                return Answer(Said.DONE, f"there is no savepoint '{request.savepoint}' any more", head.step)
+                return Answer(Said.DONE, f"there is no savepoint '{request.savepoint}' any more", head.micro_batch)
         case Asked.RENAME:
             new = head.pin(request.new)
             if pin is None and new is not None:
-                return Answer(Said.DONE, f"savepoint '{request.new}' is step {new.step}", new.step)
+                return Answer(Said.DONE, f"savepoint '{request.new}' is micro-batch {new.micro_batch}", new.micro_batch)
         case _:
-            if pin is not None and pin.step > request.step:
-                return Answer(Said.DONE, f"savepoint '{pin.name}' is step {pin.step}", pin.step)
+            if pin is not None and pin.micro_batch > request.micro_batch:
+                return Answer(Said.DONE, f"savepoint '{pin.name}' is micro-batch {pin.micro_batch}", pin.micro_batch)
     return None
 
 
 def _unmade(request: Request, head: Manifest) -> str:
     if request.what in (Asked.DELETE, Asked.RENAME):
-        return f"the savepoints are unchanged at micro-batch {head.step}: see which there are with arcbeam savepoints"
-    return f"micro-batch {head.step} did not become savepoint '{request.savepoint}': try again"
+        return (
+            f"the savepoints are unchanged at micro-batch {head.micro_batch}: see which there are "
+            "with arcbeam savepoints"
+        )
+    return f"micro-batch {head.micro_batch} did not become savepoint '{request.savepoint}': try again"

@@ -48,7 +48,7 @@ def left(head: Manifest, shape: JobShape, publishers: Collection[str]) -> tuple[
 
 def without(head: Manifest, gone: Collection[str], publishers: Collection[str]) -> Manifest:
     """The manifest without the state of some stages, and without what publishers that are not there could publish."""
-    progress = _retired(progress_of(head), gone, head.step)
+    progress = _retired(progress_of(head), gone, head.micro_batch)
     return replace(
         head,
         shape=replace(head.shape, stages=tuple(of for of in head.shape.stages if of.stage not in gone)),
@@ -101,7 +101,7 @@ def with_side_inputs(head: Manifest, shape: JobShape, blobs: DurableBlobs) -> Ma
         fitting.append(of)
     if wrong:
         raise IncompatibleStateError(
-            f"the state in '{blobs}' (step {head.step}) does not fit this pipeline:\n"
+            f"the state in '{blobs}' (micro-batch {head.micro_batch}) does not fit this pipeline:\n"
             + "\n".join(f"  - {line}" for line in wrong),
             "run the job with the side inputs that it had until nothing waits any more (`arcbeam status` says what "
             "does), and change them then; or have another DoFn, with a name of its own, read the new ones",
@@ -110,18 +110,18 @@ def with_side_inputs(head: Manifest, shape: JobShape, blobs: DurableBlobs) -> Ma
     return replace(
         head,
         shape=replace(head.shape, stages=tuple(fitting)),
-        progress=_retired(progress, gone, head.step).encoded() if gone else head.progress,
+        progress=_retired(progress, gone, head.micro_batch).encoded() if gone else head.progress,
     )
 
 
-def _retired(progress: Progress, gone: Collection[str], step: int) -> Progress:
+def _retired(progress: Progress, gone: Collection[str], micro_batch: int) -> Progress:
     """Numbers that nobody gets any more.
 
     SUBTLE: rows of state are known by their stage's number, and stay. So nobody may get that number again, also no
     stage that is called so later: it is kept under a name that none has.
     """
     numbers = {
-        f"{stage} (dropped at step {step})" if stage in gone else stage: number
+        f"{stage} (dropped at micro-batch {micro_batch})" if stage in gone else stage: number
         for stage, number in progress.numbers.items()
     }
     return replace(progress, numbers=numbers)
@@ -198,7 +198,8 @@ def refuse_another_pipeline(
         return
     more = [f"and {len(differing) - _SHOWN} more"] if len(differing) > _SHOWN else []
     raise IncompatibleStateError(
-        f"{job_in(blobs, head)} is {head.mode} (step {head.step}), and the pipeline is not the one that it ran:\n"
+        f"{job_in(blobs, head)} is {head.mode} (micro-batch {head.micro_batch}), and the pipeline is "
+        "not the one that it ran:\n"
         + "\n".join(f"  - {line}" for line in [*differing[:_SHOWN], *more])
         + "\nNothing was run, and the folder is unchanged",
         "give this pipeline a folder of its own with --checkpoint_dir; or, to continue the ended job with this "
@@ -222,8 +223,8 @@ def refuse_other_shards(head: Manifest, shards: int | None, blobs: DurableBlobs)
 
 
 def refuse_exchanged_sources(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None:
-    """A source that the job has not had begins in the next step. Where another one is gone it may be the same under
-    another name, and would be read twice.
+    """A source that the job has not had begins in the next micro-batch. Where another one is gone it may be the same
+    under another name, and would be read twice.
 
     Raises:
         IncompatibleStateError: that may be so.

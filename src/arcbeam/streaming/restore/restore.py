@@ -1,7 +1,7 @@
 """How a driver takes a job over: what is in its folder, and what of that fits the pipeline that is to go on with it.
 
 Owns from where a job goes on, its number of shards, the numbers of its stages, and whose state goes to another level;
-what of a manifest fits is in `fitting`. Must not know what runs its steps.
+what of a manifest fits is in `fitting`. Must not know what runs its micro-batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from arcbeam.store.blobs.claims import work_folder
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import UnreadableHead, read_newest
-from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.opening import misfit
 from arcbeam.store.log.relocating import Move, moves, relocated
 from arcbeam.store.manifest.jobgraphfile import Program
@@ -74,7 +74,7 @@ class Taken:
         idle: the stages that are new, and to which nothing comes: all that they read has ended.
     """
 
-    log: StepLog
+    log: CommitLog
     shards: int
     numbers: Mapping[str, int]
     dropped: tuple[str, ...] = ()
@@ -85,8 +85,8 @@ class Taken:
 def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, now: Timestamp, driver: str) -> Taken:
     """Takes a job over, or begins it.
 
-    Of a job that has ended, the last step may not be published yet. A driver with the same pipeline does that and
-    writes nothing into the folder: the log that it gets has the job's own head.
+    Of a job that has ended, the last micro-batch may not be published yet. A driver with the same pipeline does that
+    and writes nothing into the folder: the log that it gets has the job's own head.
 
     Args:
         plan: of the pipeline.
@@ -98,7 +98,7 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
 
     Raises:
         IncompatibleStateError: the pipeline does not fit what is there; or the job has ended, and ran another one.
-        StoreError: see `StepLog.open`.
+        StoreError: see `CommitLog.open`.
     """
     newest = read_newest(blobs)
     had = newest.before if isinstance(newest, UnreadableHead) else newest
@@ -148,7 +148,7 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
     def kept(epoch: int, before: str) -> str:
         return "" if how.program is None else jobgraphs.keep(blobs, how.program, how.files, epoch, before)
 
-    log = StepLog.open(
+    log = CommitLog.open(
         blobs,
         shape,
         now,

@@ -32,8 +32,8 @@ def _each(names: Mapping[str, str], known: Collection[str]) -> Iterator[tuple[st
 def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str] = ()) -> Manifest:
     """The manifest with stages and publishers under other names. Names that were given before are passed over.
 
-    SUBTLE: the opening has to hold this, not the first step behind it: a driver that died between the two would leave
-    state under a name that no pipeline has.
+    SUBTLE: the opening has to hold this, not the first micro-batch behind it: a driver that died between the two would
+    leave state under a name that no pipeline has.
 
     Args:
         head: what is gone on from.

@@ -1,1 +1,1 @@
-"""What people are told of a job in steps, from its newest manifest alone."""
+"""What people are told of a streaming job, from its newest manifest alone."""

@@ -16,13 +16,13 @@ from arcbeam.engine.coordinator import (
     CommitRefused,
     CommitUnknown,
     Event,
+    MicroBatchFailed,
+    MicroBatchReported,
     Propose,
     Publish,
     Published,
     PublishFailed,
-    RunStep,
-    StepFailed,
-    StepReported,
+    RunMicroBatch,
     TearDown,
     WaitUntil,
 )
@@ -41,7 +41,7 @@ class Activity:
         deaths: of a micro-batch in which workers die, before its job fails.
 
     Attributes:
-        running: the micro-batch that Spark runs now: its step, run, and since when; None: none.
+        running: the micro-batch that Spark runs now: its micro-batch, run, and since when; None: none.
         failures: how many tries of anything have failed so far.
     """
 
@@ -66,13 +66,13 @@ class Activity:
     def handled(self, event: Event, commands: Sequence[Command], now: Timestamp) -> None:
         """The machine has taken in an event, and that is what it wants done."""
         match event:
-            case StepReported():
+            case MicroBatchReported():
                 self.running = None
-                self._failures.pop("step", None)
+                self._failures.pop("micro_batch", None)
                 self._try = 1
-            case StepFailed(_, _, _, why):
+            case MicroBatchFailed(_, _, _, why):
                 self.running = None
-                self._fails("step", why)
+                self._fails("micro_batch", why)
                 # As the machine counts: deaths by themselves.
                 self._try = self._try + 1 if event.died == self._died else 2
                 self._died = event.died
@@ -93,14 +93,14 @@ class Activity:
 
     def _asked(self, command: Command, now: Timestamp) -> None:
         match command:
-            case RunStep(plan):
-                self.running = plan.step, plan.attempt, now
+            case RunMicroBatch(plan):
+                self.running = plan.micro_batch, plan.attempt, now
             case Abandon():
                 self.running = None
-            case Propose(step) if self._committing is None:
-                self._committing = step, now
-            case Publish(step) if self._publishing is None:
-                self._publishing = step, now
+            case Propose(micro_batch) if self._committing is None:
+                self._committing = micro_batch, now
+            case Publish(micro_batch) if self._publishing is None:
+                self._publishing = micro_batch, now
             case CallShutdown():
                 self._ending = "shutting down"
             case TearDown():
@@ -112,22 +112,24 @@ class Activity:
         """What it is doing."""
         doing: list[str] = []
         if self.running:
-            step, attempt, since = self.running
+            micro_batch, attempt, since = self.running
             run = f", {self._next_try()}" if attempt else ""
-            doing.append(f"running micro-batch {step} for {_seconds(since, now)}{run}{self._after('step')}")
+            doing.append(
+                f"running micro-batch {micro_batch} for {_seconds(since, now)}{run}{self._after('micro_batch')}"
+            )
         if self._committing:
-            step, since = self._committing
-            doing.append(f"committing micro-batch {step} for {_seconds(since, now)}{self._after('commit')}")
+            micro_batch, since = self._committing
+            doing.append(f"committing micro-batch {micro_batch} for {_seconds(since, now)}{self._after('commit')}")
         if self._publishing:
-            step, since = self._publishing
-            doing.append(f"publishing micro-batch {step} for {_seconds(since, now)}{self._after('publishing')}")
+            micro_batch, since = self._publishing
+            doing.append(f"publishing micro-batch {micro_batch} for {_seconds(since, now)}{self._after('publishing')}")
         if self._ending:
             doing.append(self._ending)
         if doing:
             return "; ".join(doing)
         until = f" until {shown_time(self._wait)}" if self._wait is not None and self._wait > now else ""
-        if "step" in self._failures:
-            return f"waiting{until} for {self._next_try()} of a micro-batch{self._after('step')}"
+        if "micro_batch" in self._failures:
+            return f"waiting{until} for {self._next_try()} of a micro-batch{self._after('micro_batch')}"
         return f"waiting{until}"
 
     def _fails(self, what: str, why: str) -> None:

@@ -33,7 +33,7 @@ class Cause:
 
     Attributes:
         kind: "restriction", "timer", "side input", "elements", "state", "script", "observer", "shutdown",
-            "failure" (the step after fails and is tried again), "not reported", or "driver": it does not get on.
+            "failure" (the micro-batch after fails and is tried again), "not reported", or "driver": it does not get on.
         stage: where it is; "" of the driver.
         shard: of the stage; None: it is of all of them.
         name: of the restriction, timer, side input, state or observer; "" if it has none.
@@ -70,7 +70,7 @@ class Reasons:
     Args:
         standing: of the stages.
         marks: the same for the engine.
-        now: the recorded time of the step.
+        now: the recorded time of the micro-batch.
     """
 
     def __init__(self, standing: Standing, marks: Watermarks, now: Timestamp) -> None:
@@ -147,7 +147,7 @@ class Reasons:
 
     def _at(self, link: Link) -> str:
         since = self._since(link)
-        stands = f", since step {since.step} ({shown_time(since.time)})" if since else ""
+        stands = f", since micro-batch {since.micro_batch} ({shown_time(since.time)})" if since else ""
         return f"the watermark of the {link.subject} is at {shown_time(link.time)}{stands}"
 
     def _parked(self, link: Link, of: Link, deeper: Why) -> Cause:
@@ -180,7 +180,7 @@ class Reasons:
                 what, frees = self._observed(link, observer, latest, doubted)
                 return self._made("observer", link, None, what, frees, observer.name)
             case Unreported(shard):
-                frees = "the first step of this driver, which runs at once"
+                frees = "the first micro-batch of this driver, which runs at once"
                 return self._made("not reported", link, shard, f"nothing is known yet of shard {shard}", frees)
 
     def _observed(

@@ -55,9 +55,9 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The commit with which a watermark came to where it is; its step and recorded time."""
+    """The commit with which a watermark came to where it is; its micro-batch and recorded time."""
 
-    step: int
+    micro_batch: int
     time: Timestamp
 
 
@@ -72,12 +72,12 @@ class StageStanding:
         input: since when its input watermark is where it is.
         outputs: the same of each output.
         limits: what keeps them.
-        step, total: what it did in the step, and since the job began.
+        micro-batch, total: what it did in the micro-batch, and since the job began.
         live: restrictions that are not done.
         size: of them together.
         next_event: its first event-time timer or waiting element.
         next_due: when its first timer or restriction is due by the clock.
-        leftover: in how many shards the step's budget ended before the work.
+        leftover: in how many shards the micro-batch's budget ended before the work.
         awaited: what parked elements wait for.
         kept: how much it keeps; None if that is not known: an earlier version had the job, and did not count.
         observed: the ways to its outputs that observers are on the ways to.
@@ -89,7 +89,7 @@ class StageStanding:
     input: Since
     outputs: Mapping[str, Since]
     limits: tuple[Limit, ...] = ()
-    step: Counts = field(default_factory=Counts)
+    micro_batch: Counts = field(default_factory=Counts)
     total: Counts = field(default_factory=Counts)
     live: int = 0
     size: float = 0.0
@@ -107,8 +107,8 @@ class Standing:
 
     Attributes:
         stages: each.
-        time, before: the recorded times of the step and of the commit before it.
-        figures: what the driver has measured of the step, by name; JSON's values.
+        time, before: the recorded times of the micro-batch and of the commit before it.
+        figures: what the driver has measured of the micro-batch, by name; JSON's values.
     """
 
     stages: tuple[StageStanding, ...] = ()
@@ -191,14 +191,14 @@ def standing_after(
     now: Since,
     figures: Mapping[str, Any],
 ) -> Standing:
-    """How the stages stand behind a step.
+    """How the stages stand behind a micro-batch.
 
     Args:
         head: that it stands on.
         layout: of the job.
-        reports: of the step, by stage.
+        reports: of the micro-batch, by stage.
         times: its watermarks.
-        now: the step.
+        now: the micro-batch.
         figures: that were measured of it.
     """
     had = {of.name: of for of in standing_of(head).stages}
@@ -216,7 +216,7 @@ def standing_after(
             else known.outputs.get(port.output, now)
             for port in placed.ports
         }
-        step = _sum(report.counts for report in of)
+        micro_batch = _sum(report.counts for report in of)
         kept = known.kept if known else None if uncounted else NOTHING_KEPT
         stages.append(
             StageStanding(
@@ -226,8 +226,8 @@ def standing_after(
                 now if moved or known is None else known.input,
                 outputs,
                 _remembering(known, _limits(of, placed.flow.outputs)),
-                step,
-                _sum((known.total, step)) if known else step,
+                micro_batch,
+                _sum((known.total, micro_batch)) if known else micro_batch,
                 sum(report.restrictions.live for report in of),
                 sum(report.restrictions.size for report in of),
                 min((report.next_event for report in of if report.next_event is not None), default=None),
@@ -307,13 +307,13 @@ def _record(of: StageStanding) -> dict[str, Any]:
     return {
         **{name: getattr(of, name) for name in _PLAIN},
         "reads": [_port(port) for port in of.reads],
-        "input": [of.input.step, of.input.time],
-        "outputs": {output: [since.step, since.time] for output, since in of.outputs.items()},
+        "input": [of.input.micro_batch, of.input.time],
+        "outputs": {output: [since.micro_batch, since.time] for output, since in of.outputs.items()},
         "limits": [
             [each.shard, each.sort, each.output, _what(each.what), each.waits_for and _port(each.waits_for), each.quiet]
             for each in of.limits
         ],
-        "step": _counts(of.step),
+        "step": _counts(of.micro_batch),
         "total": _counts(of.total),
         "awaited": [[_port(each.port), each.until] for each in of.awaited],
         "kept": None if of.kept is None else _kept(of.kept),
@@ -392,7 +392,7 @@ def _stage(record: dict[str, Any]) -> StageStanding:
             Limit(shard, Sort(sort), output, _what_of(*what), Port(*port) if port else None, quiet)
             for shard, sort, output, what, port, quiet in record["limits"]
         ),
-        step=_counts_of(record["step"]),
+        micro_batch=_counts_of(record["step"]),
         total=_counts_of(record["total"]),
         awaited=tuple(Awaited(Port(*port), Timestamp(until)) for port, until in record["awaited"]),
         kept=None if (kept := record.get("kept")) is None else Kept(**kept),

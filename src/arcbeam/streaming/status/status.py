@@ -33,7 +33,7 @@ class OutputStatus:
         output: its name.
         watermark: of it.
         since: when the watermark came there; None if it was not kept.
-        elements, bytes: that left it in the step; what goes to two stages by two ways counts twice.
+        elements, bytes: that left it in the micro-batch; what goes to two stages by two ways counts twice.
         least, mean, most: of the event times of these; None: unknown.
     """
 
@@ -58,15 +58,15 @@ class StageStatus:
         input_since: when the input watermark came there; None if it was not kept.
         outputs: of it.
         why: the way from its input watermark to what keeps it, in a line; "" if nothing does.
-        step, total: what it did in the newest step, and since the job began.
+        micro-batch, total: what it did in the newest micro-batch, and since the job began.
         read_rate, written_rate: elements a second that came and were put out, in the time of `Status.rate`.
-        bytes_in: that came to it in the step.
+        bytes_in: that came to it in the micro-batch.
         restrictions: that are not done.
         backlog: their sizes' sum, in whatever unit their DoFns have.
         behind: microseconds from its input watermark to the time of the job; None if that is at the beginning or the
             end of time.
         next_event, next_due: when what waits has its turn, in event time and by the clock; None if nothing does.
-        leftover: in how many shards the step ended before the work.
+        leftover: in how many shards the micro-batch ended before the work.
         parked: what elements wait for, in words.
         state_rows: in the files of its state; what was written again counts again until files are merged.
         state_bytes: of these: their keys and values.
@@ -81,7 +81,7 @@ class StageStatus:
     input_since: Since | None
     outputs: tuple[OutputStatus, ...]
     why: str = ""
-    step: Mapping[str, Any] = field(default_factory=dict)
+    micro_batch: Mapping[str, Any] = field(default_factory=dict)
     total: Mapping[str, Any] = field(default_factory=dict)
     bytes_in: int = 0
     restrictions: int = 0
@@ -100,33 +100,34 @@ class StageStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A job after a step.
+    """A job after a micro-batch.
 
     Attributes:
-        step: the newest.
+        micro_batch: the newest.
         mode: how the job stands with it.
         time: its recorded time.
         watermark: the earliest output watermark of all stages.
         behind: microseconds from there to `time`; None if the watermark is at the beginning or the end of time.
-        elapsed: microseconds since the step before; None if it was not kept.
-        rate: elements a second that sources (splittable DoFns) have put out in that time, or in what the step took if
-            that is longer (behind a pause the step before is one of nothing); None if it was not kept.
+        elapsed: microseconds since the micro-batch before; None if it was not kept.
+        rate: elements a second that sources (splittable DoFns) have put out in that time, or in what the micro-batch
+            took if that is longer (behind a pause the micro-batch before is one of nothing); None if it was not kept.
         restrictions, backlog: that are not done, and their sizes' sum.
-        seconds: what the driver has measured of the step: `seconds` that it took, of which `plan`, `spark` and `user`
-            (code, and what is around it in transforms), and `commit` of the step before; empty if it was not kept.
+        seconds: what the driver has measured of the micro-batch: `seconds` that it took, of which `plan`, `spark` and
+            `user` (code, and what is around it in transforms), and `commit` of the micro-batch before; empty if it was
+            not kept.
         stages: producers first.
         causes: why watermarks stand: those that keep something downstream first, then those that stand longest.
         state_bytes: of all files of state, by level.
         state_entries: rows in them; what was written again counts again until files are merged.
-        due: when there is something to do by the clock, or was already when the step ended; None if it waits for
+        due: when there is something to do by the clock, or was already when the micro-batch ended; None if it waits for
             nothing but what comes.
         driver: what its driver was doing a few seconds ago; None if it has none, or that is not known.
         name: of the job; "" if none was kept.
-        committed: when the step was committed, by the driver's clock, if the script of a TestStream moves the job's
-            clock; None of all other jobs: it is `time`.
+        committed: when the micro-batch was committed, by the driver's clock, if the script of a TestStream moves the
+            job's clock; None of all other jobs: it is `time`.
     """
 
-    step: int
+    micro_batch: int
     mode: str
     time: Timestamp
     watermark: Timestamp
@@ -155,7 +156,7 @@ def with_driver(status: Status, note: DriverNote | None) -> Status:
 
 
 def with_trouble(status: Status, trouble: Trouble | None) -> Status:
-    """Return a status whose first cause is why the next step fails and is tried again, if it is."""
+    """Return a status whose first cause is why the next micro-batch fails and is tried again, if it is."""
     if trouble is None:
         return status
     cause = Cause(
@@ -168,8 +169,8 @@ def with_trouble(status: Status, trouble: Trouble | None) -> Status:
         since=None,
         due=None,
         by_clock=False,
-        text=f"step {trouble.step}: {trouble.why}",
-        frees="a try of the step succeeds; the job fails after the last try",
+        text=f"micro-batch {trouble.micro_batch}: {trouble.why}",
+        frees="a try of the micro-batch succeeds; the job fails after the last try",
         stages=tuple(stage.stage for stage in status.stages),
     )
     return replace(status, causes=(cause, *status.causes))
@@ -188,19 +189,19 @@ def total_kept(status: Status) -> dict[str, int]:
 
 
 def undone(record: Mapping[str, Any]) -> str:
-    """What a job that drains has still to do, as of its newest step, in a line; "" if nothing is known of it.
+    """What a job that drains has still to do, as of its newest micro-batch, in a line; "" if nothing is known of it.
 
     Args:
         record: of a status; one of another version may have less.
     """
     doing: list[str] = []
     for stage in record.get("stages", ()):
-        name, step = repr(stage["stage"]), stage.get("step") or {}
+        name, micro_batch = repr(stage["stage"]), stage.get("micro_batch") or {}
         if live := stage.get("restrictions"):
             doing.append(f"{live} restriction(s) of {name} not done (size {stage['backlog']:g})")
         if shards := stage.get("leftover"):
-            doing.append(f"{name} has more than a step's time takes, in {shards} shard(s)")
-        if fired := step.get("fired"):
+            doing.append(f"{name} has more than a micro-batch's time takes, in {shards} shard(s)")
+        if fired := micro_batch.get("fired"):
             doing.append(f"{fired:,} timer(s) of {name} fired")
         elif waits := [stage[at] for at in ("next_event", "next_due") if stage.get(at) is not None]:
             doing.append(f"{name} waits until {shown_time(min(waits))}")
@@ -214,7 +215,7 @@ def undone(record: Mapping[str, Any]) -> str:
 
 
 def in_words(told: Mapping[str, Any]) -> str:
-    """The figures of the line of a step that people read beside its elements and watermark."""
+    """The figures of the line of a micro-batch that people read beside its elements and watermark."""
     behind = "" if told["behind"] is None else f", {behind_shown(told['behind'] / 1e6)}"
     rate = "" if told["rate"] is None else f", {told['rate']:,.0f} elements/s"
     counts = {"late": told["late"], "keys": told["keys"], "timers": told["timers"], "waiting": told["waiting"]}
@@ -232,7 +233,7 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
     kept = {of.name: of for of in standing.stages}
     marks = standing.marks(times_of(manifest))
     reasons = Reasons(standing, marks, manifest.time)
-    # SUBTLE: a commit without a step is told by what the step before it did, and is later.
+    # SUBTLE: a commit without a micro-batch is told by what the micro-batch before it did, and is later.
     elapsed = None if standing.before is None else Duration(standing.time - standing.before)
     took = round(standing.figures.get("seconds", 0.0) * 1e6)
 
@@ -262,10 +263,10 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
             status = replace(
                 status,
                 why="" if manifest.mode in ENDED else reasons.add(stage),
-                step=asdict(stage.step),
+                micro_batch=asdict(stage.micro_batch),
                 total=asdict(stage.total),
-                read_rate=rate_of(stage.step.read),
-                written_rate=rate_of(stage.step.written),
+                read_rate=rate_of(stage.micro_batch.read),
+                written_rate=rate_of(stage.micro_batch.written),
                 kept=None if stage.kept is None else {"keys": stage.kept.keys, **asdict(stage.kept)},
                 bytes_in=sum(left.get(port.stage, {}).get(port.output, (0, 0))[1] for port in stage.reads),
                 restrictions=stage.live,
@@ -280,9 +281,9 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
         stages.append(status)
     outputs_at = [out.watermark for of in stages for out in of.outputs] or [of.input for of in stages]
     watermark = min(outputs_at, default=MIN_TIMESTAMP)
-    made = sum(of.step.made for of in standing.stages)
+    made = sum(of.micro_batch.made for of in standing.stages)
     return Status(
-        manifest.step,
+        manifest.micro_batch,
         str(manifest.mode),
         manifest.time,
         watermark,
@@ -307,7 +308,7 @@ def _timestamp(value: Any) -> Timestamp | None:
 
 
 def _due(manifest: Manifest, stages: Sequence[StageStatus]) -> Timestamp | None:
-    # Who has opened a job runs a step at once.
+    # Who has opened a job runs a micro-batch at once.
     if manifest.kind == Kind.OPENING or any(of.leftover for of in stages):
         return manifest.time
     return min((of.next_due for of in stages if of.next_due is not None), default=None)

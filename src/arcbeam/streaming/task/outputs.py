@@ -42,9 +42,9 @@ class TaskStore:
         """See `Files`."""
         return self.host.view(self.blobs, version)
 
-    def delta(self, version: ShardVersion, written: Written, view: Overlay, step: int) -> ShardFile | None:
+    def delta(self, version: ShardVersion, written: Written, view: Overlay, micro_batch: int) -> ShardFile | None:
         """See `Files`."""
-        return self.host.publish(self.blobs, version, written, view, step)
+        return self.host.publish(self.blobs, version, written, view, micro_batch)
 
     def merged(self, files: Sequence[ShardFile], first: int, written: Written) -> tuple[ShardFile, ...]:
         """See `Files`."""
@@ -60,7 +60,7 @@ class TaskStore:
             self.blobs.put_file(name, content)
             size, crc = _measured(content)
             content.unlink(missing_ok=True)
-        return SideFile(data.channel, data.shard, name, size, crc, data.until, written.step)
+        return SideFile(data.channel, data.shard, name, size, crc, data.until, written.micro_batch)
 
     def joined(self, written: Written, files: Sequence[SideFile], newest: bool) -> SideFile:
         """See `Files`."""
@@ -70,7 +70,7 @@ class TaskStore:
             whole = self.side(written, SideData(written.place, written.shard, path, latest(files)))
         finally:
             path.unlink(missing_ok=True)
-        return replace(whole, step=max(file.step for file in files))
+        return replace(whole, micro_batch=max(file.micro_batch for file in files))
 
 
 def _measured(path: Path) -> tuple[int, int]:

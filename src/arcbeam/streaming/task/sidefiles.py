@@ -1,4 +1,4 @@
-"""Side inputs in steps: what a task puts into them, and what it reads of those that the head has.
+"""Side inputs in a streaming job: what a task puts into them, and what it reads of those that the head has.
 
 Owns the files on a host: those that are written, before they are published, and copies of those that are read. Windows,
 keys and values are bytes here; which window is ready is the engine's business.
@@ -115,7 +115,7 @@ def _remove(*paths: Path) -> None:
 
 
 class SideFileReader:
-    """The side inputs of a step's head; an `arcbeam.model.rows.SideStore`. Files are fetched when first needed.
+    """The side inputs of a micro-batch's head; an `arcbeam.model.rows.SideStore`. Files are fetched when first needed.
 
     Args:
         blobs: the job's folder.
@@ -123,7 +123,7 @@ class SideFileReader:
         files: of the head.
         parts: the numbers of all that is in each channel.
         copies: of this process; those that the head does not have any more are given up.
-        newest: the channels in whose windows only what the newest step has put there is read.
+        newest: the channels in whose windows only what the newest micro-batch has put there is read.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ class SideFileReader:
             last: dict[int, int] = {}
             for file in reversed(files):
                 if file.channel not in last and has(file, window):
-                    last[file.channel] = file.step
-            found = self._read[channel, window] = [file for file in files if file.step == last.get(file.channel)]
+                    last[file.channel] = file.micro_batch
+            found = self._read[channel, window] = [file for file in files if file.micro_batch == last.get(file.channel)]
         return found
 
     def _has_chunks(self, file: SideFile, window: bytes) -> bool:
@@ -240,5 +240,5 @@ def fetched(blobs: DurableBlobs, folder: Path, file: SideFile) -> Iterator[Path]
 
 
 def in_order(files: Iterable[SideFile]) -> list[SideFile]:
-    """Files in the order in which they are read: step after step."""
-    return sorted(files, key=lambda file: (file.step, file.channel, file.shard, file.name))
+    """Files in the order in which they are read: micro-batch after micro-batch."""
+    return sorted(files, key=lambda file: (file.micro_batch, file.channel, file.shard, file.name))

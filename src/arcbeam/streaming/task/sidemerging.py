@@ -1,10 +1,11 @@
 """Files of a side input that have become many: which of them are made one, when, and how.
 
-Owns both. Must not know who does it in a step.
+Owns both. Must not know who does it in a micro-batch.
 
-Every task that puts something into a side input in a step leaves a file. A reader opens all that the head has, and
-where windows do not end, none of them ever leaves it. So they are merged like those of a shard, size-tiered: the files
-of a step count as one, and steps are merged that follow one another, and whose files leave the head at the same time.
+Every task that puts something into a side input in a micro-batch leaves a file. A reader opens all that the head has,
+and where windows do not end, none of them ever leaves it. So they are merged like those of a shard, size-tiered: the
+files of a micro-batch count as one, and micro-batches are merged that follow one another, and whose files leave the
+head at the same time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _FEWEST = threshold(4, 2)
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """The files of a step."""
+    """The files of a micro-batch."""
 
     files: tuple[SideFile, ...]
 
@@ -55,15 +56,17 @@ def latest(files: Iterable[SideFile]) -> Timestamp | None:
 
 def worth_joining(files: Iterable[SideFile]) -> tuple[SideFile, ...]:
     """The files of a side input, of those that the head has, that should be made one; none: not now."""
-    steps = [_Together(tuple(of)) for of in _by_step(files)]
-    run = list(itertools.takewhile(lambda step: step.until == steps[-1].until, reversed(steps)))[::-1]
+    micro_batches = [_Together(tuple(of)) for of in _by_micro_batch(files)]
+    run = list(
+        itertools.takewhile(lambda micro_batch: micro_batch.until == micro_batches[-1].until, reversed(micro_batches))
+    )[::-1]
     first = worth_merging(run, fewest=1)
-    joined = () if first is None else tuple(file for step in run[first:] for file in step.files)
+    joined = () if first is None else tuple(file for micro_batch in run[first:] for file in micro_batch.files)
     return joined if len(joined) >= _FEWEST else ()
 
 
-def _by_step(files: Iterable[SideFile]) -> list[list[SideFile]]:
-    return [list(of) for _, of in itertools.groupby(in_order(files), lambda file: file.step)]
+def _by_micro_batch(files: Iterable[SideFile]) -> list[list[SideFile]]:
+    return [list(of) for _, of in itertools.groupby(in_order(files), lambda file: file.micro_batch)]
 
 
 def join(blobs: DurableBlobs, path: Path, files: Sequence[SideFile], newest: bool) -> None:
@@ -72,23 +75,25 @@ def join(blobs: DurableBlobs, path: Path, files: Sequence[SideFile], newest: boo
     Args:
         blobs: the job's folder.
         path: of the new file; must not exist.
-        files: of the head, of steps that follow one another.
-        newest: of each window, only what its newest step has put in is taken.
+        files: of the head, of micro-batches that follow one another.
+        newest: of each window, only what its newest micro-batch has put in is taken.
     """
-    steps = _by_step(files)
+    micro_batches = _by_micro_batch(files)
     if blobs.get_range(files[0].name, 0, len(MAGIC)) == MAGIC:
-        with _opened(ChunkFile, blobs, path, steps) as chunks:
+        with _opened(ChunkFile, blobs, path, micro_batches) as chunks:
             _join_chunks(path, chunks, newest)
     else:
-        with _opened(KeyFile, blobs, path, steps) as keyed:
+        with _opened(KeyFile, blobs, path, micro_batches) as keyed:
             _join_keyed(path, keyed, newest)
 
 
 @contextlib.contextmanager
-def _opened(kind: Callable[[Path, str, int], _F], blobs: DurableBlobs, path: Path, steps: Sequence[Sequence[SideFile]]):  # type: ignore[no-untyped-def]
+def _opened(  # type: ignore[no-untyped-def]
+    kind: Callable[[Path, str, int], _F], blobs: DurableBlobs, path: Path, micro_batches: Sequence[Sequence[SideFile]]
+):
     with contextlib.ExitStack() as stack:
         found: list[list[_F]] = []
-        for files in steps:
+        for files in micro_batches:
             found.append([])
             for file in files:
                 with fetched(blobs, path.parent, file) as copy:
@@ -98,11 +103,11 @@ def _opened(kind: Callable[[Path, str, int], _F], blobs: DurableBlobs, path: Pat
         yield found
 
 
-def _join_chunks(path: Path, steps: Sequence[Sequence[ChunkFile]], newest: bool) -> None:
+def _join_chunks(path: Path, micro_batches: Sequence[Sequence[ChunkFile]], newest: bool) -> None:
     writer = ChunkFileWriter(path)
     try:
-        for window in sorted({window for files in steps for file in files for window in file.windows()}):
-            having = [files for files in steps if any(next(file.chunks(window), None) for file in files)]
+        for window in sorted({window for files in micro_batches for file in files for window in file.windows()}):
+            having = [files for files in micro_batches if any(next(file.chunks(window), None) for file in files)]
             for files in having[-1:] if newest else having:
                 for file in files:
                     for chunk in file.chunks(window):
@@ -112,17 +117,17 @@ def _join_chunks(path: Path, steps: Sequence[Sequence[ChunkFile]], newest: bool)
         writer.close()
 
 
-def _join_keyed(path: Path, steps: Sequence[Sequence[KeyFile]], newest: bool) -> None:
-    # By window, in the order of heads, the newest step that has something there.
+def _join_keyed(path: Path, micro_batches: Sequence[Sequence[KeyFile]], newest: bool) -> None:
+    # By window, in the order of heads, the newest micro-batch that has something there.
     last: dict[bytes, int] = {}
     if newest:
-        for n, files in enumerate(steps):
+        for n, files in enumerate(micro_batches):
             last.update((window_of(head), n) for file in files for head in file.heads())
     writer = KeyFileWriter(path)
     try:
-        heads = heapq.merge(*(file.heads() for files in steps for file in files))
+        heads = heapq.merge(*(file.heads() for files in micro_batches for file in files))
         for head, _ in itertools.groupby(heads):
-            of = [steps[last[window_of(head)]]] if newest else steps
+            of = [micro_batches[last[window_of(head)]]] if newest else micro_batches
             writer.take_over(head, [file for files in of for file in files])
         writer.finish()
     finally:

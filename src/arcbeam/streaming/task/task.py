@@ -1,4 +1,4 @@
-"""One attempt of one task of a step: the engine's `TaskStep`, between what comes to it and what it leaves.
+"""One attempt of one task of a micro-batch: the engine's `EngineTask`, between what comes to it and what it leaves.
 
 Owns the order of that: rows for later levels go on as they come, the marker goes behind all rows, then files are
 written, and the report names them. Must not know where rows, state and user code come from, nor which attempts count.
@@ -18,14 +18,14 @@ from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.task.bundles import Budget, Runner, SideInputs
-from arcbeam.engine.task.shard import TaskStep
+from arcbeam.engine.task.shard import EngineTask
 from arcbeam.engine.task.stagerun import SCRIPT_SHARD
 from arcbeam.model.files import Shard, ShardFile, TaskFiles
 from arcbeam.model.script import AddElements
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.shards.compaction import worth_merging
 from arcbeam.store.shards.overlay import Overlay
-from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.interfaces import Files, Rows, UserCode
 from arcbeam.streaming.task.sidemerging import worth_joining
 
@@ -38,7 +38,7 @@ class TaskAttempt(Generic[R]):
     Args:
         layout: of the job.
         specs: its stages by name; those of the level at least.
-        order: of the step.
+        order: of the micro-batch.
         level: of the task.
         task: its number in the level.
         name: of the attempt, in letters, digits, "_" and "."; no other attempt of any task of the job has it.
@@ -53,7 +53,7 @@ class TaskAttempt(Generic[R]):
         self,
         layout: Layout,
         specs: Mapping[str, StageSpec],
-        order: StepOrder,
+        order: TaskAssignment,
         level: int,
         task: int,
         name: str,
@@ -67,15 +67,16 @@ class TaskAttempt(Generic[R]):
         self._level, self._task, self._name = level, task, name
         self._files, self._rows, self._code = files, rows, code
         self._sides, self._budget = sides, budget
-        self._step = TaskStep(layout, specs, level, task, name.encode(), order.plan)
+        self._micro_batch = EngineTask(layout, specs, level, task, name.encode(), order.plan)
         self._views: dict[int, Overlay] = {}
 
     def run(self) -> TaskReport:
         """All of it.
 
         Raises:
-            InconsistentCutError: the markers of the level before are not all there, or do not agree. The step fails.
-            DecidedStepError: the step was decided without it.
+            InconsistentCutError: the markers of the level before are not all there, or do not agree. The micro-batch
+                fails.
+            DecidedCommitError: the micro-batch was decided without it.
             StoreError: a file cannot be read or written.
         """
         try:
@@ -84,9 +85,9 @@ class TaskAttempt(Generic[R]):
             self.close()
 
     def work(self) -> TaskReport:
-        """Does the task's part of the step, up to its marker; the report is without files. Raises as `run`."""
+        """Does the task's part of the micro-batch, up to its marker; the report is without files. Raises as `run`."""
         exchange = _Exchange(self._layout, self._order, self._level, self._task, self._rows, self._code)
-        return self._step.run(exchange, self, self._sides, self._budget)
+        return self._micro_batch.run(exchange, self, self._sides, self._budget)
 
     def write(self, report: TaskReport) -> TaskReport:
         """Writes what was changed; the report with the files. Raises as `run`."""
@@ -101,7 +102,7 @@ class TaskAttempt(Generic[R]):
         )
         joined: list[str] = []
         for channel, newest in sorted(self._code.tended().items()):
-            # As of a shard's, not those of this step: they are not real yet.
+            # As of a shard's, not those of this micro-batch: they are not real yet.
             many = worth_joining(file for file in self._order.side_files if file.channel == channel)
             if many:
                 name = self._name_of("side", channel, many[0].shard)
@@ -117,10 +118,10 @@ class TaskAttempt(Generic[R]):
             self._views.popitem()[1].close()
 
     def _written(self, shard: int, view: Overlay) -> tuple[ShardFile, ...]:
-        """All files of a shard, with what the step has changed; files that have become many are merged."""
+        """All files of a shard, with what the micro-batch has changed; files that have become many are merged."""
         version = self._order.version(self._level, shard)
         name = self._name_of("delta", self._level, shard)
-        delta = self._files.delta(version, name, view, self._order.plan.step)
+        delta = self._files.delta(version, name, view, self._order.plan.micro_batch)
         files = version.files
         # Not the delta: a copy of the shard at the head needs that alone.
         first = worth_merging(files)
@@ -131,7 +132,7 @@ class TaskAttempt(Generic[R]):
     def _name_of(self, kind: str, place: int, shard: int, n: int = 0) -> Written:
         # Two stages of a task may write one side input.
         attempt = f"{self._name}.{n}" if n else self._name
-        return Written(place, shard, self._order.plan.step, self._order.epoch, attempt, kind)
+        return Written(place, shard, self._order.plan.micro_batch, self._order.epoch, attempt, kind)
 
     # `bundles.Shards`.
 
@@ -149,7 +150,9 @@ class TaskAttempt(Generic[R]):
 class _Exchange(Generic[R]):
     """See `bundles.Exchange`: a shard's rows for later levels pass when its own stages have had theirs."""
 
-    def __init__(self, layout: Layout, order: StepOrder, level: int, task: int, rows: Rows[R], code: UserCode) -> None:
+    def __init__(
+        self, layout: Layout, order: TaskAssignment, level: int, task: int, rows: Rows[R], code: UserCode
+    ) -> None:
         self._event, self._rows, self._code = order.plan.event, rows, code
         scripted = {placed.name for placed in layout.at(level) if placed.scripted}
         self._beginning = order.plan.beginning - scripted

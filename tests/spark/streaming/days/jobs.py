@@ -25,7 +25,7 @@ def pipeline(*arguments: str) -> beam.Pipeline:
 
 
 class Ticks(beam.DoFn):
-    """So many numbers, each at its own second of event time; a few, then a pause: each few in another step.
+    """So many numbers, each at its own second of event time; a few, then a pause: each few in another micro-batch.
 
     Args:
         few: numbers before a pause.
@@ -73,7 +73,7 @@ def in_fives(count: int = 30) -> list[tuple[int, ...]]:
 
 
 def panes(out: Path) -> list[tuple[int, ...]]:
-    """What has come out; a side effect, so that of a step that ran twice counts once."""
+    """What has come out; a side effect, so that of a micro-batch that ran twice counts once."""
     return sorted({tuple(pane) for pane in noted(out)})
 
 

@@ -32,7 +32,8 @@ POLLS_AFTER, FIRES_AFTER = 1.5, 1.0
 """Seconds, by the clock that user code has."""
 EARLY = 0.3
 """Seconds by which something may be early. Where a host's clock was set back, a task knows the job's time as of when
-its step was planned, and not how long it has waited since then: a tenth of a second or two, with other work beside."""
+its micro-batch was planned, and not how long it has waited since then: a tenth of a second or two, with other work
+beside."""
 
 
 class AsOne(Endless):

@@ -1,4 +1,4 @@
-"""A Spark Connect server that is killed while a job in steps runs on it."""
+"""A Spark Connect server that is killed while a streaming job runs on it."""
 
 from __future__ import annotations
 

@@ -33,5 +33,5 @@ def test_job_gives_up_after_few_tries_and_status_has_shown_them(tmp_path: Path, 
     assert isinstance(head, Manifest)
     trouble = trouble_of(blobs, head)
     assert trouble is not None
-    assert (trouble.stage, trouble.step) == ("Culprit", head.step + 1)
+    assert (trouble.stage, trouble.micro_batch) == ("Culprit", head.micro_batch + 1)
     assert trouble.why == f"a worker died in try 2 of 3, in transform 'Culprit', {WAYS[way]}"

@@ -73,14 +73,14 @@ def test_a_store_that_is_away_for_a_minute_ends_no_job(tmp_path: Path, caplog: p
     state, out = tmp_path / "state", tmp_path / "out"
     result = going_on(state, out)
     until_there_is_some(result, out)
-    before = head_of(state).step
+    before = head_of(state).micro_batch
     with away(state):
         until_it_is_told(result, caplog, str(state))
         began = time.monotonic()
         while time.monotonic() - began < 60:
             assert result.wait_until_finish(200) == "RUNNING"
     assert result.wait_until_finish() == "DONE"
-    assert head_of(state).step > before
+    assert head_of(state).micro_batch > before
     assert panes(out) == in_fives()
 
 
@@ -107,7 +107,7 @@ def test_a_store_that_stays_away_fails_the_job_by_name_and_it_goes_on_when_the_s
         assert str(state) in str(caught.value)
         # What the last commit has may come out still.
         assert len(published(rows)) - len(out) <= 4
-    committed = head_of(state).step
+    committed = head_of(state).micro_batch
     assert max(int(file.name.split("_")[1]) for file in rows.iterdir() if file.is_file()) <= committed
     assert submit().wait_until_finish() == "DONE"
     assert sorted(map(int, published(rows))) == list(range(40))
@@ -200,7 +200,7 @@ def test_a_changed_pipeline_that_does_not_fit_is_refused_by_stage_and_the_old_on
 _ALONE = """
 import logging, sys
 from pathlib import Path
-from tests.spark.steps.days.jobs import going_on
+from tests.spark.streaming.days.jobs import going_on
 
 logging.basicConfig(level=logging.WARNING)
 print(going_on(Path(sys.argv[1]), Path(sys.argv[2]), 60).wait_until_finish())

@@ -36,14 +36,16 @@ class Kept(beam.DoFn):
 
 
 @pytest.mark.contract("BAT-04", "STORE-01", "STORE-04")
-def test_an_error_in_a_later_step_fails_the_job_and_mended_it_goes_on_from_the_step_before(tmp_path: Path) -> None:
+def test_an_error_in_a_later_micro_batch_fails_the_job_and_mended_it_goes_on_from_the_micro_batch_before(
+    tmp_path: Path,
+) -> None:
     out, state = tmp_path / "out", f"--checkpoint_dir={tmp_path / 'state'}"
     out.mkdir()
 
     def run(poison: int | None) -> Any:
         p = pipeline(state)
         kept = ticks(p, 30) | beam.Map(lambda n: ("key", n)) | "Keep" >> beam.ParDo(Kept(poison))
-        # What a step that failed had put out does not get behind an exchange.
+        # What a micro-batch that failed had put out does not get behind an exchange.
         counted = kept | beam.WindowInto(window.FixedWindows(5)) | beam.Map(lambda pair: (0, pair)) | beam.GroupByKey()
         _ = counted | beam.Map(lambda pair, folder: note(sorted(pair[1]), folder), str(out))
         return p.run()
@@ -52,7 +54,7 @@ def test_an_error_in_a_later_step_fails_the_job_and_mended_it_goes_on_from_the_s
         with pytest.raises(UserCodeError, match="not this one") as caught:
             run(17).wait_until_finish()
         assert caught.value.step == "Keep"
-        assert re.search(r"\n  in step [0-9]+, key 'key', element \('key', 17\)\n", str(caught.value))
+        assert re.search(r"\n  in micro-batch [0-9]+, key 'key', element \('key', 17\)\n", str(caught.value))
     assert sorted(noted(out)) == [[(n, n + 1) for n in range(at, at + 5)] for at in (0, 5, 10)]
     assert run(None).wait_until_finish() == "DONE"
     assert sorted(noted(out)) == [[(n, n + 1) for n in range(at, at + 5)] for at in range(0, 30, 5)]
@@ -60,8 +62,10 @@ def test_an_error_in_a_later_step_fails_the_job_and_mended_it_goes_on_from_the_s
 
 @pytest.mark.long
 @pytest.mark.contract("STORE-01", "STORE-04", "END-04", "END-06")
-def test_an_error_in_the_middle_of_the_hundredth_step_publishes_nothing_after_the_last_commit(tmp_path: Path) -> None:
-    """Elements before the poison one have gone through the step, and have staged what nobody is ever to see."""
+def test_an_error_in_the_middle_of_the_hundredth_micro_batch_publishes_nothing_after_the_last_commit(
+    tmp_path: Path,
+) -> None:
+    """Elements before the poison one have gone through the micro-batch, and have staged what nobody is ever to see."""
     state, rows, parts = (tmp_path / name for name in ("state", "rows", "parts"))
     rows.mkdir()
     count, few, poison = 420, 3, 334
@@ -79,7 +83,7 @@ def test_an_error_in_the_middle_of_the_hundredth_step_publishes_nothing_after_th
     def in_parts() -> list[str]:
         return sorted(line for file in parts.rglob("part*") for line in file.read_text().splitlines())
 
-    def published_by_steps() -> set[int]:
+    def published_by_micro_batches() -> set[int]:
         return {int(file.name.split("_")[1]) for file in rows.iterdir() if file.is_file()}
 
     expected = {n: f"{n} {n // 4 + 1}" for n in range(count)}
@@ -88,12 +92,13 @@ def test_an_error_in_the_middle_of_the_hundredth_step_publishes_nothing_after_th
         with pytest.raises(UserCodeError, match="not this one") as caught:
             run(poison).wait_until_finish()
         assert caught.value.step == "Keep"
-        (step,) = (
-            int(found) for found in re.findall(rf"\n  in step (\d+), key {poison % 4}, element ", str(caught.value))
+        (micro_batch,) = (
+            int(found)
+            for found in re.findall(rf"\n  in micro-batch (\d+), key {poison % 4}, element ", str(caught.value))
         )
-        assert step > 100
-        assert head_of(state).step == step - 1, "the step is not real"
-        assert max(published_by_steps()) < step
+        assert micro_batch > 100
+        assert head_of(state).micro_batch == micro_batch - 1, "the micro-batch is not real"
+        assert max(published_by_micro_batches()) < micro_batch
         committed = {line for n, line in expected.items() if n < poison // few * few}
         assert set(published(rows)) <= committed
         assert len(published(rows)) == len(set(published(rows)))
@@ -101,7 +106,7 @@ def test_an_error_in_the_middle_of_the_hundredth_step_publishes_nothing_after_th
         assert len(in_parts()) == len(set(in_parts()))
         assert set(before) <= set(published(rows))
         before = published(rows)
-    assert len(committed) - len(before) <= few, "at most the last committed step's is not out when the job fails"
+    assert len(committed) - len(before) <= few, "at most the last committed micro-batch's is not out when the job fails"
     assert run(None).wait_until_finish() == "DONE"
     assert published(rows) == in_parts() == sorted(expected.values())
     assert left_over(rows) == []
@@ -125,15 +130,16 @@ def test_a_poison_element_behind_a_source_is_named_with_its_key_and_the_restrict
         return p.run()
 
     named = (
-        r"\n  in step (\d+), restriction OffsetRange\(start=(\d+), stop=20\) of element 20, element \('user 1', 7\)\n"
+        r"\n  in micro-batch (\d+), restriction OffsetRange\(start=(\d+), stop=20\) of element "
+        r"20, element \('user 1', 7\)\n"
     )
     for _ in range(2):
         with pytest.raises(UserCodeError, match="not this one") as caught:
             run(7).wait_until_finish()
         assert caught.value.step == "Judge"
-        ((step, start),) = re.findall(named, str(caught.value))
+        ((micro_batch, start),) = re.findall(named, str(caught.value))
         assert int(start) <= 7
-        assert head_of(state).step == int(step) - 1
+        assert head_of(state).micro_batch == int(micro_batch) - 1
         assert {int(line.split()[-1]) for line in published(rows)} <= set(range(7))
     assert run(None).wait_until_finish() == "DONE"
     assert published(rows) == sorted(f"user {n % 3}: {n}" for n in range(20))

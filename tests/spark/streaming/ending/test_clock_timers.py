@@ -60,7 +60,9 @@ def _run(numbers: Any, out: Path, windows: Any) -> None:
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("windows", [window.GlobalWindows(), window.FixedWindows(10**9)])
-def test_of_a_bounded_input_all_comes_out_in_phases_and_in_steps(tmp_path: Path, windows: Any, streaming: bool) -> None:
+def test_of_a_bounded_input_all_comes_out_in_phases_and_in_micro_batches(
+    tmp_path: Path, windows: Any, streaming: bool
+) -> None:
     with beam.Pipeline(
         runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", "--shards=2"] if streaming else [])
     ) as p:

@@ -144,7 +144,7 @@ def test_a_drain_ends_within_seconds_whatever_waits(tmp_path: Path) -> None:
     head = known(read_newest(blobs))  # type: ignore[arg-type]
     pin = head.pin("last")
     assert pin is not None
-    saved = read_manifest(blobs, pin.step)
+    saved = read_manifest(blobs, pin.micro_batch)
     assert saved.residuals == ()
     assert saved.holds == ()
     assert {output.watermark for of in saved.watermarks for output in of.outputs} == {MAX_TIMESTAMP}

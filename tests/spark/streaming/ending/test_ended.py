@@ -47,7 +47,7 @@ def test_copied_scripts_are_refused_and_own_script_ends_again(tmp_path: Path) ->
             submit(out, factor, count=count).wait_until_finish()
         assert files(state) == left
     # The script's own restart, with other options, and the folder alone.
-    assert submit("one", 10, "--job_name=again", "--no_fusion", "--step_seconds=1").wait_until_finish() == "DONE"
+    assert submit("one", 10, "--job_name=again", "--no_fusion", "--micro_batch_seconds=1").wait_until_finish() == "DONE"
     assert resume(str(state)).wait_until_finish() == "DONE"
     assert files(state) == left
     assert sorted(noted(tmp_path / "one")) == [10, 20, 30]

@@ -1,4 +1,4 @@
-"""What DoFns may do at the end of a job in steps: when they are asked, and what becomes of what they put out."""
+"""What DoFns may do at the end of a streaming job: when they are asked, and what becomes of what they put out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Part files of jobs in steps on Spark, on local disk and S3: suspended, resumed and drained, each record once."""
+"""Part files of streaming jobs on Spark, on local disk and S3: suspended, resumed and drained, each record once."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from tests.offsets import WholeUpTo
 KEYS = 128_000
 VALUE = 4_096
 AT_ONCE = 4_000
-"""Keys of a step: what a step changes is in memory until it is committed."""
+"""Keys of a micro-batch: what a micro-batch changes is in memory until it is committed."""
 ALLOWED = 192 << 20
 TURNS = 2
 _STATUS = Path("/proc/self/status")
@@ -73,7 +73,7 @@ def limited() -> None:
 
 
 class Keys(beam.DoFn):
-    """All keys in each turn, some in each step; after the first turn it waits until it may go on."""
+    """All keys in each turn, some in each micro-batch; after the first turn it waits until it may go on."""
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -88,7 +88,7 @@ class Keys(beam.DoFn):
                 return
         if tracker.try_claim(at):
             yield from ((key, turn) for key in range(first, first + AT_ONCE))
-            # To a time that comes: the next step, not this one goes on with it.
+            # To a time that comes: the next micro-batch, not this one goes on with it.
             tracker.defer_remainder(Timestamp.of(time.time() + 0.01))
 
 
@@ -134,9 +134,9 @@ def pipeline(folder: Path) -> Any:
     flags = [
         "--streaming",
         "--shards=2",
-        # A step of one claim: more of them would be in memory together.
-        "--step_seconds=0.1",
-        "--backlog_step_seconds=0.1",
+        # A micro-batch of one claim: more of them would be in memory together.
+        "--micro_batch_seconds=0.1",
+        "--backlog_micro_batch_seconds=0.1",
         "--spark_master=local[1,1]",
         "--spark_conf=spark.driver.memory=1g",
         f"--checkpoint_dir={folder / 'state'}",

@@ -11,7 +11,7 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.session.versions import Versions
-from arcbeam.spark.streaming.leveltask import StepJob, _JobHere
+from arcbeam.spark.streaming.leveltask import StreamingJob, _JobHere
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.manifest.names import Written
 from arcbeam.streaming.task.sidefiles import SideFileWriter
@@ -25,20 +25,20 @@ LEVEL, CHANNEL = 2, 3
 def here(tmp_path: Path) -> _JobHere:
     (tmp_path / "store").mkdir()
     location = JobLocation(str(tmp_path / "temp"))
-    return _JobHere(StepJob("job", at(), Settings(), location, str(tmp_path / "store"), Versions.here()))
+    return _JobHere(StreamingJob("job", at(), Settings(), location, str(tmp_path / "store"), Versions.here()))
 
 
-def put(here: _JobHere, folder: Path, step: int, content: bytes) -> SideFile:
+def put(here: _JobHere, folder: Path, micro_batch: int, content: bytes) -> SideFile:
     (number,) = here.job.placing.side_parts[CHANNEL]
     writer = SideFileWriter(folder, number, Port("the s2", "rates"))
     writer.append(b"w", content)
     data = writer.data(0, Timestamp(5))
     assert data is not None
-    return here.files.side(Written(number, 0, step, 1, "attempt", "side"), data)
+    return here.files.side(Written(number, 0, micro_batch, 1, "attempt", "side"), data)
 
 
 def test_side_input_is_read_anew_though_it_has_as_many_files_of_one_size(here: _JobHere, tmp_path: Path) -> None:
-    old, other, new = (put(here, tmp_path, step, b"%d" % step) for step in (1, 2, 3))
+    old, other, new = (put(here, tmp_path, micro_batch, b"%d" % micro_batch) for micro_batch in (1, 2, 3))
     assert old.size == new.size
     first = here.sides(LEVEL, (old, other))
     assert list(first.chunks(CHANNEL, b"w")) == [b"1", b"2"]

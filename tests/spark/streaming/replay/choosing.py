@@ -88,7 +88,7 @@ def _of_a_kind(kind: Kind) -> Iterator[object]:
 
 
 def _cost(seed: int) -> int:
-    """About how long it takes: each stage is a level of a step or two."""
+    """About how long it takes: each stage is a level of a micro-batch or two."""
     return 2 + len(chosen(seed).pipeline.stages)
 
 

@@ -19,7 +19,8 @@ MILLISECOND = 1000
 _LONG = 10**9
 """Sources whose events are farther apart need not be stretched."""
 _CHECKPOINTS = 3
-"""A restriction that makes more of them takes as many steps, each of which takes as long as a step does."""
+"""A restriction that makes more of them takes as many micro-batches, each of which takes as long as a micro-batch
+does."""
 _PAUSE = 30_000
 """No pause is longer, in microseconds."""
 
@@ -101,7 +102,7 @@ def _wider(windowing: Windowing, scale: int) -> Windowing:
 
 
 def _shorter(kind: Kind) -> Kind:
-    """The same in fewer steps."""
+    """The same in fewer micro-batches."""
     match kind:
         case Source(events, pace, parts):
             return replace(kind, pace=_quicker(pace, math.ceil(len(events) / parts)))

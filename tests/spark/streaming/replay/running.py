@@ -36,7 +36,7 @@ class Replayed:
     Attributes:
         outs: what came out.
         drops: what did not.
-        cancelled: behind so many steps the job was cancelled; 0: it was not.
+        cancelled: behind so many micro-batches the job was cancelled; 0: it was not.
         died: a worker has.
     """
 
@@ -53,7 +53,7 @@ def chosen(seed: int) -> Expressed:
 
 
 def cancelled_behind(seed: int) -> int:
-    """Behind so many steps the job of a seed is cancelled, and resumed; 0: it is not."""
+    """Behind so many micro-batches the job of a seed is cancelled, and resumed; 0: it is not."""
     chance = random.Random(f"replay {seed}")
     return chance.choice((1, 2, 3, 5)) if chance.random() < 0.35 else 0
 
@@ -131,7 +131,7 @@ def replay_suspended(seed: int, folder: Path, options: Sequence[str] = ()) -> in
 
 
 def _suspended(seed: int, folder: Path, options: Sequence[str], *, hurried: bool) -> int:
-    """How often the job was suspended before it ended; hurried: at its first steps."""
+    """How often the job was suspended before it ended; hurried: at its first micro-batches."""
     what = chosen(seed)
     out, state = folder / "out", folder / "state"
     out.mkdir(parents=True)
@@ -164,11 +164,11 @@ def slots(count: int) -> Iterator[None]:
 
 
 def _cancelled(result: Any, state: Path, behind: int) -> bool:
-    """Cancels a job when it has made so many steps; false if it has ended before."""
+    """Cancels a job when it has made so many micro-batches; false if it has ended before."""
     blobs = open_blobs(str(state))
     while result.wait_until_finish(10) == "RUNNING":
         head = read_newest(blobs)
-        if head is not None and head.step >= behind:
+        if head is not None and head.micro_batch >= behind:
             break
     result.cancel()
     return bool(result.state == "CANCELLED")

@@ -1,8 +1,8 @@
 """Scripted rows for Structured Streaming and for us, and what either makes of them.
 
-A script is rows of (event time in seconds, key), batch by batch: a file each for Spark, a step each for us. Spark's
-query is stopped and begun again behind each batch, as its checkpoint has it. It ends without an end of event time, ours
-has one: so what comes out of us behind Spark's last watermark is what Spark still holds.
+A script is rows of (event time in seconds, key), batch by batch: a file each for Spark, a micro-batch each for us.
+Spark's query is stopped and begun again behind each batch, as its checkpoint has it. It ends without an end of event
+time, ours has one: so what comes out of us behind Spark's last watermark is what Spark still holds.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ def with_policy(spark: SparkSession, policy: str) -> Iterator[None]:
 
 
 def scripted(batches: Batches) -> Any:
-    """A script of which each batch is a step, and that says nothing of time before it ends."""
+    """A script of which each batch is a micro-batch, and that says nothing of time before it ends."""
     return both_scripted({"": batches})
 
 
 def both_scripted(sides: dict[str, Batches]) -> Any:
-    """As `scripted`; rows of several scripts, those of the same batch in the same step, know their `side`."""
+    """As `scripted`; rows of several scripts, those of the same batch in the same micro-batch, know their `side`."""
     stream = test_stream.TestStream()
     for batches in zip(*sides.values(), strict=True):
         stream = stream.add_elements(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from arcbeam.engine.coordinator import StepFailed
+from arcbeam.engine.coordinator import MicroBatchFailed
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.streaming.heartbeat import SILENT_SECONDS, Heartbeat
 from arcbeam.spark.streaming.taskheartbeats import Heard
@@ -46,11 +46,11 @@ class Lived:
             self.seconds += 1
         return written
 
-    def run(self, step: int, attempt: int = 0) -> None:
-        self.activity.running = step, attempt, self.now()
+    def run(self, micro_batch: int, attempt: int = 0) -> None:
+        self.activity.running = micro_batch, attempt, self.now()
 
-    def task_beats(self, step: int, attempt: int, number: int) -> None:
-        self.location.put_bytes("beats/0-0", struct.pack("<qqq", step, attempt, number))
+    def task_beats(self, micro_batch: int, attempt: int, number: int) -> None:
+        self.location.put_bytes("beats/0-0", struct.pack("<qqq", micro_batch, attempt, number))
 
 
 def test_busy_driver_writes_every_ten_seconds_and_idle_one_every_minute(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_failed_try_is_noted_at_once(tmp_path: Path) -> None:
     lived = Lived(tmp_path)
     lived.run(1)
     lived.live(4)
-    lived.activity.handled(StepFailed(lived.now(), 1, 0, "the store is away", True), [], lived.now())
+    lived.activity.handled(MicroBatchFailed(lived.now(), 1, 0, "the store is away", True), [], lived.now())
     assert lived.live(1) == 1
     note = driver_note_of(lived.inner, lived.head)
     assert note is not None
@@ -113,8 +113,8 @@ def test_tasks_that_beat_are_no_reason_to_warn(tmp_path: Path) -> None:
 
 def test_next_micro_batch_has_its_own_time(tmp_path: Path) -> None:
     lived = Lived(tmp_path)
-    for step in range(10):
-        lived.run(step)
+    for micro_batch in range(10):
+        lived.run(micro_batch)
         lived.live(20)
     assert lived.warned == []
 

@@ -1,4 +1,4 @@
-"""What groupings of jobs in steps on Spark drop, as a collection."""
+"""What groupings of streaming jobs on Spark drop, as a collection."""
 
 from __future__ import annotations
 

@@ -29,10 +29,10 @@ from tests.spark.streaming.timing.test_watermarks import pipeline, tens
 pytestmark = pytest.mark.usefixtures("spark")
 
 
-def _two(p: beam.Pipeline, *steps: tuple[list[int], list[int]]) -> tuple[Any, Any]:
+def _two(p: beam.Pipeline, *micro_batches: tuple[list[int], list[int]]) -> tuple[Any, Any]:
     """Two collections, to which the times of each pair come one after the other, observed each."""
     stream = test_stream.TestStream()
-    for times, others in steps:
+    for times, others in micro_batches:
         for tag, each in (("fast", times), ("slow", others)):
             if each:
                 stream = stream.add_elements([{"at": at} for at in each], tag=tag)
@@ -44,9 +44,9 @@ def _two(p: beam.Pipeline, *steps: tuple[list[int], list[int]]) -> tuple[Any, An
 
 @pytest.mark.contract("WM-02", "ENG-10")
 def test_the_latest_of_several_counts_and_what_slower_ones_bring_is_late_and_counted() -> None:
-    steps = ([31], []), ([], [1, 12, 33]), ([], [55]), ([52], [49])
+    micro_batches = ([31], []), ([], [1, 12, 33]), ([], [55]), ([52], [49])
     p = pipeline()
-    together = _two(p, *steps) | WithWatermarkPolicy("max") | beam.Flatten()
+    together = _two(p, *micro_batches) | WithWatermarkPolicy("max") | beam.Flatten()
     # 1 and 12 are late behind 31; the slow one's 55, less its delay, is the latest then: 49 is late behind 50.
     assert_that(tens(together), equal_to([(40, [31, 33]), (60, [52, 55])]))
     result = p.run()

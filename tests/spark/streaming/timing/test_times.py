@@ -1,4 +1,4 @@
-"""What event time does to elements and timers of jobs in steps on Spark, and what a job does while nothing is due."""
+"""What event time does to elements and timers of streaming jobs on Spark, and what a job does while nothing is due."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pipeline(*arguments: str) -> beam.Pipeline:
 
 
 def counts(result: Any, attribute: str) -> dict[tuple[str, str], int]:
-    """Counters of dropped elements: committed or attempted values, by step and name."""
+    """Counters of dropped elements: committed or attempted values, by micro-batch and name."""
     found = result.metrics().query(MetricsFilter().with_namespace("arcbeam"))["counters"]
     return {
         (str(counter.key.step).partition("/")[0], counter.key.metric.name): getattr(counter, attribute)
@@ -41,7 +41,7 @@ def counts(result: Any, attribute: str) -> dict[tuple[str, str], int]:
 
 
 @pytest.mark.contract("ENG-10", "API-06")
-def test_what_comes_too_late_is_counted_for_the_step_that_drops_it() -> None:
+def test_what_comes_too_late_is_counted_for_the_micro_batch_that_drops_it() -> None:
     script = (
         test_stream.TestStream()
         .add_elements([At("a", 1), At("b", 11)])
@@ -141,7 +141,7 @@ class Hourly(beam.DoFn):
 
 
 @pytest.mark.contract("ENG-07", "SDF-04")
-def test_no_step_is_run_while_nothing_is_due(tmp_path: Path) -> None:
+def test_no_micro_batch_is_run_while_nothing_is_due(tmp_path: Path) -> None:
     state, notes = tmp_path / "state", tmp_path / "notes"
     notes.mkdir()
     p = pipeline(f"--checkpoint_dir={state}")
@@ -151,18 +151,18 @@ def test_no_step_is_run_while_nothing_is_due(tmp_path: Path) -> None:
     try:
         while not noted(notes):
             result.wait_until_finish(100)
-        steps = -1
-        # It may still be told of what its last step did; then it sleeps.
-        while (now := _steps(state)) != steps:
-            steps = now
+        micro_batches = -1
+        # It may still be told of what its last micro-batch did; then it sleeps.
+        while (now := _micro_batches(state)) != micro_batches:
+            micro_batches = now
             result.wait_until_finish(1500)
         assert result.wait_until_finish(3000) == "RUNNING"
-        assert _steps(state) == steps
+        assert _micro_batches(state) == micro_batches
         assert noted(notes) == ["looked"]
     finally:
         result.cancel()
 
 
-def _steps(state: Path) -> int:
+def _micro_batches(state: Path) -> int:
     newest = read_newest(FolderBlobs(state))
-    return -1 if newest is None else known(newest).step
+    return -1 if newest is None else known(newest).micro_batch

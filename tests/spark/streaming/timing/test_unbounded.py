@@ -1,4 +1,4 @@
-"""State that nothing lets go: what a job in steps on Spark says about it."""
+"""State that nothing lets go: what a streaming job on Spark says about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observed watermarks in steps on Spark: what fires, what is late, what a resumption goes on with."""
+"""Observed watermarks in a streaming job on Spark: what fires, what is late, what a resumption goes on with."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def pipeline(*arguments: str) -> beam.Pipeline:
     return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", "--shards=2", *arguments]))
 
 
-def script(*steps: list[int]) -> Any:
-    """Rows of these times, those of each list in a step of their own; the script itself says nothing of time."""
+def script(*micro_batches: list[int]) -> Any:
+    """Rows of these times, those of each list in a micro-batch of their own; the script itself says nothing of time."""
     stream = test_stream.TestStream()
-    for times in steps:
+    for times in micro_batches:
         stream = stream.add_elements([{"at": at} for at in times])
     return stream.advance_watermark_to_infinity()
 
@@ -63,7 +63,7 @@ def test_a_window_fires_when_what_was_seen_less_the_delay_has_passed_it_and_what
 
 
 @pytest.mark.contract("WM-01")
-def test_all_of_a_step_is_judged_by_what_was_seen_before_it_and_the_latest_time_itself_is_not_late() -> None:
+def test_all_of_a_micro_batch_is_judged_by_what_was_seen_before_it_and_the_latest_time_itself_is_not_late() -> None:
     p = pipeline()
     rows = p | script([95, 3, 50], [95, 94, 9]) | WithWatermark(lambda row: Timestamp(row["at"]), 0)
     assert_that(tens(rows), equal_to([(10, [3]), (60, [50]), (100, [94, 95, 95])]))
@@ -142,8 +142,8 @@ def test_what_is_too_far_ahead_of_the_clock_is_processed_and_not_believed() -> N
 def test_old_data_that_is_replayed_follows_no_time_that_is_far_ahead_of_the_rest_until_the_rest_is_there() -> None:
     p = pipeline()
     # One time is wrong, and does not count twice.
-    steps: list[list[int]] = [[1, 2, 900, 3], [900, 14], [25], [4], [910], [13], [915], [26]]
-    rows = p | script(*steps) | WithWatermark("at", 0, max_jump=15)
+    micro_batches: list[list[int]] = [[1, 2, 900, 3], [900, 14], [25], [4], [910], [13], [915], [26]]
+    rows = p | script(*micro_batches) | WithWatermark("at", 0, max_jump=15)
     # 4 is late behind 25; then three agree that it is about 900, and 26 is late, too. 13 was so before.
     windows = [(10, [1, 2, 3]), (20, [14]), (30, [25]), (910, [900, 900]), (920, [910, 915])]
     assert_that(tens(rows), equal_to(windows))
@@ -306,7 +306,7 @@ def _ahead(n: int) -> Any:
 
 @pytest.mark.contract("WM-07")
 @pytest.mark.parametrize("bounded", [True, False])
-def test_an_element_without_a_time_is_told_with_field_type_and_step(bounded: bool) -> None:
+def test_an_element_without_a_time_is_told_with_field_type_and_micro_batch(bounded: bool) -> None:
     p = pipeline()
     rows = p | (
         beam.Create([{"at": "soon", "of": 1}]) if bounded else test_stream.TestStream().add_elements([{"at": "soon"}])

@@ -1,4 +1,4 @@
-"""Publishing what a job has committed, in Python workers: a short Spark job, for steps and for bounded jobs.
+"""Publishing what a job has committed, in Python workers: a short Spark job, for micro-batches and for bounded jobs.
 
 Owns how committables travel to who publishes them, and what a failure means. Must not know when they are committed, nor
 what publishing is.
@@ -47,10 +47,10 @@ _MOST_SAID: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is to be removed: staged by a job up to a step, and published by nobody."""
+    """What is to be removed: staged by a job up to a micro-batch, and published by nobody."""
 
     job: str
-    step: int
+    micro_batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class PublishTask:
     @staticmethod
     def _swept(publisher: Any, sweep: Sweep) -> list[str]:
         try:
-            publisher.sweep(sweep.job, sweep.step)
+            publisher.sweep(sweep.job, sweep.micro_batch)
         except Exception as e:
             # What is left does no harm, and the next sweep looks again.
             _LOG.warning("%s", texts.said(lambda e: "".join(traceback.format_exception(e)), e))
@@ -287,7 +287,7 @@ class SparkPublishing:
         rows = collected(
             self._spark,
             frame,
-            # Not the job's own: what interrupts a step's Spark job leaves this one alone.
+            # Not the job's own: what interrupts a micro-batch's Spark job leaves this one alone.
             publishing(self._job),
             self._location,
             sorted({call.publisher for call in calls}),
