@@ -25,7 +25,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
-from arcbeam.spark.streaming.counters import Tally
+from arcbeam.spark.streaming.counters import Counters
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.figures import Figure
@@ -59,13 +59,13 @@ def main() -> None:
     parser.add_argument("--master", default="local[2,4]")
     options = parser.parse_args()
     micro_batches: list[float] = []
-    note = Tally.ran
+    note = Counters.ran
 
     def noted(this: Any, micro_batch: int, reports: Sequence[Any]) -> None:
         micro_batches.append(time.monotonic())
         note(this, micro_batch, reports)
 
-    Tally.ran = noted  # type: ignore[method-assign]
+    Counters.ran = noted  # type: ignore[method-assign]
     flags = ["--streaming", f"--spark_master={options.master}", "--shards=2"]
     p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
     polls = Path(tempfile.mkdtemp(), "polls")

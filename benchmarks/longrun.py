@@ -28,7 +28,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import trigger, userstate, window
 
 from arcbeam import ArcbeamRunner
-from arcbeam.spark.streaming.counters import Tally
+from arcbeam.spark.streaming.counters import Counters
 from arcbeam.spark.streaming.finalizing import copies_folder
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.log.chain import read_newest
@@ -87,7 +87,7 @@ class Table:
 
     def watch(self) -> None:
         """Looks over the job's shoulder."""
-        note = Tally.ran
+        note = Counters.ran
 
         def noted(this: Any, micro_batch: int, reports: Sequence[Any]) -> None:
             note(this, micro_batch, reports)
@@ -96,7 +96,7 @@ class Table:
                 self._row(micro_batch)
                 self._times = [time.perf_counter()]
 
-        Tally.ran = noted  # type: ignore[method-assign]
+        Counters.ran = noted  # type: ignore[method-assign]
         sys.stdout.write(f"| {' | '.join(_HEAD)} |\n|{'---|' * len(_HEAD)}\n")
 
     def _row(self, micro_batch: int) -> None:

@@ -34,7 +34,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
 from arcbeam.spark.streaming import cluster, dataframes
-from arcbeam.spark.streaming.counters import Tally
+from arcbeam.spark.streaming.counters import Counters
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.figures import Figure
@@ -116,7 +116,7 @@ class Times:
 
     def watch(self, warm: int, toggled: dict[str, tuple[str, str]]) -> None:
         """Looks over the cluster's shoulder."""
-        frame, run, reported = dataframes.MicroBatchFrames.of, cluster.SparkCluster._run, Tally.ran
+        frame, run, reported = dataframes.MicroBatchFrames.of, cluster.SparkCluster._run, Counters.ran
 
         def timed_frame(this: Any, *args: Any) -> Any:
             start = time.perf_counter()
@@ -143,7 +143,7 @@ class Times:
 
         dataframes.MicroBatchFrames.of = timed_frame  # type: ignore[method-assign]
         cluster.SparkCluster._run = timed_run  # type: ignore[method-assign]
-        Tally.ran = noted  # type: ignore[method-assign]
+        Counters.ran = noted  # type: ignore[method-assign]
         self._driver = watch_driver()
 
 

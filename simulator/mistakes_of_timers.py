@@ -11,8 +11,8 @@ from typing import Any
 from unittest.mock import patch
 
 from arcbeam.engine.protocol.reports import TaskReport
-from arcbeam.engine.state.inmemorytimers import Imminent
-from arcbeam.engine.state.keyqueue import Agenda
+from arcbeam.engine.state.inmemorytimers import InMemoryTimers
+from arcbeam.engine.state.keyqueue import KeyQueue
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.model.files import SideFile
@@ -34,12 +34,12 @@ def _timer_fired_when_equal() -> AbstractContextManager[object]:
 
 
 def _clock_first() -> AbstractContextManager[object]:
-    next = Agenda.next
+    next = KeyQueue.next
 
-    def by_the_clock(self: Agenda, watermark: Timestamp, now: Timestamp) -> Any:
+    def by_the_clock(self: KeyQueue, watermark: Timestamp, now: Timestamp) -> Any:
         return self._timers.take_processing(now) or next(self, watermark, now)
 
-    return patch.object(Agenda, "next", by_the_clock)
+    return patch.object(KeyQueue, "next", by_the_clock)
 
 
 def _fires_where_it_was() -> AbstractContextManager[object]:
@@ -54,7 +54,7 @@ def _cleared_fires() -> AbstractContextManager[object]:
 
 def _keeping_imminent(real: Any) -> Any:
     def without_removing(self: Timers, *asked: Any) -> None:
-        with patch.object(Imminent, "remove", lambda self, slot: None):
+        with patch.object(InMemoryTimers, "remove", lambda self, slot: None):
             real(self, *asked)
 
     return without_removing

@@ -18,8 +18,8 @@ from unittest.mock import patch
 from arcbeam.engine.coordinator import Event, JobMachine, JobStarted, Mode, committing, idling, machine
 from arcbeam.engine.coordinator.state import JobState
 from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow
-from arcbeam.engine.grouping.sortedruns import Runs
-from arcbeam.engine.grouping.windowbuffer import Gathering
+from arcbeam.engine.grouping.sortedruns import SortedRuns
+from arcbeam.engine.grouping.windowbuffer import WindowBuffer
 from arcbeam.engine.protocol import markers
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.rows.frontier import Frontier
@@ -248,29 +248,29 @@ def _late_panes_at_the_expiry() -> AbstractContextManager[object]:
 
 
 def _run_over_run() -> AbstractContextManager[object]:
-    add = Runs.add
+    add = SortedRuns.add
 
-    def over_the_first(self: Runs, groups: Any) -> None:
-        with patch.object(Runs, "_directory", lambda self: {}):
+    def over_the_first(self: SortedRuns, groups: Any) -> None:
+        with patch.object(SortedRuns, "_directory", lambda self: {}):
             add(self, groups)
 
-    return patch.object(Runs, "add", over_the_first)
+    return patch.object(SortedRuns, "add", over_the_first)
 
 
 def _rest_of_a_window_lost() -> AbstractContextManager[object]:
-    store = Gathering.store
+    store = WindowBuffer.store
 
-    def or_forget(self: Gathering, window: Window) -> None:
+    def or_forget(self: WindowBuffer, window: Window) -> None:
         if self.is_stored(window):
             self._came.pop(window)
         else:
             store(self, window)
 
-    return patch.object(Gathering, "store", or_forget)
+    return patch.object(WindowBuffer, "store", or_forget)
 
 
 def _late_ahead() -> AbstractContextManager[object]:
-    return patch.object(Gathering, "_waits", lambda self, window: False)
+    return patch.object(WindowBuffer, "_waits", lambda self, window: False)
 
 
 def _end_said_too_early() -> AbstractContextManager[object]:

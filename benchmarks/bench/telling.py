@@ -42,12 +42,12 @@ class Spent:
 
 def watch_driver() -> Spent:
     """Counts what this process spends on it from now on."""
-    from arcbeam.spark.streaming.counters import Tally
+    from arcbeam.spark.streaming.counters import Counters
     from arcbeam.spark.streaming.streamingjob import StreamRun
     from arcbeam.streaming.driver import proposals
 
     spent, drafted = Spent(), proposals.standing_after
-    for owner, name in ((StreamRun, "_figures"), (Tally, "ran"), (Tally, "committed")):
+    for owner, name in ((StreamRun, "_figures"), (Counters, "ran"), (Counters, "committed")):
         setattr(owner, name, spent.timed(getattr(owner, name)))
 
     def standing(*args: Any) -> Any:

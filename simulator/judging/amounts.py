@@ -12,7 +12,7 @@ from arcbeam.engine.protocol.stagekinds import Grouped, StageSpec, Stateful
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.keyspace import END, Kind, Section
 from arcbeam.engine.state.cells import CellKind
-from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.model.plan import TimeDomain
 
 Row = tuple[bytes, bytes]
@@ -22,7 +22,7 @@ _BAG = bytes((Section.CELL, CellKind.BAG))
 _RUNS = b"\xff"
 
 
-def counted(spec: StageSpec, rows: Iterable[Row]) -> Kept:
+def counted(spec: StageSpec, rows: Iterable[Row]) -> StateMetrics:
     """What a stage keeps, by all its rows."""
     kinds: dict[int, list[Row]] = {}
     for key, value in rows:
@@ -35,7 +35,7 @@ def counted(spec: StageSpec, rows: Iterable[Row]) -> Kept:
     for key, value in grouped:
         if key.startswith(_RUNS):
             runs |= _of_run(key, value)
-    return Kept(
+    return StateMetrics(
         len(runs) + sum(_is_record(key) for key, _ in grouped) if isinstance(spec.kind, Grouped) else ends,
         _cells(key for key, _ in kinds.get(Kind.KEYED, ())) if _without_ends(spec) else {},
         sum(kind is not Kind.PROCESSING and not rank for kind, rank in timers),
@@ -84,6 +84,6 @@ def _cells(keys: Iterable[bytes]) -> dict[str, int]:
     return dict(found)
 
 
-def same(told: Kept, found: Kept) -> bool:
+def same(told: StateMetrics, found: StateMetrics) -> bool:
     """Whether both are the same; a cell that nobody has is as good as none."""
-    return told + Kept() == found + Kept(cells=dict.fromkeys(told.cells, 0))
+    return told + StateMetrics() == found + StateMetrics(cells=dict.fromkeys(told.cells, 0))

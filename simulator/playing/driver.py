@@ -17,7 +17,7 @@ from arcbeam.engine.coordinator import (
     Abandon,
     CallShutdown,
     CancelRequested,
-    ClockTold,
+    ClockAdvanced,
     Command,
     CommitConflicted,
     CommitDecided,
@@ -202,7 +202,7 @@ class Driver:
             order, self._stalled = self._stalled[1], None
             self._run(order)
             return
-        event = heapq.heappop(self._events)[2] if self._events and self._events[0][0] <= now else ClockTold(now)
+        event = heapq.heappop(self._events)[2] if self._events and self._events[0][0] <= now else ClockAdvanced(now)
         open_to = self.machine.phase is Phase.RUNNING and self.machine.mode is Mode.RUNNING
         try:
             self._driver.handle(event)

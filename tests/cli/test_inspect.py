@@ -16,7 +16,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import jobgraphs, requests
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.savepoints import pinned
-from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.manifest.values import (
     HoldSummary,
@@ -123,7 +123,7 @@ def test_a_savepoint_has_a_path(job: Path) -> None:
 def test_what_the_job_is_resumed_with_and_what_it_is_asked_for(job: Path) -> None:
     blobs = FolderBlobs(job, sync=False)
     assert "resumed with: its script: no program was kept" in invoke(str(job)).stdout
-    name = jobgraphs.keep(blobs, Program("words", b"proto", versions={"python": "3.11", "beam": "2.77.0"}), {}, 2, "")
+    name = jobgraphs.keep(blobs, JobGraph("words", b"proto", versions={"python": "3.11", "beam": "2.77.0"}), {}, 2, "")
     shape = JobShape("plan", 4, (StageShape("words/count", 1, "cells"),))
     CommitLog.open(blobs, shape, Timestamp(9), program=lambda *_: name)
     requests.ask(blobs, requests.Asked.DRAIN, "last", Timestamp(5))

@@ -19,7 +19,7 @@ from arcbeam.cli import main
 from arcbeam.cli.status import _cells, _drawn, _show
 from arcbeam.console.output import TextOutput
 from arcbeam.engine.protocol.reports import Counts, Restrictions
-from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import Times
@@ -30,7 +30,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.drivernote import DriverNote, leave_driver_note
 from arcbeam.store.log.troublenote import Trouble, leave_trouble
-from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.streaming.driver.proposals import draft
 from tests.golden.texts import check_message
 from tests.store.samples import delta
@@ -55,7 +55,7 @@ def job(tmp_path: Path) -> Path:
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
     local = Local(silent, {"main": OutputTime(silent)})
     read = staged("read", 0, 0, counts=Counts(1, 1200, resumed=1, made=1200), restrictions=Restrictions(1, 40.0))
-    rates = staged("rates", 1, 0, kept=Kept(3, {"seen": 9}, 2, 1, 4, 0, 1500))
+    rates = staged("rates", 1, 0, kept=StateMetrics(3, {"seen": 9}, 2, 1, 4, 0, 1500))
     owned = (Owned(b"", 1, 3), Owned((2).to_bytes(2, "big"), 50, 700), Owned((9).to_bytes(2, "big"), 1, 9))
     file = replace(delta(1, 1), owned=owned)
     reports = (
@@ -198,7 +198,7 @@ def test_job_is_shown_by_its_newest_name_and_folder(job: Path) -> None:
     blobs = FolderBlobs(job, sync=False)
     assert json.loads(invoke(str(job), "--json").stdout)["name"] == ""
     for name in ("words", "words-v2"):
-        log = opened(blobs, program=partial(jobgraphs.keep, blobs, Program(name, b"proto"), {}))
+        log = opened(blobs, program=partial(jobgraphs.keep, blobs, JobGraph(name, b"proto"), {}))
         assert log.head.program
     record = json.loads(invoke(str(job), "--json").stdout)
     assert (record["name"], record["folder"]) == ("words-v2", str(job))

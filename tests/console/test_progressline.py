@@ -7,22 +7,22 @@ import logging
 
 import pytest
 
-from arcbeam.console.progressline import ProgressLine, Standing, announce, line
+from arcbeam.console.progressline import JobProgress, ProgressLine, announce, line
 
 
 def test_a_line_has_time_elements_tasks_and_stages() -> None:
-    text = line(Standing(("Read + Map", "Group"), 1234567, 8), 12.4, 200)
+    text = line(JobProgress(("Read + Map", "Group"), 1234567, 8), 12.4, 200)
     assert text == "   12 s  1,234,567 elements  8 tasks  Read + Map; Group"
 
 
 def test_a_line_is_not_wider_than_the_terminal() -> None:
-    assert len(line(Standing(("x" * 500,), 1, 1), 1.0, 79)) == 79
+    assert len(line(JobProgress(("x" * 500,), 1, 1), 1.0, 79)) == 79
 
 
 @pytest.mark.contract("OPS-02")
 def test_nothing_is_written_where_there_is_no_terminal() -> None:
     stream = io.StringIO()
-    with ProgressLine(lambda: Standing((), 0, 0), stream):
+    with ProgressLine(lambda: JobProgress((), 0, 0), stream):
         pass
     assert stream.getvalue() == ""
 

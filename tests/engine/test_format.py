@@ -17,11 +17,11 @@ import pytest
 
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.openwindow import Rules
-from arcbeam.engine.grouping.sortedruns import Runs
+from arcbeam.engine.grouping.sortedruns import SortedRuns
 from arcbeam.engine.grouping.strategy import Strategy
-from arcbeam.engine.grouping.windowbuffer import Gathering
+from arcbeam.engine.grouping.windowbuffer import WindowBuffer
 from arcbeam.engine.rows import keyspace
-from arcbeam.engine.state.blocked import Parked, Parking, SideInputWindow
+from arcbeam.engine.state.blocked import BlockedElement, BlockedElements, SideInputWindow
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.engine.state.keyqueue import Element, SortedInput
 from arcbeam.engine.state.residuals import Remainder, Residuals
@@ -63,7 +63,7 @@ def _fill(view: MemoryView) -> None:
         timers.set(*at, EXPIRATION, Timestamp(9), None)
         holds.set(Holder(HolderKind.STATE, "pane", *at), Timestamp(4), "main")
         SortedInput(view, 258).add(Element(*at, Timestamp(11), b"e"), MIN_TIMESTAMP)
-    Parking(view, 258).park(SideInputWindow("rates", b"side"), Parked(Timestamp(2), b"p"))
+    BlockedElements(view, 258).park(SideInputWindow("rates", b"side"), BlockedElement(Timestamp(2), b"p"))
     clock = Clock(view, 258, ("main",))
     clock.advance(Timestamp(1))
     Residuals(view, 259, ("main",)).admit(
@@ -88,16 +88,16 @@ def test_rows_of_elements_with_panes_are_written_as_they_were_and_read() -> None
 
 def test_runs_are_written_as_they_were_and_read() -> None:
     view = MemoryView()
-    Runs(view, b"place").add({b"b": [b"1", b""], b"a\0": [b"2" * 300]})
-    Runs(view, b"place").add({b"b": [b"3"]})
+    SortedRuns(view, b"place").add({b"b": [b"1", b""], b"a\0": [b"2" * 300]})
+    SortedRuns(view, b"place").add({b"b": [b"3"]})
     golden = _golden(_GOLDEN_RUNS)
     assert view.snapshot() == golden.snapshot()
-    assert list(Runs(golden, b"place").merged({})) == [(b"a\0", [b"2" * 300]), (b"b", [b"1", b"", b"3"])]
+    assert list(SortedRuns(golden, b"place").merged({})) == [(b"a\0", [b"2" * 300]), (b"b", [b"1", b"", b"3"])]
 
 
-def _gathering(view: MemoryView) -> Gathering:
+def _gathering(view: MemoryView) -> WindowBuffer:
     rules = Rules(Strategy(Repeatedly(AfterWatermark()), lateness=Duration(100)))
-    return Gathering(rules, view, b"space", lambda packed: [packed, packed])
+    return WindowBuffer(rules, view, b"space", lambda packed: [packed, packed])
 
 
 def _fill_gathered(view: MemoryView) -> None:
@@ -173,7 +173,9 @@ def test_rows_that_were_written_are_read() -> None:
     assert earliest is not None
     assert earliest.time == 4
     assert SortedInput(view, 258).next() == 11
-    assert list(Parking(view, 258).take(SideInputWindow("rates", b"side"))) == [Parked(Timestamp(2), b"p")]
+    assert list(BlockedElements(view, 258).take(SideInputWindow("rates", b"side"))) == [
+        BlockedElement(Timestamp(2), b"p")
+    ]
     assert Clock(view, 258, ("main",)).input == 1
     residuals = Residuals(view, 259, ("main",))
     residuals.validate()

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from arcbeam.engine.state.blocked import Parked, Parking, SideInputWindow
-from arcbeam.engine.state.keyqueue import Agenda, Element, SortedInput
+from arcbeam.engine.state.blocked import BlockedElement, BlockedElements, SideInputWindow
+from arcbeam.engine.state.keyqueue import Element, KeyQueue, SortedInput
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.watermarks.clocks import Clock, Local, OutputTime, Port
 from arcbeam.engine.watermarks.holdreasons import Complete
@@ -31,8 +31,8 @@ class _Shard:
         self.clock = Clock(view, 1, ("main",))
         self.timers = Timers(view, 1, _FAMILIES)
         self.ordered = SortedInput(view, 1, Duration(_LATENESS))
-        self.agenda = Agenda(self.timers, self.ordered)
-        self.parking = Parking(view, 1)
+        self.agenda = KeyQueue(self.timers, self.ordered)
+        self.parking = BlockedElements(view, 1)
 
 
 class TimeMachine(RuleBasedStateMachine):
@@ -61,7 +61,7 @@ class TimeMachine(RuleBasedStateMachine):
             element = Element(key, b"w", Timestamp(self.upstream + ahead), b"")
             if how == "parked":
                 lot = SideInputWindow("rates", b"w%d" % (ahead % 2))
-                place.parking.park(lot, Parked(element.time, key))
+                place.parking.park(lot, BlockedElement(element.time, key))
                 self.parked.append((shard, lot, element.time))
             elif how == "in order":
                 assert place.ordered.add(element, place.clock.input) is None

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from arcbeam.console.progressline import Standing
+from arcbeam.console.progressline import JobProgress
 from arcbeam.errors import InvalidPipelineError, SetupError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.monitoring.prometheus import Counter, exposed, exposing
@@ -74,7 +74,7 @@ def test_all_figures_have_their_labels_and_each_family_is_described_once(monkeyp
     # It is asked for long behind the micro-batch: what it says of the clock is of now.
     monkeypatch.setattr(time, "time", lambda: 60.0)
     counters = [Counter("Parse", "lines", "bad", 7)]
-    lines = exposed("job-1", _STATUS, Standing((), 10, 3), counters).splitlines()
+    lines = exposed("job-1", _STATUS, JobProgress((), 10, 3), counters).splitlines()
     of = r'job="job-1",stage="a \"stage\"\\"'
     assert {
         'arcbeam_elements_total{job="job-1"} 10',
@@ -119,7 +119,7 @@ def test_all_figures_have_their_labels_and_each_family_is_described_once(monkeyp
 
 def test_of_a_job_that_has_not_begun_there_is_nothing_and_of_one_in_phases_its_elements() -> None:
     assert exposed("job-1", None, None) == ""
-    assert "arcbeam_tasks_total" in exposed("job-1", None, Standing((), 10, 3))
+    assert "arcbeam_tasks_total" in exposed("job-1", None, JobProgress((), 10, 3))
     quiet = replace(_STATUS, behind=None, rate=None, stages=(replace(_STAGE, input_since=None, total={}),))
     assert "arcbeam_behind" not in exposed("job-1", quiet, None)
     uncounted = replace(_STAGE, kept=None, behind=None, read_rate=None, written_rate=None)

@@ -20,10 +20,10 @@ from arcbeam.jobs.execution import Submission
 from arcbeam.jobs.option_forms import plain_of_bytes, stored
 from arcbeam.options import WITHHELD
 from arcbeam.runner.executor import _with_secrets
-from arcbeam.runner.jobgraph import kept_program
+from arcbeam.runner.jobgraph import job_graph_to_store
 from arcbeam.secrets import known, variable
 from arcbeam.spark.session.launch import without_secrets
-from arcbeam.spark.tasks.shipping import Prelude
+from arcbeam.spark.tasks.shipping import WorkerSetup
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.manifest.jobgraphfile import decode, encode
 from arcbeam.translate.proto import pipeline_proto
@@ -45,7 +45,7 @@ def test_program_names_its_secrets() -> None:
     options = {"shards": 3, "s3_secret_access_key": SECRET, "arcbeam_temp": _URL, "spark_conf": [f"a.token={SECRET}"]}
     p = beam.Pipeline(options=PipelineOptions([]))
     _ = p | beam.Create([1])
-    program = kept_program("words", pipeline_proto(p).SerializeToString(), options, Prelude()).program
+    program = job_graph_to_store("words", pipeline_proto(p).SerializeToString(), options, WorkerSetup()).program
     name, data = encode(program, 1)
     again = decode(data, name, "here")
     assert SECRET not in repr(again)

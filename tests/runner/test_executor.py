@@ -14,7 +14,7 @@ from arcbeam.jobs.execution import JobState, Level, Submission
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.runner.executor import SparkExecutor, clear, is_suspended, start
-from arcbeam.runner.jobgraph import stored_program
+from arcbeam.runner.jobgraph import stored_job_graph
 from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.savepoints import pinned
@@ -122,8 +122,8 @@ def test_a_job_in_micro_batches_runs_when_it_is_taken_over_and_not_before(tmp_pa
     assert SparkExecutor().run(server, heard) is JobState.DONE
     without_its_end(tmp_path / "job")
     assert SparkExecutor().run(replace(submission, again=True, defaults=frozenset()), heard) is JobState.DONE
-    assert stored_program(FolderBlobs(tmp_path / "job")).options["shards"] == 3
+    assert stored_job_graph(FolderBlobs(tmp_path / "job")).options["shards"] == 3
     without_its_end(tmp_path / "job")
     SparkExecutor().run(server, heard)
-    kept = stored_program(FolderBlobs(tmp_path / "job")).options
+    kept = stored_job_graph(FolderBlobs(tmp_path / "job")).options
     assert not kept.keys() & {"shards", "bundle_elements"}, "elsewhere that does not count"

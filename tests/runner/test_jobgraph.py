@@ -10,23 +10,23 @@ import pytest
 
 from arcbeam.errors import EnvironmentMismatchError, InvalidPipelineError
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.runner.jobgraph import kept_program, newest_name, stored_program
+from arcbeam.runner.jobgraph import job_graph_to_store, newest_name, stored_job_graph
 from arcbeam.runner.resume import resume
-from arcbeam.spark.tasks.shipping import Prelude
+from arcbeam.spark.tasks.shipping import WorkerSetup
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.savepoints import pinned
-from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import opened
 
 pytestmark = pytest.mark.contract("STORE-05")
 
 
-def program(name: str = "words") -> Program:
+def program(name: str = "words") -> JobGraph:
     options = {"shards": 3, "runner": "x", "checkpoint_dir": "s3://key:secret@b/job", "made": object()}
-    return kept_program(name, b"", options, Prelude()).program
+    return job_graph_to_store(name, b"", options, WorkerSetup()).program
 
 
 def test_what_says_how_a_run_begins_is_not_kept() -> None:
@@ -38,11 +38,11 @@ def test_the_program_is_that_of_the_savepoint() -> None:
     log = opened(blobs, program=partial(jobgraphs.keep, blobs, program("old"), {}))
     log.propose(pinned(log.draft(Timestamp(1)), "safe"))
     opened(blobs, program=partial(jobgraphs.keep, blobs, program("new"), {}))
-    assert stored_program(blobs).name == "new"
-    assert stored_program(blobs, "safe").name == "old"
+    assert stored_job_graph(blobs).name == "new"
+    assert stored_job_graph(blobs, "safe").name == "old"
     assert newest_name(blobs) == "new", "to go back to a savepoint does not rename the job"
     with pytest.raises(StoreError, match="no savepoint 'other'"):
-        stored_program(blobs, "other")
+        stored_job_graph(blobs, "other")
 
 
 def test_a_folder_without_a_job_or_a_program_is_told(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_was_pickled_by_others_is_refused() -> None:
     strange = replace(program(), versions={"python": "2.7", "beam": "2.0", "arcbeam": "9"})
     opened(blobs, program=partial(jobgraphs.keep, blobs, strange, {}))
     with pytest.raises(EnvironmentMismatchError, match=r"submitted with Python 2\.7 and Beam 2\.0; this is"):
-        stored_program(blobs)
+        stored_job_graph(blobs)
 
 
 @pytest.mark.parametrize(

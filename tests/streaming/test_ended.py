@@ -13,8 +13,8 @@ from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import IncompatibleStateError, JobEndedError
 from arcbeam.store.log.savepoints import pinned
-from arcbeam.store.manifest.jobgraphfile import Program
-from arcbeam.streaming.restore.restore import Taken, TakeOver, take_over
+from arcbeam.store.manifest.jobgraphfile import JobGraph
+from arcbeam.streaming.restore.restore import RestoreOptions, Taken, restore
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.golden import check_message
 
@@ -37,24 +37,24 @@ def plan(sum: str = "sum") -> Plan:
     )
 
 
-def program(sum: str = "sum", content: str = "code", versions: Mapping[str, str] = VERSIONS, **more: str) -> Program:
+def program(sum: str = "sum", content: str = "code", versions: Mapping[str, str] = VERSIONS, **more: str) -> JobGraph:
     """What runs such a plan; `more` are further transforms that read `sum`, and their code."""
     transforms = {
         "read": Fingerprint("impulse", (), ""),
         sum: Fingerprint("pardo", ("read",), content),
         **{name: Fingerprint("pardo", (sum,), code) for name, code in more.items()},
     }
-    return Program("job", b"proto", versions=versions, transforms=transforms)
+    return JobGraph("job", b"proto", versions=versions, transforms=transforms)
 
 
-def taken(blobs: MemoryBlobs, how: TakeOver, sum: str = "sum") -> Taken:
-    return take_over(plan(sum), blobs, how, shards=4, now=Timestamp(1), driver="here")
+def taken(blobs: MemoryBlobs, how: RestoreOptions, sum: str = "sum") -> Taken:
+    return restore(plan(sum), blobs, how, shards=4, now=Timestamp(1), driver="here")
 
 
-def ended(mode: CommitMode = CommitMode.DONE, kept: Program | None = None) -> MemoryBlobs:
+def ended(mode: CommitMode = CommitMode.DONE, kept: JobGraph | None = None) -> MemoryBlobs:
     """A job that has ended; what its last micro-batch has to publish may not be out."""
     blobs = MemoryBlobs()
-    log = taken(blobs, TakeOver(program=kept or program())).log
+    log = taken(blobs, RestoreOptions(program=kept or program())).log
     log.propose(pinned(replace(log.draft(Timestamp(4)), mode=mode, committables=LEFT), "end"))
     return blobs
 
@@ -64,7 +64,7 @@ def test_same_pipeline_again_writes_nothing(mode: CommitMode) -> None:
     blobs = ended(mode)
     before = dict(blobs.data)
     for again in (program(), replace(program(), name="another", options={"spark_master": "local[1]"})):
-        log = taken(blobs, TakeOver(program=again)).log
+        log = taken(blobs, RestoreOptions(program=again)).log
         assert (log.head.mode, log.head.committables) == (mode, LEFT)
         assert blobs.data == before
 
@@ -78,16 +78,18 @@ def test_same_pipeline_again_writes_nothing(mode: CommitMode) -> None:
         (replace(program(), transforms={"read": Fingerprint("impulse", (), "")}), "'sum' is missing"),
     ],
 )
-def test_another_pipeline_is_refused_and_leaves_nothing(mode: CommitMode, other: Program, line: str) -> None:
+def test_another_pipeline_is_refused_and_leaves_nothing(mode: CommitMode, other: JobGraph, line: str) -> None:
     blobs = ended(mode)
     before = dict(blobs.data)
     for drop in (False, True):
         with pytest.raises(IncompatibleStateError) as refused:
-            taken(blobs, TakeOver(program=other, drop=drop))
+            taken(blobs, RestoreOptions(program=other, drop=drop))
         assert f"  - {line}" in refused.value.message.splitlines()
         assert blobs.data == before
-    assert taken(blobs, TakeOver(program=program())).log.head.mode is mode, "the job's own is not refused after that"
-    assert taken(blobs, TakeOver(program=other, force=True)).log.head.mode is CommitMode.RUNNING
+    assert taken(blobs, RestoreOptions(program=program())).log.head.mode is mode, (
+        "the job's own is not refused after that"
+    )
+    assert taken(blobs, RestoreOptions(program=other, force=True)).log.head.mode is CommitMode.RUNNING
 
 
 def test_refusal_names_differences_and_remedies() -> None:
@@ -96,11 +98,11 @@ def test_refusal_names_differences_and_remedies() -> None:
     del changed["write"]
     other = replace(kept, transforms={**changed, "late": Fingerprint("impulse", (), "")})
     with pytest.raises(IncompatibleStateError) as refused:
-        taken(ended(kept=kept), TakeOver(program=other))
+        taken(ended(kept=kept), RestoreOptions(program=other))
     check_message("ended-job-another-pipeline", str(refused.value))
     many = replace(kept, transforms={**kept.transforms, **{f"more {n:02}": changed["sum"] for n in range(20)}})
     with pytest.raises(IncompatibleStateError) as refused:
-        taken(ended(kept=kept), TakeOver(program=many))
+        taken(ended(kept=kept), RestoreOptions(program=many))
     assert refused.value.message.splitlines()[9] == "  - and 12 more"
 
 
@@ -109,9 +111,9 @@ def test_renamed_transforms_are_the_same_pipeline() -> None:
     before = dict(blobs.data)
     now = replace(program("total"), transforms=program("total", **{"total/publish": "x"}).transforms)
     with pytest.raises(IncompatibleStateError):
-        taken(blobs, TakeOver(program=now), "total")
+        taken(blobs, RestoreOptions(program=now), "total")
     for _ in range(2):
-        head = taken(blobs, TakeOver(program=now, renamed={"sum": "total"}), "total").log.head
+        head = taken(blobs, RestoreOptions(program=now, renamed={"sum": "total"}), "total").log.head
         assert [of.stage for of in head.committables] == ["total/publish"]
         assert blobs.data == before
 
@@ -119,20 +121,23 @@ def test_renamed_transforms_are_the_same_pipeline() -> None:
 def test_code_of_other_versions_is_not_compared() -> None:
     newer = {**VERSIONS, "python": "3.12"}
     blobs = ended()
-    assert taken(blobs, TakeOver(program=program(content="same source", versions=newer))).log.head.committables == LEFT
+    assert (
+        taken(blobs, RestoreOptions(program=program(content="same source", versions=newer))).log.head.committables
+        == LEFT
+    )
     with pytest.raises(IncompatibleStateError):
-        taken(blobs, TakeOver(program=program(write="code", versions=newer)))
+        taken(blobs, RestoreOptions(program=program(write="code", versions=newer)))
 
 
 def test_job_without_fingerprints_is_compared_by_stages() -> None:
     for kept in (replace(program(), transforms={}), None):
         blobs = MemoryBlobs()
-        log = taken(blobs, TakeOver(program=kept)).log
+        log = taken(blobs, RestoreOptions(program=kept)).log
         log.propose(replace(log.draft(Timestamp(4)), mode=CommitMode.DONE))
         before = dict(blobs.data)
-        taken(blobs, TakeOver(program=program()))
+        taken(blobs, RestoreOptions(program=program()))
         with pytest.raises(IncompatibleStateError):
-            taken(blobs, TakeOver(program=program("total")), "total")
+            taken(blobs, RestoreOptions(program=program("total")), "total")
         assert blobs.data == before
 
 
@@ -140,7 +145,7 @@ def test_other_shards_or_savepoint_are_refused() -> None:
     blobs = ended()
     before = dict(blobs.data)
     with pytest.raises(IncompatibleStateError, match="has 4 shards"):
-        taken(blobs, TakeOver(program=program(), shards=7))
+        taken(blobs, RestoreOptions(program=program(), shards=7))
     with pytest.raises(JobEndedError):
-        taken(blobs, TakeOver("end", program=program()))
+        taken(blobs, RestoreOptions("end", program=program()))
     assert blobs.data == before

@@ -8,7 +8,7 @@ import pytest
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage
-from arcbeam.streaming.physicalplan import Placing, levels_of, placed, shape_of, side_name, side_number
+from arcbeam.streaming.physicalplan import PhysicalPlan, levels_of, placed, shape_of, side_name, side_number
 
 KEYED, SPREAD, SIDE = Routing.KEYED, Routing.SPREAD, Routing.SIDE
 
@@ -36,7 +36,7 @@ PLAN = Plan(
 )
 
 
-def at(shards: int = 4, tasks: int = 2) -> Placing:
+def at(shards: int = 4, tasks: int = 2) -> PhysicalPlan:
     return placed(PLAN, {s.uid: n for n, s in enumerate(PLAN.stages, 1)}, shards, tasks)
 
 

@@ -21,7 +21,7 @@ _QUIET_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class JobProgress:
     """Where a job stands.
 
     Attributes:
@@ -35,7 +35,7 @@ class Standing:
     tasks: int
 
 
-def line(standing: Standing, seconds: float, width: int) -> str:
+def line(standing: JobProgress, seconds: float, width: int) -> str:
     """One line of at most `width` characters: elapsed time, elements, tasks, stages."""
     figures = f"{seconds:5.0f} s  {standing.elements:,} elements  {standing.tasks} tasks"
     stages = "; ".join(standing.stages)
@@ -71,7 +71,7 @@ class ProgressLine:
         stream: where to write; nothing is written if it is not a terminal.
     """
 
-    def __init__(self, standing: Callable[[], Standing], stream: TextIO | None = None) -> None:
+    def __init__(self, standing: Callable[[], JobProgress], stream: TextIO | None = None) -> None:
         self._standing = standing
         self._stream = stream if stream is not None else sys.stderr
         self._done = threading.Event()

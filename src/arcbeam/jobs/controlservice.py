@@ -24,7 +24,7 @@ _STATUS = "Status"
 _METHODS = {Asked.SAVEPOINT: "Savepoint", Asked.SUSPEND: "Suspend"}
 
 
-def steering(jobs: Jobs) -> Any:
+def job_control(jobs: Jobs) -> Any:
     """The server's side: a generic handler for a gRPC server."""
 
     def method(what: Asked) -> Callable[[Any, Any], Any]:

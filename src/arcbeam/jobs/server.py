@@ -20,7 +20,7 @@ from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 
 from arcbeam.errors import SetupError
 from arcbeam.jobs.artifacts import StagingServicer
-from arcbeam.jobs.controlservice import steering
+from arcbeam.jobs.controlservice import job_control
 from arcbeam.jobs.execution import ExecutorFactory
 from arcbeam.jobs.guard import Guard
 from arcbeam.jobs.lifecycle import Jobs
@@ -105,7 +105,7 @@ class JobServer:
             raise
         job_grpc.add_JobServiceServicer_to_server(JobServicer(self.jobs, lambda: self.endpoint), self._server)
         artifact_grpc.add_ArtifactStagingServiceServicer_to_server(StagingServicer(self.jobs), self._server)
-        self._server.add_generic_rpc_handlers((steering(self.jobs),))
+        self._server.add_generic_rpc_handlers((job_control(self.jobs),))
         self._server.start()
         self.jobs.resume()
 

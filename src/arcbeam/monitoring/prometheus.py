@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, NamedTuple
 
-from arcbeam.console.progressline import Standing
+from arcbeam.console.progressline import JobProgress
 from arcbeam.errors import SetupError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.streaming.status.status import StageStatus, Status
@@ -109,7 +109,7 @@ class Counter(NamedTuple):
     value: int
 
 
-def exposed(job: str, status: Status | None, standing: Standing | None, counters: Iterable[Counter] = ()) -> str:
+def exposed(job: str, status: Status | None, standing: JobProgress | None, counters: Iterable[Counter] = ()) -> str:
     """All figures of a job.
 
     Args:

@@ -22,9 +22,9 @@ from arcbeam.model.commits import CommitMode
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import WITHHELD, ArcbeamOptions, completed
 from arcbeam.runner.job import Follower, Job, session_options
-from arcbeam.runner.jobgraph import kept_program
+from arcbeam.runner.jobgraph import job_graph_to_store
 from arcbeam.spark.session.sessions import FAIR, is_local, open_session, unheeded
-from arcbeam.spark.tasks.artifacts import Staged, prelude_for
+from arcbeam.spark.tasks.artifacts import Staged, worker_setup_for
 from arcbeam.store.blobs.backends import open_blobs, shown
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
@@ -122,14 +122,14 @@ class SparkExecutor:
                 f"all jobs of this server run on one Spark session, which does not have {', '.join(ignored)}; "
                 "give such options to the server: arcbeam serve -- OPTIONS",
             )
-        prelude = prelude_for(spark, options, _staged(submission))
+        worker_setup = worker_setup_for(spark, options, _staged(submission))
         program = None
         if not plan.bounded:
             if not ours.checkpoint_dir and submission.home is not None and is_local(spark):
                 ours.checkpoint_dir = str(submission.home)
             if ours.checkpoint_dir:
                 events.message(Level.BASIC, f"this job keeps its state in {shown(ours.checkpoint_dir)}")
-                program = kept_program(plan.name, proto.SerializeToString(), _own(submission), prelude)
+                program = job_graph_to_store(plan.name, proto.SerializeToString(), _own(submission), worker_setup)
             else:
                 events.message(
                     Level.WARNING,
@@ -139,7 +139,7 @@ class SparkExecutor:
             if self._cancelled:
                 raise JobCancelledError(f"job '{plan.name}' was cancelled before it started")
             self._job = Job(
-                plan, ours, prelude, _Follower(events, bounded=plan.bounded), program, shards, submission.job_id
+                plan, ours, worker_setup, _Follower(events, bounded=plan.bounded), program, shards, submission.job_id
             )
         # SUBTLE: a streaming job runs when it is taken over. What a start is to go back to (`Submission.again`) must
         # not be forgotten before that.

@@ -29,7 +29,7 @@ from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.monitoring.prometheus import Counter, exposed, exposing
 from arcbeam.options import ArcbeamOptions, given
-from arcbeam.runner.jobgraph import KeptProgram
+from arcbeam.runner.jobgraph import StoredJobGraph
 from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.remote import impatient
@@ -44,7 +44,7 @@ from arcbeam.store.log.jobname import called
 from arcbeam.store.log.requests import Answer, Asked, Said, refusal
 from arcbeam.store.log.savepoints import named_now, path_of, place_of
 from arcbeam.streaming.driver.requests import Ticket
-from arcbeam.streaming.restore.restore import TakeOver
+from arcbeam.streaming.restore.restore import RestoreOptions
 from arcbeam.streaming.status.status import Status
 
 _LOG = logging.getLogger("arcbeam")
@@ -132,7 +132,7 @@ class Job:
     Args:
         plan: what to run.
         options: how.
-        prelude: called in each worker before it opens its first processor of this job.
+        worker_setup: called in each worker before it opens its first processor of this job.
         follower: is told what happens, while it does.
         program: what a streaming job keeps in its folder, so that it can be resumed without this program.
         shards: of a job that begins, if the options do not say; None: Spark's default parallelism.
@@ -154,9 +154,9 @@ class Job:
         self,
         plan: Plan,
         options: ArcbeamOptions,
-        prelude: Callable[[], None] | None = None,
+        worker_setup: Callable[[], None] | None = None,
         follower: Follower | None = None,
-        program: KeptProgram | None = None,
+        program: StoredJobGraph | None = None,
         shards: int | None = None,
         id: str = "",
     ) -> None:
@@ -164,7 +164,7 @@ class Job:
         self.name, self.id = plan.name, id or f"{texts.slug(plan.name) or 'job'}-{token}"
         # SUBTLE: not the server's id: a driver that was killed may have left a temporary location of that name.
         self._run_id = f"{id}-{token}" if id else self.id
-        self._plan, self._options, self._prelude = plan, options, prelude
+        self._plan, self._options, self._worker_setup = plan, options, worker_setup
         self.on_sigterm, self.sigterm_seconds = _on_sigterm(plan, options), float(options.sigterm_seconds)
         self._follower, self._program, self._shards = follower or Follower(), program, shards
         self._run: BatchRun | streamingjob.StreamRun | None = None
@@ -303,17 +303,17 @@ class Job:
     def _run_of(self, settings: Settings, location: JobLocation) -> BatchRun | streamingjob.StreamRun:
         around = self._plan, self._spark, settings, self._run_id, location
         if self._plan.bounded:
-            return BatchRun(*around, self.reported, self._prelude, watched())
+            return BatchRun(*around, self.reported, self._worker_setup, watched())
         store, how = self._take_over()
         if store is None:
             _LOG.info("%s: it cannot be resumed: its state is in a temporary folder; see --checkpoint_dir", self.name)
-        return streamingjob.StreamRun(*around, store, self, self._prelude, how)
+        return streamingjob.StreamRun(*around, store, self, self._worker_setup, how)
 
-    def _take_over(self) -> tuple[str | None, TakeOver]:
+    def _take_over(self) -> tuple[str | None, RestoreOptions]:
         """The folder of the job, and how it is gone on with there."""
         options, kept = self._options, self._program
         store, savepoint = place_of(options.checkpoint_dir or "", options.from_savepoint or "")
-        return store or None, TakeOver(
+        return store or None, RestoreOptions(
             savepoint,
             options.force_resume,
             options.renamed_stages,

@@ -19,8 +19,8 @@ from arcbeam.secrets import parted
 from arcbeam.spark.session.sessions import is_local
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks.artifacts import archive_path
-from arcbeam.spark.tasks.shipping import Archive, Prelude, ship
-from arcbeam.spark.tasks.storedsetup import prelude_of, record_of
+from arcbeam.spark.tasks.shipping import Archive, WorkerSetup, ship
+from arcbeam.spark.tasks.storedsetup import record_of, worker_setup_of
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.private import open_new
@@ -28,20 +28,22 @@ from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import known, read_manifest, read_newest
 from arcbeam.store.log.jobname import called, kept_name
 from arcbeam.store.log.opening import no_savepoint
-from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.translate.fingerprints import fingerprints
 from arcbeam.translate.proto import parsed
 
 
 @dataclass(frozen=True, slots=True)
-class KeptProgram:
+class StoredJobGraph:
     """A program, and where the files are that belong to it, by name."""
 
-    program: Program
+    program: JobGraph
     files: Mapping[str, Path]
 
 
-def kept_program(name: str, pipeline: bytes, options: Mapping[str, Any], prelude: Prelude) -> KeptProgram:
+def job_graph_to_store(
+    name: str, pipeline: bytes, options: Mapping[str, Any], worker_setup: WorkerSetup
+) -> StoredJobGraph:
     """What a job keeps.
 
     Args:
@@ -49,15 +51,15 @@ def kept_program(name: str, pipeline: bytes, options: Mapping[str, Any], prelude
         pipeline: its proto, serialized, as it was translated.
         options: that it runs with, by plain names; what JSON cannot hold is left out, for it came from no command line.
             Secrets among them are left out, too, and named instead.
-        prelude: of its workers.
+        worker_setup: of its workers.
     """
-    files = {name: archive_path(name) for name in prelude.archives}
+    files = {name: archive_path(name) for name in worker_setup.archives}
     kept = parted({name: value for name, value in options.items() if name not in OF_THE_RUN and _is_json(value)})
     described = tuple(jobgraphs.described(name, path) for name, path in files.items())
     transforms = fingerprints(parsed(pipeline), time.time())
     here, secrets = asdict(Versions.here()), tuple(sorted(kept.secrets))
-    program = Program(name, pipeline, kept.options, record_of(prelude), described, here, transforms, secrets)
-    return KeptProgram(program, files)
+    program = JobGraph(name, pipeline, kept.options, record_of(worker_setup), described, here, transforms, secrets)
+    return StoredJobGraph(program, files)
 
 
 def _is_json(value: Any) -> bool:
@@ -68,7 +70,7 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def stored_program(blobs: DurableBlobs, savepoint: str = "") -> Program:
+def stored_job_graph(blobs: DurableBlobs, savepoint: str = "") -> JobGraph:
     """The program of the job in a folder.
 
     Args:
@@ -113,14 +115,14 @@ def newest_name(blobs: DurableBlobs) -> str:
     return "" if newest is None else kept_name(blobs, known(newest))
 
 
-def restored_prelude(spark: Any, blobs: DurableBlobs, program: Program) -> Prelude:
+def restored_worker_setup(spark: Any, blobs: DurableBlobs, program: JobGraph) -> WorkerSetup:
     """Ships a program's files to the session's workers, and makes what the workers do first.
 
     Raises:
         StoreError: a file is missing or damaged.
         SetupError: Spark does not take the files.
     """
-    prelude = prelude_of(program.worker, local=is_local(spark))
+    worker_setup = worker_setup_of(program.worker, local=is_local(spark))
     for file in program.files:
         path = archive_path(file.name)
         if not path.exists():
@@ -129,5 +131,5 @@ def restored_prelude(spark: Any, blobs: DurableBlobs, program: Program) -> Prelu
             with open_new(partial) as target:
                 jobgraphs.fetch(blobs, file, target.write)
             partial.rename(path)
-    ship(spark, tuple(Archive(archive_path(name), prelude.platform) for name in prelude.archives))
-    return prelude
+    ship(spark, tuple(Archive(archive_path(name), worker_setup.platform) for name in worker_setup.archives))
+    return worker_setup

@@ -13,7 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.options import OF_THE_RUN, ArcbeamOptions, completed, given_as
 from arcbeam.runner.job import Job, session_options
-from arcbeam.runner.jobgraph import KeptProgram, newest_name, restored_prelude, stored_program
+from arcbeam.runner.jobgraph import StoredJobGraph, newest_name, restored_worker_setup, stored_job_graph
 from arcbeam.runner.result import ArcbeamResult
 from arcbeam.secrets import parted
 from arcbeam.spark.session.sessions import open_session, unheeded
@@ -45,7 +45,7 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     url = JobLocation(folder).url
     check_owner(url)
     blobs = open_blobs(url)
-    program = stored_program(blobs, savepoint)
+    program = stored_job_graph(blobs, savepoint)
     more = given_as(
         options,
         "the pipeline is the one that the job has kept: options of its own cannot be given any more",
@@ -64,9 +64,9 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     spark = open_session(session_options(ours))
     if ignored := unheeded(spark, session_options(ours)):
         _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
-    prelude = restored_prelude(spark, blobs, program)
+    worker_setup = restored_worker_setup(spark, blobs, program)
     kept = parted({option: value for option, value in wanted.items() if option not in OF_THE_RUN}, program.secrets)
     names = tuple(sorted({*program.secrets, *kept.secrets}))
     again = replace(program, name=name, options=kept.options, secrets=names)
     files = {file.name: archive_path(file.name) for file in program.files}
-    return ArcbeamResult(plan, Job(plan, ours, prelude, program=KeptProgram(again, files)))
+    return ArcbeamResult(plan, Job(plan, ours, worker_setup, program=StoredJobGraph(again, files)))

@@ -17,10 +17,10 @@ from apache_beam.transforms import core
 
 from arcbeam.options import ArcbeamOptions, given
 from arcbeam.runner.job import Job, session_options
-from arcbeam.runner.jobgraph import kept_program
+from arcbeam.runner.jobgraph import job_graph_to_store
 from arcbeam.runner.result import ArcbeamResult
 from arcbeam.spark.session.sessions import open_session, unheeded
-from arcbeam.spark.tasks.artifacts import prelude_for, staged_by
+from arcbeam.spark.tasks.artifacts import staged_by, worker_setup_for
 from arcbeam.spark.tasks.mainmodule import MainClasses
 from arcbeam.store.blobs.claims import work_folder
 from arcbeam.translate.proto import leaves, pipeline_proto, plan_of
@@ -55,11 +55,13 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             spark = open_session(session_options(ours))
             if ignored := unheeded(spark, session_options(ours)):
                 _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
-            prelude = prelude_for(spark, options, files, _declared_outputs(pipeline), MainClasses.here())
+            worker_setup = worker_setup_for(spark, options, files, _declared_outputs(pipeline), MainClasses.here())
         # A truncation that was put in is not to be put in again.
         resumable = not plan.bounded and ours.checkpoint_dir and not self._is_drain
-        program = kept_program(name, proto.SerializeToString(), given(options), prelude) if resumable else None
-        return ArcbeamResult(plan, Job(plan, ours, prelude, program=program))
+        program = (
+            job_graph_to_store(name, proto.SerializeToString(), given(options), worker_setup) if resumable else None
+        )
+        return ArcbeamResult(plan, Job(plan, ours, worker_setup, program=program))
 
 
 def script_name() -> str:

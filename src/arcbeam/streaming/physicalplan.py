@@ -24,7 +24,7 @@ _READS = "side input "
 
 
 @dataclass(frozen=True)
-class Placing:
+class PhysicalPlan:
     """A plan whose stages have their places.
 
     Attributes:
@@ -202,7 +202,7 @@ def side_name(number: int) -> str:
     return f"{number:08x}"
 
 
-def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> Placing:
+def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> PhysicalPlan:
     """Gives the stages of a plan their places.
 
     Args:
@@ -226,7 +226,7 @@ def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> P
         flow = StageFlow(stage.uid, inputs, outputs, shards, observed)
         found.append(Placed(flow, numbers[stage.uid], levels[stage.id], tuple(sides.items()), stage.scripted))
     count = max(levels.values()) + 1
-    return Placing(plan, Layout(tuple(found), shards, (min(shards, tasks),) * count))
+    return PhysicalPlan(plan, Layout(tuple(found), shards, (min(shards, tasks),) * count))
 
 
 def ports_of(plan: Plan) -> dict[tuple[str, int], Port]:

@@ -22,7 +22,7 @@ from arcbeam.engine.coordinator import (
     Abandon,
     CallShutdown,
     CancelRequested,
-    ClockTold,
+    ClockAdvanced,
     Command,
     CommitConflicted,
     CommitDecided,
@@ -266,7 +266,7 @@ class Driver:
         word, _, rest = line.partition(" ")
         if word == "clock":
             self.now = Timestamp(int(rest))
-            return ClockTold(self.now)
+            return ClockAdvanced(self.now)
         now, micro_batch, run = self.now, 0, 0
         if word == "start":
             match rest.split():

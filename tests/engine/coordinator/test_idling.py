@@ -13,7 +13,7 @@ from arcbeam.engine.coordinator.idling import resting, said_before
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.markers import InconsistentCutError
 from arcbeam.engine.protocol.reports import Awaited, Counts, Restrictions, StageReport
-from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import Times
@@ -66,7 +66,7 @@ def test_of_those_that_rest_no_report_counts_and_all_stand_where_they_did() -> N
     def worked(stage: StageReport) -> StageReport:
         stage = held(stage)
         local = replace(stage.local, seen={"o": Timestamp(3)}, sketches={"o": b"."}, doubted={"o": (Timestamp(4),)})
-        return replace(stage, counts=Counts(read=7), kept=Kept(windows=2), local=local)
+        return replace(stage, counts=Counts(read=7), kept=StateMetrics(windows=2), local=local)
 
     plain, times = _head(held, _WIDE)
     before = placed(_WIDE, reported(_PLAN, worked, _WIDE), NO_PLACES)

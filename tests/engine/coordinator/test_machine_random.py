@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from arcbeam.engine.coordinator import (
     CallShutdown,
-    ClockTold,
+    ClockAdvanced,
     End,
     EndState,
     Mode,
@@ -206,7 +206,7 @@ class JobWorld(RuleBasedStateMachine):
     @rule(by=st.integers(0, 40))
     def time_passes(self, by: int) -> None:
         self.driver.now = Timestamp(self.driver.now + by)
-        self.driver.send(ClockTold(self.driver.now))
+        self.driver.send(ClockAdvanced(self.driver.now))
         self.look()
 
     @precondition(lambda self: self.woken is not None)
@@ -214,7 +214,7 @@ class JobWorld(RuleBasedStateMachine):
     def it_is_woken(self) -> None:
         self.driver.now = max(self.driver.now, self.woken or MIN_TIMESTAMP)
         self.woken = None
-        self.driver.send(ClockTold(self.driver.now))
+        self.driver.send(ClockAdvanced(self.driver.now))
         self.look()
 
     @rule(what=st.sampled_from(["drain", "suspend", *["savepoint", "late"] * 4]))

@@ -15,16 +15,16 @@ from arcbeam.engine.grouping.effects import (
     EmitPane,
     SetHold,
     SetTimer,
-    TimeDomain,
 )
 from arcbeam.engine.grouping.groupings import Clocks, Grouping
 from arcbeam.engine.grouping.strategy import Strategy
+from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import NO_PANE
 from arcbeam.testing.views import MemoryView
 from arcbeam.testing.windowfns import WindowFn
 
-EVENT, PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
+EVENT, PROCESSING = TimeDomain.EVENT, TimeDomain.PROCESSING
 
 
 @dataclass

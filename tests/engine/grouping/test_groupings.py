@@ -8,13 +8,14 @@ import pytest
 
 from arcbeam.engine.grouping.composites import AfterAny, AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.delays import Delay
-from arcbeam.engine.grouping.effects import ClearHold, DropLate, DropReason, EmitPane, SetHold, SetTimer, TimeDomain
+from arcbeam.engine.grouping.effects import ClearHold, DropLate, DropReason, EmitPane, SetHold, SetTimer
 from arcbeam.engine.grouping.groupings import Clocks, Element, Grouping
 from arcbeam.engine.grouping.merging import SessionMerging
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.grouping.triggers import AfterCount, AfterSynchronizedTime, AfterTime
 from arcbeam.engine.rows import keyspace
 from arcbeam.errors import StateFormatError
+from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, CustomWindow, IntervalWindow, PaneInfo, Timing
 from arcbeam.testing.views import MemoryView
@@ -41,11 +42,11 @@ def test_events_in_values_out() -> None:
     grouping = Grouping(Strategy(DEFAULT, pane_time=PaneTime.EARLIEST), MemoryView())
     assert grouping.add(b"k", elements(4, 3), clocks()) == [
         SetHold(b"k", WINDOW, Timestamp(3)),
-        SetTimer(b"k", WINDOW, TimeDomain.EVENT_TIME, Timestamp(9)),
+        SetTimer(b"k", WINDOW, TimeDomain.EVENT, Timestamp(9)),
     ]
     assert grouping.add(b"k", elements(5), clocks()) == []
     assert grouping.add(b"k", elements(2), clocks()) == [SetHold(b"k", WINDOW, Timestamp(2))]
-    pane, clear = grouping.fire(b"k", WINDOW, TimeDomain.EVENT_TIME, clocks(10))
+    pane, clear = grouping.fire(b"k", WINDOW, TimeDomain.EVENT, clocks(10))
     assert isinstance(pane, EmitPane)
     assert list(pane.contents) == [b"4", b"3", b"5", b"2"]
     assert pane.timestamp == 2

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from arcbeam.engine.grouping.sortedruns import FAN, LARGE, MANY, ROW_BYTES, Runs
+from arcbeam.engine.grouping.sortedruns import FAN, LARGE, MANY, ROW_BYTES, SortedRuns
 from arcbeam.testing.views import MemoryView
 
 PLACE = b"here"
@@ -29,7 +29,7 @@ def test_all_comes_out_by_key_in_the_order_in_which_it_came_wherever_reading_is_
         groups = some(chance, chance.choice([1, 40, 400]))
         if chance.random() < 0.05:
             groups[b"b"] = [bytes(LARGE)]
-        Runs(view, PLACE).add(groups)
+        SortedRuns(view, PLACE).add(groups)
         for key, payloads in groups.items():
             expected[key] += payloads
     more = some(chance) if chance.random() < 0.7 else {}
@@ -37,7 +37,7 @@ def test_all_comes_out_by_key_in_the_order_in_which_it_came_wherever_reading_is_
         expected[key] += payloads
     found: defaultdict[bytes, list[bytes]] = defaultdict(list)
     while True:
-        runs = Runs(view, PLACE)
+        runs = SortedRuns(view, PLACE)
         merged, more = runs.merged(more), {}
         room = chance.randint(1, 60)
         for key, payloads in merged:
@@ -57,7 +57,7 @@ def test_all_comes_out_by_key_in_the_order_in_which_it_came_wherever_reading_is_
 
 def test_many_small_runs_become_one_and_a_large_one_is_left_alone() -> None:
     view = MemoryView()
-    runs = Runs(view, PLACE)
+    runs = SortedRuns(view, PLACE)
     large = {b"%d" % n: [bytes(ROW_BYTES)] for n in range(200)}
     runs.add(large)
     rows = sum(1 for _ in view.scan(b""))
@@ -81,7 +81,7 @@ def test_a_byte_is_moved_few_times_and_few_of_them_in_a_micro_batch(size: int) -
     most = 0
     for micro_batch in range(micro_batches):
         before = view.written
-        Runs(view, PLACE).add({b"%d" % (micro_batch % 50): [bytes(size)]})
+        SortedRuns(view, PLACE).add({b"%d" % (micro_batch % 50): [bytes(size)]})
         most = max(most, view.written - before)
         assert runs_of(view) < 5 * FAN + micro_batch * size / LARGE
     assert view.written < 7 * micro_batches * (size + 20) + 12 * micro_batches * runs_of(view)
@@ -99,14 +99,14 @@ def test_there_are_few_runs_in_whatever_sizes_they_come(seed: int) -> None:
         large += size == LARGE
         if chance.random() < 0.1:
             chance.shuffle(sizes)
-        Runs(view, PLACE).add({b"key": [bytes(size)]})
+        SortedRuns(view, PLACE).add({b"key": [bytes(size)]})
         assert runs_of(view) < MANY * (1 + large) + 400 * 30_000 / LARGE
-    assert len(dict(Runs(view, PLACE).merged({}))[b"key"]) == 400
+    assert len(dict(SortedRuns(view, PLACE).merged({}))[b"key"]) == 400
 
 
 def test_of_each_run_one_row_is_read_at_a_time() -> None:
     view = MemoryView()
-    runs = Runs(view, PLACE)
+    runs = SortedRuns(view, PLACE)
     runs.add({b"%06d" % n: [bytes(100)] for n in range(2_000)})
     rows = [len(value) for key, value in view.scan(PLACE) if key != PLACE]
     assert len(rows) > 10

@@ -13,7 +13,7 @@ from arcbeam.engine.grouping.contents import Values
 from arcbeam.engine.grouping.groupings import Together, WindowedElement
 from arcbeam.engine.grouping.openwindow import Rules
 from arcbeam.engine.grouping.strategy import Strategy
-from arcbeam.engine.grouping.windowbuffer import Gathering
+from arcbeam.engine.grouping.windowbuffer import WindowBuffer
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import NO_PANE, IntervalWindow, Window
 from arcbeam.testing.views import MemoryView
@@ -36,9 +36,9 @@ class Pack(Together):
         return iter([(value, Timestamp(7), self.windows or (), NO_PANE) for value in self._values])
 
 
-def _gathering(view: MemoryView) -> Gathering:
+def _gathering(view: MemoryView) -> WindowBuffer:
     rules = Rules(Strategy(Repeatedly(AfterWatermark()), lateness=Duration(100)))
-    return Gathering(rules, view, b"space", lambda packed: packed.split(b",")[1:])
+    return WindowBuffer(rules, view, b"space", lambda packed: packed.split(b",")[1:])
 
 
 @pytest.mark.contract("ENG-04", "ENG-08")

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from arcbeam.engine.state.blocked import Parked, Parking, SideInputWindow
+from arcbeam.engine.state.blocked import BlockedElement, BlockedElements, SideInputWindow
 from arcbeam.engine.watermarks.holds import HolderKind, Holds, Side
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView
@@ -16,7 +16,7 @@ _LOTS = st.builds(
     SideInputWindow, st.sampled_from(["rates", "s\0", "l" * 60]), st.sampled_from([b"", b"\0\xff", b"w" * 70])
 )
 _ELEMENTS = st.builds(
-    Parked,
+    BlockedElement,
     st.sampled_from([MIN_TIMESTAMP, Timestamp(-1), Timestamp(5), MAX_TIMESTAMP]),
     st.sampled_from([b"", b"e", b"x" * 900]),
 )
@@ -26,12 +26,12 @@ class ParkingMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.view = MemoryView()
-        self.parking = Parking(self.view, 1)
-        Parking(self.view, 2).park(SideInputWindow("rates", b""), Parked(Timestamp(0), b""))
-        self.model: dict[SideInputWindow, list[Parked]] = {}
+        self.parking = BlockedElements(self.view, 1)
+        BlockedElements(self.view, 2).park(SideInputWindow("rates", b""), BlockedElement(Timestamp(0), b""))
+        self.model: dict[SideInputWindow, list[BlockedElement]] = {}
 
     @rule(lot=_LOTS, element=_ELEMENTS)
-    def park(self, lot: SideInputWindow, element: Parked) -> None:
+    def park(self, lot: SideInputWindow, element: BlockedElement) -> None:
         self.parking.park(lot, element)
         self.model.setdefault(lot, []).append(element)
 
@@ -42,7 +42,7 @@ class ParkingMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.view = MemoryView(self.view.snapshot())
-        self.parking = Parking(self.view, 1)
+        self.parking = BlockedElements(self.view, 1)
 
     @invariant()
     def the_earliest_holds(self) -> None:
@@ -66,13 +66,13 @@ TestParking.settings = settings(max_examples=25, stateful_step_count=20, deadlin
 @pytest.mark.contract("ENG-03")
 def test_a_parked_element_is_there_until_all_of_its_lot_have_been_taken() -> None:
     view = MemoryView()
-    parking, lot = Parking(view, 0), SideInputWindow("rates", b"w")
+    parking, lot = BlockedElements(view, 0), SideInputWindow("rates", b"w")
     for time in (3, 2):
-        parking.park(lot, Parked(Timestamp(time), b"%d" % time))
+        parking.park(lot, BlockedElement(Timestamp(time), b"%d" % time))
     taken = parking.take(lot)
-    assert next(taken) == Parked(Timestamp(3), b"3")
+    assert next(taken) == BlockedElement(Timestamp(3), b"3")
     held = Holds(view, 0, Side.INPUT).earliest()
     assert held is not None
     assert (held.time, held.kind, held.name) == (2, HolderKind.PARKED, "rates@77")
-    assert list(taken) == [Parked(Timestamp(2), b"2")]
+    assert list(taken) == [BlockedElement(Timestamp(2), b"2")]
     assert Holds(view, 0, Side.INPUT).earliest() is None

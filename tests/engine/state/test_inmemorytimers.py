@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from arcbeam.engine.state.inmemorytimers import Imminent
+from arcbeam.engine.state.inmemorytimers import InMemoryTimers
 
 
 def order_of(time: int, slot: bytes) -> bytes:
@@ -16,7 +16,7 @@ def order_of(time: int, slot: bytes) -> bytes:
 @pytest.mark.parametrize("seed", range(20))
 def test_they_are_taken_in_order_however_they_are_set_anew_and_removed(seed: int) -> None:
     chance = random.Random(seed)
-    imminent: Imminent[int] = Imminent()
+    imminent: InMemoryTimers[int] = InMemoryTimers()
     model: dict[bytes, bytes] = {}
     for _ in range(200):
         slot = b"%d" % chance.randrange(8)
@@ -54,7 +54,7 @@ def test_they_are_taken_in_order_however_they_are_set_anew_and_removed(seed: int
 
 
 def test_a_timer_moved_before_any_fired_fires_at_its_new_place() -> None:
-    imminent: Imminent[int] = Imminent()
+    imminent: InMemoryTimers[int] = InMemoryTimers()
     for time, slot in ((1, 1), (2, 2), (3, 1)):
         imminent.put(order_of(time, b"%d" % slot), slot)
     assert list(imminent.below(order_of(9, b""))) == [2, 1]

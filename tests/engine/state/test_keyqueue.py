@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcbeam.engine.state.keyqueue import Agenda, Element, SortedInput
+from arcbeam.engine.state.keyqueue import Element, KeyQueue, SortedInput
 from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers
 from arcbeam.engine.watermarks.holds import Holds
 from arcbeam.model.plan import TimeDomain
@@ -78,7 +78,7 @@ def test_elements_come_out_in_order_of_time_however_they_came(micro_batches: lis
 def test_data_comes_before_timers_and_timers_before_the_end_of_the_window() -> None:
     view = MemoryView()
     timers, ordered = Timers(view, 0, _FAMILIES), SortedInput(view, 0)
-    agenda = Agenda(timers, ordered)
+    agenda = KeyQueue(timers, ordered)
     for time in (9, 5, 7):
         assert ordered.add(_at(time, b"element"), MIN_TIMESTAMP) is None
     for time in (7, 6, 9):
@@ -104,7 +104,7 @@ def test_data_comes_before_timers_and_timers_before_the_end_of_the_window() -> N
 @pytest.mark.contract("ENG-04")
 def test_what_is_not_due_waits() -> None:
     timers = Timers(MemoryView(), 0, _FAMILIES)
-    agenda = Agenda(timers)
+    agenda = KeyQueue(timers)
     timers.set(b"k", b"w", "event", Timestamp(5), None)
     timers.set(b"k", b"w", EXPIRATION, Timestamp(3), None)
     timers.set(b"k", b"w", "clock", Timestamp(1000), None)
@@ -117,7 +117,7 @@ def test_what_is_not_due_waits() -> None:
 def test_a_stage_in_order_of_time_waits_for_elements_that_may_be_late() -> None:
     view = MemoryView()
     timers, ordered = Timers(view, 0, _FAMILIES), SortedInput(view, 0, Duration(10))
-    agenda = Agenda(timers, ordered)
+    agenda = KeyQueue(timers, ordered)
     timers.set(b"k", b"w", "event", Timestamp(5), None)
     assert agenda.next(Timestamp(15), Timestamp(0)) is None
     assert ordered.add(_at(5, b"late, but not too late"), Timestamp(15)) is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from arcbeam.engine.rows.keyspace import Kind, prefix
-from arcbeam.engine.state.holdreport import Crowded, Standing
+from arcbeam.engine.state.holdreport import Crowded, HoldReport
 from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
 from arcbeam.engine.watermarks.holds import HolderKind, Holds, Side
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
@@ -240,10 +240,10 @@ def test_an_output_without_a_reported_watermark_is_held_at_the_beginning_and_tol
     assert (held.time, held.kind) == (MIN_TIMESTAMP, HolderKind.RESIDUAL)
     assert held.name.startswith("orders~")
     assert rest.silent(("main", "errors")) == ("errors",)
-    assert residuals.standing() == Standing(1, Fraction(rest.remainder.size), {"errors": 1})
+    assert residuals.standing() == HoldReport(1, Fraction(rest.remainder.size), {"errors": 1})
     assert residuals.ready(_NOW, 9) == 1
     residuals.admit("late", Remainder(b"all", 7.0, Timestamp(_NOW + 1), {"main": _NOW, "errors": _NOW}), _NOW)
-    assert residuals.standing() == Standing(2, Fraction(rest.remainder.size + 7.0), {"errors": 1})
+    assert residuals.standing() == HoldReport(2, Fraction(rest.remainder.size + 7.0), {"errors": 1})
     assert residuals.ready(_NOW, 9) == 1
     assert residuals.ready(Timestamp(_NOW + 1), 9) == 2
     assert residuals.ready(Timestamp(_NOW + 1), 1) == 1
@@ -358,7 +358,7 @@ def test_of_rows_without_a_count_of_all_they_are_counted() -> None:
     residuals.admit("b", Remainder(b"all", 4.0), _NOW)
     view.delete(prefix(Kind.ROOT, 0))
     again = Residuals(view, 0, ("main",))
-    assert again.standing() == Standing(2, Fraction(7), {"main": 1})
+    assert again.standing() == HoldReport(2, Fraction(7), {"main": 1})
     again.admit("c", Remainder(b"all", 1.0), _NOW)
     again.validate()
 

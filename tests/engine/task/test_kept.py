@@ -9,7 +9,7 @@ from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import AfterCount
 from arcbeam.engine.protocol.stagekinds import Grouped, Plain
 from arcbeam.engine.state.cells import BagCell, Cells
-from arcbeam.engine.state.statemetrics import NOTHING_KEPT, Kept
+from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics
 from arcbeam.engine.task.bundles import BundleResult, CallResult, TimerCleared
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration
 from arcbeam.testing.views import MemoryView
@@ -21,29 +21,29 @@ pytestmark = pytest.mark.contract("WM-06")
 def test_keys_and_timers_of_a_window_count_until_they_are_gone() -> None:
     world = stateful()
     world.on["process 2"] = CallResult(timers=(timer_set("event", 8), timer_set("clock", 50)))
-    assert world.micro_batch(0, 2).kept == Kept(1, event_timers=1, clock_timers=1)
+    assert world.micro_batch(0, 2).kept == StateMetrics(1, event_timers=1, clock_timers=1)
     # What is set again is no more than before; what is cleared is gone.
     world.on["process 3"] = CallResult(timers=(timer_set("event", 7), TimerCleared(b"k", W, "clock")))
-    assert world.micro_batch(0, 3).kept == Kept(clock_timers=-1)
-    assert world.micro_batch(9).kept == Kept(event_timers=-1)
-    assert world.micro_batch(30).kept == Kept(-1)
+    assert world.micro_batch(0, 3).kept == StateMetrics(clock_timers=-1)
+    assert world.micro_batch(9).kept == StateMetrics(event_timers=-1)
+    assert world.micro_batch(30).kept == StateMetrics(-1)
 
 
 def test_timers_that_fire_in_the_micro_batch_in_which_they_are_set_are_none_that_wait() -> None:
     world = stateful()
     world.on["process 2"] = CallResult(timers=(timer_set("event", 4),))
-    assert world.micro_batch(9, 2).kept == Kept(1)
+    assert world.micro_batch(9, 2).kept == StateMetrics(1)
 
 
 def test_a_gathered_window_has_a_key_for_each_run_and_others_one_each() -> None:
     world = World(Grouped(Strategy(Repeatedly(AfterWatermark())), DECODE))
-    assert world.micro_batch(0, 2, 3).kept == Kept(1, event_timers=1)
-    assert world.micro_batch(0, 4).kept == Kept(1)
-    assert world.micro_batch(30).kept == Kept(-2, event_timers=-1)
+    assert world.micro_batch(0, 2, 3).kept == StateMetrics(1, event_timers=1)
+    assert world.micro_batch(0, 4).kept == StateMetrics(1)
+    assert world.micro_batch(30).kept == StateMetrics(-2, event_timers=-1)
     world = World(Grouped(Strategy(AfterWatermark(early=AfterCount(9))), DECODE))
-    assert world.micro_batch(0, 2, 3).kept == Kept(1, event_timers=1)
-    assert world.micro_batch(0, 4, 12).kept == Kept(1, event_timers=1)
-    assert world.micro_batch(30).kept == Kept(-2, event_timers=-2)
+    assert world.micro_batch(0, 2, 3).kept == StateMetrics(1, event_timers=1)
+    assert world.micro_batch(0, 4, 12).kept == StateMetrics(1, event_timers=1)
+    assert world.micro_batch(30).kept == StateMetrics(-2, event_timers=-2)
 
 
 def test_elements_that_are_parked_and_those_that_wait_for_their_turn() -> None:
@@ -52,11 +52,11 @@ def test_elements_that_are_parked_and_those_that_wait_for_their_turn() -> None:
     assert (parked.parked, parked.keys) == (2, 0)
     assert parked.waiting_bytes > 0
     world.committed_outputs = dict.fromkeys(world.committed_outputs, MAX_TIMESTAMP)
-    assert parked + world.micro_batch(0).kept == NOTHING_KEPT
+    assert parked + world.micro_batch(0).kept == NO_STATE
     world = stateful(in_order=Duration(0))
     waiting = world.micro_batch(0, 5, 4).kept
     assert (waiting.ordered, waiting.keys) == (2, 0)
-    assert waiting + world.micro_batch(5).kept == Kept(1, ordered=1, waiting_bytes=waiting.waiting_bytes // 2)
+    assert waiting + world.micro_batch(5).kept == StateMetrics(1, ordered=1, waiting_bytes=waiting.waiting_bytes // 2)
 
 
 def test_cells_of_the_global_window_count_by_name_where_nothing_ends_it() -> None:
@@ -77,12 +77,10 @@ def test_cells_of_the_global_window_count_by_name_where_nothing_ends_it() -> Non
     assert cells.more == {"seen": 2, "last": 2}
     world = World(stateful().spec.kind)
     world.closed = BundleResult(cells={"seen": 2})
-    assert world.micro_batch(0).kept == NOTHING_KEPT, (
-        "with timers of the clock the end of the global window is waited for"
-    )
+    assert world.micro_batch(0).kept == NO_STATE, "with timers of the clock the end of the global window is waited for"
 
 
 def test_both_together() -> None:
-    both = Kept(1, {"a": 2}, 3, 4, 5, 6, 7) + Kept(1, {"a": -1, "b": 5}, 1, 1, 1, 1, 1)
-    assert both == Kept(2, {"a": 1, "b": 5}, 4, 5, 6, 7, 8)
+    both = StateMetrics(1, {"a": 2}, 3, 4, 5, 6, 7) + StateMetrics(1, {"a": -1, "b": 5}, 1, 1, 1, 1, 1)
+    assert both == StateMetrics(2, {"a": 1, "b": 5}, 4, 5, 6, 7, 8)
     assert both.keys == 7

@@ -13,7 +13,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.transforms.userstate import CombiningValueStateSpec
 
-from arcbeam.harness.bundle.failingelement import poison_of
+from arcbeam.harness.bundle.failingelement import failing_element_of
 from tests.harness.drive import Driven
 
 POISON = ("bad", 0)
@@ -169,7 +169,7 @@ def test_the_element_that_fails_is_found(name: str, chained: bool, place: int) -
     elements = [(f"key {n}", n + 1) for n in range(2_000)]
     elements[place] = POISON
     before = [beam.Map(lambda pair: (pair[0], pair[1] * 1)).with_output_types(tuple[str, int])] if chained else []
-    found = poison_of(failed(TRANSFORMS[name](), elements, *before))
+    found = failing_element_of(failed(TRANSFORMS[name](), elements, *before))
     assert found is not None
     assert found.element == POISON
 
@@ -178,14 +178,14 @@ def test_the_element_that_fails_is_found(name: str, chained: bool, place: int) -
 def test_in_a_chain_it_is_what_the_transform_was_given_that_failed(before: int) -> None:
     elements = list(range(1, 2_001))
     more = [f"add {n}" >> beam.Map(lambda x: x + 1) for n in range(before)]
-    found = poison_of(failed(beam.Map(lambda x: 1 // (x - 1_000)), elements, *more))
+    found = failing_element_of(failed(beam.Map(lambda x: 1 // (x - 1_000)), elements, *more))
     assert found == (1_000,)
 
 
 def test_what_fails_while_it_is_taken_from_an_iterable_is_found_too() -> None:
     elements = list(range(1, 2_001))
     made = beam.FlatMap(lambda x: (by // (x - 1_000) for by in [1]))
-    found = poison_of(failed(made, elements, beam.Map(lambda x: x)))
+    found = failing_element_of(failed(made, elements, beam.Map(lambda x: x)))
     assert found == (1_000,)
 
 
@@ -199,7 +199,7 @@ class Inverse:
 
 def test_element_is_named_when_its_own_method_fails() -> None:
     elements = [Inverse(n) for n in (2, 1, 0)]
-    found = poison_of(failed(beam.FlatMap(Inverse.of), elements))
+    found = failing_element_of(failed(beam.FlatMap(Inverse.of), elements))
     assert found is not None
     assert found.element.number == 0
 
@@ -207,15 +207,15 @@ def test_element_is_named_when_its_own_method_fails() -> None:
 @pytest.mark.parametrize("returned", [lambda pair: (1 / n for n in [pair[1]]), lambda pair: divided((pair, 0))])
 def test_no_element_is_named_for_a_returned_iterator(returned: Any) -> None:
     # What the function was called with is gone by then; what the iterator was called with is no element.
-    assert poison_of(failed(beam.FlatMap(returned), [POISON])) is None
+    assert failing_element_of(failed(beam.FlatMap(returned), [POISON])) is None
 
 
 def test_what_is_written_in_c_has_no_frame_and_is_found_where_a_loop_knows_the_element() -> None:
     elements = [str(n) for n in range(2_000)]
     elements[1_500] = "many"
-    found = poison_of(failed(beam.Map(int), elements, beam.Map(str.strip)))
+    found = failing_element_of(failed(beam.Map(int), elements, beam.Map(str.strip)))
     assert found == ("many",)
-    found = poison_of(failed(beam.Map(json.loads), elements))
+    found = failing_element_of(failed(beam.Map(json.loads), elements))
     assert found == ("many",)
 
 
@@ -228,8 +228,8 @@ def test_what_no_element_was_given_to_names_none(makes: Any) -> None:
         def process(self, element: Any) -> None:
             pass
 
-    assert poison_of(failed(beam.ParDo(Begins()), [POISON])) is None
+    assert failing_element_of(failed(beam.ParDo(Begins()), [POISON])) is None
 
 
 def test_an_error_that_was_never_raised_names_none() -> None:
-    assert poison_of(ValueError("no")) is None
+    assert failing_element_of(ValueError("no")) is None

@@ -13,10 +13,10 @@ import pytest
 
 from arcbeam.engine.grouping import composites, triggers
 from arcbeam.engine.grouping.contents import Bag
-from arcbeam.engine.grouping.sortedruns import Runs
+from arcbeam.engine.grouping.sortedruns import SortedRuns
 from arcbeam.engine.grouping.strategy import PaneTime
 from arcbeam.engine.grouping.triggers import Trigger
-from arcbeam.engine.grouping.windowbuffer import Gathering
+from arcbeam.engine.grouping.windowbuffer import WindowBuffer
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.model.observers import Policy
@@ -166,8 +166,8 @@ def reached() -> Counter[str]:
         counted(Frontier, "_read", "second reads of an index", lambda front: front._until != front.start),
         counted(_SortedKeys, "between", "several blocks of an overlay", lambda keys, *_: len(keys._blocks) > 1),
         counted(Bag, "store", "windows with entries", lambda bag: bag.entries > 0),
-        counted(Runs, "add", "runs beside others", lambda runs, groups: not runs.empty),
-        counted(Gathering, "_waits", "late elements of windows that wait", Gathering.is_stored),
+        counted(SortedRuns, "add", "runs beside others", lambda runs, groups: not runs.empty),
+        counted(WindowBuffer, "_waits", "late elements of windows that wait", WindowBuffer.is_stored),
     ):
         play(scenario_of(WAITING))
         for number in range(1, 5):

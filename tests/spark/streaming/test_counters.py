@@ -17,7 +17,7 @@ from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
-from arcbeam.spark.streaming.counters import Tally
+from arcbeam.spark.streaming.counters import Counters
 from arcbeam.spark.streaming.streamingjob import StreamRun
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Asked
@@ -33,33 +33,35 @@ def report(count: int) -> BundleReport:
     return BundleReport("s0", 0, metrics=[info.SerializeToString()], elements_in=count)
 
 
-def values(tally: Tally) -> list[tuple[int | None, int | None]]:
-    found = JobMetrics(tally.real(), True, tally.attempted()).query(MetricsFilter().with_name("words"))["counters"]
+def values(counters: Counters) -> list[tuple[int | None, int | None]]:
+    found = JobMetrics(counters.real(), True, counters.attempted()).query(MetricsFilter().with_name("words"))[
+        "counters"
+    ]
     return [(each.attempted, each.committed) for each in found]
 
 
 @pytest.mark.contract("API-06")
 def test_a_run_that_came_to_nothing_was_attempted() -> None:
-    tally = Tally()
-    tally.ran(1, [report(3)])
-    assert values(tally) == [(3, None)]
-    tally.ran(1, [report(4)])
-    reports, line = tally.committed(1, _TIMES, Duration(1_500_000))
+    counters = Counters()
+    counters.ran(1, [report(3)])
+    assert values(counters) == [(3, None)]
+    counters.ran(1, [report(4)])
+    reports, line = counters.committed(1, _TIMES, Duration(1_500_000))
     assert [each.elements_in for each in reports] == [4]
     assert line == "micro-batch 1: 1.50 s, 4 elements, watermark 1970-01-01T00:00:00Z"
-    assert values(tally) == [(7, 4)]
-    tally.ran(2, [report(1)])
-    tally.committed(2, _TIMES, Duration(0))
-    assert values(tally) == [(8, 5)]
-    assert (tally.micro_batches, tally.standing().elements, tally.standing().tasks) == (2, 5, 2)
+    assert values(counters) == [(7, 4)]
+    counters.ran(2, [report(1)])
+    counters.committed(2, _TIMES, Duration(0))
+    assert values(counters) == [(8, 5)]
+    assert (counters.micro_batches, counters.standing().elements, counters.standing().tasks) == (2, 5, 2)
     # As the job counts them: this run of it has not made them all.
-    tally.committed(486, _TIMES, Duration(0))
-    assert tally.standing().stages == ("micro-batch 486, watermark 1970-01-01T00:00:00Z",)
+    counters.committed(486, _TIMES, Duration(0))
+    assert counters.standing().stages == ("micro-batch 486, watermark 1970-01-01T00:00:00Z",)
 
 
 def test_a_commit_without_a_micro_batch_has_no_reports() -> None:
-    tally = Tally()
-    reports, line = tally.committed(1, Times({}, {}), Duration(0))
+    counters = Counters()
+    reports, line = counters.committed(1, Times({}, {}), Duration(0))
     assert (list(reports), line) == ([], "micro-batch 1: 0.00 s, 0 elements, watermark the end of time")
 
 
@@ -102,7 +104,7 @@ class Run(World):
 
     def run(self, order: TaskAssignment) -> None:
         plan = order.plan
-        self.job._tally.ran(plan.micro_batch, [report(3)])
+        self.job._counters.ran(plan.micro_batch, [report(3)])
         if plan.micro_batch in self.refused:
             self.put(MicroBatchReported(Timestamp(0), plan.micro_batch, plan.attempt, Duration(1), ()))
         else:
@@ -131,5 +133,5 @@ def test_what_a_refused_run_has_counted_is_not_committed_by_a_suspension_in_its_
     world.play()
     assert world.driver.end is not None
     assert (world.driver.end.state, world.log.head.micro_batch) == (EndState.STOPPED, 2)
-    assert values(world.job._tally) == [(6, 3)]
+    assert values(world.job._counters) == [(6, 3)]
     assert world.job.standing().elements == 3

@@ -17,7 +17,7 @@ from arcbeam import ArcbeamRunner
 from arcbeam.errors import EnvironmentMismatchError, InvalidPipelineError, SetupError
 from arcbeam.spark.tasks import artifacts, shipping
 from arcbeam.spark.tasks.artifacts import Staged, archives_of, staged_by
-from arcbeam.spark.tasks.shipping import Prelude
+from arcbeam.spark.tasks.shipping import WorkerSetup
 
 
 def wheel(folder: Path, package: str, version: str, body: str) -> Path:
@@ -238,7 +238,7 @@ def test_an_archive_is_shipped_once_per_session(tmp_path: Path) -> None:
 def test_native_code_for_another_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping.workerlog, "install", lambda *_: None)
     with pytest.raises(EnvironmentMismatchError, match=r"solaris-1.*the worker is"):
-        Prelude(platform="solaris-1")()
+        WorkerSetup(platform="solaris-1")()
 
 
 def test_imports_of_another_job_are_taken_back(tmp_path: Path) -> None:

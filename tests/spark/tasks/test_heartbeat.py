@@ -15,7 +15,7 @@ from arcbeam import ArcbeamRunner
 from arcbeam.model.rows import BundleReport
 from arcbeam.runner import job
 from arcbeam.spark.tasks import heartbeat, workerlog
-from arcbeam.spark.tasks.heartbeat import PulsingTask, pulsing, unreported
+from arcbeam.spark.tasks.heartbeat import HeartbeatTask, pulsing, unreported
 from arcbeam.store.jobtemp.location import JobLocation
 
 
@@ -39,7 +39,7 @@ def test_a_pulse_lasts_until_the_report_has_come(tmp_path: Path, monkeypatch: py
             yield from ()
 
     workerlog.at("another", "s0", bundles)
-    assert list(PulsingTask(works, "s1", location)(iter(()))) == []
+    assert list(HeartbeatTask(works, "s1", location)(iter(()))) == []
     workerlog.at("", "")
     assert seen == [3, 5]
     assert unreported(location, []) == (5, 1)
@@ -54,7 +54,7 @@ def test_a_task_that_fails_has_not_ended(tmp_path: Path) -> None:
 
     location = JobLocation(str(tmp_path))
     with pytest.raises(ValueError):  # noqa: PT011 - it has no text
-        list(PulsingTask(fails, "s1", location)(iter(())))
+        list(HeartbeatTask(fails, "s1", location)(iter(())))
     assert unreported(location, []) == (0, 0)
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from arcbeam.spark.tasks.mainmodule import MainClasses
 from arcbeam.spark.tasks.registered import Registered
-from arcbeam.spark.tasks.shipping import Prelude
-from arcbeam.spark.tasks.storedsetup import prelude_of, record_of
+from arcbeam.spark.tasks.shipping import WorkerSetup
+from arcbeam.spark.tasks.storedsetup import record_of, worker_setup_of
 
 pytestmark = pytest.mark.contract("STORE-05", "API-05")
 
-PRELUDE = Prelude(
+PRELUDE = WorkerSetup(
     archives=("arcbeam-1.zip",),
     platform="linux-x86_64",
     pickle_library="cloudpickle",
@@ -31,19 +31,19 @@ PRELUDE = Prelude(
 
 def test_a_prelude_comes_back_from_json() -> None:
     record = json.loads(json.dumps(record_of(PRELUDE)))
-    assert prelude_of(record, local=False) == PRELUDE
+    assert worker_setup_of(record, local=False) == PRELUDE
 
 
 def test_folders_count_on_the_machine_that_has_them(tmp_path: Path) -> None:
     kept = replace(PRELUDE, paths=(str(tmp_path), "/no/such/folder"), folder=str(tmp_path))
     record = record_of(kept)
-    local = prelude_of(record, local=True)
+    local = worker_setup_of(record, local=True)
     assert local.paths[0] == str(tmp_path)
     assert set(local.paths[1:]) <= set(sys.path)
     assert local.folder == str(tmp_path)
-    elsewhere = prelude_of(record, local=False)
+    elsewhere = worker_setup_of(record, local=False)
     assert (elsewhere.paths, elsewhere.folder) == ((), "")
 
 
 def test_what_a_record_lacks_has_its_default() -> None:
-    assert prelude_of({}, local=False) == Prelude()
+    assert worker_setup_of({}, local=False) == WorkerSetup()

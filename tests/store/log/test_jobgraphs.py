@@ -16,7 +16,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import copy_savepoint, path_of, pinned, split_path
-from arcbeam.store.manifest.jobgraphfile import Program, ProgramFile, decode, encode
+from arcbeam.store.manifest.jobgraphfile import JobGraph, JobGraphFile, decode, encode
 from arcbeam.store.manifest.names import program_epoch
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import opened
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.contract("STORE-05")
 GOLDEN = [Path(__file__).parents[1] / "manifest" / "golden" / f"program-{version}" for version in (1, 2)]
 """Written by `encode` of the program below when the format had that version. They must never be written anew."""
 
-FILE = ProgramFile("x.zip", "ab" * 32, 9, f"programs/files/00000003-{'ab' * 32}")
-PROGRAM = Program(
+FILE = JobGraphFile("x.zip", "ab" * 32, 9, f"programs/files/00000003-{'ab' * 32}")
+PROGRAM = JobGraph(
     "words",
     b"\x00proto\xff",
     {"shards": 3, "spark_conf": ["a=b"]},
@@ -72,7 +72,7 @@ def test_a_program_and_its_files_are_kept_once_and_go_with_a_copy(blobs: Durable
     empty.write_bytes(b"")
     files = {"x.zip": path, "nothing": empty}
     described = tuple(jobgraphs.described(name, file) for name, file in files.items())
-    program = Program("words", b"proto", files=described)
+    program = JobGraph("words", b"proto", files=described)
     name = jobgraphs.keep(blobs, program, files, 1, "")
     path.unlink()
     assert jobgraphs.keep(blobs, program, files, 1, "") == name, "what is there is not written again"
@@ -103,7 +103,7 @@ def test_who_submits_a_script_again_mends_its_program(
 ) -> None:
     path = tmp_path / "x.zip"
     path.write_bytes(b"zip" * 5)
-    program = Program("words", b"proto", files=(jobgraphs.described("x.zip", path),))
+    program = JobGraph("words", b"proto", files=(jobgraphs.described("x.zip", path),))
     name = jobgraphs.keep(blobs, program, {"x.zip": path}, 1, "")
     for each in (name, jobgraphs.read(blobs, name).files[0].blob):
         blobs.delete(each) if damage is None else blobs.put(each, damage)
@@ -138,7 +138,7 @@ class Metered(MemoryBlobs):
 def test_a_start_does_not_read_the_files_of_its_program(tmp_path: Path) -> None:
     blobs, path = Metered(), tmp_path / "x.zip"
     path.write_bytes(b"z" * 1_000_000)
-    program = Program("words", b"proto", files=(jobgraphs.described("x.zip", path),))
+    program = JobGraph("words", b"proto", files=(jobgraphs.described("x.zip", path),))
     name = jobgraphs.keep(blobs, program, {"x.zip": path}, 1, "")
     blobs.read = 0
     other = jobgraphs.keep(blobs, replace(program, pipeline=b"changed"), {"x.zip": path}, 2, name)

@@ -14,7 +14,7 @@ from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.jobname import called, job_in, kept_name
 from arcbeam.store.log.requests import Asked, ask
-from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.golden.texts import check_message
 from tests.store.samples import opened
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.contract("OPS-02")
 
 
 def named(blobs: DurableBlobs, name: str) -> CommitLog:
-    return opened(blobs, program=partial(jobgraphs.keep, blobs, Program(name, b"proto"), {}))
+    return opened(blobs, program=partial(jobgraphs.keep, blobs, JobGraph(name, b"proto"), {}))
 
 
 def test_job_is_called_by_name_and_folder() -> None:

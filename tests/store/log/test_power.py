@@ -20,7 +20,7 @@ from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.requests import Answer, Asked, Said
 from arcbeam.store.log.savepoints import pinned, unpinned
 from arcbeam.store.log.sweep import Sweeper
-from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.store.shards.cache import HostCache
@@ -43,7 +43,7 @@ class Run:
         self.blobs = FolderBlobs(folder)
 
         def kept(epoch: int, before: str) -> str:
-            program = Program("job", b"pipeline", files=(jobgraphs.described("script.py", script),))
+            program = JobGraph("job", b"pipeline", files=(jobgraphs.described("script.py", script),))
             return jobgraphs.keep(self.blobs, program, {"script.py": script}, epoch, before)
 
         self.log = opened(self.blobs, program=kept)

@@ -19,7 +19,7 @@ from arcbeam.store.log.commitlog import CommitLog, Committed
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import pinned, unpinned
 from arcbeam.store.log.sweep import Sweeper
-from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import delta, opened, read_head
@@ -87,7 +87,7 @@ def keeps(blobs: DurableBlobs, folder: Path, **files: bytes) -> Callable[[int, s
     for name, path in paths.items():
         path.write_bytes(files[name])
     described = tuple(jobgraphs.described(name, path) for name, path in paths.items())
-    return partial(jobgraphs.keep, blobs, Program("words", repr(files).encode(), files=described), paths)
+    return partial(jobgraphs.keep, blobs, JobGraph("words", repr(files).encode(), files=described), paths)
 
 
 def is_whole(blobs: DurableBlobs, program: str) -> bool:

@@ -183,7 +183,7 @@ class Hosts(RuleBasedStateMachine):
         self.job.model = dict(self.savepoint[1])
 
     @rule()
-    def take_over(self) -> None:
+    def restore(self) -> None:
         micro_batch = self.job.version.micro_batch + 1
         opening = Opening(micro_batch, f"opening {next(_openings)}")
         self.job.version = replace(
@@ -194,7 +194,7 @@ class Hosts(RuleBasedStateMachine):
     def go_on_in_a_copy_of_the_folder(self) -> None:
         """The folder is as it was at the savepoint: a backup, or a copy in which another driver runs."""
         self.job.version, self.job.model = self.savepoint[0], dict(self.savepoint[1])
-        self.take_over()
+        self.restore()
 
 
 _openings = count(1)

@@ -8,7 +8,7 @@ import pytest
 
 from arcbeam.engine.coordinator import (
     CancelRequested,
-    ClockTold,
+    ClockAdvanced,
     Command,
     DrainRequested,
     EndState,
@@ -187,7 +187,7 @@ def test_the_attempts_whose_bundles_wait_for_the_commit_are_named() -> None:
 def test_the_clock_is_told_when_it_was_asked_for_and_not_again() -> None:
     world = World("due 500", "nothing left")
     world.play()
-    told = [event.at for event, _ in world.taken if isinstance(event, ClockTold)]
+    told = [event.at for event, _ in world.taken if isinstance(event, ClockAdvanced)]
     assert told == [500]
 
 
@@ -280,7 +280,7 @@ def test_idle_driver_notices_a_takeover_within_seconds() -> None:
         assert world.driver.wake is not None
         assert world.driver.wake - world.time <= TAKEOVER_CHECKS
         world.time = world.driver.wake
-        world.driver.handle(ClockTold(world.time))
+        world.driver.handle(ClockAdvanced(world.time))
     assert len(world.taken) == taken, "the machine did not ask for the time"
     began = world.time
     _overtaken(world, blobs)
@@ -304,7 +304,7 @@ def test_fenced_driver_tries_nothing_again(failures: int) -> None:
     blobs = MemoryBlobs()
     world = Failing(blobs=blobs)
     while len(world.failed) <= failures:
-        world.driver.handle(world.next(world.driver.wake) or ClockTold(world.time))
+        world.driver.handle(world.next(world.driver.wake) or ClockAdvanced(world.time))
     runs = world.story.count("run 1")
     _overtaken(world, blobs)
     assert world.story.count("run 1") == runs

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage
@@ -17,8 +17,8 @@ from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import Manifest, OutputWatermark, StageWatermarks
 from arcbeam.streaming.driverstate import Progress, progress_of
 from arcbeam.streaming.physicalplan import side_number
-from arcbeam.streaming.restore.restore import Taken, TakeOver, take_over
-from arcbeam.streaming.status.snapshot import Since, StageStanding, Standing
+from arcbeam.streaming.restore.restore import RestoreOptions, Taken, restore
+from arcbeam.streaming.status.snapshot import Since, Snapshot, StageSnapshot
 from arcbeam.testing.blobs import MemoryBlobs
 
 pytestmark = pytest.mark.contract("STORE-05", "ENG-05")
@@ -44,8 +44,8 @@ def plan(*tables: str, reads: str | None = PLAIN, also_read: Sequence[str] = ())
     )
 
 
-def taken(blobs: MemoryBlobs, plan: Plan, how: TakeOver = TakeOver()) -> Taken:
-    return take_over(plan, blobs, how, shards=2, now=Timestamp(1), driver="here")
+def taken(blobs: MemoryBlobs, plan: Plan, how: RestoreOptions = RestoreOptions()) -> Taken:
+    return restore(plan, blobs, how, shards=2, now=Timestamp(1), driver="here")
 
 
 def port(table: str) -> Port:
@@ -65,7 +65,9 @@ def begun(*tables: str, reads: str = PLAIN, parked: int = 0, live: int = 0) -> M
         ended = OutputWatermark(port(table).output, MAX_TIMESTAMP)
         marks.append(StageWatermarks(port(table).stage, MAX_TIMESTAMP, MAX_TIMESTAMP, (ended,)))
     marks.append(StageWatermarks("look", AT, AT, ()))
-    stands = StageStanding("look", (Port("read", "rows"),), 2, Since(1, AT), {}, live=live, kept=Kept(parked=parked))
+    stands = StageSnapshot(
+        "look", (Port("read", "rows"),), 2, Since(1, AT), {}, live=live, kept=StateMetrics(parked=parked)
+    )
     numbers = {uid: number for number, uid in enumerate(("read", *(f"{table}/make" for table in tables), "look"), 1)}
     log.propose(
         log.draft(
@@ -77,7 +79,7 @@ def begun(*tables: str, reads: str = PLAIN, parked: int = 0, live: int = 0) -> M
                 for table in tables
             ),
             progress=Progress(("read", *(f"{table}/make" for table in tables)), "", numbers).encoded(),
-            standing=Standing((stands,)).encoded(),
+            standing=Snapshot((stands,)).encoded(),
         )
     )
     return blobs
@@ -94,7 +96,7 @@ def test_side_inputs_come_and_go_where_nothing_waits_and_what_nobody_writes_is_n
     assert there(head) == {side_number(port("rates"))}, "the new one is to come"
     assert there(taken(blobs, plan(reads=PLAIN)).log.head) == set()
     # It comes back as a source that begins anew, so it finds nothing of what it wrote.
-    assert there(taken(blobs, plan("rates"), TakeOver(drop=True)).log.head) == set()
+    assert there(taken(blobs, plan("rates"), RestoreOptions(drop=True)).log.head) == set()
 
 
 def test_a_stage_that_keeps_nothing_but_what_waits_may_go_and_nobody_gets_its_number() -> None:
@@ -153,8 +155,8 @@ def test_who_has_written_a_side_input_keeps_its_name_or_begins_anew_under_anothe
         with pytest.raises(
             IncompatibleStateError, match="'rates/make' has written a side input, which is known by its"
         ):
-            taken(blobs, plan("prices"), TakeOver(renamed=mapping))
-    assert there(taken(blobs, plan("prices"), TakeOver(drop=True)).log.head) == set()
+            taken(blobs, plan("prices"), RestoreOptions(renamed=mapping))
+    assert there(taken(blobs, plan("prices"), RestoreOptions(drop=True)).log.head) == set()
 
 
 def test_a_job_that_has_kept_nothing_yet_goes_on_with_any_state() -> None:

@@ -15,12 +15,12 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.savepoints import pinned
-from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import OutputWatermark, StageWatermarks
 from arcbeam.streaming.driverstate import Progress, progress_of, started, times_of
 from arcbeam.streaming.physicalplan import placed
-from arcbeam.streaming.restore.restore import Taken, TakeOver, take_over
+from arcbeam.streaming.restore.restore import RestoreOptions, Taken, restore
 from arcbeam.streaming.restore.stagemapping import renamed
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.golden import check_message
@@ -41,8 +41,8 @@ def plan(sum: str = "sum", shape: str = "cells", source: str = "read") -> Plan:
     )
 
 
-def taken(blobs: MemoryBlobs, plan: Plan, how: TakeOver = TakeOver(), shards: int = 4) -> Taken:
-    return take_over(plan, blobs, how, shards=shards, now=Timestamp(1), driver="here")
+def taken(blobs: MemoryBlobs, plan: Plan, how: RestoreOptions = RestoreOptions(), shards: int = 4) -> Taken:
+    return restore(plan, blobs, how, shards=shards, now=Timestamp(1), driver="here")
 
 
 def begun() -> MemoryBlobs:
@@ -65,7 +65,7 @@ def test_the_number_of_shards_is_the_jobs_whatever_there_is_today() -> None:
     blobs = begun()
     assert taken(blobs, plan(), shards=9).shards == 4
     with pytest.raises(IncompatibleStateError) as refused:
-        taken(blobs, plan(), TakeOver(shards=9))
+        taken(blobs, plan(), RestoreOptions(shards=9))
     check_message("other-shards", str(refused.value))
 
 
@@ -73,7 +73,7 @@ def test_a_stage_under_another_name_keeps_its_state_number_and_watermarks() -> N
     blobs = begun()
     with pytest.raises(IncompatibleStateError, match="stage 'sum' has state, and the pipeline has no such stage"):
         taken(blobs, plan("total"))
-    how = TakeOver(renamed={"sum": "total"})
+    how = RestoreOptions(renamed={"sum": "total"})
     for _ in range(2):  # who is started again with the same is not refused
         job = taken(blobs, plan("total"), how)
         assert job.numbers == {"read": 1, "total": 2}
@@ -81,14 +81,14 @@ def test_a_stage_under_another_name_keeps_its_state_number_and_watermarks() -> N
         assert [of.stage for of in job.log.head.watermarks] == ["total"]
     assert taken(blobs, plan("total")).numbers["total"] == 2
     with pytest.raises(IncompatibleStateError, match="stage 'last' has state of another kind"):
-        taken(blobs, plan("last", "others"), TakeOver(renamed={"total": "last"}))
+        taken(blobs, plan("last", "others"), RestoreOptions(renamed={"total": "last"}))
 
 
 def test_state_without_a_stage_is_given_up_when_that_is_allowed_and_for_good() -> None:
     blobs = begun()
     with pytest.raises(IncompatibleStateError, match=r"- stage 'sum' has state, .*(?s:.)*with --allow_dropped_state"):
         taken(blobs, plan("total"))
-    drop = TakeOver(drop=True)
+    drop = RestoreOptions(drop=True)
     job = taken(blobs, plan("total"), drop)
     assert job.dropped == ("stage 'sum' has state, and the pipeline has no such stage",)
     assert [of.stage for of in job.log.head.shape.stages] == ["read", "total"]
@@ -101,7 +101,7 @@ def test_state_without_a_stage_is_given_up_when_that_is_allowed_and_for_good() -
     with pytest.raises(IncompatibleStateError, match="stage 'sum' has state of another kind"):
         taken(blobs, plan(shape="others"), drop)
     # The savepoint has it all.
-    assert taken(blobs, plan(), TakeOver("safe")).numbers["sum"] == 2
+    assert taken(blobs, plan(), RestoreOptions("safe")).numbers["sum"] == 2
 
 
 @pytest.mark.contract("END-01", "END-06")
@@ -120,12 +120,12 @@ def test_what_nobody_can_publish_any_more_is_refused_by_name_or_given_up_by_name
     ]
     assert blobs.data == before
     assert taken(blobs, plan()).log.head.committables == parts
-    how = TakeOver(renamed={"sum": "total", "sum/publish": "total/publish"})
+    how = RestoreOptions(renamed={"sum": "total", "sum/publish": "total/publish"})
     renamed = taken(blobs, plan("total"), how).log.head.committables
     publishers = ["total/publish", "total/publish", "read/publish"]
     assert [of.stage for of in renamed] == publishers, "under another name it is published"
     assert taken(blobs, plan("total"), how).log.head.committables == renamed
-    job = taken(blobs, plan("last"), TakeOver(drop=True))
+    job = taken(blobs, plan("last"), RestoreOptions(drop=True))
     assert job.log.head.committables == parts[2:]
     assert [line.partition(" and ")[0] for line in job.dropped] == [
         "stage 'total' has state,",
@@ -135,8 +135,8 @@ def test_what_nobody_can_publish_any_more_is_refused_by_name_or_given_up_by_name
 
 def test_a_savepoint_from_before_is_gone_on_with_under_the_new_name() -> None:
     blobs = begun()
-    taken(blobs, plan("total"), TakeOver(renamed={"sum": "total"}))
-    job = taken(blobs, plan("total"), TakeOver("safe", renamed={"sum": "total"}))
+    taken(blobs, plan("total"), RestoreOptions(renamed={"sum": "total"}))
+    job = taken(blobs, plan("total"), RestoreOptions("safe", renamed={"sum": "total"}))
     assert job.numbers["total"] == 2
     assert job.log.head.abandoned
 
@@ -178,12 +178,12 @@ def test_a_source_in_the_place_of_another_is_refused_for_it_may_be_the_same_and_
     with pytest.raises(IncompatibleStateError, match=r"with the source\(s\) 'read', which .* does not have.* 'more'"):
         taken(blobs, plan(source="more"))
     assert blobs.data == before
-    renamed = taken(blobs, plan(source="more"), TakeOver(renamed={"read": "more"}))
+    renamed = taken(blobs, plan(source="more"), RestoreOptions(renamed={"read": "more"}))
     assert beginning(renamed, plan(source="more")) == set(), "it is not read again"
-    other = taken(blobs, plan(source="another"), TakeOver(drop=True))
+    other = taken(blobs, plan(source="another"), RestoreOptions(drop=True))
     assert beginning(other, plan(source="another")) == {"another"}
     # A driver that dies before its first micro-batch leaves it to the next.
-    again = taken(blobs, plan(source="another"), TakeOver(drop=True))
+    again = taken(blobs, plan(source="another"), RestoreOptions(drop=True))
     assert beginning(again, plan(source="another")) == {"another"}
 
 
@@ -196,7 +196,7 @@ def test_sources_are_held_against_what_is_gone_on_from_not_against_the_head() ->
     log.propose(log.draft(Timestamp(3), progress=begun.encoded()))
     with pytest.raises(IncompatibleStateError, match="and without 'more'"):
         taken(blobs, plan(source="more"))
-    assert taken(blobs, plan(source="more"), TakeOver("fresh")).log.head.abandoned
+    assert taken(blobs, plan(source="more"), RestoreOptions("fresh")).log.head.abandoned
 
 
 def joined(*sources: str) -> Plan:
@@ -244,14 +244,14 @@ def test_a_source_more_begins_and_takes_back_nothing_that_was_said(at: Timestamp
 
 def test_a_folder_that_is_called_like_a_savepoint_is_told_where_there_is_no_job() -> None:
     with pytest.raises(StoreError, match=r"no savepoint 'x'.*\n.*savepoints/x is read as .* savepoint: .* call that"):
-        taken(MemoryBlobs(), plan(), TakeOver("x"))
+        taken(MemoryBlobs(), plan(), RestoreOptions("x"))
 
 
 def test_who_is_refused_leaves_no_program_behind() -> None:
     blobs = begun()
     before = dict(blobs.data)
     with pytest.raises(IncompatibleStateError):
-        taken(blobs, plan("total"), TakeOver(program=Program("job", b"proto")))
+        taken(blobs, plan("total"), RestoreOptions(program=JobGraph("job", b"proto")))
     assert blobs.data == before
 
 
@@ -285,7 +285,7 @@ def test_an_output_that_a_stage_did_not_have_begins_where_its_others_were() -> N
         (("slow",), (slow,)),
         (("lines", "slow", "more"), (slow, slow, slow)),
     ):
-        head = taken(blobs, fan(*rows), TakeOver("safe")).log.head
+        head = taken(blobs, fan(*rows), RestoreOptions("safe")).log.head
         assert times_of(head).outputs == {Port("read", name): time for name, time in zip(rows, at, strict=True)}
         kept = {of.stage: of for of in head.watermarks}
         # What was told is not taken back: who reads another output now has what is earlier there as late.
@@ -339,14 +339,14 @@ def test_a_job_that_has_ended_is_opened_to_be_finished_and_by_force_to_go_on() -
     log.propose(pinned(replace(log.draft(Timestamp(4)), mode=CommitMode.DRAINED), "end"))
     assert taken(blobs, plan()).log.head.mode is CommitMode.DRAINED
     with pytest.raises(StoreError, match="has ended"):
-        taken(blobs, plan(), TakeOver("end"))
-    assert taken(blobs, plan(), TakeOver("end", force=True)).log.head.mode is CommitMode.RUNNING
+        taken(blobs, plan(), RestoreOptions("end"))
+    assert taken(blobs, plan(), RestoreOptions("end", force=True)).log.head.mode is CommitMode.RUNNING
 
 
 def test_the_program_is_there_when_a_manifest_names_it() -> None:
     blobs = begun()
-    program = Program("job", b"proto")
-    head = taken(blobs, plan(), TakeOver(program=program)).log.head
+    program = JobGraph("job", b"proto")
+    head = taken(blobs, plan(), RestoreOptions(program=program)).log.head
     assert jobgraphs.read(blobs, head.program) == program
     assert taken(blobs, plan()).log.head.program == head.program
 
@@ -356,11 +356,11 @@ def test_a_transform_around_stages_is_renamed_with_all_that_are_in_it() -> None:
     log = taken(blobs, plan("Sums/Keep", source="Feed/Read")).log
     begun = Progress(("Feed/Read",), "", {"Feed/Read": 1, "Sums/Keep": 2}).encoded()
     log.propose(log.draft(Timestamp(2), progress=begun))
-    how = TakeOver(renamed={"Feed": "Topic", "Sums": "All/Sums"})
+    how = RestoreOptions(renamed={"Feed": "Topic", "Sums": "All/Sums"})
     changed = plan("All/Sums/Keep", source="Topic/Read")
     for _ in range(2):
         job = taken(blobs, changed, how)
         assert job.numbers == {"Topic/Read": 1, "All/Sums/Keep": 2}
         assert beginning(job, changed) == set()
     with pytest.raises(IncompatibleStateError, match="no stage 'Fee' to be called otherwise"):
-        taken(blobs, changed, TakeOver(renamed={"Fee": "Topics"}))
+        taken(blobs, changed, RestoreOptions(renamed={"Fee": "Topics"}))

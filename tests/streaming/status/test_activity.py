@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from arcbeam.engine.coordinator import (
-    ClockTold,
+    ClockAdvanced,
     Command,
     CommitDecided,
     CommitRefused,
@@ -54,14 +54,14 @@ def test_each_part_of_a_micro_batch_is_named() -> None:
 def test_failed_tries_are_counted_and_named() -> None:
     activity, now = Activity(14, 3), Timestamp(0)
     plan = _first_plan()
-    activity.handled(ClockTold(now), [RunMicroBatch(plan)], now)
+    activity.handled(ClockAdvanced(now), [RunMicroBatch(plan)], now)
     assert not activity.is_idle
     activity.handled(
         MicroBatchFailed(now, 1, 0, "the disk is full\nmore", True), [WaitUntil(Timestamp(9 * _SECOND))], now
     )
     assert activity.is_idle
     check_message("driver-waits-for-next-try", activity.text(now))
-    activity.handled(ClockTold(now), [RunMicroBatch(_first_plan(attempt=1))], now)
+    activity.handled(ClockAdvanced(now), [RunMicroBatch(_first_plan(attempt=1))], now)
     check_message("driver-tries-again", activity.text(Timestamp(42 * _SECOND)))
     activity.handled(MicroBatchReported(now, 1, 1, Duration(1), ()), [proposal(1, 0)], now)
     activity.handled(CommitRefused(now, 1, "no permission"), [], now)
@@ -69,7 +69,7 @@ def test_failed_tries_are_counted_and_named() -> None:
     activity.handled(CommitDecided(now, 1), [Publish(1, ())], now)
     activity.handled(PublishFailed(now, 1, "away"), [], now)
     assert activity.text(now) == "publishing micro-batch 1 for 0 s (the last try failed: away)"
-    activity.handled(ClockTold(now), [TearDown((), now)], now)
+    activity.handled(ClockAdvanced(now), [TearDown((), now)], now)
     assert activity.text(now).endswith("; tearing down")
 
 
@@ -89,7 +89,7 @@ def test_deaths_of_workers_are_counted_by_themselves() -> None:
 def test_idle_driver_says_until_when_it_waits() -> None:
     activity = Activity(14, 3)
     assert activity.text(Timestamp(0)) == "waiting"
-    activity.handled(ClockTold(Timestamp(0)), [WaitUntil(Timestamp(60 * _SECOND))], Timestamp(0))
+    activity.handled(ClockAdvanced(Timestamp(0)), [WaitUntil(Timestamp(60 * _SECOND))], Timestamp(0))
     assert activity.text(Timestamp(0)) == "waiting until 1970-01-01T00:01:00Z"
     assert activity.text(Timestamp(60 * _SECOND)) == "waiting"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from arcbeam.engine.protocol.reports import Awaited, Counts, Restrictions, StageReport, TaskReport
-from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.sketches import sketched, with_more
@@ -25,7 +25,7 @@ from arcbeam.streaming.driverstate import progress_of, times_of
 from arcbeam.streaming.restore.stagemapping import renamed
 from arcbeam.streaming.status.reasons import Cause
 from arcbeam.streaming.status.snapshot import Since, standing_after, standing_of
-from arcbeam.streaming.status.status import as_record, in_words, status_of, total_kept, undone
+from arcbeam.streaming.status.status import as_record, in_words, status_of, total_state_metrics, undone
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import delta
 from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
@@ -362,10 +362,13 @@ def test_a_stage_has_rates_and_is_behind_as_its_input_is() -> None:
 
 def test_what_stages_keep_adds_up_over_micro_batches_and_shards_and_survives_who_runs_the_job() -> None:
     log = opened(MemoryBlobs())
-    more = staged("join", 0, 0, kept=Kept(2, {"seen": 1}, 3)), staged("join", 1, 0, kept=Kept(1, {"seen": 2}, 0, 1))
+    more = (
+        staged("join", 0, 0, kept=StateMetrics(2, {"seen": 1}, 3)),
+        staged("join", 1, 0, kept=StateMetrics(1, {"seen": 2}, 0, 1)),
+    )
     _committed(log, at(1, 1, 1), *_all(*more))
     again = opened(log._blobs, 1)
-    less = staged("join", 1, 0, kept=Kept(-1, {"seen": -1, "last": 1}, 0, 0, 4, 5, 60))
+    less = staged("join", 1, 0, kept=StateMetrics(-1, {"seen": -1, "last": 1}, 0, 0, 4, 5, 60))
     join = status_of(_committed(again, at(2, 2, 2), *_all(less))).stages[-1]
     assert join.kept == {
         "keys": 4,
@@ -377,7 +380,7 @@ def test_what_stages_keep_adds_up_over_micro_batches_and_shards_and_survives_who
         "ordered": 5,
         "waiting_bytes": 60,
     }
-    assert total_kept(status_of(again.head)) == {"keys": 4, "timers": 4, "waiting": 9}
+    assert total_state_metrics(status_of(again.head)) == {"keys": 4, "timers": 4, "waiting": 9}
 
 
 def test_what_was_not_counted_from_the_beginning_is_not_known() -> None:
@@ -388,8 +391,8 @@ def test_what_was_not_counted_from_the_beginning_is_not_known() -> None:
         del stage["kept"]
     earlier = replace(log.head, standing=json.dumps(record).encode())
     assert [stage.kept for stage in status_of(earlier).stages] == [None] * 3
-    assert total_kept(status_of(earlier)) == {"keys": 0, "timers": 0, "waiting": 0}
-    own = {"join": [staged("join", 0, 0, kept=Kept(1))]}
+    assert total_state_metrics(status_of(earlier)) == {"keys": 0, "timers": 0, "waiting": 0}
+    own = {"join": [staged("join", 0, 0, kept=StateMetrics(1))]}
     now = standing_after(earlier, LAYOUT, own, at(2, 2, 2), Since(2, Timestamp(2)), {})
     assert [stage.kept for stage in now.stages] == [None] * 3
     unsaid = replace(earlier, standing=b"", shards=(Shard(1, 0, (delta(1, 1),)),))
@@ -399,11 +402,11 @@ def test_what_was_not_counted_from_the_beginning_is_not_known() -> None:
 
 def test_a_stage_whose_state_was_given_up_begins_anew_if_there_is_one_of_that_name_again() -> None:
     log = opened(MemoryBlobs())
-    head = _committed(log, at(1, 1, 1), *_all(staged("join", 0, 0, kept=Kept(2))))
+    head = _committed(log, at(1, 1, 1), *_all(staged("join", 0, 0, kept=StateMetrics(2))))
     left = standing_of(head).without({"join"})
     assert [of.name for of in left.stages] == ["read", "rates"]
     again = standing_after(replace(head, standing=left.encoded()), LAYOUT, {}, at(2, 2, 2), Since(2, Timestamp(2)), {})
-    assert again.stages[-1].kept == Kept()
+    assert again.stages[-1].kept == StateMetrics()
 
 
 def test_stages_that_are_called_otherwise_are_explained_under_their_new_names() -> None:

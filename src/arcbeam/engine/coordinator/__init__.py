@@ -19,7 +19,7 @@ from arcbeam.engine.coordinator.commands import (
 )
 from arcbeam.engine.coordinator.events import (
     CancelRequested,
-    ClockTold,
+    ClockAdvanced,
     CommitConflicted,
     CommitDecided,
     CommitRefused,
@@ -62,7 +62,7 @@ __all__ = [
     "Handover",
     "Event",
     "JobStarted",
-    "ClockTold",
+    "ClockAdvanced",
     "ScriptRead",
     "MicroBatchReported",
     "MicroBatchFailed",

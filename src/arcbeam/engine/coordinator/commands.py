@@ -44,7 +44,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Send `ClockTold` when the clock has come to that moment, if this is then the last `WaitUntil`.
+    """Send `ClockAdvanced` when the clock has come to that moment, if this is then the last `WaitUntil`.
 
     Attributes:
         moment: of processing time; None: only a request or an answer goes on.

@@ -46,7 +46,7 @@ class JobStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class ClockTold:
+class ClockAdvanced:
     """Time has passed: what `WaitUntil` asked for."""
 
     at: Timestamp
@@ -243,7 +243,7 @@ class CancelRequested:
 
 Event = (
     JobStarted
-    | ClockTold
+    | ClockAdvanced
     | ScriptRead
     | MicroBatchReported
     | MicroBatchFailed

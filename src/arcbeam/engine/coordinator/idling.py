@@ -16,7 +16,7 @@ from arcbeam.engine.coordinator.consistentcut import Places
 from arcbeam.engine.protocol.layout import Layout, Placed
 from arcbeam.engine.protocol.markers import NO_INPUT
 from arcbeam.engine.protocol.reports import Counts, StageReport, TaskReport
-from arcbeam.engine.state.statemetrics import NOTHING_KEPT
+from arcbeam.engine.state.statemetrics import NO_STATE
 from arcbeam.engine.watermarks.observed import NOTHING_SEEN
 from arcbeam.engine.watermarks.outlierfilter import NOTHING_DOUBTED
 from arcbeam.engine.watermarks.stages import Times
@@ -51,7 +51,7 @@ def said_before(layout: Layout, places: Places, levels: int) -> Iterator[TaskRep
 def _without_news(report: StageReport) -> StageReport:
     """How a stage stands, and nothing of what it did in the micro-batch of the report."""
     local = replace(report.local, seen=NOTHING_SEEN, sketches={}, doubted=NOTHING_DOUBTED)
-    return replace(report, local=local, counts=Counts(), kept=NOTHING_KEPT)
+    return replace(report, local=local, counts=Counts(), kept=NO_STATE)
 
 
 def _is_over(placed: Placed, times: Times) -> bool:

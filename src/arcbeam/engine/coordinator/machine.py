@@ -21,7 +21,7 @@ from arcbeam.engine.coordinator.inflight import Cut, Head
 from arcbeam.engine.coordinator.rebalancing import handovers, pieces
 from arcbeam.engine.coordinator.scheduling import Dump, Finished, Later, Never, Outlook, Ready, dump, look
 from arcbeam.engine.coordinator.settings import Settings
-from arcbeam.engine.coordinator.stalls import Footing, moved
+from arcbeam.engine.coordinator.stalls import ProgressMark, moved
 from arcbeam.engine.coordinator.state import JobState, Mode, Phase
 from arcbeam.engine.coordinator.status import news
 from arcbeam.engine.protocol.layout import Layout
@@ -119,7 +119,7 @@ class JobMachine:
         match event:
             case on.JobStarted():
                 self._started(event)
-            case on.ClockTold():
+            case on.ClockAdvanced():
                 pass
             case on.ScriptRead(_, number, what):
                 if state.asked and number == state.script.events:
@@ -273,8 +273,8 @@ class JobMachine:
         proposal = committing.proposed(state, micro_batch)
         cut = proposal.cut
         if cut:
-            before = Footing.of(state.places, state.marks.times()) if state.places and state.marks else None
-            fruitless = cut.prompt and not moved(cut.places) and Footing.of(cut.places, cut.times) == before
+            before = ProgressMark.of(state.places, state.marks.times()) if state.places and state.marks else None
+            fruitless = cut.prompt and not moved(cut.places) and ProgressMark.of(cut.places, cut.times) == before
             state.fruitless = state.fruitless + 1 if fruitless else 0
             state.not_before = shifted(state.now, state.settings.patience.pause(state.fruitless))
             state.drained = state.drained or cut.plan.drain

@@ -27,7 +27,7 @@ from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.reports import StageReport
 from arcbeam.engine.watermarks.clocks import Port, input_time, shown_time
 from arcbeam.engine.watermarks.comparison import due, passed
-from arcbeam.engine.watermarks.holdreasons import Why
+from arcbeam.engine.watermarks.holdreasons import HoldReason
 from arcbeam.engine.watermarks.stages import Times, Watermarks
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
@@ -190,8 +190,8 @@ class Waiting:
     """
 
     stage: str
-    why: Why
-    outputs: tuple[Why, ...]
+    why: HoldReason
+    outputs: tuple[HoldReason, ...]
     parked: tuple[str, ...]
     live: int
     size: float

@@ -19,7 +19,7 @@ _NO_PAUSE = Duration(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Footing:
+class ProgressMark:
     """Where a job stands, as far as it tells progress from none: if it is the same after a micro-batch, the micro-batch
     got nowhere.
 
@@ -35,7 +35,7 @@ class Footing:
     waiting: tuple[object, ...]
 
     @staticmethod
-    def of(places: Places, times: Times) -> Footing:
+    def of(places: Places, times: Times) -> ProgressMark:
         """The footing that reports and watermarks make."""
         waiting = [
             # SUBTLE: a size that is no number would equal no other, and never be the same as before.
@@ -43,7 +43,7 @@ class Footing:
             for place, report in places.items()
             if report.restrictions.live or report.awaited or report.leftover
         ]
-        return Footing(times, tuple(sorted(waiting)))
+        return ProgressMark(times, tuple(sorted(waiting)))
 
 
 def moved(places: Places) -> bool:

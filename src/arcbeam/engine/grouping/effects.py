@@ -10,15 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import PaneInfo, Window
-
-
-class TimeDomain(Enum):
-    """What a timer follows."""
-
-    EVENT_TIME = "event time"
-    PROCESSING_TIME = "processing time"
 
 
 class DropReason(Enum):

@@ -16,16 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from arcbeam.engine.grouping.contents import Accumulated, Bag
-from arcbeam.engine.grouping.effects import (
-    ClearHold,
-    ClearTimer,
-    DropLate,
-    DropReason,
-    Effect,
-    SetHold,
-    SetTimer,
-    TimeDomain,
-)
+from arcbeam.engine.grouping.effects import ClearHold, ClearTimer, DropLate, DropReason, Effect, SetHold, SetTimer
 from arcbeam.engine.grouping.merging import Joined, Merge, Merging, OpenWindows, SessionMerging
 from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow, Rules, Wakeups
 from arcbeam.engine.grouping.record import Record
@@ -34,13 +25,14 @@ from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import UNLIMITED
 from arcbeam.engine.rows.keyspace import after
 from arcbeam.model.interfaces import StateView
+from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import NO_PANE, PaneInfo, Window
 
 __all__ = ["Clocks", "Element", "Elements", "Grouping"]
 
 _NOTHING = Wakeups()
-_EVENT, _CLOCK = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
+_EVENT, _CLOCK = TimeDomain.EVENT, TimeDomain.PROCESSING
 _Columns = tuple[Sequence[Any], Sequence[Timestamp]]
 """Values and timestamps."""
 

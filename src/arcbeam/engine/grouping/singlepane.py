@@ -11,14 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from arcbeam.engine.grouping.contents import TAIL_BYTES, Accumulated, Values, block
-from arcbeam.engine.grouping.effects import ClearHold, Effect, EmitPane, SetHold, SetTimer, TimeDomain
+from arcbeam.engine.grouping.effects import ClearHold, Effect, EmitPane, SetHold, SetTimer
 from arcbeam.engine.grouping.openwindow import Clocks, Rules
 from arcbeam.engine.grouping.record import SHORT_BYTES, pack_short, unpack_short
 from arcbeam.model.interfaces import StateView
+from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import PaneInfo, Timing, Window
 
-_EVENT = TimeDomain.EVENT_TIME
+_EVENT = TimeDomain.EVENT
 ONLY = PaneInfo(0, 0, Timing.ON_TIME, True, True)
 """The one pane of a window that has no other."""
 

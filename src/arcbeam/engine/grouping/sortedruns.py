@@ -57,7 +57,7 @@ class Many:
         self.more = 0
 
 
-class Runs:
+class SortedRuns:
     """The runs of one window.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Final
 from arcbeam.engine.grouping.contents import Values, block
 from arcbeam.engine.grouping.groupings import Together, WindowedElement, by_window
 from arcbeam.engine.grouping.openwindow import Rules
-from arcbeam.engine.grouping.sortedruns import Many, Merged, Runs
+from arcbeam.engine.grouping.sortedruns import Many, Merged, SortedRuns
 from arcbeam.engine.rows.keyspace import NAME_LIMIT, moment, part, time_of
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import Timestamp
@@ -102,7 +102,7 @@ class Gathered:
         return f"Gathered({self.size} bytes)"
 
 
-class Gathering:
+class WindowBuffer:
     """What is gathered in a shard.
 
     Args:
@@ -207,8 +207,8 @@ class Gathering:
             waits = self._waiting[window] = self.is_stored(window)
         return waits
 
-    def _runs(self, window: Window) -> Runs:
-        return Runs(self._view, self._space + part(self._rules.bounds(window).ordered, NAME_LIMIT), self.many)
+    def _runs(self, window: Window) -> SortedRuns:
+        return SortedRuns(self._view, self._space + part(self._rules.bounds(window).ordered, NAME_LIMIT), self.many)
 
 
 class Groups:
@@ -220,7 +220,7 @@ class Groups:
 
     __slots__ = ("_merged", "_runs", "_unpack", "stored")
 
-    def __init__(self, runs: Runs, merged: Merged, stored: bool, unpack: Unpack) -> None:
+    def __init__(self, runs: SortedRuns, merged: Merged, stored: bool, unpack: Unpack) -> None:
         self._runs, self._merged, self._unpack = runs, merged, unpack
         self.stored = stored
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from arcbeam.engine.state.holdreport import Crowded
-from arcbeam.engine.state.statemetrics import NOTHING_KEPT, Kept
+from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics
 from arcbeam.engine.watermarks.clocks import Local, Port
 from arcbeam.model.commits import Committable
 from arcbeam.model.files import NO_FILES, TaskFiles
@@ -121,7 +121,7 @@ class StageReport:
     counts: Counts = Counts()
     uncommitted: bool = False
     unprepared: bool = False
-    kept: Kept = NOTHING_KEPT
+    kept: StateMetrics = NO_STATE
 
     @property
     def waits(self) -> bool:

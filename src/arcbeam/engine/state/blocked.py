@@ -32,7 +32,7 @@ class SideInputWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class BlockedElement:
     """An element that waits.
 
     Attributes:
@@ -44,7 +44,7 @@ class Parked:
     value: bytes
 
 
-class Parking:
+class BlockedElements:
     """The elements of a stage that wait for its side inputs.
 
     Args:
@@ -65,7 +65,7 @@ class Parking:
 
     # A lot: a row that names it and has its hold, and a sequence behind it.
 
-    def park(self, lot: SideInputWindow, element: Parked) -> None:
+    def park(self, lot: SideInputWindow, element: BlockedElement) -> None:
         """Lets an element wait. The input watermark does not pass its time until it goes on."""
         row = self._row(lot)
         known = self._view.get(row)
@@ -76,7 +76,7 @@ class Parking:
         self.more += 1
         self.size += len(element.value)
 
-    def take(self, lot: SideInputWindow) -> Iterator[Parked]:
+    def take(self, lot: SideInputWindow) -> Iterator[BlockedElement]:
         """Takes all elements of a lot, in the order in which they came.
 
         All are there until the last has been taken, and none must be parked in between. A micro-batch that takes some
@@ -86,7 +86,7 @@ class Parking:
         for each in sequences.read(self._view, row):
             self.more -= 1
             self.size -= len(each) - 8
-            yield Parked(time_of(each[:8]), each[8:])
+            yield BlockedElement(time_of(each[:8]), each[8:])
         sequences.clear(self._view, row)
         self._view.delete(row)
         self._holds.clear(_holder(lot))

@@ -39,7 +39,7 @@ class Crowded:
 
 
 @dataclass(slots=True)
-class Standing:
+class HoldReport:
     """The restrictions of a stage in a shard, taken together.
 
     Attributes:
@@ -87,7 +87,7 @@ class Standing:
                 del self.silent[output]
 
 
-class StandingRow:
+class HoldReportRow:
     """The row of it: version, how many are live, endless and unsized; then, each behind its length, the numerator and
     the denominator of what is finite, and each output with the number of those that are silent for it.
 
@@ -100,9 +100,11 @@ class StandingRow:
 
     __slots__ = ("_counted", "_known", "_outputs", "_row", "_view")
 
-    def __init__(self, view: StateView, row: bytes, outputs: tuple[str, ...], counted: Callable[[], Standing]) -> None:
+    def __init__(
+        self, view: StateView, row: bytes, outputs: tuple[str, ...], counted: Callable[[], HoldReport]
+    ) -> None:
         self._view, self._row, self._outputs, self._counted = view, row, outputs, counted
-        self._known: Standing | None = None
+        self._known: HoldReport | None = None
 
     def fits(self) -> bool:
         """Whether there is a row, of the outputs that the stage has."""
@@ -115,7 +117,7 @@ class StandingRow:
         self._known = self._counted()
         self._say(self._known)
 
-    def read(self) -> Standing:
+    def read(self) -> HoldReport:
         """How they stand. Not to be changed."""
         if not self.fits():
             self._known = self._counted()
@@ -123,12 +125,12 @@ class StandingRow:
         return self._known
 
     def count(self, size: float, silent: Iterable[str], change: int) -> None:
-        """See `Standing`. Called before the restriction's own rows are changed."""
+        """See `HoldReport`. Called before the restriction's own rows are changed."""
         known = self.read()
         known.count(size, silent, change)
         self._say(known)
 
-    def _say(self, known: Standing) -> None:
+    def _say(self, known: HoldReport) -> None:
         if not known.live:
             self._view.delete(self._row)
             return
@@ -137,7 +139,7 @@ class StandingRow:
         header = _HEADER.pack(_VERSION, known.live, known.endless, known.unsized)
         self._view.put(self._row, header + b"".join(map(sequences.framed, (*numbers, *told))))
 
-    def _stored(self) -> Standing | None:
+    def _stored(self) -> HoldReport | None:
         stored = self._view.get(self._row)
         if stored is None or stored[0] != _VERSION:
             return None
@@ -147,7 +149,7 @@ class StandingRow:
         if counts.keys() != set(self._outputs):
             return None
         silent = {output: count for output, count in counts.items() if count}
-        return Standing(live, Fraction(_int(numerator), _int(denominator)), silent, endless, unsized)
+        return HoldReport(live, Fraction(_int(numerator), _int(denominator)), silent, endless, unsized)
 
 
 def _bytes(number: int) -> bytes:

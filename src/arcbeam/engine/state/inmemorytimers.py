@@ -14,7 +14,7 @@ _HEAD = 9
 """Bytes of an order in front of the slot: moment and rank."""
 
 
-class Imminent(Generic[T]):
+class InMemoryTimers(Generic[T]):
     """Timers in memory, each with its *order*: what the key of its row in the index would be, behind the stage.
 
     Invariant: the order of each timer is in `_ordered` or `_fresh`, and with it some of timers that were set anew or

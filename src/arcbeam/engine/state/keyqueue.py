@@ -145,7 +145,7 @@ class SortedInput:
         return Element(key, window, time, value, pane)
 
 
-class Agenda:
+class KeyQueue:
     """What is next for the keys of a stage, when all data that has come is processed.
 
     In this order: event time first, ascending, at each moment elements before timers, timers before the expiration of

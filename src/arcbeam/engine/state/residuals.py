@@ -23,7 +23,7 @@ from typing import Final
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, after, moment, name, part, prefix, time_of
-from arcbeam.engine.state.holdreport import Crowded, Standing, StandingRow
+from arcbeam.engine.state.holdreport import Crowded, HoldReport, HoldReportRow
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds, Side
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
@@ -110,7 +110,7 @@ class Residuals:
         self._holds = Holds(view, stage, Side.INPUT)
         self._running: dict[bytes, _Run] = {}
         # No name of a root is empty in a key: this row is no root's.
-        self._standing = StandingRow(view, self._roots, outputs, self._counted)
+        self._standing = HoldReportRow(view, self._roots, outputs, self._counted)
         self._crowded: dict[str, Crowded] = {}
 
     def go_on(self) -> None:
@@ -314,7 +314,7 @@ class Residuals:
         """Roots of which more restrictions live than should, of those to which some have come lately."""
         return tuple(self._crowded.values())
 
-    def standing(self) -> Standing:
+    def standing(self) -> HoldReport:
         """All together. Not to be changed."""
         return self._standing.read()
 
@@ -323,9 +323,9 @@ class Residuals:
         due = self._view.scan(self._due.start, self._due.start + moment(Timestamp(now + 1)))
         return sum(1 for _ in islice(due, most))
 
-    def _counted(self) -> Standing:
+    def _counted(self) -> HoldReport:
         """Counts them; rows are not taken apart for it, but for those that say too little."""
-        standing = Standing()
+        standing = HoldReport()
         for row, value in self._view.scan(self._rows, after(self._rows)):
             _, _, size, _, told = _HEADER.unpack_from(value)
             silent = _unpacked(row[3:], value).silent(self._outputs) if told < len(self._outputs) else ()

@@ -16,7 +16,7 @@ _NONE: Final[Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StateMetrics:
     """What there is; or by how much it has become more, which may be less.
 
     Attributes:
@@ -44,16 +44,16 @@ class Kept:
         """With state, each once for each of its windows. In the global window those of the state that most have."""
         return self.windows + max(self.cells.values(), default=0)
 
-    def __add__(self, more: Kept) -> Kept:
+    def __add__(self, more: StateMetrics) -> StateMetrics:
         """Both together."""
         return together((self, more))
 
 
-NOTHING_KEPT: Final = Kept()
+NO_STATE: Final = StateMetrics()
 _PLAIN: Final = attrgetter("windows", "event_timers", "clock_timers", "parked", "ordered", "waiting_bytes")
 
 
-def together(all: Iterable[Kept]) -> Kept:
+def together(all: Iterable[StateMetrics]) -> StateMetrics:
     """All of them; there is one at least."""
     all = tuple(all)
     windows, *others = map(sum, zip(*map(_PLAIN, all), strict=True))
@@ -62,4 +62,4 @@ def together(all: Iterable[Kept]) -> Kept:
         if each.cells:
             for name, keys in each.cells.items():
                 cells[name] = cells.get(name, 0) + keys
-    return Kept(windows, cells or _NONE, *others)
+    return StateMetrics(windows, cells or _NONE, *others)

@@ -32,7 +32,7 @@ from arcbeam.engine.rows.keyspace import (
     time_of,
     unescaped,
 )
-from arcbeam.engine.state.inmemorytimers import Imminent
+from arcbeam.engine.state.inmemorytimers import InMemoryTimers
 from arcbeam.engine.watermarks.holds import entry_of
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.plan import TimeDomain
@@ -150,7 +150,7 @@ class Timers:
         self._ended_as = (b"", "", "")
         self._watermark: Timestamp | None = None
         self._limit = b""
-        self._imminent: Imminent[Fired] = Imminent()
+        self._imminent: InMemoryTimers[Fired] = InMemoryTimers()
         self._soon = b""
         self.more_event = self.more_clock = self.more_ends = 0
 

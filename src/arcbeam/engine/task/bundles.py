@@ -109,7 +109,7 @@ class BundleResult:
         published: side inputs of which something was written.
         committables: for sinks.
         finalizations: how many bundles want to be told that the micro-batch is committed.
-        cells: see `kept.Kept`: by how many more.
+        cells: see `kept.StateMetrics`: by how many more.
     """
 
     call: CallResult = NOTHING

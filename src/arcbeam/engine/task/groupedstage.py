@@ -18,18 +18,17 @@ from arcbeam.engine.grouping.effects import (
     EmitPane,
     SetHold,
     SetTimer,
-    TimeDomain,
 )
 from arcbeam.engine.grouping.groupings import Clocks, Elements, Grouping, Together
 from arcbeam.engine.grouping.passingsessions import PassingSessions
 from arcbeam.engine.grouping.singlepane import ONLY
-from arcbeam.engine.grouping.windowbuffer import MOST_BYTES, MOST_PANES, Gathered, Gathering, Groups
+from arcbeam.engine.grouping.windowbuffer import MOST_BYTES, MOST_PANES, Gathered, Groups, WindowBuffer
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions
 from arcbeam.engine.protocol.stagekinds import Grouped
 from arcbeam.engine.rows.keyspace import Kind, part, parts, prefix, shown
-from arcbeam.engine.state.keyqueue import Agenda
-from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.engine.state.keyqueue import KeyQueue
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.task.bundles import BundleResult
 from arcbeam.engine.task.stagecontext import StageContext
@@ -37,10 +36,11 @@ from arcbeam.engine.watermarks.comparison import passed
 from arcbeam.engine.watermarks.holds import GATHERED, Holder, HolderKind, Holds
 from arcbeam.errors import StateFormatError
 from arcbeam.model import plan
+from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 
-_DOMAIN: Final = {"window": TimeDomain.EVENT_TIME, "clock": TimeDomain.PROCESSING_TIME}
+_DOMAIN: Final = {"window": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
 _NO_KEY: Final = b""
 _FAMILIES: Final = {
     "window": plan.TimeDomain.EVENT,
@@ -66,9 +66,9 @@ class GroupedLogic:
         space = prefix(Kind.GROUPING, number)
         self._grouping = Grouping(kind.strategy, place.view, space)
         rules = self._grouping.rules
-        self._gathering = Gathering(rules, place.view, space, kind.unpack) if rules.gathers else None
+        self._gathering = WindowBuffer(rules, place.view, space, kind.unpack) if rules.gathers else None
         self._timers = Timers(place.view, number, _FAMILIES)
-        self._agenda = Agenda(self._timers)
+        self._agenda = KeyQueue(self._timers)
         self._holds = Holds(place.view, number)
         # Most effects and timers are about the same window as the one before.
         self._window: Window | None = None
@@ -129,7 +129,7 @@ class GroupedLogic:
         self._put_out()
         return exhausted and self._agenda.is_due(watermark, self._place.now)
 
-    def _finish(self, gathering: Gathering, watermark: Timestamp) -> None:
+    def _finish(self, gathering: WindowBuffer, watermark: Timestamp) -> None:
         """The budget is used up. What came in this very micro-batch goes on all the same: to keep it would cost
         more.
         """
@@ -211,7 +211,7 @@ class GroupedLogic:
                     return False
         return True
 
-    def _groups(self, gathering: Gathering, window: Window) -> Groups:
+    def _groups(self, gathering: WindowBuffer, window: Window) -> Groups:
         try:
             return gathering.groups(window)
         except StateFormatError as e:
@@ -245,10 +245,10 @@ class GroupedLogic:
         """See `StageLogic`."""
         return Restrictions()
 
-    def kept(self, closed: BundleResult) -> Kept:
+    def kept(self, closed: BundleResult) -> StateMetrics:
         """See `StageLogic`."""
         gathered = 0 if self._gathering is None else self._gathering.many.more
-        return Kept(
+        return StateMetrics(
             self._grouping.more + gathered, event_timers=self._timers.more_event, clock_timers=self._timers.more_clock
         )
 
@@ -304,4 +304,4 @@ class GroupedLogic:
 
 
 def _family(domain: TimeDomain) -> str:
-    return "window" if domain is TimeDomain.EVENT_TIME else "clock"
+    return "window" if domain is TimeDomain.EVENT else "clock"

@@ -12,7 +12,7 @@ from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Movable, Restrictions
 from arcbeam.engine.state.residuals import Residuals
-from arcbeam.engine.state.statemetrics import NOTHING_KEPT, Kept
+from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics
 from arcbeam.engine.task.bundles import BundleResult
 from arcbeam.engine.task.stagecontext import StageContext
 from arcbeam.model.timestamps import Timestamp
@@ -63,9 +63,9 @@ class PlainLogic:
         """See `StageLogic`."""
         return Restrictions()
 
-    def kept(self, closed: BundleResult) -> Kept:
+    def kept(self, closed: BundleResult) -> StateMetrics:
         """See `StageLogic`."""
-        return NOTHING_KEPT
+        return NO_STATE
 
 
 class SplittableLogic(PlainLogic):

@@ -15,7 +15,7 @@ from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions
 from arcbeam.engine.state.keyqueue import Late
-from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, Exchange, Runner
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.model.interfaces import StateView
@@ -23,7 +23,7 @@ from arcbeam.model.timestamps import Timestamp
 
 
 @dataclass(slots=True)
-class Tally:
+class RunningCounts:
     """What has been done so far; as `reports.Counts`."""
 
     read: int = 0
@@ -64,7 +64,7 @@ class StageContext:
     runner: Runner
     exchange: Exchange
     budget: Budget
-    tally: Tally = field(default_factory=Tally)
+    tally: RunningCounts = field(default_factory=RunningCounts)
     abouts: dict[str, Callable[[], str]] = field(default_factory=dict)
 
     def record(self, result: CallResult, timers: bool = False) -> None:
@@ -122,7 +122,7 @@ class StageLogic(Protocol):
     def restrictions(self) -> Restrictions:
         """What is not done."""
 
-    def kept(self, closed: BundleResult) -> Kept:
+    def kept(self, closed: BundleResult) -> StateMetrics:
         """By how much more it keeps than before the micro-batch, but for what is parked.
 
         Args:

@@ -15,8 +15,8 @@ from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Awaited, Counts, StageReport
 from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.rows import sequences
-from arcbeam.engine.state.blocked import Parked, Parking, SideInputWindow
-from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.engine.state.blocked import BlockedElement, BlockedElements, SideInputWindow
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.state.unblocking import with_releases
 from arcbeam.engine.task.bundles import BundleResult, SideInputs
 from arcbeam.engine.task.groupedstage import GroupedLogic
@@ -88,7 +88,7 @@ class StageRun:
         self._committed_outputs = committed_outputs
         self._work = logic_of(spec, place)
         self._ports = dict(spec.placed.side_inputs)
-        self._parking = Parking(place.view, spec.placed.number) if self._ports or spec.stable else None
+        self._parking = BlockedElements(place.view, spec.placed.number) if self._ports or spec.stable else None
 
     def run(
         self, upstream: Timestamp, plan: MicroBatchPlan, moves: Sequence[Handover]
@@ -226,9 +226,9 @@ class StageRun:
             self._kept(closed),
         )
 
-    def _kept(self, closed: BundleResult) -> Kept:
+    def _kept(self, closed: BundleResult) -> StateMetrics:
         kept, parking = self._work.kept(closed), self._parking
-        return kept if parking is None else kept + Kept(parked=parking.more, waiting_bytes=parking.size)
+        return kept if parking is None else kept + StateMetrics(parked=parking.more, waiting_bytes=parking.size)
 
     # What waits.
 
@@ -296,4 +296,4 @@ class StageRun:
         assert self._parking is not None
         # What no grouping has made has no pane, and no bytes for it.
         fields = (key, window.ordered(), value, *filter(None, [pane.packed()]))
-        self._parking.park(lot, Parked(time, b"".join(map(sequences.framed, fields))))
+        self._parking.park(lot, BlockedElement(time, b"".join(map(sequences.framed, fields))))

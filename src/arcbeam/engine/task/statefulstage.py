@@ -13,8 +13,8 @@ from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions
 from arcbeam.engine.protocol.stagekinds import Stateful
 from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, Section, after, part, prefix
-from arcbeam.engine.state.keyqueue import Agenda, Element, Late, SortedInput
-from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.engine.state.keyqueue import Element, KeyQueue, Late, SortedInput
+from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers, within
 from arcbeam.engine.task.bundles import BundleResult, CallResult, TimerSet
 from arcbeam.engine.task.stagecontext import StageContext
@@ -39,7 +39,7 @@ class StatefulLogic:
         self._kind = kind
         self._timers = Timers(place.view, number, kind.families)
         self._ordered = None if kind.in_order is None else SortedInput(place.view, number, kind.in_order)
-        self._agenda = Agenda(self._timers, self._ordered)
+        self._agenda = KeyQueue(self._timers, self._ordered)
         self._keyed = prefix(Kind.KEYED, number)
         self._holds = Holds(place.view, number)
         # Timers of event time have all fired by the end of their window. Behind the global window, which ends with the
@@ -151,10 +151,10 @@ class StatefulLogic:
         """See `StageLogic`."""
         return Restrictions()
 
-    def kept(self, closed: BundleResult) -> Kept:
+    def kept(self, closed: BundleResult) -> StateMetrics:
         """See `StageLogic`."""
         timers, ordered = self._timers, self._ordered
-        return Kept(
+        return StateMetrics(
             timers.more_ends,
             # Where the global window is waited for, its keys are among those.
             {} if self._ends_global else closed.cells,

@@ -86,7 +86,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class HoldReason:
     """Why a watermark is where it is; prints as one line.
 
     Attributes:

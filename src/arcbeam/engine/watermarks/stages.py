@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arcbeam.engine.watermarks.clocks import Local, Port, input_time, output_time, shown_time, told_time
-from arcbeam.engine.watermarks.holdreasons import Cause, Complete, Held, Link, Observed, Unreported, Why
+from arcbeam.engine.watermarks.holdreasons import Cause, Complete, Held, HoldReason, Link, Observed, Unreported
 from arcbeam.engine.watermarks.holds import HolderKind
 from arcbeam.engine.watermarks.observed import Said, Seen, decisive, input_of, later, observed_time, together
 from arcbeam.engine.watermarks.outlierfilter import Doubted, believed
@@ -300,7 +300,7 @@ class Watermarks:
         )
         return min((each for each in said if seen <= each[0] < MAX_TIMESTAMP), default=(MIN_TIMESTAMP, None))[1]
 
-    def explain(self, stage: str) -> Why:
+    def explain(self, stage: str) -> HoldReason:
         """What keeps the input watermark of a stage where it is.
 
         Raises:
@@ -309,7 +309,7 @@ class Watermarks:
         self._stage(stage)
         return self._follow(Link(f"input of {stage!r}", self._inputs[stage], stage=stage), stage, None)
 
-    def explain_output(self, port: Port) -> Why:
+    def explain_output(self, port: Port) -> HoldReason:
         """What keeps an output watermark where it is.
 
         Raises:
@@ -328,7 +328,7 @@ class Watermarks:
             raise ValueError(f"there is no stage {name!r}; there are: {known}")
         return stage
 
-    def _follow(self, link: Link, stage: str, output: str | None) -> Why:
+    def _follow(self, link: Link, stage: str, output: str | None) -> HoldReason:
         """The way from one watermark (the input's, if there is no output) to the cause, over as many as it takes."""
         links = [link]
         while True:
@@ -336,11 +336,11 @@ class Watermarks:
             limit = min(self._limits(stage, output), key=lambda limit: limit.time)
             if limit.port is None:
                 assert limit.cause is not None
-                return Why(tuple(links), limit.cause)
+                return HoldReason(tuple(links), limit.cause)
             waiting = limit.cause if isinstance(limit.cause, Held) else None
             if any(known.subject == str(limit.port) for known in links):
                 # A side input that waits for what waits for it: a plan cannot be so, a wrong report can.
-                return Why(tuple(links), waiting or Complete())
+                return HoldReason(tuple(links), waiting or Complete())
             links.append(_link(limit.port, self._outputs[limit.port], waiting))
             stage, output = limit.port.stage, limit.port.output
 

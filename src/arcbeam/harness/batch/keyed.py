@@ -30,7 +30,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.state import bags
 from arcbeam.harness.state.handler import InProcessStateHandler
-from arcbeam.harness.state.timers import Family, KeyTimers, Parked, SetTimer
+from arcbeam.harness.state.timers import Family, KeyTimers, PendingTimers, SetTimer
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.rows import BundleReport, Row
@@ -93,7 +93,7 @@ class KeyedInput:
         self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
         values = BlockCoder(coders.WindowedValueCoder(element.value_coder(), windows))
         self._read: KeyBlocks = (TimeSorted if processor.root.how.time_sorted else InOrder)(values, self._memory)
-        self._parked: list[tuple[int, int, bytes, Any, Parked]] = []
+        self._parked: list[tuple[int, int, bytes, Any, PendingTimers]] = []
         self._parkings = 0
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:

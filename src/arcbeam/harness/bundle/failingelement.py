@@ -17,7 +17,7 @@ from apache_beam.transforms import core
 from arcbeam.harness.transforms import chains, values
 
 
-class Poison(NamedTuple):
+class FailingElement(NamedTuple):
     """An element that user code does not like; or what that has made of the variable which was the element."""
 
     element: Any
@@ -26,13 +26,13 @@ class Poison(NamedTuple):
 _MOST_WRAPPERS = 10
 
 
-def poison_of(error: BaseException) -> Poison | None:
+def failing_element_of(error: BaseException) -> FailingElement | None:
     """The element; None if it is not known.
 
     Args:
         error: what user code has raised, with the frames in which it was called.
     """
-    found: Poison | None = None
+    found: FailingElement | None = None
     outer: FrameType | None = None
     link = error.__traceback__
     while link is not None:
@@ -43,7 +43,7 @@ def poison_of(error: BaseException) -> Poison | None:
     return found
 
 
-def _passed_by(frame: FrameType, line: int) -> Poison | None:
+def _passed_by(frame: FrameType, line: int) -> FailingElement | None:
     """What a frame of ours, or of the SDK's wrappers, calls user code with."""
     code = frame.f_code
     if _is_of(core, frame.f_globals):
@@ -53,10 +53,10 @@ def _passed_by(frame: FrameType, line: int) -> Poison | None:
     else:
         name = chains.input_at(code, line)
     given = frame.f_locals if name else {}
-    return Poison(given[name]) if name in given else None
+    return FailingElement(given[name]) if name in given else None
 
 
-def _passed_to(frame: FrameType, outer: FrameType | None) -> Poison | None:
+def _passed_to(frame: FrameType, outer: FrameType | None) -> FailingElement | None:
     """What user code was called with: by its method `process`, or by a function that an operation of ours calls."""
     code, given = frame.f_code, frame.f_locals
     names = code.co_varnames[: code.co_argcount]
@@ -66,7 +66,7 @@ def _passed_to(frame: FrameType, outer: FrameType | None) -> Poison | None:
         place = _place(outer.f_locals.get("self"), code)
     else:
         return None
-    return Poison(given[names[place]]) if 0 <= place < len(names) and names[place] in given else None
+    return FailingElement(given[names[place]]) if 0 <= place < len(names) and names[place] in given else None
 
 
 def _place(op: Any, code: CodeType) -> int:

@@ -29,7 +29,7 @@ from arcbeam.harness.encoding.codererrors import name_what_is_sampled
 from arcbeam.harness.files import recordlists
 from arcbeam.harness.operations import lateoperation, publishoperation, read, writes
 from arcbeam.harness.operations.read import ReadOperation
-from arcbeam.harness.operations.taskcontext import Settings, TaskContext
+from arcbeam.harness.operations.taskcontext import OperationContext, Settings
 from arcbeam.harness.state.statehandler import StateHandler
 from arcbeam.harness.stateful import statefulvectorization
 from arcbeam.harness.transforms import batches, chains, combine, precombine, values, vectorization
@@ -75,7 +75,7 @@ class StageProcessor:
     def __init__(self, stage: Stage, settings: Settings, state: StateHandler) -> None:
         self.stage = stage
         self.settings = settings
-        self.context = TaskContext(settings)
+        self.context = OperationContext(settings)
         self.state = state
         self.sdk: Any = bundle_processor.BundleProcessor(
             frozenset(), _descriptor(stage, settings), self.state, self.context

@@ -63,7 +63,7 @@ class _Nowhere:
 
 
 @dataclass(slots=True)
-class TaskContext:
+class OperationContext:
     """Where the operations of one processor read their settings and put their rows.
 
     Attributes:

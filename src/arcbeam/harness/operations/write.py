@@ -13,7 +13,7 @@ from arcbeam.errors import CoderError
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.encoding.codererrors import coder_error
 from arcbeam.harness.operations.blockoperation import BlockOperation
-from arcbeam.harness.operations.taskcontext import TaskContext
+from arcbeam.harness.operations.taskcontext import OperationContext
 from arcbeam.model.rows import Passed, Row
 from arcbeam.model.timestamps import MIN_TIMESTAMP
 from arcbeam.model.urns import WriteSpec
@@ -28,7 +28,7 @@ class Write(BlockOperation):
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         super().__init__(name, None, factory, coder)
-        self._wiring: TaskContext = factory.data_channel_factory
+        self._wiring: OperationContext = factory.data_channel_factory
         self._wiring.writers.append(self)
         self._channel = spec.channel
         self._explode = spec.explode

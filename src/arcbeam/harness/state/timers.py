@@ -86,7 +86,7 @@ class TimerSink(Protocol):
         ...
 
 
-class Parked(NamedTuple):
+class PendingTimers(NamedTuple):
     """The pending timers of a key that is left for now."""
 
     pending: dict[Slot, SetTimer]
@@ -191,14 +191,14 @@ class KeyTimers:
             self._windows.clear()
             self._latest = (None, -1)
 
-    def park(self) -> Parked:
+    def park(self) -> PendingTimers:
         """Takes all of them out: another key may come."""
-        parked = Parked(self._pending, self._heaps, self._windows, self._order)
+        parked = PendingTimers(self._pending, self._heaps, self._windows, self._order)
         self._pending, self._windows, self._latest = {}, {}, (None, -1)
         self.clear()
         return parked
 
-    def resume(self, parked: Parked) -> None:
+    def resume(self, parked: PendingTimers) -> None:
         """Puts back what `park` took out; nothing is here."""
         self._pending, self._heaps, self._windows, self._order = parked
         self._latest = (None, -1)

@@ -23,7 +23,7 @@ from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, create
 
 from arcbeam.harness.encoding.blocks import Block, WholeBlock, gathered
 from arcbeam.harness.operations.blockoperation import dofn_runner, fitting
-from arcbeam.harness.operations.taskcontext import TaskContext
+from arcbeam.harness.operations.taskcontext import OperationContext
 from arcbeam.harness.transforms.batchforms import alike, batch_maker
 from arcbeam.harness.transforms.batchoutput import BatchOutput, BatchTaker
 from arcbeam.harness.transforms.vectorization import has_batches, only_processes
@@ -190,7 +190,7 @@ def register() -> None:
     )
     def create(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
         context = factory.data_channel_factory
-        if isinstance(context, TaskContext) and context.settings.batches and only_processes(transform, payload):
+        if isinstance(context, OperationContext) and context.settings.batches and only_processes(transform, payload):
             serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
             if handles_batches(pickler.loads(serialized)[0]):
                 (main,) = (pcoll for tag, pcoll in transform.inputs.items() if tag not in payload.side_inputs)

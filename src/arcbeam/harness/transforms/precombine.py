@@ -26,7 +26,7 @@ from arcbeam.harness.encoding.blocks import Block, Each, SameKeyBlock
 from arcbeam.harness.encoding.codererrors import key_error, producer_of
 from arcbeam.harness.encoding.windowcoder import WindowBytes
 from arcbeam.harness.operations.blockoperation import LONGEST, BlockOperation, user_error
-from arcbeam.harness.operations.taskcontext import TaskContext
+from arcbeam.harness.operations.taskcontext import OperationContext
 from arcbeam.harness.transforms.folds import fold_of, same_key_fold_of
 from arcbeam.harness.transforms.slices import Slices
 from arcbeam.model.urns import PRECOMBINE_URN
@@ -250,7 +250,7 @@ def register() -> None:
         PRECOMBINE_URN, runner_pb.CombinePayload
     )
     def create(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
-        assert isinstance(factory.data_channel_factory, TaskContext)
+        assert isinstance(factory.data_channel_factory, OperationContext)
         pcoll_id = next(iter(transform.inputs.values()))
         windowing = factory.context.windowing_strategies.get_by_id(
             factory.descriptor.pcollections[pcoll_id].windowing_strategy_id

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from arcbeam.console.progressline import Standing
+from arcbeam.console.progressline import JobProgress
 from arcbeam.errors import ArcbeamError, JobCancelledError
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.operations.taskcontext import Settings
@@ -75,7 +75,7 @@ class BatchRun:
         location: the job's temporary location; the caller removes it.
         on_report: told of each task's report as it arrives.
         watched: somebody looks at `standing` while it runs, so tasks tell how far they are.
-        prelude: called in a worker before it opens its first processor of this job.
+        worker_setup: called in a worker before it opens its first processor of this job.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class BatchRun:
         job: str,
         location: JobLocation,
         on_report: Callable[[BundleReport], None] = lambda report: None,
-        prelude: Callable[[], None] | None = None,
+        worker_setup: Callable[[], None] | None = None,
         watched: bool = False,
     ) -> None:
         self._plan, self._spark, self._settings = plan, spark, settings
-        self._job, self._location, self._on_report, self._prelude = job, location, on_report, prelude
+        self._job, self._location, self._on_report, self._worker_setup = job, location, on_report, worker_setup
         self._versions, self._watched = Versions.here(), watched
         self._frames: dict[str, DataFrame] = {}
         self._rounds = Rounds(spark, location, settings.shards, watched)
@@ -106,7 +106,13 @@ class BatchRun:
         self._cancelled = threading.Event()
         self._attempted = self._half_published = False
         self._publishing = SparkPublishing(
-            spark, plan, job, location, default_parallelism(spark), quick=settings.quick_tasks, prelude=prelude
+            spark,
+            plan,
+            job,
+            location,
+            default_parallelism(spark),
+            quick=settings.quick_tasks,
+            worker_setup=worker_setup,
         )
 
     @property
@@ -123,11 +129,11 @@ class BatchRun:
         """Serialized MonitoringInfos of what has been reported so far."""
         return merge_metrics(info for report in list(self._outcome.reports) for info in report.metrics)
 
-    def standing(self) -> Standing:
+    def standing(self) -> JobProgress:
         """Where the run stands; callable from any thread."""
         reports = list(self._outcome.reports)
         elements, tasks = unreported(self._location, reports) if self._watched else (0, 0)
-        return Standing(self._running, elements + sum(r.elements_in for r in reports), tasks + len(reports))
+        return JobProgress(self._running, elements + sum(r.elements_in for r in reports), tasks + len(reports))
 
     def run(self) -> Outcome:
         """Runs everything; raises what `failure.as_job_failure` makes of a failed Spark job."""
@@ -307,7 +313,7 @@ class BatchRun:
             location=self._location,
             versions=self._versions,
             side_files={s.channel: tuple(self._side_files.get(s.channel, ())) for s in stage.side_inputs},
-            prelude=self._prelude,
+            worker_setup=self._worker_setup,
         )
 
     def _readers(self, stage: Stage) -> int:

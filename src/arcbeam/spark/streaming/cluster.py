@@ -117,7 +117,7 @@ class SparkCluster:
             job.location,
             slots,
             quick=job.settings.quick_tasks,
-            prelude=job.prelude,
+            worker_setup=job.worker_setup,
         )
         # Beside the next micro-batch.
         self._publisher = ThreadPoolExecutor(1, f"publish-{job.id}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arcbeam.console.progressline import Standing
+from arcbeam.console.progressline import JobProgress
 from arcbeam.engine.watermarks.clocks import Port, shown_time
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.harness.bundle.metrics import MetricsTable, parsed, seconds_in_transforms
@@ -18,7 +18,7 @@ from arcbeam.model.rows import BundleReport, Passed
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration
 
 
-class Tally:
+class Counters:
     """What has been done, and what of it is real. Any thread may ask.
 
     Attributes:
@@ -110,11 +110,11 @@ class Tally:
             line = f"micro-batch {micro_batch}: {took / 1e6:.2f} s, {elements} elements, watermark {self._watermark}"
         return reports, line
 
-    def standing(self) -> Standing:
+    def standing(self) -> JobProgress:
         """Where the run stands."""
         with self._lock:
             at = f", watermark {self._watermark}" if self._watermark else ""
-            return Standing((f"micro-batch {self._newest}{at}",), self._elements, self._tasks)
+            return JobProgress((f"micro-batch {self._newest}{at}",), self._elements, self._tasks)
 
     def attempted(self) -> list[bytes]:
         """Serialized MonitoringInfos of all runs of micro-batches that have ended, real or not."""

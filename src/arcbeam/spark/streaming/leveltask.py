@@ -49,7 +49,7 @@ from arcbeam.store.blobs.claims import ProcessFolder
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.streaming.assignment import TaskAssignment
-from arcbeam.streaming.physicalplan import Placing
+from arcbeam.streaming.physicalplan import PhysicalPlan
 from arcbeam.streaming.task.outputs import TaskStore
 from arcbeam.streaming.task.sidefiles import SideCopies, SideFileReader
 from arcbeam.streaming.task.task import TaskAttempt
@@ -66,17 +66,17 @@ class StreamingJob:
         location: the job's temporary location.
         store: URL of the folder where its state is.
         versions: what the driver runs; a worker that runs something else refuses.
-        prelude: called in a worker before the job's first stage is opened there, and perhaps again.
+        worker_setup: called in a worker before the job's first stage is opened there, and perhaps again.
         name: of the job, the same for all drivers that go on with it.
     """
 
     id: str
-    placing: Placing
+    placing: PhysicalPlan
     settings: Settings
     location: JobLocation
     store: str
     versions: Versions
-    prelude: Callable[[], None] | None = None
+    worker_setup: Callable[[], None] | None = None
     name: str = ""
 
 
@@ -346,7 +346,7 @@ class _Run:
             stage,
             partial(_opened, job, stage),
             job.location,
-            job.prelude,
+            job.worker_setup,
             quick=job.settings.quick_tasks,
             most=len(job.placing.layout.stages),
         )
@@ -367,8 +367,8 @@ class OpenGraceful:
     def __call__(self) -> Any:
         """Opens it."""
         job = _here(self.location).job
-        if job.prelude is not None:
-            job.prelude()
+        if job.worker_setup is not None:
+            job.worker_setup()
         # SUBTLE: imported late, for the prelude silences what the SDK says at import.
         from arcbeam.harness.bundle.graceful import offers
 

@@ -17,7 +17,7 @@ from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.model.rows import Row
 from arcbeam.spark.tasks.packing import Packer, unpacked
-from arcbeam.streaming.physicalplan import Placing
+from arcbeam.streaming.physicalplan import PhysicalPlan
 
 SCHEMA: Final = pa.schema(
     [
@@ -87,7 +87,7 @@ class Sent:
         bytes: how many it has sent.
     """
 
-    def __init__(self, placing: Placing, level: int, put: Callable[[ExchangeRow], None]) -> None:
+    def __init__(self, placing: PhysicalPlan, level: int, put: Callable[[ExchangeRow], None]) -> None:
         self._readers, self._put = placing.readers, put
         last = level + 1 == len(placing.layout.tasks)
         self._owners = () if last else placing.owners[level + 1]
@@ -128,7 +128,7 @@ class Received:
     """
 
     def __init__(
-        self, batches: Iterator[pa.RecordBatch], placing: Placing, level: int, sent: Sent, *, first: bool
+        self, batches: Iterator[pa.RecordBatch], placing: PhysicalPlan, level: int, sent: Sent, *, first: bool
     ) -> None:
         self._level, self._indexes, self._sent = level, placing.indexes, sent
         self._rows = iter(()) if first else _rows(batches)

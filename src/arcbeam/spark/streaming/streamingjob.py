@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from arcbeam.console.progressline import Standing, watched
+from arcbeam.console.progressline import JobProgress, watched
 from arcbeam.engine.coordinator import (
     CancelRequested,
     Command,
@@ -44,7 +44,7 @@ from arcbeam.spark.session.sessions import default_parallelism
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.cluster import SparkCluster
 from arcbeam.spark.streaming.controlrequests import EventQueue, RequestWatch, WallClock
-from arcbeam.spark.streaming.counters import Tally
+from arcbeam.spark.streaming.counters import Counters
 from arcbeam.spark.streaming.heartbeat import Heartbeat
 from arcbeam.spark.streaming.leveltask import StreamingJob, give
 from arcbeam.spark.streaming.scriptreader import ScriptReader
@@ -63,15 +63,15 @@ from arcbeam.streaming.driver.commits import LogCommits
 from arcbeam.streaming.driver.driver import JobDriver, drive
 from arcbeam.streaming.driver.requests import RequestDesk, Ticket
 from arcbeam.streaming.driverstate import started
-from arcbeam.streaming.physicalplan import Placing, placed
-from arcbeam.streaming.restore.restore import TakeOver, take_over
+from arcbeam.streaming.physicalplan import PhysicalPlan, placed
+from arcbeam.streaming.restore.restore import RestoreOptions, restore
 from arcbeam.streaming.status.activity import Activity
 from arcbeam.streaming.status.status import (
     Status,
     as_record,
     in_words,
     status_of,
-    total_kept,
+    total_state_metrics,
     undone,
     with_driver,
     with_trouble,
@@ -130,7 +130,7 @@ class StreamRun:
         location: the run's temporary location; the caller removes it.
         store: URL of the folder where the job's state is; an empty one begins a new job; None: a folder in `location`.
         listener: is told what happens.
-        prelude: called in a worker before it opens its first stage of this job.
+        worker_setup: called in a worker before it opens its first stage of this job.
         how: an earlier job in the folder is gone on with.
 
     Attributes:
@@ -147,19 +147,19 @@ class StreamRun:
         location: JobLocation,
         store: str | None,
         listener: Listener,
-        prelude: Callable[[], None] | None = None,
-        how: TakeOver = TakeOver(),  # noqa: B008  # immutable
+        worker_setup: Callable[[], None] | None = None,
+        how: RestoreOptions = RestoreOptions(),  # noqa: B008  # immutable
     ) -> None:
         self._plan, self._spark, self._settings, self._how = plan, spark, settings, how
         self._job, self._location = job, location
         # As a location has it: tasks run in other working directories.
         self.store = location.below("state") if store is None else JobLocation(store).url
         self.kept = store is not None
-        self._listener, self._prelude = listener, prelude
+        self._listener, self._worker_setup = listener, worker_setup
         self._clock = WallClock()
         self._inbox = EventQueue(self._clock)
         self._desk = RequestDesk(self._inbox, self._clock, called(plan.name, shown(self.store) if self.kept else ""))
-        self._tally = Tally()
+        self._counters = Counters()
         self._machine: JobMachine | None = None
         self._log: CommitLog | None = None
         self._cluster: SparkCluster | None = None
@@ -178,9 +178,9 @@ class StreamRun:
         self._proposed, self._committing = 0.0, 0.0
         self._measured: Callable[[], dict[str, Any]] = dict
 
-    def standing(self) -> Standing:
+    def standing(self) -> JobProgress:
         """Where the run stands; callable from any thread."""
-        return self._tally.standing()
+        return self._counters.standing()
 
     def status(self) -> Status | None:
         """Where the job stands, as of its newest micro-batch; None before it is taken over. Callable from any
@@ -206,11 +206,11 @@ class StreamRun:
 
     def metrics(self) -> list[bytes]:
         """Serialized MonitoringInfos of all committed micro-batches of this driver."""
-        return self._tally.real()
+        return self._counters.real()
 
     def attempted(self) -> list[bytes]:
         """The same of all micro-batches that ran, committed or not."""
-        return self._tally.attempted()
+        return self._counters.attempted()
 
     def ask(self, what: Asked, savepoint: str = "") -> Ticket:
         """Asks something of the job; callable from any thread.
@@ -248,7 +248,7 @@ class StreamRun:
             except StoreError as e:
                 self.warn(f"who asked something of the job is not told how it ended: {e}")
         assert self._log is not None
-        return Outcome(end.state, self._tally.micro_batches, self._log.head.micro_batch)
+        return Outcome(end.state, self._counters.micro_batches, self._log.head.micro_batch)
 
     def _run(self) -> End:
         slots = default_parallelism(self._spark)
@@ -257,7 +257,7 @@ class StreamRun:
         who = f"{socket.gethostname()}:{self._job}"
         # Where a script's clock begins.
         began = self._clock.now() if self._plan.script is None else Timestamp(0)
-        taken = take_over(self._plan, blobs, self._how, shards=self._settings.shards, now=began, driver=who)
+        taken = restore(self._plan, blobs, self._how, shards=self._settings.shards, now=began, driver=who)
         log = self._log = taken.log
         self._listener.opened()
         self._clock.start_at(log.head.time)
@@ -285,12 +285,12 @@ class StreamRun:
         placing = placed(self._plan, taken.numbers, taken.shards, slots)
         settings = replace(self._settings, shards=taken.shards, event_times=True)
         job = StreamingJob(
-            self._job, placing, settings, self._location, self.store, Versions.here(), self._prelude, log.head.job
+            self._job, placing, settings, self._location, self.store, Versions.here(), self._worker_setup, log.head.job
         )
         give(job)
         commits = LogCommits(log, placing.layout, placing.side_readers, self.warn, figures=lambda: self._measured())
         cluster = self._cluster = SparkCluster(
-            self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._said.put, self._is_over
+            self._spark, job, self._inbox, self._clock, slots, self._counters.ran, self._said.put, self._is_over
         )
         self._measured = partial(self._figures, cluster, placing)
         machine = self._machine = JobMachine(placing.layout, self._driven)
@@ -345,7 +345,7 @@ class StreamRun:
         """Whether the run does not leave a job that is usually resumed: its copies on the hosts go with it."""
         return not self.kept or (self._log is not None and self._log.head.mode in ENDED)
 
-    def _figures(self, cluster: SparkCluster, placing: Placing) -> dict[str, Any]:
+    def _figures(self, cluster: SparkCluster, placing: PhysicalPlan) -> dict[str, Any]:
         """What was measured of the micro-batch that is proposed: seconds of its parts, and what has left its stages.
 
         `plan`: until the micro-batch was Spark's; `spark`: from there on, without what transforms took; `user`: these;
@@ -353,7 +353,7 @@ class StreamRun:
         """
         assert self._log is not None
         levels = {placed.name: placed.level for placed in placing.layout.stages}
-        found = self._tally.figures(self._log.head.micro_batch + 1, levels, placing.ports)
+        found = self._counters.figures(self._log.head.micro_batch + 1, levels, placing.ports)
         took, user = self._took / 1e6, found.get("user", 0.0)
         spark = max(0.0, took - cluster.planned - user)
         parts = {"seconds": took, "plan": cluster.planned, "spark": spark, "commit": self._committing}
@@ -380,7 +380,7 @@ class StreamRun:
             "late": sum(stage.micro_batch["late"] for stage in status.stages if stage.micro_batch),
             "rate": status.rate,
             "backlog": status.backlog,
-            **total_kept(status),
+            **total_state_metrics(status),
             "watermark": status.watermark,
             "behind": status.behind,
             "waits": next((cause.text for cause in status.causes if cause.decides), ""),
@@ -425,7 +425,7 @@ class StreamRun:
         if not isinstance(event, CommitDecided) or self._machine.head is None:
             return
         self._committing = time.monotonic() - self._proposed
-        reports, line = self._tally.committed(event.micro_batch, self._machine.head.times, self._took, ran=self._ran)
+        reports, line = self._counters.committed(event.micro_batch, self._machine.head.times, self._took, ran=self._ran)
         if reports:
             left = self._left()
             line = f"{line}; draining: {left}" if left else line

@@ -25,7 +25,7 @@ from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Durati
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
 from arcbeam.spark.streaming.rows import Sent
 from arcbeam.streaming.interfaces import SideData
-from arcbeam.streaming.physicalplan import Placing, side_name
+from arcbeam.streaming.physicalplan import PhysicalPlan, side_name
 from arcbeam.streaming.task.sidefiles import SideFileReader, SideFileWriter
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class LevelCode:
 
     def __init__(
         self,
-        placing: Placing,
+        placing: PhysicalPlan,
         level: int,
         task: int,
         open: Callable[[str], StreamingStage],

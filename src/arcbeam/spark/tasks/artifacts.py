@@ -35,7 +35,7 @@ from arcbeam.errors import InvalidPipelineError, SetupError
 from arcbeam.sizes import remembered
 from arcbeam.spark.session.sessions import is_local
 from arcbeam.spark.tasks.mainmodule import MainClasses
-from arcbeam.spark.tasks.shipping import FILES, PACKAGES, SESSION, Archive, Prelude, ship
+from arcbeam.spark.tasks.shipping import FILES, PACKAGES, SESSION, Archive, WorkerSetup, ship
 from arcbeam.store.blobs.claims import WorkFolder, work_folder
 from arcbeam.store.blobs.private import open_new
 
@@ -66,13 +66,13 @@ class Staged:
     requirements: bool = False
 
 
-def prelude_for(
+def worker_setup_for(
     spark: Any,
     options: PipelineOptions,
     files: Sequence[Staged],
     closed_outputs: dict[str, tuple[str, ...]] | None = None,
     main: MainClasses = MainClasses(),  # noqa: B008  # immutable
-) -> Prelude:
+) -> WorkerSetup:
     """Ships files to the session's workers and makes what the workers must do before user code runs.
 
     Args:
@@ -89,7 +89,7 @@ def prelude_for(
     ship(spark, archives)
     local = is_local(spark)
     workers = options.view_as(WorkerOptions)
-    return Prelude(
+    return WorkerSetup(
         archives=tuple(archive.name for archive in archives),
         platform=next((archive.platform for archive in archives if archive.platform), ""),
         pickle_library=options.view_as(SetupOptions).pickle_library,

@@ -296,9 +296,9 @@ def element_of(error: BaseException) -> str:
     """Which element user code has failed with, for people; "" if that is not known, or a coder's. Never raises."""
     try:
         # SUBTLE: imported late, for the prelude silences what the SDK says at import; user code has failed behind that.
-        from arcbeam.harness.bundle.failingelement import poison_of
+        from arcbeam.harness.bundle.failingelement import failing_element_of
 
-        found = None if _coder_failure(error) else poison_of(error)
+        found = None if _coder_failure(error) else failing_element_of(error)
     except Exception:
         return ""
     return "" if found is None else f"element {shortened(found.element)}"

@@ -27,7 +27,7 @@ _PULSE = struct.Struct("<qq?")
 
 
 @dataclass(frozen=True, slots=True)
-class PulsingTask:
+class HeartbeatTask:
     """A task that tells every few seconds how many elements it has read.
 
     Attributes:
@@ -89,4 +89,4 @@ def unreported(location: JobLocation, reports: Iterable[BundleReport]) -> tuple[
 
 def pulsing(task: Any, stage: str, location: JobLocation, watched: bool) -> Any:
     """The task, pulsing if somebody watches and a file costs next to nothing, which it does not in an object store."""
-    return PulsingTask(task, stage, location) if watched and location.folder is not None else task
+    return HeartbeatTask(task, stage, location) if watched and location.folder is not None else task

@@ -72,7 +72,7 @@ class OpenStages:
         key: Hashable,
         make: Callable[[], Any],
         location: JobLocation,
-        prelude: Callable[[], None] | None,
+        worker_setup: Callable[[], None] | None,
         *,
         quick: bool,
         most: int = _MOST_OPEN,
@@ -84,7 +84,7 @@ class OpenStages:
             key: of the stage, in the job.
             make: opens it.
             location: the job's temporary location, where it is noted who has something to tear down.
-            prelude: called before the first stage of a job is opened, and perhaps again.
+            worker_setup: called before the first stage of a job is opened, and perhaps again.
             quick: whether garbage in imported modules may be left alone.
             most: so many of the job stay open.
         """
@@ -98,8 +98,8 @@ class OpenStages:
         stage = stages.get(key)
         if stage is None:
             # SUBTLE: before anything of the SDK is imported: it silences what the SDK says at import.
-            if prelude is not None:
-                prelude()
+            if worker_setup is not None:
+                worker_setup()
             if not quick:
                 look_at_imports()
             elif not any(self._jobs.values()):

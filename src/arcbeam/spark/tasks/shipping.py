@@ -1,6 +1,6 @@
 """How a job's files and settings reach its Python workers: through Spark's own artifacts, and a prelude.
 
-Owns both ends: `ship` on the driver hands archives to Spark, once per session and content; `Prelude` in the worker
+Owns both ends: `ship` on the driver hands archives to Spark, once per session and content; `WorkerSetup` in the worker
 makes what is needed importable, loads the pickled main session, and takes back what another job had put there. Knows
 nothing of how archives are made (`artifacts`).
 """
@@ -73,7 +73,7 @@ def ship(spark: Any, archives: tuple[Archive, ...]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Prelude:
+class WorkerSetup:
     """What a worker does before it opens a job's first processor. Pickled into the tasks; cheap when repeated.
 
     Attributes:

@@ -13,22 +13,22 @@ from typing import Any
 
 from arcbeam.spark.tasks.mainmodule import MainClasses
 from arcbeam.spark.tasks.registered import Pickled, Registered
-from arcbeam.spark.tasks.shipping import Prelude
+from arcbeam.spark.tasks.shipping import WorkerSetup
 
 
-def record_of(prelude: Prelude) -> dict[str, Any]:
+def record_of(worker_setup: WorkerSetup) -> dict[str, Any]:
     """All of a prelude."""
-    known = prelude.main.registered
+    known = worker_setup.main.registered
     return {
-        "archives": list(prelude.archives),
-        "platform": prelude.platform,
-        "pickle_library": prelude.pickle_library,
-        "log_level": prelude.log_level,
-        "log_levels": [list(pair) for pair in prelude.log_levels],
-        "closed_outputs": {step: list(tags) for step, tags in prelude.closed_outputs.items()},
-        "paths": list(prelude.paths),
-        "folder": prelude.folder,
-        "main": _texts(prelude.main.classes),
+        "archives": list(worker_setup.archives),
+        "platform": worker_setup.platform,
+        "pickle_library": worker_setup.pickle_library,
+        "log_level": worker_setup.log_level,
+        "log_levels": [list(pair) for pair in worker_setup.log_levels],
+        "closed_outputs": {step: list(tags) for step, tags in worker_setup.closed_outputs.items()},
+        "paths": list(worker_setup.paths),
+        "folder": worker_setup.folder,
+        "main": _texts(worker_setup.main.classes),
         "classes": _texts(known.classes),
         "schemas": _texts(known.schemas),
         "logical_types": _texts(known.logical_types),
@@ -36,7 +36,7 @@ def record_of(prelude: Prelude) -> dict[str, Any]:
     }
 
 
-def prelude_of(record: Mapping[str, Any], *, local: bool) -> Prelude:
+def worker_setup_of(record: Mapping[str, Any], *, local: bool) -> WorkerSetup:
     """The prelude that a record holds.
 
     Args:
@@ -51,7 +51,7 @@ def prelude_of(record: Mapping[str, Any], *, local: bool) -> Prelude:
         _bytes(record.get("coders", ())),
     )
     paths = dict.fromkeys([*record.get("paths", ()), *sys.path]) if local else {}
-    return Prelude(
+    return WorkerSetup(
         archives=tuple(record.get("archives", ())),
         platform=record.get("platform", ""),
         pickle_library=record.get("pickle_library", "default"),

@@ -53,7 +53,7 @@ class StageTask:
         location: the job's temporary location.
         side_files: files of the stage's side inputs, by channel.
         versions: what the driver runs; a worker that runs something else refuses.
-        prelude: called in the worker before the job's first processor is opened there, and perhaps again.
+        worker_setup: called in the worker before the job's first processor is opened there, and perhaps again.
         round: number of the stage's round, from 1; 0: it has none.
     """
 
@@ -63,7 +63,7 @@ class StageTask:
     location: JobLocation
     versions: Versions
     side_files: dict[int, tuple[SideFile, ...]] = field(default_factory=dict)
-    prelude: Callable[[], None] | None = None
+    worker_setup: Callable[[], None] | None = None
     round: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -131,8 +131,8 @@ class OpenGraceful:
 
     def __call__(self) -> Any:
         """Opens it."""
-        if self.task.prelude is not None:
-            self.task.prelude()
+        if self.task.worker_setup is not None:
+            self.task.worker_setup()
         # SUBTLE: imported late, for the prelude silences what the SDK says at import.
         from arcbeam.harness.bundle.graceful import offers
 
@@ -202,7 +202,7 @@ class _Run:
 
     def _run_stage(self, task: StageTask) -> None:
         stage = self._stage = open_stages.get(
-            task.job, task.key, task.opened, task.location, task.prelude, quick=task.settings.quick_tasks
+            task.job, task.key, task.opened, task.location, task.worker_setup, quick=task.settings.quick_tasks
         )
         workerlog.at(task.job, task.stage.id, stage.processor.bundles)
         store = task.location

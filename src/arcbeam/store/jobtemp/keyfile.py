@@ -131,7 +131,7 @@ class KeyFileWriter:
         if self._parts_bytes >= _CHUNK_BYTES:
             self._cut(last=False)
 
-    def take_over(self, head: bytes, files: Sequence[KeyFile]) -> None:
+    def restore(self, head: bytes, files: Sequence[KeyFile]) -> None:
         """Adds what files have under a head entry's key; heads come in ascending order, each once, and nothing else."""
         for file in files:
             for long_key, chunk in file.under(head):

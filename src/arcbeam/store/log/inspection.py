@@ -79,7 +79,7 @@ class MicroBatchReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramReport:
+class JobGraphReport:
     """What runs the job after the micro-batch: its name, and with which versions it was submitted."""
 
     file: str
@@ -122,7 +122,7 @@ class SavepointReport:
     own: int = 0
     stages: tuple[str, ...] = ()
     to_publish: int = 0
-    program: ProgramReport | None = None
+    program: JobGraphReport | None = None
     problem: str = ""
 
 
@@ -221,7 +221,7 @@ class Inspection:
     micro_batches: tuple[MicroBatchReport, ...]
     damaged: tuple[str, ...]
     problems: tuple[str, ...] | None
-    program: ProgramReport | None = None
+    program: JobGraphReport | None = None
     requests: tuple[RequestReport, ...] = ()
     ended: EndNote | None = None
 
@@ -302,7 +302,7 @@ def inspect(
     )
 
 
-def _program(blobs: DurableBlobs, manifest: Manifest, pins: Iterable[Pin], damaged: list[str]) -> ProgramReport | None:
+def _program(blobs: DurableBlobs, manifest: Manifest, pins: Iterable[Pin], damaged: list[str]) -> JobGraphReport | None:
     """What runs the job. What cannot be read of it is told in `damaged`."""
     if not manifest.program:
         return None
@@ -313,7 +313,7 @@ def _program(blobs: DurableBlobs, manifest: Manifest, pins: Iterable[Pin], damag
         if manifest.micro_batch >= _floor(blobs) or any(pin.micro_batch == manifest.micro_batch for pin in pins):
             damaged.append(str(e))
         return None
-    return ProgramReport(manifest.program, program.name, program.versions, len(program.files))
+    return JobGraphReport(manifest.program, program.name, program.versions, len(program.files))
 
 
 def _requests(blobs: DurableBlobs) -> Iterator[RequestReport]:

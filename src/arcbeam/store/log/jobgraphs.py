@@ -24,23 +24,23 @@ from arcbeam.sizes import threshold
 from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, NewerFormatError, StoreError
 from arcbeam.store.blobs.private import open_new
-from arcbeam.store.manifest.jobgraphfile import Program, ProgramFile, decode, encode
-from arcbeam.store.manifest.names import program_file_name
+from arcbeam.store.manifest.jobgraphfile import JobGraph, JobGraphFile, decode, encode
+from arcbeam.store.manifest.names import job_graph_file_name
 
 _PART_BYTES = threshold(8 << 20, 64)
 
 
-def described(name: str, path: Path) -> ProgramFile:
+def described(name: str, path: Path) -> JobGraphFile:
     """A local file, as a program names it."""
     digest, size = hashlib.sha256(), 0
     with open(path, "rb") as file:
         while part := file.read(_PART_BYTES):
             digest.update(part)
             size += len(part)
-    return ProgramFile(name, digest.hexdigest(), size)
+    return JobGraphFile(name, digest.hexdigest(), size)
 
 
-def keep(blobs: DurableBlobs, program: Program, paths: Mapping[str, Path], epoch: int, before: str) -> str:
+def keep(blobs: DurableBlobs, program: JobGraph, paths: Mapping[str, Path], epoch: int, before: str) -> str:
     """Puts a program and its files into a job's folder, as far as they are not there.
 
     Of a file that is there only the size is looked at: a program may have hundreds of megabytes, and whoever needs one
@@ -58,11 +58,11 @@ def keep(blobs: DurableBlobs, program: Program, paths: Mapping[str, Path], epoch
     """
     had = readable(blobs, before)
     there = {} if had is None else {file.sha256: file for file in had.files}
-    files: list[ProgramFile] = []
+    files: list[JobGraphFile] = []
     for file in program.files:
         kept = there.get(file.sha256)
         if kept is None or not _is_whole(blobs, kept):
-            kept = replace(file, blob=program_file_name(epoch, file.sha256))
+            kept = replace(file, blob=job_graph_file_name(epoch, file.sha256))
             if not _is_whole(blobs, kept):
                 blobs.put_file(kept.blob, paths[file.name])
         files.append(replace(kept, name=file.name))
@@ -74,7 +74,7 @@ def keep(blobs: DurableBlobs, program: Program, paths: Mapping[str, Path], epoch
     return name
 
 
-def readable(blobs: DurableBlobs, name: str) -> Program | None:
+def readable(blobs: DurableBlobs, name: str) -> JobGraph | None:
     """A program; None if it is none, or cannot be read."""
     try:
         return read(blobs, name) if name else None
@@ -82,7 +82,7 @@ def readable(blobs: DurableBlobs, name: str) -> Program | None:
         return None
 
 
-def _is_whole(blobs: DurableBlobs, file: ProgramFile) -> bool:
+def _is_whole(blobs: DurableBlobs, file: JobGraphFile) -> bool:
     """Whether it is there, and as long as it should be: one small request."""
     last = max(file.size - 1, 0)
     try:
@@ -91,7 +91,7 @@ def _is_whole(blobs: DurableBlobs, file: ProgramFile) -> bool:
         return False
 
 
-def read(blobs: DurableBlobs, name: str) -> Program:
+def read(blobs: DurableBlobs, name: str) -> JobGraph:
     """A program.
 
     Raises:
@@ -100,7 +100,7 @@ def read(blobs: DurableBlobs, name: str) -> Program:
     return decode(blobs.get(name), name, blobs)
 
 
-def fetch(blobs: DurableBlobs, file: ProgramFile, part: Callable[[bytes], object]) -> None:
+def fetch(blobs: DurableBlobs, file: JobGraphFile, part: Callable[[bytes], object]) -> None:
     """Reads a program's file; `part` gets its bytes, piece by piece, before it is known that they are right.
 
     Raises:
@@ -126,7 +126,7 @@ def copy(source: DurableBlobs, name: str, target: DurableBlobs, scratch: Path) -
     target.put(name, source.get(name))
 
 
-def _fetch_into(source: DurableBlobs, file: ProgramFile, copy: BinaryIO) -> None:
+def _fetch_into(source: DurableBlobs, file: JobGraphFile, copy: BinaryIO) -> None:
     fetch(source, file, copy.write)
 
 

@@ -26,7 +26,7 @@ def problems(blobs: DurableBlobs, manifest: Manifest, savepoints: Iterable[Pin])
         *((lambda file=file: read_shard_file(blobs, file)) for shard in manifest.shards for file in shard.files),
         *((lambda side=side: read_side_file(blobs, side, len)) for side in manifest.side_files),
         *((lambda pin=pin: read_manifest(blobs, pin.micro_batch)) for pin in savepoints),
-        *((lambda name=name: read_program(blobs, name)) for name in [manifest.program] if name),
+        *((lambda name=name: read_job_graph(blobs, name)) for name in [manifest.program] if name),
     ]
     for check in checks:
         try:
@@ -45,7 +45,7 @@ def read_shard_file(blobs: DurableBlobs, file: ShardFile) -> None:
         pass
 
 
-def read_program(blobs: DurableBlobs, name: str) -> None:
+def read_job_graph(blobs: DurableBlobs, name: str) -> None:
     """Reads a program, and all files that it needs.
 
     Raises:

@@ -27,7 +27,7 @@ _CRC = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramFile:
+class JobGraphFile:
     """A file that goes to the workers as it is.
 
     Attributes:
@@ -44,7 +44,7 @@ class ProgramFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class JobGraph:
     """What a driver needs to go on with a job when the script that began it is not at hand.
 
     Attributes:
@@ -62,13 +62,13 @@ class Program:
     pipeline: bytes = field(repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
     worker: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    files: tuple[ProgramFile, ...] = ()
+    files: tuple[JobGraphFile, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     transforms: Mapping[str, Fingerprint] = field(default_factory=dict, repr=False)
     secrets: tuple[str, ...] = ()
 
 
-def encode(program: Program, epoch: int) -> tuple[str, bytes]:
+def encode(program: JobGraph, epoch: int) -> tuple[str, bytes]:
     """The name of a program's file, which ends with a digest of its content, and the bytes; equal for equal programs.
 
     Args:
@@ -91,7 +91,7 @@ def encode(program: Program, epoch: int) -> tuple[str, bytes]:
     return name, file_header(_MAGIC, VERSION) + _CRC.pack(zlib.crc32(body)) + body
 
 
-def decode(data: bytes, name: str, where: object) -> Program:
+def decode(data: bytes, name: str, where: object) -> JobGraph:
     """The program that bytes hold.
 
     Args:
@@ -116,12 +116,12 @@ def decode(data: bytes, name: str, where: object) -> Program:
         raise _damaged(name, where, "its content is changed")
     try:
         record = json.loads(zlib.decompress(body))
-        return Program(
+        return JobGraph(
             record["name"],
             base64.b64decode(record["pipeline"]),
             record["options"],
             record["worker"],
-            tuple(ProgramFile(**{"blob": f"{PROGRAMS}/files/{file['sha256']}", **file}) for file in record["files"]),
+            tuple(JobGraphFile(**{"blob": f"{PROGRAMS}/files/{file['sha256']}", **file}) for file in record["files"]),
             record["versions"],
             {name: _fingerprint(*of) for name, of in record.get("transforms", {}).items()},
             tuple(record.get("secrets", ())),

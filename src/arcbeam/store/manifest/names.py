@@ -93,7 +93,7 @@ def program_name(epoch: int, digest: str) -> str:
     return f"{PROGRAMS}/{epoch:0{_EPOCH_DIGITS}}-{digest}"
 
 
-def program_file_name(epoch: int, digest: str) -> str:
+def job_graph_file_name(epoch: int, digest: str) -> str:
     """Of a file that a program needs, as the driver of an epoch keeps it."""
     return f"{PROGRAMS}/files/{epoch:0{_EPOCH_DIGITS}}-{digest}"
 

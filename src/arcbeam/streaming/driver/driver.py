@@ -14,7 +14,7 @@ from typing import Final, assert_never
 from arcbeam.engine.coordinator import (
     Abandon,
     CallShutdown,
-    ClockTold,
+    ClockAdvanced,
     Command,
     CommitDecided,
     CommitRefused,
@@ -54,7 +54,7 @@ class JobDriver:
     """Drives a job with its machine. It has no thread and waits for nothing but the store: events come one by one.
 
     The first event is `progress.started`. After it, whoever calls gives every event of the inbox to `handle`, and a
-    `ClockTold` when the clock has come to `wake`, until there is an `end`.
+    `ClockAdvanced` when the clock has come to `wake`, until there is an `end`.
 
     Args:
         machine: of the job.
@@ -99,7 +99,9 @@ class JobDriver:
 
     @property
     def wake(self) -> Timestamp | None:
-        """When `handle` is to be called with a `ClockTold`, if no event comes before; None: only an event matters."""
+        """When `handle` is to be called with a `ClockAdvanced`, if no event comes before; None: only an event
+        matters.
+        """
         if not self._may_be_overtaken():
             return self._wake
         return self._next_check if self._wake is None else min(self._wake, self._next_check)
@@ -115,7 +117,7 @@ class JobDriver:
         now = self._clock.now()
         if isinstance(event, _FAILED_TRIES) or now >= self._next_check:
             self._check_takeover(now)
-        if isinstance(event, ClockTold) and (self._wake is None or now < self._wake):
+        if isinstance(event, ClockAdvanced) and (self._wake is None or now < self._wake):
             return
         self._take_in(replace(event, at=now))
 
@@ -198,5 +200,5 @@ def drive(
         goes_on: is asked before each event.
     """
     while driver.end is None and goes_on():
-        driver.handle(inbox.next(driver.wake) or ClockTold(clock.now()))
+        driver.handle(inbox.next(driver.wake) or ClockAdvanced(clock.now()))
     return driver.end

@@ -18,7 +18,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IncompatibleStateError
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.jobname import job_in
-from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.store.manifest.values import JobShape, Manifest, OutputWatermark, StageShape, StageWatermarks
 from arcbeam.streaming.driverstate import Progress, progress_of, times_of
 from arcbeam.streaming.physicalplan import ports_of, side_number, side_ports, without_sides
@@ -173,7 +173,7 @@ def with_outputs(plan: Plan, head: Manifest) -> Manifest:
 
 
 def refuse_another_pipeline(
-    head: Manifest, shape: JobShape, program: Program | None, renamed: Mapping[str, str], blobs: DurableBlobs
+    head: Manifest, shape: JobShape, program: JobGraph | None, renamed: Mapping[str, str], blobs: DurableBlobs
 ) -> None:
     """A job that has ended runs nothing, so a submission of another pipeline would succeed without having run.
 

@@ -19,7 +19,7 @@ from arcbeam.store.log.chain import UnreadableHead, read_newest
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.opening import misfit
 from arcbeam.store.log.relocating import Move, moves, relocated
-from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.store.manifest.values import ENDED, Manifest, differences
 from arcbeam.streaming.driverstate import numbered, progress_of
 from arcbeam.streaming.physicalplan import shape_of
@@ -39,7 +39,7 @@ from arcbeam.streaming.restore.stagemapping import renamed
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOver:
+class RestoreOptions:
     """How a job is to be gone on with.
 
     Attributes:
@@ -56,7 +56,7 @@ class TakeOver:
     force: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
     shards: int | None = None
-    program: Program | None = None
+    program: JobGraph | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
     drop: bool = False
 
@@ -82,7 +82,7 @@ class Taken:
     idle: tuple[str, ...] = ()
 
 
-def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, now: Timestamp, driver: str) -> Taken:
+def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int, now: Timestamp, driver: str) -> Taken:
     """Takes a job over, or begins it.
 
     Of a job that has ended, the last micro-batch may not be published yet. A driver with the same pipeline does that

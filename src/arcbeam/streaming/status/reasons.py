@@ -13,13 +13,13 @@ from math import ceil
 from typing import Final
 
 from arcbeam.engine.watermarks.clocks import Port, shown_time
-from arcbeam.engine.watermarks.holdreasons import Complete, Held, Link, Observed, Unreported, Why
+from arcbeam.engine.watermarks.holdreasons import Complete, Held, HoldReason, Link, Observed, Unreported
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.sketches import count_of
 from arcbeam.engine.watermarks.stages import Watermarks
 from arcbeam.model.observers import Observer, Policy, along
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, shifted
-from arcbeam.streaming.status.snapshot import Since, StageStanding, Standing
+from arcbeam.streaming.status.snapshot import Since, Snapshot, StageSnapshot
 
 _FAR: Final = 60_000_000
 """Who has seen a time that is so far ahead of the clock has seen a wrong one, mostly."""
@@ -73,12 +73,12 @@ class Reasons:
         now: the recorded time of the micro-batch.
     """
 
-    def __init__(self, standing: Standing, marks: Watermarks, now: Timestamp) -> None:
+    def __init__(self, standing: Snapshot, marks: Watermarks, now: Timestamp) -> None:
         self._stages = {of.name: of for of in standing.stages}
         self._marks, self._times, self._now = marks, marks.times(), now
         self._causes: dict[tuple[str, int | None, str, str, str | None], tuple[Cause, list[str]]] = {}
 
-    def add(self, stage: StageStanding) -> str:
+    def add(self, stage: StageSnapshot) -> str:
         """Takes in what keeps a stage's watermarks; the way to what keeps its input, "" if nothing does."""
         input = self._times.inputs[stage.name]
         whys = [self._marks.explain(stage.name)] if input < MAX_TIMESTAMP else []
@@ -130,7 +130,7 @@ class Reasons:
                 break
         return told
 
-    def _of(self, why: Why) -> Iterator[Cause]:
+    def _of(self, why: HoldReason) -> Iterator[Cause]:
         """What keeps a watermark: what its way ends at, and the parked elements on it."""
         links = why.links
         for at, link in enumerate(links[1:]):
@@ -150,7 +150,7 @@ class Reasons:
         stands = f", since micro-batch {since.micro_batch} ({shown_time(since.time)})" if since else ""
         return f"the watermark of the {link.subject} is at {shown_time(link.time)}{stands}"
 
-    def _parked(self, link: Link, of: Link, deeper: Why) -> Cause:
+    def _parked(self, link: Link, of: Link, deeper: HoldReason) -> Cause:
         """Elements wait for a side input."""
         held = of.waiting
         assert held is not None
@@ -285,7 +285,7 @@ class Reasons:
     def _input(self, link: Link) -> str:
         return f"it is at {shown_time(self._times.inputs[link.stage])}"
 
-    def _restriction(self, stage: StageStanding, hold: Hold, where: str) -> tuple[str, str]:
+    def _restriction(self, stage: StageSnapshot, hold: Hold, where: str) -> tuple[str, str]:
         of = f" of element {hold.about}" if hold.about else ""
         one = f"restriction {hold.name}{of} {where}"
         one += f" (of {stage.live} that are not done)" if stage.live > 1 else ""

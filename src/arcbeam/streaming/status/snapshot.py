@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.reports import Awaited, Counts, StageReport
-from arcbeam.engine.state.statemetrics import NOTHING_KEPT, Kept, together
+from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics, together
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
@@ -62,7 +62,7 @@ class Since:
 
 
 @dataclass(frozen=True, slots=True)
-class StageStanding:
+class StageSnapshot:
     """A stage.
 
     Attributes:
@@ -97,12 +97,12 @@ class StageStanding:
     next_due: Timestamp | None = None
     leftover: int = 0
     awaited: tuple[Awaited, ...] = ()
-    kept: Kept | None = NOTHING_KEPT
+    kept: StateMetrics | None = NO_STATE
     observed: Mapping[str, Ways] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Snapshot:
     """All stages, producers first.
 
     Attributes:
@@ -111,7 +111,7 @@ class Standing:
         figures: what the driver has measured of the micro-batch, by name; JSON's values.
     """
 
-    stages: tuple[StageStanding, ...] = ()
+    stages: tuple[StageSnapshot, ...] = ()
     time: Timestamp = MIN_TIMESTAMP
     before: Timestamp | None = None
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Standing:
         record = {"time": self.time, "before": self.before, "figures": dict(self.figures), "stages": stages}
         return json.dumps(record, separators=(",", ":")).encode()
 
-    def renamed(self, names: Mapping[str, str]) -> Standing:
+    def renamed(self, names: Mapping[str, str]) -> Snapshot:
         """The same with some stages under other names."""
 
         def port(of: Port) -> Port:
@@ -145,7 +145,7 @@ class Standing:
             ),
         )
 
-    def without(self, gone: Container[str]) -> Standing:
+    def without(self, gone: Container[str]) -> Snapshot:
         """The same without some stages: who is called so again begins anew."""
         return replace(self, stages=tuple(of for of in self.stages if of.name not in gone))
 
@@ -175,12 +175,12 @@ class Standing:
         return marks
 
 
-def standing_of(manifest: Manifest) -> Standing:
+def standing_of(manifest: Manifest) -> Snapshot:
     """What a manifest has kept; nothing, if it is the first of a job, or was written by an earlier version."""
     if not manifest.standing:
-        return Standing()
+        return Snapshot()
     record = json.loads(manifest.standing)
-    return Standing(tuple(map(_stage, record["stages"])), record["time"], record["before"], record["figures"])
+    return Snapshot(tuple(map(_stage, record["stages"])), record["time"], record["before"], record["figures"])
 
 
 def standing_after(
@@ -190,7 +190,7 @@ def standing_after(
     times: Times,
     now: Since,
     figures: Mapping[str, Any],
-) -> Standing:
+) -> Snapshot:
     """How the stages stand behind a micro-batch.
 
     Args:
@@ -217,9 +217,9 @@ def standing_after(
             for port in placed.ports
         }
         micro_batch = _sum(report.counts for report in of)
-        kept = known.kept if known else None if uncounted else NOTHING_KEPT
+        kept = known.kept if known else None if uncounted else NO_STATE
         stages.append(
-            StageStanding(
+            StageSnapshot(
                 name,
                 placed.flow.inputs,
                 placed.flow.shards,
@@ -238,7 +238,7 @@ def standing_after(
                 placed.flow.observed,
             )
         )
-    return Standing(tuple(stages), now.time, head.time, figures)
+    return Snapshot(tuple(stages), now.time, head.time, figures)
 
 
 def _limits(reports: Sequence[StageReport], outputs: Sequence[str]) -> Iterator[Limit]:
@@ -257,7 +257,7 @@ def _limits(reports: Sequence[StageReport], outputs: Sequence[str]) -> Iterator[
         yield from first(Sort.HOLD, output, ((shard, of.hold, None, of.quiet) for shard, of, _ in there))
 
 
-def _remembering(before: StageStanding | None, limits: Iterable[Limit]) -> tuple[Limit, ...]:
+def _remembering(before: StageSnapshot | None, limits: Iterable[Limit]) -> tuple[Limit, ...]:
     """The limits; what a restriction is of is known when it runs, and then it may wait for long."""
     holds = [limit.what for limit in before.limits] if before else []
     abouts = {hold.name: hold.about for hold in holds if hold.about}
@@ -269,7 +269,7 @@ def _remembering(before: StageStanding | None, limits: Iterable[Limit]) -> tuple
     )
 
 
-def _locals(of: StageStanding) -> dict[int, Local]:
+def _locals(of: StageSnapshot) -> dict[int, Local]:
     """What the shards have said, as far as it decides anything; what does not is left out."""
     silent = Local(None, {output: OutputTime() for output in of.outputs})
     locals = dict.fromkeys(range(of.shards), silent)
@@ -297,13 +297,13 @@ _COUNTED: Final = attrgetter(*_NAMES)
 
 # As JSON.
 
-_FIGURES: Final = tuple(of.name for of in fields(Kept))
+_FIGURES: Final = tuple(of.name for of in fields(StateMetrics))
 _OF_KEPT: Final = attrgetter(*_FIGURES)
 
 _PLAIN: Final = ("name", "shards", "live", "size", "next_event", "next_due", "leftover")
 
 
-def _record(of: StageStanding) -> dict[str, Any]:
+def _record(of: StageSnapshot) -> dict[str, Any]:
     return {
         **{name: getattr(of, name) for name in _PLAIN},
         "reads": [_port(port) for port in of.reads],
@@ -321,7 +321,7 @@ def _record(of: StageStanding) -> dict[str, Any]:
     }
 
 
-def _kept(kept: Kept) -> dict[str, Any]:
+def _kept(kept: StateMetrics) -> dict[str, Any]:
     """But for what is zero."""
     return {name: value for name, value in zip(_FIGURES, _OF_KEPT(kept), strict=True) if value}
 
@@ -382,8 +382,8 @@ def _what(what: Hold) -> list[Any]:
     return [what.time, what.name, int(what.kind), what.output, what.key, release, what.about]
 
 
-def _stage(record: dict[str, Any]) -> StageStanding:
-    return StageStanding(
+def _stage(record: dict[str, Any]) -> StageSnapshot:
+    return StageSnapshot(
         **{name: record[name] for name in _PLAIN},
         reads=tuple(Port(*port) for port in record["reads"]),
         input=Since(*record["input"]),
@@ -395,7 +395,7 @@ def _stage(record: dict[str, Any]) -> StageStanding:
         micro_batch=_counts_of(record["step"]),
         total=_counts_of(record["total"]),
         awaited=tuple(Awaited(Port(*port), Timestamp(until)) for port, until in record["awaited"]),
-        kept=None if (kept := record.get("kept")) is None else Kept(**kept),
+        kept=None if (kept := record.get("kept")) is None else StateMetrics(**kept),
         observed={output: _ways_of(ways) for output, ways in record["observed"].items()},
     )
 

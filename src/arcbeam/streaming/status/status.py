@@ -70,8 +70,8 @@ class StageStatus:
         parked: what elements wait for, in words.
         state_rows: in the files of its state; what was written again counts again until files are merged.
         state_bytes: of these: their keys and values.
-        kept: how much it keeps: `keys`, and the fields of `arcbeam.engine.state.statemetrics.Kept`; None if it was not
-            counted.
+        kept: how much it keeps: `keys`, and the fields of `arcbeam.engine.state.statemetrics.StateMetrics`; None if it
+            was not counted.
     """
 
     stage: str
@@ -181,7 +181,7 @@ def as_record(status: Status) -> dict[str, Any]:
     return asdict(status)
 
 
-def total_kept(status: Status) -> dict[str, int]:
+def total_state_metrics(status: Status) -> dict[str, int]:
     """How many keys, timers and waiting elements all stages have that count them."""
     kept = [stage.kept for stage in status.stages if stage.kept is not None]
     names = {"keys": ("keys",), "timers": ("event_timers", "clock_timers"), "waiting": ("parked", "ordered")}

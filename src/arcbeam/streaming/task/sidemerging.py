@@ -128,7 +128,7 @@ def _join_keyed(path: Path, micro_batches: Sequence[Sequence[KeyFile]], newest: 
         heads = heapq.merge(*(file.heads() for files in micro_batches for file in files))
         for head, _ in itertools.groupby(heads):
             of = [micro_batches[last[window_of(head)]]] if newest else micro_batches
-            writer.take_over(head, [file for files in of for file in files])
+            writer.restore(head, [file for files in of for file in files])
         writer.finish()
     finally:
         writer.discard()

@@ -20,7 +20,7 @@ from tests.spark.streaming.days.jobs import head_of, pipeline, ticks
 pytestmark = pytest.mark.usefixtures("spark")
 
 
-class Kept(beam.DoFn):
+class StateMetrics(beam.DoFn):
     """How many of a key have come, and whether one of them may not."""
 
     SEEN = userstate.CombiningValueStateSpec("seen", sum)
@@ -44,7 +44,7 @@ def test_an_error_in_a_later_micro_batch_fails_the_job_and_mended_it_goes_on_fro
 
     def run(poison: int | None) -> Any:
         p = pipeline(state)
-        kept = ticks(p, 30) | beam.Map(lambda n: ("key", n)) | "Keep" >> beam.ParDo(Kept(poison))
+        kept = ticks(p, 30) | beam.Map(lambda n: ("key", n)) | "Keep" >> beam.ParDo(StateMetrics(poison))
         # What a micro-batch that failed had put out does not get behind an exchange.
         counted = kept | beam.WindowInto(window.FixedWindows(5)) | beam.Map(lambda pair: (0, pair)) | beam.GroupByKey()
         _ = counted | beam.Map(lambda pair, folder: note(sorted(pair[1]), folder), str(out))
@@ -73,7 +73,7 @@ def test_an_error_in_the_middle_of_the_hundredth_micro_batch_publishes_nothing_a
     def run(poison: int | None) -> Any:
         p = pipeline(f"--checkpoint_dir={state}")
         numbers = ticks(p, count, few=few, seconds=0.001)
-        kept = numbers | beam.Map(lambda n: (n % 4, n)) | "Keep" >> beam.ParDo(Kept(poison))
+        kept = numbers | beam.Map(lambda n: (n % 4, n)) | "Keep" >> beam.ParDo(StateMetrics(poison))
         staged = kept | "Rows" >> beam.MapTuple(lambda n, seen: f"{n} {seen}") | beam.ParDo(Stage(rows))
         _ = staged | Publish(Renames(rows))
         lines = kept | "Line" >> beam.MapTuple(lambda n, seen: f"{n} {seen}").with_output_types(str)

@@ -13,7 +13,7 @@ from arcbeam.engine.coordinator import Published, ShutDown, TornDown
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.streaming import cluster as clusters
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
-from arcbeam.spark.tasks.ending.teardown import TeardownTold
+from arcbeam.spark.tasks.ending.teardown import TeardownReported
 
 _WAIT = 20.0
 
@@ -29,7 +29,7 @@ def test_who_is_torn_down_does_not_wait_for_what_still_shuts_down(monkeypatch: p
         return []
 
     monkeypatch.setattr(ShuttingDown, "call_alone", hangs)
-    monkeypatch.setattr(clusters, "tear_down_workers", lambda *_, **__: TeardownTold(set(), []))
+    monkeypatch.setattr(clusters, "tear_down_workers", lambda *_, **__: TeardownReported(set(), []))
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     clock = MagicMock()
     clock.now.return_value = Timestamp(0)
@@ -45,9 +45,9 @@ def test_who_is_torn_down_does_not_wait_for_what_still_shuts_down(monkeypatch: p
 def test_who_sweeps_behind_the_last_publishing_is_torn_down_too(monkeypatch: pytest.MonkeyPatch) -> None:
     holders: list[set[str]] = []
 
-    def torn_down(*arguments: Any, name: str) -> TeardownTold:
+    def torn_down(*arguments: Any, name: str) -> TeardownReported:
         holders.append(set(arguments[2]))
-        return TeardownTold(set(), [])
+        return TeardownReported(set(), [])
 
     monkeypatch.setattr(clusters, "tear_down_workers", torn_down)
     publishing = MagicMock(holders=set())

@@ -92,7 +92,7 @@ class Keys(beam.DoFn):
             tracker.defer_remainder(Timestamp.of(time.time() + 0.01))
 
 
-class Kept(beam.DoFn):
+class StateMetrics(beam.DoFn):
     """Replaces what a key has, and looks whether that is what it was given in the turn before."""
 
     KEPT = userstate.ReadModifyWriteStateSpec("kept", BytesCoder())
@@ -143,7 +143,7 @@ def pipeline(folder: Path) -> Any:
     ]
     p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
     keys = p | beam.Create([TURNS * KEYS // AT_ONCE]) | beam.ParDo(Keys(), str(folder))
-    _ = keys | beam.ParDo(Kept(str(folder)))
+    _ = keys | beam.ParDo(StateMetrics(str(folder)))
     return p.run()
 
 

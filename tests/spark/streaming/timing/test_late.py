@@ -40,7 +40,7 @@ def test_what_comes_too_late_is_a_collection_that_can_be_grouped_again(fusion: t
     options = PipelineOptions(["--streaming", "--shards=2", "--allow_unsafe_triggers", *fusion])
     with beam.Pipeline(runner=ArcbeamRunner(), options=options) as p:
         pairs = p | script
-        kept = pairs | "Kept" >> beam.WindowInto(window.FixedWindows(10), allowed_lateness=5)
+        kept = pairs | "StateMetrics" >> beam.WindowInto(window.FixedWindows(10), allowed_lateness=5)
         totals, late = kept | "Totals" >> WithLate(beam.CombinePerKey(sum))
         assert_that(totals, equal_to([("a", 1), ("a", 4), ("b", 2), ("a", 32)]), label="totals")
         expected = [

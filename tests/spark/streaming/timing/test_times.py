@@ -53,7 +53,7 @@ def test_what_comes_too_late_is_counted_for_the_micro_batch_that_drops_it() -> N
     )
     p = pipeline("--allow_unsafe_triggers")
     keyed = p | script | beam.WithKeys(0)
-    kept = keyed | "Kept" >> beam.WindowInto(
+    kept = keyed | "StateMetrics" >> beam.WindowInto(
         window.FixedWindows(10),
         trigger=trigger.AfterWatermark(late=trigger.AfterCount(1)),
         accumulation_mode=trigger.AccumulationMode.DISCARDING,

@@ -18,7 +18,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import UserCodeError
 from arcbeam.spark.batch import boundedjob as batch
-from arcbeam.spark.tasks.ending.teardown import TeardownTold, tear_down_workers
+from arcbeam.spark.tasks.ending.teardown import TeardownReported, tear_down_workers
 
 
 class Counting(beam.DoFn):
@@ -115,9 +115,9 @@ def test_teardown_after_a_failure(tmp_path: Path) -> None:
 def test_no_job_where_nobody_needs_one(spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Any] = []
 
-    def ask(*arguments: Any, order: Any, seconds: float, name: str) -> TeardownTold:
+    def ask(*arguments: Any, order: Any, seconds: float, name: str) -> TeardownReported:
         asked.append((arguments, order))
-        return TeardownTold(set(), [])
+        return TeardownReported(set(), [])
 
     monkeypatch.setattr(batch, "tear_down_workers", ask)
     with _pipeline() as p:

@@ -71,13 +71,13 @@ class Publishers:
         job: id of the job's run.
         stages: where the publishers are, by their names.
         quick: see `Settings.quick_tasks`.
-        prelude: called in a worker before the job's first stage is opened there, and perhaps again.
+        worker_setup: called in a worker before the job's first stage is opened there, and perhaps again.
     """
 
     job: str
     stages: Mapping[str, Stage]
     quick: bool
-    prelude: Callable[[], None] | None
+    worker_setup: Callable[[], None] | None
 
 
 def calls_of(committables: Mapping[str, Sequence[bytes]], *, again: bool) -> list[Call]:
@@ -150,7 +150,7 @@ class PublishTask:
                 call.publisher,
                 partial(_opened, given.stages[call.publisher], call.publisher),
                 self.location,
-                given.prelude,
+                given.worker_setup,
                 quick=given.quick,
             )
             if call.sweep is not None:
@@ -196,7 +196,7 @@ class SparkPublishing:
         location: the job's temporary location.
         slots: how many tasks Spark runs at once.
         quick: see `Settings.quick_tasks`.
-        prelude: see `Publishers`.
+        worker_setup: see `Publishers`.
 
     Attributes:
         holders: the workers known to have publishers whose teardown does something.
@@ -211,11 +211,11 @@ class SparkPublishing:
         slots: int,
         *,
         quick: bool,
-        prelude: Callable[[], None] | None,
+        worker_setup: Callable[[], None] | None,
     ) -> None:
         self._spark, self._plan, self._job, self._location, self._slots = spark, plan.name, job, location, slots
         self._stages = {name: stage for stage in plan.stages for name in stage.publishers}
-        self._publishers: Publishers | None = Publishers(job, self._stages, quick, prelude)
+        self._publishers: Publishers | None = Publishers(job, self._stages, quick, worker_setup)
         self._runs = itertools.count()
         self._given_up = threading.Event()
         self.holders: set[str] = set()

@@ -57,7 +57,7 @@ class TearDownTask:
         yield pa.RecordBatch.from_arrays([pa.array(workers), pa.array(errors)], ["worker", "error"])
 
 
-class TeardownTold(NamedTuple):
+class TeardownReported(NamedTuple):
     """How it went.
 
     Attributes:
@@ -80,7 +80,7 @@ def tear_down_workers(
     given_up: Callable[[], bool] = lambda: False,
     *,
     name: str = "",
-) -> TeardownTold:
+) -> TeardownReported:
     """Tears a finished job down.
 
     Args:
@@ -119,7 +119,7 @@ def tear_down_workers(
         except TimeoutError:
             took = time.monotonic() - began
             errors.append(f"it has taken more than {round(took, 1):g} s, and is given up: its workers are ended")
-            return TeardownTold(left, errors)
+            return TeardownReported(left, errors)
         except Exception as e:
             _LOG.debug("teardown of %s could not run: %s", job, e)
             break
@@ -127,4 +127,4 @@ def tear_down_workers(
             break
     if left:
         _LOG.info("%s: %d worker(s) were gone before teardown", job, len(left))
-    return TeardownTold(left, errors)
+    return TeardownReported(left, errors)
