@@ -53,6 +53,7 @@ lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/python tools/check_house.py
 	$(BIN)/python tools/check_docs.py
 	$(BIN)/python tools/check_pages.py
+	$(BIN)/python tools/check_words.py
 	$(BIN)/python tools/features.py --check
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/time_pictures.py --check

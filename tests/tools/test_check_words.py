@@ -1,0 +1,44 @@
+"""The check of words finds what the list names, and nothing in code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools import check_words
+
+_LIST = '[[words]]\npattern = "goes on|nobody"\nuse = "resumes"\nbut = "goes on top"\n'
+
+
+def _found(folder: Path, name: str, text: str) -> list[tuple[int, str]]:
+    (folder / "list.toml").write_text(_LIST, encoding="utf-8")
+    (folder / name).write_text(text, encoding="utf-8")
+    lines = check_words.findings(folder / name, check_words.entries(folder / "list.toml"))
+    return [(int(line.split(":")[1]), line.split('"')[1]) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("# The job\n# goes\n# on here.\n", [(2, "goes on")]),
+        ('"""Nobody reads it."""\n', [(1, "Nobody")]),
+        ("x = 1\ny = f'it goes on with {x}'\n", [(2, "goes on")]),
+        ("def test_nobody_reads() -> None: ...\n", [(1, "nobody")]),
+        ("class TestNobodyReads: ...\n", [(1, "Nobody")]),
+        ('nobody = "nobody"\n', []),
+        ('"""It goes on top; `nobody` is a name."""\n', []),
+    ],
+)
+def test_prose_of_python_is_checked(tmp_path: Path, text: str, found: list[tuple[int, str]]) -> None:
+    assert _found(tmp_path, "module.py", text) == found
+
+
+def test_code_in_markdown_is_accepted(tmp_path: Path) -> None:
+    text = "A\n```python\nnobody\n```\nand `nobody`, but it goes\non.\n"
+    assert _found(tmp_path, "page.md", text) == [(5, "goes on")]
+
+
+def test_folders_named_unchecked_exist() -> None:
+    unchecked = check_words.tomllib.loads(check_words.LIST.read_text(encoding="utf-8"))["unchecked"]
+    assert all((check_words.ROOT / name).exists() for name in unchecked)
