@@ -3,7 +3,7 @@
     python tools/check_words.py               what git tracks, without the folders that the list names as unchecked
     python tools/check_words.py FOLDER|FILE…  these, relative to the project's folder
 
-Each finding is printed as `path:line: "words": use …`. The exit code is 1 if there is one. Code blocks and code spans of
+Each finding is printed as `path:line: "words": use …`. The exit code is 1 if there is one. Code blocks and spans of
 Markdown are not checked, nor string literals without a blank: they are names.
 """
 
