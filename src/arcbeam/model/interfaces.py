@@ -1,11 +1,13 @@
 """Where packages meet that must not know each other: small protocols.
 
-Owns no behaviour. `store` implements what `engine` asks for; `testing` has both in memory.
+Owns no behaviour. `store` implements what `engine` asks for; `harness` implements what workers ask for; `testing` has
+some in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import FrameType
 from typing import Protocol
 
 
@@ -34,3 +36,30 @@ class StateView(Protocol):
 
         Writes are allowed while it is iterated; whether it sees those ahead of it is not said.
         """
+
+
+class OpenStage(Protocol):
+    """A stage that is open in a worker, from task to task. What runs its user code may be another process."""
+
+    @property
+    def id(self) -> str:
+        """Of the stage, in the plan."""
+
+    def needs_teardown(self) -> bool:
+        """Whether `close` calls a teardown of the user's."""
+
+    def running_step(self, frame: FrameType | None = None) -> str:
+        """The name of the transform that runs now; "" if unknown. Called from any thread.
+
+        Args:
+            frame: the innermost Python frame of the thread that runs the task's bundles; None if unknown.
+        """
+
+    def abandon(self) -> None:
+        """Ends a task that has failed. The stage is not used again, but for `close`."""
+
+    def shut_down(self) -> list[str]:
+        """Calls `shutdown` where user code offers it; returns what went wrong, for people."""
+
+    def close(self) -> list[str]:
+        """Tears down, and returns what went wrong, for people. The stage is not used again."""

@@ -70,6 +70,35 @@ class SideStore(Protocol):
         ...
 
 
+class PublishedSides(SideStore, Protocol):
+    """Side inputs of a streaming job, as the head has them: what is not there now may come with a later micro-batch."""
+
+    def has_chunks(self, channel: int, window: bytes) -> bool:
+        """Whether an iterable side input has anything in one (encoded) window."""
+
+    def has_keys(self, channel: int, window: bytes) -> bool:
+        """Whether a multimap side input has anything in one (encoded) window."""
+
+
+class SideWriter(Protocol):
+    """Takes what a task puts into one iterable side input.
+
+    Attributes:
+        last: whether only what the last firing puts into a window counts; see `firing`.
+    """
+
+    last: bool
+
+    def append(self, window: bytes, chunk: bytes) -> None:
+        """Adds whole encoded elements to one (encoded) window."""
+
+    def firing(self, window: bytes) -> None:
+        """Another firing begins: what was added to a window is not in it any more."""
+
+    def close(self) -> None:
+        """All is there."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowFile:
     """An immutable file of a task's rows of one channel, complete and durable when it is reported.

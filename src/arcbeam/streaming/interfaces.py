@@ -1,4 +1,4 @@
-"""What a job's driver and its tasks have around them, as protocols: a cluster, sinks, rows, user code, hosts.
+"""What a job's driver and its tasks have around them, as protocols: a cluster, sinks, rows, stages, user code, hosts.
 
 Owns no behaviour. Spark implements these for jobs that run, `simulator` for those that must break, and tests in
 memory. Must not know any of them.
@@ -6,7 +6,7 @@ memory. Must not know any of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -23,15 +23,19 @@ from arcbeam.engine.coordinator import (
 )
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
+from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.task.bundles import Runner
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import Committable
 from arcbeam.model.files import ShardFile, SideFile
-from arcbeam.model.interfaces import StateView
+from arcbeam.model.interfaces import OpenStage, StateView
+from arcbeam.model.rows import BundleReport, Outbox, PublishedSides, Row, SideWriter
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import Window
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log.sweep import Swept
@@ -259,3 +263,105 @@ class UserCode(Protocol):
         """The side inputs whose files this task, and no other, makes fewer; and whether of each of their windows only
         what the newest micro-batch has put in is read.
         """
+
+
+# Around the user code of a task: what runs a stage. `harness` implements it with the Python SDK in the task's process;
+# what runs a stage in an SDK's own worker plugs in here. Nothing of an SDK is in it: what an SDK has encoded is bytes.
+
+
+class Counting(Protocol):
+    """A way out of a stage that counts.
+
+    Attributes:
+        taken: how many elements it has taken; a task looks at how much that grows.
+    """
+
+    taken: int
+
+
+class Finalizations(Protocol):
+    """What bundles want to hear when their micro-batch is committed."""
+
+    def run(self) -> None:
+        """Tells them. Best effort: never raises."""
+
+
+class StageRunner(Runner, Protocol):
+    """The user code of a stage in a shard, for the length of a micro-batch."""
+
+    def late(self, drop: DropLate | DropHeld | Late) -> None:
+        """Something was dropped. It is put out at the latest by `finish`, where the pipeline asks for it."""
+
+    def about(self) -> str:
+        """What the last call was about, for people: a key, a restriction; "" if it was about neither."""
+
+
+class TaskStage(OpenStage, Protocol):
+    """A stage of a streaming job that is open in a worker.
+
+    A task is `begin`, any number of runners, one after the other, and `end`; or `abandon`, if anything has failed. All
+    calls from `begin` to `end` are on one thread. A worker runs one task at a time.
+    """
+
+    @property
+    def writers(self) -> Sequence[Counting]:
+        """By which the task counts what the stage puts out; the same ones from `begin` to `end`."""
+
+    def spec(self, placed: Placed) -> StageSpec:
+        """What the engine must know of the stage, in its place."""
+
+    def begin(
+        self,
+        outbox: Outbox,
+        task: int,
+        side_writer: Callable[[int], SideWriter],
+        sides: PublishedSides,
+        now: Timestamp | None,
+    ) -> None:
+        """Begins a task.
+
+        Args:
+            outbox: takes what the stage writes: rows to its readers, and entries of multimap side inputs.
+            task: its number in the level.
+            side_writer: makes a writer for an iterable side input, by channel.
+            sides: the side inputs that the task reads.
+            now: the job's time; None: what user code sees on its clock is the job's.
+        """
+
+    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
+        """What has come to the stage in a shard, of rows in ascending order of bucket; see
+        `arcbeam.engine.task.bundles.Exchange`.
+        """
+
+    def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+        """The same of what a script adds to what the stage puts out: encoded values and their times."""
+
+    def runner(self, view: StateView, placed: Placed) -> StageRunner:
+        """The stage's user code in a shard, which has that state. It is finished before the next one is asked for."""
+
+    def entries(self, row: Row) -> Iterable[tuple[bytes, bytes, bytes]]:
+        """What is in a row that the stage has written to a multimap side input: window, key, values, each encoded."""
+
+    def last_moment(self, channel: int, window: bytes) -> Timestamp:
+        """The last moment of an (encoded) window of a channel that the stage writes."""
+
+    def sides_needed(self, window: Window) -> Sequence[tuple[int, bytes]]:
+        """What an element of a window reads: channels of side inputs, and the window there, in its ordered form."""
+
+    def side_until(self, channel: int, window: bytes) -> Timestamp:
+        """The last moment of a side input's window, which is in its ordered form."""
+
+    def side_exists(self, channel: int, window: bytes) -> bool:
+        """Whether a side input's window may be read before its end: its trigger lets it, and something has come."""
+
+    def end(self, report: BundleReport, *, late: int, closed: int) -> None:
+        """Ends a task: hands over all that the stage still holds, and says in the report what its bundles came to.
+
+        Args:
+            report: of the task; what only the worker knows is added later.
+            late: how many elements the engine has dropped because their window had expired.
+            closed: how many because the trigger of their window had finished.
+        """
+
+    def callbacks(self) -> Finalizations | None:
+        """The finalizations of the task that has ended, if there are any; they are the caller's now."""

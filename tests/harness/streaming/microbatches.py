@@ -16,7 +16,6 @@ from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport
-from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.rows.keyspace import Kind
 from arcbeam.engine.task.bundles import BundleResult
 from arcbeam.engine.task.stagecontext import StageContext
@@ -205,14 +204,13 @@ class Shard:
     def _attempt(self, micro_batch: MicroBatch) -> tuple[StageReport, _ListOutbox, BundleReport]:
         self._came, self._looks, self._until = micro_batch.came, micro_batch.looks, micro_batch.until
         outbox, task = _ListOutbox(), BundleReport(stage=self.of.id, shard=0)
-        processor = self.stage.processor
+        processor = self.stage.parts.processor
         processor.begin_task(outbox, 0, self.sides.writer, self.sides)
-        placed, windows = Placed(StageFlow("it", (), ("main",)), NUMBER, 0), self.stage.windows
-        spec = StageSpec(placed, self.stage.kind, windows.decode, self.stage.stable, self.stage.prepares)
+        spec = self.stage.spec(Placed(StageFlow("it", (), ("main",)), NUMBER, 0))
         task_clock = TaskClock(
             micro_batch.now, lambda: Timestamp(micro_batch.now + micro_batch.takes - micro_batch.late), running=int
         )
-        runner = self._runner = StreamingRunner(self.stage, self.view, spec.placed, task_clock)
+        runner = self._runner = StreamingRunner(self.stage.parts, self.view, spec.placed, task_clock)
         clock = Clock(self.view, NUMBER, ("main",))
         place = StageContext(
             spec.placed,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from arcbeam.spark.tasks.openstages import OpenStages
@@ -12,12 +11,11 @@ from arcbeam.store.jobtemp.location import JobLocation
 
 
 class Stage:
-    """Says when it is closed; it is its own processor."""
+    """Says when it is closed."""
 
     def __init__(self, name: str, closed: list[str]) -> None:
         self.name, self._closed = name, closed
-        self.processor = self
-        self.stage: Any = None
+        self.id = name
 
     def needs_teardown(self) -> bool:
         return False
@@ -66,8 +64,7 @@ def test_the_stages_of_a_job_are_torn_down_in_the_order_that_is_asked_for(tmp_pa
     closed: list[str] = []
     stages, location = OpenStages(), JobLocation(str(tmp_path))
     for id in ("s1", "s10", "s2", "breaks"):
-        opened = stages.get("a", id, lambda id=id: Stage(id, closed), location, None, quick=False)
-        opened.stage = SimpleNamespace(id=id)
+        stages.get("a", id, lambda id=id: Stage(id, closed), location, None, quick=False)
     assert [each.name for each in stages.of("a")] == ["s1", "s10", "s2", "breaks"]
     assert stages.of("b") == []
     assert stages.close_job("a", ("s10", "s2", "s1")) == ["s2 complains", "OSError: broken"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
 from arcbeam.harness.batch.inputs import ElementInput, GroupInput, ImpulseInput, InputDriver
@@ -23,7 +24,7 @@ from arcbeam.model.rows import BundleReport, Outbox, Row, SideStore
 
 
 class BoundedStage:
-    """One stage, ready to run tasks in this process.
+    """One stage, ready to run tasks in this process; see `arcbeam.model.interfaces.OpenStage`.
 
     Args:
         stage: what to run.
@@ -74,8 +75,29 @@ class BoundedStage:
         """Runs the bundle finalization callbacks; call when the task's output is safe."""
         self.processor.bundles.callbacks.run()
 
+    @property
+    def id(self) -> str:
+        """See `OpenStage`."""
+        return self.processor.stage.id
+
+    def needs_teardown(self) -> bool:
+        """See `OpenStage`."""
+        return self.processor.needs_teardown()
+
+    def running_step(self, frame: FrameType | None = None) -> str:
+        """See `OpenStage`."""
+        return self.processor.running_step(frame)
+
+    def abandon(self) -> None:
+        """See `OpenStage`."""
+        self.processor.abandon_task()
+
+    def shut_down(self) -> list[str]:
+        """See `OpenStage`."""
+        return self.processor.graceful.shut_down()
+
     def close(self) -> list[str]:
-        """Tears down, and says what went wrong; the stage is not used again."""
+        """See `OpenStage`."""
         return self.processor.close()
 
 

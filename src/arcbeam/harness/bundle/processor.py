@@ -12,6 +12,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
@@ -148,6 +149,13 @@ class StageProcessor:
     def abandon_task(self) -> None:
         """Ends a task that has failed."""
         self.bundles.abandon()
+
+    def running_step(self, frame: FrameType | None = None) -> str:
+        """See `arcbeam.model.interfaces.OpenStage`: what the SDK's state sampler says."""
+        context = self.sdk.state_sampler.current_state().name_context
+        in_frame = None if frame is None else getattr(context, "step_name_in", None)
+        name = getattr(context, "step_name", "") if in_frame is None else in_frame(frame)
+        return str(name or "")
 
     def finalize(self) -> None:
         """Runs the bundle finalization callbacks; call when the task's output is safe."""

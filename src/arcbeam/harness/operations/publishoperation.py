@@ -77,9 +77,9 @@ class OpenPublisher:
         self._fn.setup()
 
     @property
-    def processor(self) -> OpenPublisher:
-        """What tells whether it needs a teardown (see `arcbeam.spark.tasks.openstages`)."""
-        return self
+    def id(self) -> str:
+        """By which its worker knows it: the transform's name."""
+        return self.name
 
     def needs_teardown(self) -> bool:
         """Whether the user has one."""

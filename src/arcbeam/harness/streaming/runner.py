@@ -24,7 +24,7 @@ from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.elements import PaneValues, column
 from arcbeam.harness.streaming.restrictions import LONGEST_SHOWN, StreamingRestrictions
-from arcbeam.harness.streaming.streamingstage import StreamingStage
+from arcbeam.harness.streaming.stageparts import StageParts
 from arcbeam.harness.streaming.windows import their_pane
 from arcbeam.model import texts
 from arcbeam.model.commits import Committable
@@ -50,7 +50,7 @@ class StreamingRunner:
         clock: of the task; by default its host's is right.
     """
 
-    def __init__(self, stage: StreamingStage, view: StateView, placed: Placed, clock: TaskClock | None = None) -> None:
+    def __init__(self, stage: StageParts, view: StateView, placed: Placed, clock: TaskClock | None = None) -> None:
         self._stage = stage
         self._outputs = placed.flow.outputs
         self._clock = clock or TaskClock()

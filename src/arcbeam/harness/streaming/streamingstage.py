@@ -1,147 +1,147 @@
-"""A stage of an unbounded pipeline in a worker: its processor, and the way of what comes through the engine.
+"""A stage of an unbounded pipeline in a worker, whose user code runs in this process.
 
-Owns what is the same for all shards and micro-batches. What a shard's user code does is `runner`'s.
+Implements `arcbeam.streaming.interfaces.TaskStage`, which it must not import: it is in a layer above. Owns how a task
+of the stage begins and ends, and what the rows that come are to the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
-from apache_beam import coders
-
 from arcbeam.engine.grouping.groupings import Elements
-from arcbeam.engine.protocol.stagekinds import Grouped, StageKind, Stateful
+from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.stagekinds import StageSpec, Stateful
+from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.metrics import dropped
-from arcbeam.harness.bundle.observedtimes import ObservingOperation
-from arcbeam.harness.bundle.processor import StageProcessor
-from arcbeam.harness.encoding.blocks import BlockCoder
-from arcbeam.harness.operations.lateoperation import LateOperation, late_operation
+from arcbeam.harness.encoding.frames import COUNT, records
 from arcbeam.harness.operations.taskcontext import Settings
-from arcbeam.harness.state import bags
-from arcbeam.harness.stateful.statefuloperation import StatefulOperation
-from arcbeam.harness.streaming import state
-from arcbeam.harness.streaming.elements import Codec, Packed, keyed_elements, plain_elements
-from arcbeam.harness.streaming.restrictions import StreamingRestrictions
+from arcbeam.harness.streaming.clocks import TaskClock
+from arcbeam.harness.streaming.elements import keyed_elements, plain_elements
+from arcbeam.harness.streaming.runner import StreamingRunner
 from arcbeam.harness.streaming.scripts import scripted_elements
-from arcbeam.harness.streaming.sidewindows import SideWindows
-from arcbeam.harness.streaming.specs import family_names, kind_of
-from arcbeam.harness.streaming.state import ViewState
-from arcbeam.harness.streaming.timers import StreamingTimerFamily, TimerLog
-from arcbeam.harness.streaming.windows import Windows
-from arcbeam.model.plan import Stage, TimeDomain
-from arcbeam.model.rows import Row
+from arcbeam.harness.streaming.stageparts import StageParts
+from arcbeam.model.interfaces import StateView
+from arcbeam.model.plan import Stage
+from arcbeam.model.rows import BundleReport, Outbox, PublishedSides, Row, SideWriter
 from arcbeam.model.timestamps import Timestamp
-
-bags.register()
-state.register()
+from arcbeam.model.windows import Window
 
 
 class StreamingStage:
-    """One stage, ready to run micro-batches in this process. One shard after the other has it.
+    """One stage, ready to run micro-batches in this process; see `TaskStage`.
 
     Args:
         stage: what to run.
         settings: of the job.
 
     Attributes:
-        processor: its tasks are begun and ended by who runs the micro-batch; its bundles are the runners'.
-        state: user state, in the view of the shard that has its turn.
-        windows: of what the stage reads.
-        kind: what the engine must know of it.
-        stable: whether it wants its input stable.
-        prepares: whether its user code offers `prepare_to_shutdown`.
-        timers: what user code sets and clears.
-        families: timer families by the engine's name.
-        keyed: whether what comes has user keys.
-        decode_key: of the engine's user keys; only of a stage that has some.
-        codec: of the values that come.
-        packed: the same of those that were kept as they came.
-        sides: the windows of its side inputs.
-        stateful: its operations that are run key by key.
-        observers: its operations that observe event times.
-        driven: the one of these that alone takes what comes, and is driven here; else the root is.
-        restrictions: of a splittable stage; None of another.
-        late: where what its grouping drops is put out; None if nobody asks for it.
+        parts: for the runners of its shards.
     """
 
     def __init__(self, stage: Stage, settings: Settings) -> None:
-        names = family_names(stage)
-        self.state = ViewState(stage.side_channels, {state: names[state] for state in stage.states})
-        self.processor = StageProcessor(stage, settings, self.state)
-        root = self.processor.root
-        self.windows = self.state.forms = Windows(root.pcoll_coder.window_coder)
-        self.kind: StageKind = kind_of(self.processor, self.windows)
-        self.stable = stage.stable
-        self.prepares = self.processor.graceful.prepares
-        self.stateful = [op for op in self.processor.sdk.ops.values() if isinstance(op, StatefulOperation)]
-        self.observers = [op for op in self.processor.sdk.ops.values() if isinstance(op, ObservingOperation)]
-        for observer in self.observers:
-            observer.watched = True
-        taker = root.output_blocks.only_taker
-        self.driven = taker if isinstance(taker, StatefulOperation) else None
-        if self.driven is not None:
-            self.driven.counts_for(root.output_blocks)
-        self.timers = TimerLog(self.windows)
-        self.families = {
-            names[timer.transform, timer.family]: StreamingTimerFamily(
-                self.processor.sdk.ops[timer.transform],
-                timer.family,
-                timer.domain is TimeDomain.PROCESSING,
-                names[timer.transform, timer.family],
-                self.timers,
-            )
-            for timer in stage.timers
-        }
-        owners = {transform for transform, _ in stage.states} | {timer.transform for timer in stage.timers}
-        self.fires_at_once = self.driven is not None and len(owners) == 1 and len(self.stateful) == 1
-        self.restrictions = StreamingRestrictions(self.processor) if stage.splittable else None
-        self.late: LateOperation | None = late_operation(self.processor.sdk.ops)
-        coder = root.written_coder.wrapped_value_coder
-        self.keyed = isinstance(self.kind, Grouped | Stateful)
-        if self.keyed:
-            self.decode_key: Callable[[bytes], Any] = coder.key_coder().get_impl().decode
-            coder = coder.value_coder()
-        in_order = isinstance(self.kind, Stateful) and self.kind.in_order is not None
-        self.sides = SideWindows(stage, self.windows)
-        writers: list[Any] = self.processor.context.writers
-        self._written = {op.channel: (op.window_coder, Windows(op.window_coder)) for op in writers}
-        waits = in_order or isinstance(self.kind, Grouped) or bool(stage.side_inputs) or stage.stable
-        self.codec = Codec(coder, self.windows, waits)
-        self._blocks = BlockCoder(coders.WindowedValueCoder(coder, root.written_coder.window_coder))
-        self.packed = Packed(self._blocks, self.codec)
-        if isinstance(self.kind, Grouped):
-            self.kind = replace(self.kind, unpack=self.packed.encoded)
+        self.parts = StageParts(stage, settings)
+        self._clock = TaskClock()
+        self._sides: PublishedSides | None = None
+
+    @property
+    def id(self) -> str:
+        """See `OpenStage`."""
+        return self.parts.processor.stage.id
+
+    @property
+    def writers(self) -> Sequence[Any]:
+        """See `TaskStage`."""
+        return self.parts.writers
+
+    def spec(self, placed: Placed) -> StageSpec:
+        """See `TaskStage`."""
+        parts = self.parts
+        return StageSpec(placed, parts.kind, parts.windows.decode, parts.stable, parts.prepares)
+
+    def begin(
+        self,
+        outbox: Outbox,
+        task: int,
+        side_writer: Callable[[int], SideWriter],
+        sides: PublishedSides,
+        now: Timestamp | None,
+    ) -> None:
+        """See `TaskStage`."""
+        self._clock, self._sides = TaskClock(now), sides
+        self.parts.processor.begin_task(outbox, task, side_writer, sides)
 
     def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
-        """What has come to the stage in a shard, as `arcbeam.engine.task.bundles.Exchange` hands it on.
-
-        Args:
-            rows: of the shard, in ascending order of bucket.
-        """
-        if self.keyed:
+        """See `TaskStage`."""
+        parts = self.parts
+        if parts.keyed:
             # A key with state is entered once. What is kept stays as it came.
-            join = isinstance(self.kind, Stateful) and not self.codec.waits
-            memory = self.processor.settings.group_memory_bytes
-            return keyed_elements(rows, self._blocks, self.codec, memory, join=join)
-        return plain_elements(rows, self._blocks, self.codec)
+            join = isinstance(parts.kind, Stateful) and not parts.codec.waits
+            memory = parts.processor.settings.group_memory_bytes
+            return keyed_elements(rows, parts.blocks, parts.codec, memory, join=join)
+        return plain_elements(rows, parts.blocks, parts.codec)
 
     def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
-        """The same of what a script adds to what the stage puts out: encoded values and their times."""
-        return scripted_elements(elements, self.codec)
+        """See `TaskStage`."""
+        return scripted_elements(elements, self.parts.codec)
+
+    def runner(self, view: StateView, placed: Placed) -> StreamingRunner:
+        """See `TaskStage`."""
+        return StreamingRunner(self.parts, view, placed, self._clock)
+
+    def entries(self, row: Row) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """See `TaskStage`."""
+        for key, window, start, end in records(row.blob):
+            yield window, key, row.blob[start + COUNT.size : end]
 
     def last_moment(self, channel: int, window: bytes) -> Timestamp:
-        """The last moment of a window of a channel that the stage writes, of the SDK's bytes for it."""
-        coder, windows = self._written[channel]
+        """See `TaskStage`."""
+        coder, windows = self.parts.written[channel]
         return windows.ours(coder.decode(window)).max_timestamp
 
-    def dropped(self, late: int, closed: int) -> list[bytes]:
-        """Metrics of what was dropped at it; see `arcbeam.harness.bundle.metrics.dropped`."""
-        return dropped(self.processor.root.name_context.transform_id, late, closed) if late or closed else []
+    def sides_needed(self, window: Window) -> Sequence[tuple[int, bytes]]:
+        """See `TaskStage`."""
+        return self.parts.sides.needed(window)
+
+    def side_until(self, channel: int, window: bytes) -> Timestamp:
+        """See `TaskStage`."""
+        return self.parts.sides.until(channel, window)
+
+    def side_exists(self, channel: int, window: bytes) -> bool:
+        """See `TaskStage`."""
+        assert self._sides is not None
+        return self.parts.sides.is_there(channel, window, self._sides)
+
+    def end(self, report: BundleReport, *, late: int, closed: int) -> None:
+        """See `TaskStage`."""
+        processor = self.parts.processor
+        processor.end_task(report)
+        if late or closed:
+            report.metrics += dropped(processor.root.name_context.transform_id, late, closed)
+
+    def callbacks(self) -> Callbacks | None:
+        """See `TaskStage`."""
+        return self.parts.processor.bundles.callbacks.take() or None
+
+    def needs_teardown(self) -> bool:
+        """See `OpenStage`."""
+        return self.parts.processor.needs_teardown()
+
+    def running_step(self, frame: FrameType | None = None) -> str:
+        """See `OpenStage`."""
+        return self.parts.processor.running_step(frame)
+
+    def abandon(self) -> None:
+        """See `OpenStage`."""
+        self.parts.processor.abandon_task()
+
+    def shut_down(self) -> list[str]:
+        """See `OpenStage`."""
+        return self.parts.processor.graceful.shut_down()
 
     def close(self) -> list[str]:
-        """Tears down, and says what went wrong; the stage is not used again."""
-        if self.restrictions is not None:
-            self.restrictions.close()
-        return self.processor.close()
+        """See `OpenStage`."""
+        if self.parts.restrictions is not None:
+            self.parts.restrictions.close()
+        return self.parts.processor.close()

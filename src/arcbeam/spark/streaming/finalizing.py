@@ -9,14 +9,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from arcbeam.store.blobs.filesystems import own_folder
 from arcbeam.store.shards.cache import HostCache
-
-if TYPE_CHECKING:
-    from arcbeam.harness.bundle.finalization import Callbacks
-
+from arcbeam.streaming.interfaces import Finalizations
 
 TOLD: Final = 32
 """So many micro-batches are told of, again and again: a worker need not have a task in each of them."""
@@ -68,9 +65,9 @@ class WaitingCallbacks:
     """
 
     def __init__(self) -> None:
-        self._jobs: OrderedDict[str, OrderedDict[int, dict[bytes, Sequence[Callbacks]]]] = OrderedDict()
+        self._jobs: OrderedDict[str, OrderedDict[int, dict[bytes, Sequence[Finalizations]]]] = OrderedDict()
 
-    def keep(self, job: str, micro_batch: int, token: bytes, callbacks: Sequence[Callbacks]) -> None:
+    def keep(self, job: str, micro_batch: int, token: bytes, callbacks: Sequence[Finalizations]) -> None:
         """An attempt has ended; its callbacks wait."""
         if not callbacks:
             return

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -37,7 +36,6 @@ from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.finalizing import Confirmed, callbacks, copies_folder
 from arcbeam.spark.streaming.rows import SCHEMA, ExchangeRow, InputLostError, LevelRows, Received, Sent, packing
 from arcbeam.spark.streaming.taskheartbeats import beating
-from arcbeam.spark.streaming.usercode import LevelCode, TaskBudget
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.spark.tasks.blackbox import recorder
 from arcbeam.spark.tasks.bundlethread import BundleThread
@@ -49,10 +47,13 @@ from arcbeam.store.blobs.claims import ProcessFolder
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.streaming.assignment import TaskAssignment
+from arcbeam.streaming.interfaces import TaskStage
 from arcbeam.streaming.physicalplan import PhysicalPlan
+from arcbeam.streaming.task.levelcode import LevelCode
 from arcbeam.streaming.task.outputs import TaskStore
 from arcbeam.streaming.task.sidefiles import SideCopies, SideFileReader
 from arcbeam.streaming.task.task import TaskAttempt
+from arcbeam.streaming.task.taskbudget import TaskBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,7 @@ class LevelTask:
         rows: RowQueue[ExchangeRow] = RowQueue()
         run = _Run(given, self.level, job_here, batches, rows)
         name = f"step-{plan.micro_batch}-{self.level}-{run.task}"
-        thread = BundleThread(name, run.work, rows, run.processor, quick=job.settings.quick_tasks)
+        thread = BundleThread(name, run.work, rows, run.open_stage, quick=job.settings.quick_tasks)
         with beating(self.location, self.level, plan.micro_batch, plan.attempt):
             thread.start()
             yield from batches_of(packing(rows.drain(), Packer(on=job.settings.packed_blobs)), SCHEMA)
@@ -282,9 +283,9 @@ class _Run:
         """What user code was called about last."""
         return "" if self._code is None else self._code.about()
 
-    def processor(self) -> Any:
-        """Of the stage that ran last."""
-        return None if self._code is None else self._code.processor
+    def open_stage(self) -> TaskStage | None:
+        """The stage that ran last."""
+        return None if self._code is None else self._code.stage
 
     def work(self) -> None:
         """All of it; the rows are in the queue when it returns."""
@@ -339,7 +340,7 @@ class _Run:
         for report in self._bundles:
             report.worker = worker_name()
 
-    def _open(self, stage: str) -> Any:
+    def _open(self, stage: str) -> TaskStage:
         job = self._job
         return open_stages.get(
             job.id,
@@ -364,7 +365,7 @@ class OpenGraceful:
     location: JobLocation
     stage: str
 
-    def __call__(self) -> Any:
+    def __call__(self) -> TaskStage | None:
         """Opens it."""
         job = _here(self.location).job
         if job.worker_setup is not None:
@@ -375,7 +376,8 @@ class OpenGraceful:
         return _opened(job, self.stage) if offers(job.placing.stages[self.stage]) else None
 
 
-def _opened(job: StreamingJob, stage: str) -> Any:
+def _opened(job: StreamingJob, stage: str) -> TaskStage:
+    """Opens a stage in this worker. What runs user code elsewhere is another `TaskStage`, opened here."""
     # SUBTLE: imported late, for the prelude silences what the SDK says at import.
     from arcbeam.harness.streaming.streamingstage import StreamingStage
 

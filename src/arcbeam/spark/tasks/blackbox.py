@@ -23,11 +23,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from types import FrameType
+from typing import IO, Final
 
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.operations import whereabouts
 from arcbeam.harness.operations.whereabouts import here
+from arcbeam.model.interfaces import OpenStage
 from arcbeam.spark.session import exits
 from arcbeam.store.blobs.filesystems import own_folder
 from arcbeam.store.jobtemp.location import JobLocation
@@ -54,7 +56,7 @@ class _Recorder:
         self._stack: IO[bytes] | None = None
         self._awake = threading.Event()
         self._ended = threading.Event()
-        self._step: Callable[[Any], str] = lambda frame: ""
+        self._step: Callable[[FrameType], str] = lambda frame: ""
         self._thread = 0
 
     def begin(self, location: JobLocation, attempt: int, about: str, *, careful: bool) -> None:
@@ -72,7 +74,7 @@ class _Recorder:
         except (OSError, ArcbeamError, ValueError):
             here.use(bytearray(whereabouts.SIZE))
 
-    def running(self, step: Callable[[Any], str]) -> None:
+    def running(self, step: Callable[[FrameType], str]) -> None:
         """The calling thread runs the task's bundles.
 
         Args:
@@ -154,19 +156,16 @@ recorder: Final = _Recorder()
 """Of this process."""
 
 
-def step_of(processor: Any) -> Callable[[Any], str]:
-    """Return what says which transform of a processor runs, given the innermost frame of the thread that runs it.
+def step_of(stage: Callable[[], OpenStage | None]) -> Callable[[FrameType], str]:
+    """Return what says which transform of a stage runs, given the innermost frame of the thread that runs it.
 
     Args:
-        processor: gives the processor whose bundle is open; None if there is none.
+        stage: gives the stage whose user code runs; None if there is none.
     """
 
-    def step(frame: Any) -> str:
-        found = processor()
-        context = None if found is None else found.sdk.state_sampler.current_state().name_context
-        in_frame = getattr(context, "step_name_in", None)
-        name = in_frame(frame) if in_frame is not None else getattr(context, "step_name", "")
-        return str(name or "")
+    def step(frame: FrameType) -> str:
+        found = stage()
+        return "" if found is None else found.running_step(frame)
 
     return step
 

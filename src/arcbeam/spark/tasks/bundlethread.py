@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from arcbeam.model.interfaces import OpenStage
 from arcbeam.spark.tasks.blackbox import recorder, step_of
 from arcbeam.spark.tasks.rowqueue import RowQueue
 
@@ -25,7 +26,7 @@ class BundleThread(threading.Thread):
         name: of the thread.
         work: puts its rows into the queue.
         rows: that queue.
-        processor: gives the processor whose bundle is open when the work fails; None if there is none.
+        stage: gives the stage whose user code runs; None if there is none.
         quick: whether the collector may look less often.
 
     Attributes:
@@ -33,10 +34,16 @@ class BundleThread(threading.Thread):
     """
 
     def __init__(
-        self, name: str, work: Callable[[], None], rows: RowQueue[Any], processor: Callable[[], Any], *, quick: bool
+        self,
+        name: str,
+        work: Callable[[], None],
+        rows: RowQueue[Any],
+        stage: Callable[[], OpenStage | None],
+        *,
+        quick: bool,
     ) -> None:
         super().__init__(name=name, daemon=True)
-        self._work, self._rows, self._processor, self._quick = work, rows, processor, quick
+        self._work, self._rows, self._stage, self._quick = work, rows, stage, quick
         self.error: BaseException | None = None
         self.step = ""
 
@@ -46,17 +53,17 @@ class BundleThread(threading.Thread):
         # Buffers of many small lists and tuples, none of them in a cycle, are what the collector would look at most.
         if self._quick:
             gc.set_threshold(*_GC_THRESHOLDS)
-        recorder.running(step_of(self._processor))
+        recorder.running(step_of(self._stage))
         try:
             self._work()
             self._rows.finish()
         except BaseException as e:
             self.error = e
-            processor = self._processor()
-            if processor is not None:
-                self.step = _running_step(processor)
+            stage = self._stage()
+            if stage is not None:
+                self.step = _running_step(stage)
                 try:
-                    processor.abandon_task()
+                    stage.abandon()
                 except Exception:
                     _LOG.debug("the failed bundle could not be ended", exc_info=True)
             self._rows.fail()
@@ -65,10 +72,9 @@ class BundleThread(threading.Thread):
             gc.set_threshold(*thresholds)
 
 
-def _running_step(processor: Any) -> str:
-    """The step that was running when the bundle's thread failed, as the SDK's state sampler saw it."""
+def _running_step(stage: OpenStage) -> str:
+    """The step that was running when the bundle's thread failed, as far as is known."""
     try:
-        name = processor.sdk.state_sampler.current_state().name_context
-        return str(name.step_name) if name is not None and name.step_name else ""
+        return stage.running_step()
     except Exception:
         return ""

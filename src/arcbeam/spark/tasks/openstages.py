@@ -13,7 +13,7 @@ import sys
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from arcbeam.model import texts
 from arcbeam.sizes import cache_size
@@ -54,29 +54,45 @@ def look_at_imports() -> None:
     gc.unfreeze()
 
 
+class Held(Protocol):
+    """What stays open from task to task: a stage (`arcbeam.model.interfaces.OpenStage`), or a publisher."""
+
+    @property
+    def id(self) -> str:
+        """By which the order of teardowns knows it."""
+
+    def needs_teardown(self) -> bool:
+        """Whether `close` calls a teardown of the user's."""
+
+    def close(self) -> list[str]:
+        """Tears down, and returns what went wrong, for people."""
+
+
+H = TypeVar("H", bound=Held)
+
+
 class OpenStages:
     """Stages by job and a key: of a few jobs, the least recently used first out, and so in each of them.
 
-    Jobs in steps run beside each other in the same workers, and each of their tasks is soon over. A stage has a
-    `processor`, and is torn down by `close`, which returns what went wrong. Invariant: a stage in use is in no other
-    task's hands (a worker runs one task at a time).
+    Streaming jobs run beside each other in the same workers, and each of their tasks is short. Invariant: a stage in
+    use is in no other task's hands (a worker runs one task at a time).
     """
 
     def __init__(self) -> None:
-        self._jobs: OrderedDict[str, OrderedDict[Hashable, Any]] = OrderedDict()
+        self._jobs: OrderedDict[str, OrderedDict[Hashable, Held]] = OrderedDict()
         self._pid = os.getpid()
 
     def get(
         self,
         job: str,
         key: Hashable,
-        make: Callable[[], Any],
+        make: Callable[[], H],
         location: JobLocation,
         worker_setup: Callable[[], None] | None,
         *,
         quick: bool,
         most: int = _MOST_OPEN,
-    ) -> Any:
+    ) -> H:
         """The open stage of that key, or a new one.
 
         Args:
@@ -105,12 +121,12 @@ class OpenStages:
             elif not any(self._jobs.values()):
                 freeze_imported_objects()
             stage = stages[key] = make()
-            if stage.processor.needs_teardown():
+            if stage.needs_teardown():
                 location.put_bytes(f"{HOLDERS}{uuid.uuid4().hex}", worker_name().encode())
             while len(stages) > most:
                 self._close(stages.popitem(last=False)[1])
         stages.move_to_end(key)
-        return stage
+        return cast(H, stage)
 
     def of(self, job: str) -> list[Any]:
         """All that is open of a job, in no particular order."""
@@ -133,15 +149,15 @@ class OpenStages:
             What went wrong, for people.
         """
         places = {id: place for place, id in enumerate(order)}
-        stages = list(self._jobs.pop(job, OrderedDict[Hashable, Any]()).values())
+        stages = list(self._jobs.pop(job, OrderedDict[Hashable, Held]()).values())
         if places:
-            stages.sort(key=lambda stage: places.get(stage.processor.stage.id, len(places)))
+            stages.sort(key=lambda stage: places.get(stage.id, len(places)))
         return [error for stage in stages for error in self._close(stage)]
 
     @staticmethod
-    def _close(stage: Any) -> list[str]:
+    def _close(stage: Held) -> list[str]:
         try:
-            errors: list[str] = stage.close()
+            errors = stage.close()
         except Exception as e:
             _LOG.warning("teardown failed", exc_info=True)
             return [f"{type(e).__name__}: {texts.said(str, e)}"]

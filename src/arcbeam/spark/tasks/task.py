@@ -186,10 +186,7 @@ class _Run:
     def thread(self) -> BundleThread:
         """The thread to do it on."""
         name, quick = f"bundles-{self._task.stage.id}-{self._partition}", self._task.settings.quick_tasks
-        return BundleThread(name, self._run, self._outbox, self._processor, quick=quick)
-
-    def _processor(self) -> Any:
-        return None if self._stage is None else self._stage.processor
+        return BundleThread(name, self._run, self._outbox, lambda: self._stage, quick=quick)
 
     def _run(self) -> None:
         task = self._task

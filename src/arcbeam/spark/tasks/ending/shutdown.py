@@ -74,14 +74,14 @@ class ShutDownTask:
         called, errors = 0, [""]
         for id in self.stages if not self.opens else ():
             for stage in open_stages.of(self.job):
-                if stage.processor.stage.id == id:
+                if stage.id == id:
                     workerlog.at(self.job, id)
                     called += 1
-                    errors += stage.processor.graceful.shut_down()
+                    errors += stage.shut_down()
         for opens in self.opens:
             if (stage := opens()) is not None:
                 called += 1
-                errors += stage.processor.graceful.shut_down()
+                errors += stage.shut_down()
                 errors += [f"teardown: {error}" for error in stage.close()]
         workerlog.at("", "")
         time.sleep(self.wait)

@@ -8,7 +8,7 @@ import pytest
 
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget
 from arcbeam.model.timestamps import Duration
-from arcbeam.spark.streaming.usercode import TaskBudget
+from arcbeam.streaming.task.taskbudget import TaskBudget
 
 HOUR = Duration(3600 * 1_000_000)
 

@@ -1,0 +1,115 @@
+"""The parts of a stage of an unbounded pipeline in a worker: processor, windows, coders, state, timers, side inputs.
+
+Owns what is the same for all shards and micro-batches. What a shard's user code does is `runner`'s; what a task needs
+of the stage is `streamingstage`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from apache_beam import coders
+
+from arcbeam.engine.protocol.stagekinds import Grouped, StageKind, Stateful
+from arcbeam.harness.bundle.observedtimes import ObservingOperation
+from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.encoding.blocks import BlockCoder
+from arcbeam.harness.operations.lateoperation import LateOperation, late_operation
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.state import bags
+from arcbeam.harness.stateful.statefuloperation import StatefulOperation
+from arcbeam.harness.streaming import state
+from arcbeam.harness.streaming.elements import Codec, Packed
+from arcbeam.harness.streaming.restrictions import StreamingRestrictions
+from arcbeam.harness.streaming.sidewindows import SideWindows
+from arcbeam.harness.streaming.specs import family_names, kind_of
+from arcbeam.harness.streaming.state import ViewState
+from arcbeam.harness.streaming.timers import StreamingTimerFamily, TimerLog
+from arcbeam.harness.streaming.windows import Windows
+from arcbeam.model.plan import Stage, TimeDomain
+
+bags.register()
+state.register()
+
+
+class StageParts:
+    """The parts of one stage in this process. One shard after the other has them.
+
+    Args:
+        stage: what to run.
+        settings: of the job.
+
+    Attributes:
+        processor: its bundles are the runners'.
+        state: user state, in the view of the shard that has its turn.
+        windows: of what the stage reads.
+        kind: what the engine must know of it.
+        stable: whether it wants its input stable.
+        prepares: whether its user code offers `prepare_to_shutdown`.
+        timers: what user code sets and clears.
+        families: timer families by the engine's name.
+        keyed: whether what comes has user keys.
+        decode_key: of the engine's user keys; only of a stage that has some.
+        codec: of the values that come.
+        packed: the same of those that were kept as they came.
+        sides: the windows of its side inputs.
+        stateful: its operations that are run key by key.
+        observers: its operations that observe event times.
+        driven: the one of these that alone takes what comes, and is driven here; else the root is.
+        restrictions: of a splittable stage; None of another.
+        late: where what its grouping drops is put out; None if nobody asks for it.
+        writers: its ways out.
+        written: of each channel that it writes, the coder of windows, and what they are here.
+        blocks: codes the blocks that come.
+    """
+
+    def __init__(self, stage: Stage, settings: Settings) -> None:
+        names = family_names(stage)
+        self.state = ViewState(stage.side_channels, {state: names[state] for state in stage.states})
+        self.processor = StageProcessor(stage, settings, self.state)
+        root = self.processor.root
+        self.windows = self.state.forms = Windows(root.pcoll_coder.window_coder)
+        self.kind: StageKind = kind_of(self.processor, self.windows)
+        self.stable = stage.stable
+        self.prepares = self.processor.graceful.prepares
+        self.stateful = [op for op in self.processor.sdk.ops.values() if isinstance(op, StatefulOperation)]
+        self.observers = [op for op in self.processor.sdk.ops.values() if isinstance(op, ObservingOperation)]
+        for observer in self.observers:
+            observer.watched = True
+        taker = root.output_blocks.only_taker
+        self.driven = taker if isinstance(taker, StatefulOperation) else None
+        if self.driven is not None:
+            self.driven.counts_for(root.output_blocks)
+        self.timers = TimerLog(self.windows)
+        self.families = {
+            names[timer.transform, timer.family]: StreamingTimerFamily(
+                self.processor.sdk.ops[timer.transform],
+                timer.family,
+                timer.domain is TimeDomain.PROCESSING,
+                names[timer.transform, timer.family],
+                self.timers,
+            )
+            for timer in stage.timers
+        }
+        owners = {transform for transform, _ in stage.states} | {timer.transform for timer in stage.timers}
+        self.fires_at_once = self.driven is not None and len(owners) == 1 and len(self.stateful) == 1
+        self.restrictions = StreamingRestrictions(self.processor) if stage.splittable else None
+        self.late: LateOperation | None = late_operation(self.processor.sdk.ops)
+        coder = root.written_coder.wrapped_value_coder
+        self.keyed = isinstance(self.kind, Grouped | Stateful)
+        if self.keyed:
+            self.decode_key: Callable[[bytes], Any] = coder.key_coder().get_impl().decode
+            coder = coder.value_coder()
+        in_order = isinstance(self.kind, Stateful) and self.kind.in_order is not None
+        self.sides = SideWindows(stage, self.windows)
+        writers: list[Any] = self.processor.context.writers
+        self.writers = writers
+        self.written = {op.channel: (op.window_coder, Windows(op.window_coder)) for op in writers}
+        waits = in_order or isinstance(self.kind, Grouped) or bool(stage.side_inputs) or stage.stable
+        self.codec = Codec(coder, self.windows, waits)
+        self.blocks = BlockCoder(coders.WindowedValueCoder(coder, root.written_coder.window_coder))
+        self.packed = Packed(self.blocks, self.codec)
+        if isinstance(self.kind, Grouped):
+            self.kind = replace(self.kind, unpack=self.packed.encoded)
