@@ -143,8 +143,8 @@ def _tried(wanted: Sequence[Mistake], jobs: int) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="arcbeam-planted-") as folder:
         clean = _copied(Path(folder) / "clean")
         tests = sorted({test for each in wanted for test in each.tests})
-        if tests and (code := _run(clean, tests)) != _PASSED:
-            print(f"the tests fail without any mistake (pytest ended with {code}): {' '.join(tests)}")
+        if tests and (code := _run(clean, tests, show=True)) != _PASSED:
+            print(f"the tests fail without any mistake: pytest ended with {code}", flush=True)
             return [each.name for each in wanted]
 
         def found(each: Mistake) -> bool:
@@ -178,17 +178,16 @@ def _existing(names: Iterable[str]) -> Iterable[str]:
     return (name for name in names if name and (ROOT / name).is_file())
 
 
-def _run(tree: Path, tests: Sequence[str]) -> int:
-    """Run tests in a tree; pytest's exit code, or -1 if they are out of time."""
+def _run(tree: Path, tests: Sequence[str], *, show: bool = False) -> int:
+    """Run tests in a tree and return pytest's exit code, or -1 if they are out of time; `show` prints its report."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     # SUBTLE: what was compiled is known by its second and its size; a mistake may change neither.
     environment |= {"PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
     # No -x: a test that fails by chance before the right one would hide that it is missing.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    out = None if show else subprocess.DEVNULL
     try:
-        ended = subprocess.run(
-            command, cwd=tree, env=environment, timeout=_SECONDS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        ended = subprocess.run(command, cwd=tree, env=environment, timeout=_SECONDS, stdout=out, stderr=out)
     except subprocess.TimeoutExpired:
         return -1
     return ended.returncode

@@ -184,7 +184,7 @@ class Place:
         return found
 
 
-@pytest.fixture(params=[True, False], ids=["steps", "bounded"])
+@pytest.fixture(params=[True, False], ids=["micro-batches", "bounded"])
 def place(request: pytest.FixtureRequest, staging: Staging) -> Place:
     """A place of every kind, of a streaming job and of one that is bounded."""
     options = request.getfixturevalue("s3_options") if staging.path.startswith("s3://") else {}
@@ -297,7 +297,7 @@ def test_older_publisher_does_not_undo_a_newer_micro_batch(place: Place, names: 
 
 
 @pytest.mark.contract("STORE-09")
-@pytest.mark.parametrize("in_micro_batches", [True, False], ids=["steps", "bounded"])
+@pytest.mark.parametrize("in_micro_batches", [True, False], ids=["micro-batches", "bounded"])
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["sampled", "all"])
 def test_power_failure_leaves_whole_files(tmp_path: Path, *, whole: bool, in_micro_batches: bool) -> None:
     """What is committed is in a manifest elsewhere: after the failure it is published again, and is there once."""
