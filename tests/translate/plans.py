@@ -1,4 +1,4 @@
-"""Plans of small pipelines, and how to look into them."""
+"""Plans of small pipelines, and access to their parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plan_of(build: Callable[[Any], Any], **kwargs: Any) -> Plan:
 
 
 def names(stage: Stage) -> list[str]:
-    """Names of a stage's transforms, without those of `source`."""
+    """Return the names of a stage's transforms, without those of `source`."""
     return [t.name for t in stage.transforms if not t.name.startswith("Create")]
 
 

@@ -1,4 +1,4 @@
-"""Names of stages and channels are for people."""
+"""Display names of stages and channels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.translate.plans import plan_of, source, winding
 
 @pytest.mark.contract("PLAN-06")
 @pytest.mark.parametrize("fusion", [True, False])
-def test_names_are_for_people(fusion: bool) -> None:
+def test_names_have_no_internal_parts(fusion: bool) -> None:
     plan = plan_of(winding, fusion=fusion)
     for name in [*(s.name for s in plan.stages), *(c.name for c in plan.channels)]:
         assert name
@@ -26,7 +26,7 @@ def test_names_are_for_people(fusion: bool) -> None:
 
 
 @pytest.mark.contract("PLAN-06")
-def test_a_stage_that_only_moves_elements_says_so() -> None:
+def test_stage_that_only_moves_elements_is_named() -> None:
     plan = plan_of(lambda p: source(p, "a") | "One" >> beam.Reshuffle() | "Two" >> beam.Reshuffle() | beam.Map(str))
     assert [stage.name for stage in plan.stages if not stage.transforms] == ["One/RemoveRandomKeys + Two"]
     flat = plan_of(lambda p: [source(p, n) for n in "ab"] | beam.Flatten() | "End" >> beam.Map(str))

@@ -1,4 +1,4 @@
-"""What only passes elements on is no stage: who makes them puts them where they are to come."""
+"""A stage that only passes elements on is removed: producers write directly to its targets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Counts(beam.DoFn):
 
 
 def pairs(p: beam.Pipeline, name: str) -> Any:
-    """Of a stage of their own."""
+    """Make pairs in a stage of their own."""
     typed = beam.Map(lambda x: (x, 1)).with_output_types(tuple[str, int])
     return source(p, name) | f"R{name}" >> beam.Reshuffle() | f"P{name}" >> typed
 
@@ -48,11 +48,11 @@ BUILT: dict[str, tuple[Callable[[beam.Pipeline], Any], Routing]] = {
 
 @pytest.mark.parametrize("fusion", [True, False])
 @pytest.mark.parametrize("what", BUILT)
-def test_who_makes_elements_puts_them_where_they_are_to_come(what: str, fusion: bool) -> None:
+def test_producers_write_directly_to_the_exchange(what: str, fusion: bool) -> None:
     build, routing = BUILT[what]
     plan = plan_of(build, fusion=fusion)
     if fusion or what != "reshuffle":
-        # Without fusion nobody joins what reads the exchange itself.
+        # Without fusion no stage joins the transform that reads the exchange.
         assert not _passing_on(plan)
     (together,) = (channel for channel in plan.channels if len(channel.producers) > 1)
     if routing is Routing.KEYED and what != "state":
@@ -62,7 +62,7 @@ def test_who_makes_elements_puts_them_where_they_are_to_come(what: str, fusion: 
     _in_order(plan)
 
 
-def test_several_exchanges_behind_one_flatten() -> None:
+def test_flatten_before_several_exchanges_is_removed() -> None:
     def build(p: beam.Pipeline) -> None:
         together = flattened(p)
         _ = together | beam.GroupByKey() | "G" >> beam.Map(print)
@@ -75,7 +75,7 @@ def test_several_exchanges_behind_one_flatten() -> None:
     _in_order(plan)
 
 
-def test_what_is_a_side_input_or_in_windows_of_other_ways_goes_the_longer_way() -> None:
+def test_flatten_stays_for_side_input_or_other_windowing() -> None:
     def sides(p: beam.Pipeline) -> None:
         together = flattened(p)
         _ = together | beam.GroupByKey() | "G" >> beam.Map(print)
@@ -110,7 +110,7 @@ def _beside_itself(collection: Any) -> Any:
 @pytest.mark.parametrize("other", [_map, _with_side, _beside_itself])
 @pytest.mark.parametrize("of", [flattened, lambda p: pairs(p, "a")])
 @pytest.mark.parametrize("first", [True, False])
-def test_who_keeps_state_reads_by_key_whoever_else_reads(
+def test_stateful_stage_reads_by_key_beside_other_readers(
     of: Any, other: Any, first: bool, fusion: bool, bounded: bool
 ) -> None:
     def build(p: beam.Pipeline) -> None:
@@ -131,7 +131,7 @@ def test_who_keeps_state_reads_by_key_whoever_else_reads(
 
 
 @pytest.mark.contract("STORE-05")
-def test_in_micro_batches_a_consumer_more_moves_nobody_to_another_level() -> None:
+def test_additional_consumer_does_not_change_streaming_levels() -> None:
     def build(p: beam.Pipeline, more: bool) -> None:
         together = flattened(p)
         _ = together | beam.GroupByKey() | "G" >> beam.Map(print)
@@ -139,12 +139,14 @@ def test_in_micro_batches_a_consumer_more_moves_nobody_to_another_level() -> Non
             _ = together | "More" >> beam.Map(print)
 
     plans = [plan_of(lambda p, more=more: build(p, more), bounded=False) for more in (False, True)]
-    assert [len(_passing_on(plan)) for plan in plans] == [1, 0], "what passes on does something else, too"
+    assert [len(_passing_on(plan)) for plan in plans] == [1, 0], (
+        "the stage that passes elements on also does something else"
+    )
     assert len({_depth(plan, "GroupByKey") for plan in plans}) == 1
 
 
 def _depth(plan: Plan, name: str) -> int:
-    """Of exchanges in front of the stage of that uid."""
+    """Count the exchanges before the stage with that uid."""
     by_id = {stage.id: stage for stage in plan.stages}
 
     def depth(stage: Stage) -> int:
@@ -155,7 +157,7 @@ def _depth(plan: Plan, name: str) -> int:
     return found
 
 
-def test_an_exchange_that_was_asked_for_is_one() -> None:
+def test_requested_exchange_is_kept() -> None:
     def build(p: beam.Pipeline) -> None:
         _ = flattened(p) | "Asked" >> beam.Reshuffle() | beam.GroupByKey() | "G" >> beam.Map(print)
 
@@ -167,14 +169,14 @@ def test_an_exchange_that_was_asked_for_is_one() -> None:
 
 
 def _passing_on(plan: Plan) -> list[Stage]:
-    """Stages that have nothing to do with what several others have made."""
+    """Return the stages that do nothing with elements from several other stages."""
     own = [(stage, plan.channels[stage.source]) for stage in plan.stages if not stage.transforms and stage.source]
     kept = (Routing.GROUPED, Routing.KEYED)
     return [stage for stage, read in own if len(read.producers) > 1 and read.routing not in kept]
 
 
 def _in_order(plan: Plan) -> None:
-    """Producers come before consumers."""
+    """Check that producers come before consumers."""
     places = {stage.id: at for at, stage in enumerate(plan.stages)}
     for channel in plan.channels:
         for producer in channel.producers:

@@ -1,4 +1,4 @@
-"""By what a stage is known to those who go on with its state."""
+"""The identity of a stage for a job that resumes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def plan(*before: str, fusion: bool = True) -> Plan:
 
 
 @pytest.mark.contract("STORE-05")
-def test_a_stage_with_state_keeps_its_name_and_shape_however_the_pipeline_is_fused_around_it() -> None:
+def test_fusion_does_not_change_stateful_stages_identity() -> None:
     shapes = [
         {stage.uid: stage.shape for stage in each.stages if stage.shape}
         for each in (plan(), plan("Another"), plan("Another", "One more"), plan(fusion=False))
@@ -62,7 +62,7 @@ def test_a_stage_with_state_keeps_its_name_and_shape_however_the_pipeline_is_fus
 
 
 @pytest.mark.contract("STORE-05")
-def test_triggers_are_of_the_shape_of_a_grouping_and_of_no_other_state() -> None:
+def test_trigger_changes_only_the_shape_of_groupings() -> None:
     def shapes(trigger: Any) -> dict[str, str]:
         p = beam.Pipeline()
         pairs = p | beam.Create([("a", 1)])
@@ -78,7 +78,7 @@ def test_triggers_are_of_the_shape_of_a_grouping_and_of_no_other_state() -> None
     assert once["Group"] != again["Group"]
 
 
-def test_no_two_stages_have_one_name() -> None:
+def test_stage_names_are_unique() -> None:
     assert unique(["a", "b", "a", "a"]) == ["a", "b", "a#2", "a#3"]
     for fusion in (True, False):
         uids = [stage.uid for stage in plan(fusion=fusion).stages]

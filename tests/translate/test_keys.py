@@ -1,4 +1,4 @@
-"""Which keys get a deterministic coder, and which are refused at submission."""
+"""Which keys get a deterministic coder, and which are rejected at submission."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def proto_of(build: Any) -> Any:
 
 
 def key_coders(proto: Any) -> list[str]:
-    """The URNs of the coders of the keys that are compared."""
+    """Return the URNs of the coders of compared keys."""
     components = proto.components
     found = []
     for _, pcoll in keys._keyed(components):
@@ -87,7 +87,7 @@ def typed_rows() -> Any:
 
 
 @pytest.mark.parametrize("build", [grouped, combined, by_fields, kept_state_for, looked_up, in_a_tuple])
-def test_keys_that_are_compared_are_made_deterministic(build: Any) -> None:
+def test_compared_keys_are_made_deterministic(build: Any) -> None:
     proto = proto_of(build)
     before = runner_pb.Pipeline.FromString(proto.SerializeToString())
     made = keys.with_deterministic_keys(proto)
@@ -101,11 +101,11 @@ def typed(p: Any) -> None:
 
 
 @pytest.mark.parametrize("build", [typed, anything])
-def test_keys_that_the_sdk_has_made_deterministic_are_left_alone(build: Any) -> None:
+def test_keys_made_deterministic_by_sdk_are_unchanged(build: Any) -> None:
     proto = proto_of(build)
     assert keys.with_deterministic_keys(proto) is proto
 
 
-def test_a_name_for_people_does_not_show_it() -> None:
+def test_display_name_does_not_show_key_coder() -> None:
     plan = translate(proto_of(grouped))
     assert "kv<row, varint>" in [channel.coder for channel in plan.channels]

@@ -1,4 +1,4 @@
-"""Which outputs of a stage are observed, by whom, and what goes together with it."""
+"""Which outputs of a stage are observed, by which observers, and which observations are shared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _clicks(behind: Any, **arguments: Any) -> Any:
 
 
 def _observed(build: Any, **arguments: Any) -> dict[str, Ways]:
-    """The ways to what each GroupByKey reads, by its name."""
+    """Return the observers on the paths to each GroupByKey's input, by the input's name."""
     plan: Plan = plan_of(build, bounded=False, **arguments)
     found = {}
     for channel in plan.channels:
@@ -38,7 +38,7 @@ def _observed(build: Any, **arguments: Any) -> dict[str, Ways]:
 
 
 @pytest.mark.parametrize("fusion", [True, False])
-def test_what_is_behind_an_observer_is_observed_and_nothing_else(fusion: bool) -> None:
+def test_only_paths_after_observer_are_observed(fusion: bool) -> None:
     def build(p: Any) -> None:
         rows = source(p)
         _clicks(rows) | "Pass" >> beam.Map(lambda x: x) | "Seen" >> beam.GroupByKey()
@@ -51,10 +51,10 @@ def test_what_is_behind_an_observer_is_observed_and_nothing_else(fusion: bool) -
     if fusion:
         assert stages == [(_CLICKS,)]
     else:
-        assert stages == [(_CLICKS,), NOT_OBSERVED], "what is behind reads a watermark that is observed"
+        assert stages == [(_CLICKS,), NOT_OBSERVED], "later stages read an observed watermark"
 
 
-def test_observers_behind_one_another_and_beside_others() -> None:
+def test_chained_and_parallel_observers_are_combined() -> None:
     def build(p: Any) -> None:
         rows = source(p)
         clicks = _clicks(rows, policy="max")
@@ -68,7 +68,7 @@ def test_observers_behind_one_another_and_beside_others() -> None:
 
 
 @pytest.mark.parametrize("fusion", [True, False])
-def test_collections_with_one_policy_share_what_is_seen_wherever_they_come_from(fusion: bool) -> None:
+def test_collections_with_one_policy_share_observation(fusion: bool) -> None:
     def build(p: Any) -> None:
         clicks, others = _clicks(source(p)), source(p, "Others")
         both = (clicks, others) | "Both" >> WithWatermarkPolicy("max")
@@ -90,7 +90,7 @@ def test_collections_with_one_policy_share_what_is_seen_wherever_they_come_from(
     assert found - {_CLICKS} == shared
 
 
-def test_the_watermark_of_a_side_input_is_not_that_of_what_it_is_read_with() -> None:
+def test_side_input_observer_does_not_affect_main_output() -> None:
     def build(p: Any) -> None:
         side = _clicks(source(p))
         source(p, "Main") | beam.Map(lambda x, side: x, side=AsList(side)) | beam.GroupByKey()
@@ -100,7 +100,7 @@ def test_the_watermark_of_a_side_input_is_not_that_of_what_it_is_read_with() -> 
     assert [ways for name, ways in found.items() if name.startswith("Map")] == [NOT_OBSERVED]
 
 
-def test_a_bounded_pipeline_is_as_without_it_but_for_the_times() -> None:
+def test_observer_adds_no_stage_to_bounded_pipeline() -> None:
     def build(p: Any) -> None:
         _clicks(source(p)) | beam.GroupByKey()
 

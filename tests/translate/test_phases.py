@@ -27,7 +27,7 @@ from tests.translate.plans import channels, combine, names, plan_of, proto_of, s
 
 
 @pytest.mark.contract("PLAN-01")
-def test_producers_consumers_and_siblings_are_one_stage() -> None:
+def test_producers_consumers_and_siblings_share_a_stage() -> None:
     def build(p: Any) -> None:
         one = source(p) | "one" >> beam.Map(str)
         one | "left" >> beam.Map(str)
@@ -41,7 +41,7 @@ def test_producers_consumers_and_siblings_are_one_stage() -> None:
 
 
 @pytest.mark.contract("PLAN-01")
-def test_siblings_behind_an_exchange_are_one_stage() -> None:
+def test_siblings_after_an_exchange_share_a_stage() -> None:
     def build(p: Any) -> None:
         moved = source(p) | beam.Reshuffle()
         moved | "left" >> beam.Map(str)
@@ -54,7 +54,7 @@ def test_siblings_behind_an_exchange_are_one_stage() -> None:
 
 
 def waits_for(plan: Any) -> dict[str, set[str]]:
-    """The stages that each stage begins after."""
+    """Return, for each stage, the stages that must run before it."""
     return {
         stage.id: {
             producer
@@ -66,7 +66,7 @@ def waits_for(plan: Any) -> dict[str, set[str]]:
 
 
 @pytest.mark.contract("PLAN-01")
-def test_one_of_two_that_use_each_others_elements_is_a_stage_of_its_own() -> None:
+def test_mutual_side_inputs_are_in_separate_stages() -> None:
     def build(p: Any) -> None:
         a, b = source(p, "Create a"), source(p, "Create b")
         a | "a with b" >> beam.Map(lambda x, side: x, AsIter(b))
@@ -111,7 +111,7 @@ def test_without_fusion_every_transform_is_a_stage() -> None:
 
 
 @pytest.mark.contract("PLAN-01")
-def test_several_consumers_in_several_stages_get_a_channel_each() -> None:
+def test_consumers_in_several_stages_have_separate_channels() -> None:
     class Stateful(beam.DoFn):
         def process(self, element: Any, state: Any = beam.DoFn.StateParam(BagStateSpec("s", VarIntCoder()))) -> Any:
             yield element
@@ -135,7 +135,7 @@ def test_several_consumers_in_several_stages_get_a_channel_each() -> None:
 
 
 @pytest.mark.contract("PLAN-01")
-def test_an_environment_ends_a_stage() -> None:
+def test_different_environment_starts_a_stage() -> None:
     proto = proto_of(lambda p: source(p) | "one" >> beam.Map(str) | "two" >> beam.Map(str))
     other = runner_pb.Environment(urn=python_urns.EMBEDDED_PYTHON, payload=b"", resource_hints={"other": b"1"})
     proto.components.environments["other"].CopyFrom(other)
@@ -202,7 +202,7 @@ def test_a_splittable_dofn_is_split_spread_and_processed(drain: bool) -> None:
         common_urns.composites.REDISTRIBUTE_BY_KEY.urn,
     ],
 )
-def test_moving_elements_is_one_exchange_without_keys(urn: str) -> None:
+def test_redistribution_is_one_exchange_without_keys(urn: str) -> None:
     proto = proto_of(lambda p: source(p) | "move" >> beam.Reshuffle() | "next" >> beam.Map(str))
     for transform in proto.components.transforms.values():
         if transform.unique_name == "move":
@@ -226,7 +226,7 @@ def test_moving_elements_is_one_exchange_without_keys(urn: str) -> None:
         (AsMultiMap, Routing.SIDE_KEYED),
     ],
 )
-def test_a_side_input_is_a_channel_of_its_own(view: Any, routing: Routing) -> None:
+def test_side_input_has_its_own_channel(view: Any, routing: Routing) -> None:
     plan = plan_of(lambda p: source(p) | "use" >> beam.Map(lambda kv, x: kv, view(source(p, "Create side"))))
     ((channel, (use,)),) = [(channel, stage_of(plan, "use").side_inputs) for channel in channels(plan, routing)]
     assert (use.transform, use.channel) == ("use", channel.index)
@@ -234,7 +234,7 @@ def test_a_side_input_is_a_channel_of_its_own(view: Any, routing: Routing) -> No
 
 
 @pytest.mark.contract("BAT-02", "PLAN-01")
-def test_a_side_input_ends_a_stage_and_is_complete_before_its_user() -> None:
+def test_side_input_is_complete_before_its_reader() -> None:
     def build(p: Any) -> None:
         one = source(p)
         first = one | "first" >> beam.Map(lambda kv: kv)
@@ -257,18 +257,18 @@ def test_a_side_input_ends_a_stage_and_is_complete_before_its_user() -> None:
 
 @pytest.mark.contract("PLAN-05", "PLAN-06")
 @pytest.mark.parametrize("fusion", [True, False])
-def test_a_pipeline_has_one_plan(fusion: bool) -> None:
+def test_same_pipeline_has_same_plan(fusion: bool) -> None:
     proto = proto_of(winding)
-    # The SDK's stages are hashed by where they are in memory.
+    # The SDK hashes its stages by memory address.
     plans = [translate(proto, fusion=fusion) for _ in range(5)]
     assert all(plan == plans[0] for plan in plans)
 
 
-# The SDK's internals that the phases lean on.
+# The SDK's internals that the phases use.
 
 
 class TestInternals:
-    """If one of these fails after Beam has changed, `translate.phases` has to follow."""
+    """If one of these fails after a change in Beam, `translate.phases` must be adapted."""
 
     def test_phases_take_stages_and_a_context(self) -> None:
         for name in (

@@ -1,4 +1,4 @@
-"""How combiners become stages: lifted, packed, or on groups."""
+"""How combiners become stages: lifted, packed, or run on groups."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.translate.plans import EXCHANGES, channels, combine, plan_of, source
         (AfterWatermark(late=AfterCount(3)), True),
         (AfterWatermark(early=AfterProcessingTime(10)), True),
         (trigger._Never(), True),
-        # A pane is due after so many elements: they must not be made one before.
+        # A pane is due after a number of elements, which must not be combined into one before.
         (Repeatedly(AfterCount(3)), False),
         (Repeatedly(AfterCount(1)), False),
         (AfterWatermark(early=AfterCount(1)), False),
@@ -49,7 +49,7 @@ def test_combiners_are_lifted_where_no_pane_depends_on_it(fn: TriggerFn | None, 
     urns = [t.urn for stage in plan.stages for t in stage.transforms]
     assert (PRECOMBINE_URN in urns) == lifted
     assert (common_urns.combine_components.COMBINE_GROUPED_VALUES.urn in urns) != lifted
-    # What the decision was made by is not what the plan says.
+    # The plan still shows the trigger on which the decision is based.
     (channel,) = channels(plan, Routing.GROUPED, Routing.KEYED)
     assert (type(fn).__name__ in ("NoneType", "DefaultTrigger")) == (channel.windowing == "fixed_windows")
 
@@ -61,14 +61,14 @@ def test_combiners_are_lifted_where_no_pane_depends_on_it(fn: TriggerFn | None, 
         (None, None, True),
         (AfterWatermark(early=AfterProcessingTime(10)), None, True),
         (None, TimestampCombiner.OUTPUT_AT_LATEST, True),
-        # In a streaming job elements come late: those that a late pane counts must not be made one before.
+        # In a streaming job elements may be late: those that a late pane counts must not be combined into one before.
         (AfterWatermark(late=AfterCount(3)), None, False),
         (Repeatedly(AfterCount(3)), None, False),
-        # Nor those of which some are behind the watermark: the earliest of the others is the time of the pane.
+        # Nor may elements of which some are late: the earliest of the others is the time of the pane.
         (None, TimestampCombiner.OUTPUT_AT_EARLIEST, False),
     ],
 )
-def test_in_micro_batches_they_are_lifted_less_often(fn: TriggerFn | None, pane_time: Any, lifted: bool) -> None:
+def test_combiners_are_lifted_less_often_in_streaming(fn: TriggerFn | None, pane_time: Any, lifted: bool) -> None:
     def build(p: Any) -> None:
         mode = AccumulationMode.DISCARDING if fn else None
         windowed = source(p) | beam.WindowInto(
@@ -119,7 +119,7 @@ def test_combiners_of_one_input_are_packed() -> None:
 
 
 def client_side(proto: Any, phases: str = "default") -> Any:
-    """What `PortableRunner` does to a pipeline before it sends it to a job server."""
+    """Do what `PortableRunner` does to a pipeline before it sends it to a job server."""
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.runners.portability.portable_runner import PortableRunner
 
@@ -130,7 +130,7 @@ def client_side(proto: Any, phases: str = "default") -> Any:
 @pytest.mark.contract("PLAN-02", "API-02")
 @pytest.mark.parametrize("fusion", [True, False])
 @pytest.mark.parametrize("optimize", ["none", "default", "all_except_fusion", "pack_combiners,lift_combiners"])
-def test_combiners_that_the_client_has_lifted(fusion: bool, optimize: str) -> None:
+def test_combiners_lifted_by_the_client_run(fusion: bool, optimize: str) -> None:
     def edit(proto: Any) -> None:
         proto.CopyFrom(client_side(proto, optimize))
 
@@ -151,14 +151,14 @@ def test_combiners_that_the_client_has_lifted(fusion: bool, optimize: str) -> No
 
 @pytest.mark.contract("PLAN-02")
 @pytest.mark.parametrize("part", ["COMBINE_PER_KEY_PRECOMBINE", "COMBINE_PER_KEY_CONVERT_TO_ACCUMULATORS"])
-def test_parts_of_a_combiner_that_stand_alone(part: str) -> None:
+def test_isolated_parts_of_a_combiner_run(part: str) -> None:
     components = common_urns.combine_components
 
     def edit(proto: Any) -> None:
         proto.CopyFrom(client_side(proto))
         for transform in proto.components.transforms.values():
             if transform.spec.urn == common_urns.composites.COMBINE_PER_KEY.urn:
-                transform.ClearField("spec")  # what it is made of is all there is
+                transform.ClearField("spec")  # only its parts are left
             elif transform.spec.urn == components.COMBINE_PER_KEY_PRECOMBINE.urn:
                 transform.spec.urn = getattr(components, part).urn
 
@@ -172,7 +172,7 @@ def test_parts_of_a_combiner_that_stand_alone(part: str) -> None:
 
 
 @pytest.mark.contract("PLAN-02")
-def test_a_combiner_that_is_not_lifted_runs_on_groups() -> None:
+def test_combiner_that_is_not_lifted_runs_on_groups() -> None:
     with Driven() as p:
         (
             p

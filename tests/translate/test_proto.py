@@ -1,4 +1,4 @@
-"""One way from a pipeline to its plan: coders and types are what the SDK's runners make of them."""
+"""The one path from a pipeline to its plan: coders and types are those that the SDK's runners set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from arcbeam.translate.proto import pipeline_proto, plan_of
 
 
 def differently_typed(*arguments: str) -> beam.Pipeline:
-    """Two inputs whose values have different types: what is grouped has a union for a type."""
+    """Return two inputs whose values have different types: their grouping has a union type."""
     p = beam.Pipeline(options=PipelineOptions(list(arguments)))
     start = p | beam.Create([1])
     counts, names = start | "Counts" >> beam.Map(lambda x: ("a", x)), start | "Names" >> beam.Map(lambda x: ("a", "b"))
@@ -29,7 +29,7 @@ def ours(*arguments: str) -> ArcbeamOptions:
     return PipelineOptions(list(arguments)).view_as(ArcbeamOptions)
 
 
-def test_a_union_that_is_grouped() -> None:
+def test_union_type_is_grouped() -> None:
     proto = pipeline_proto(differently_typed())
     (group,) = [
         t for t in proto.components.transforms.values() if t.spec.urn == common_urns.primitives.GROUP_BY_KEY.urn
@@ -42,13 +42,13 @@ def test_a_union_that_is_grouped() -> None:
     assert plan_of(proto, ours()).stages
 
 
-def test_a_second_proto_of_a_pipeline_is_the_same() -> None:
+def test_second_proto_of_a_pipeline_is_equal() -> None:
     p = differently_typed()
     first, second = (pipeline_proto(p).components.coders for _ in range(2))
     assert sorted(first) == sorted(second)
 
 
-def test_keys_without_a_deterministic_coder_are_refused_unless_they_are_allowed() -> None:
+def test_nondeterministic_keys_are_refused_unless_allowed() -> None:
     def grouped(*arguments: str) -> Any:
         p = beam.Pipeline(options=PipelineOptions(list(arguments)))
         pairs = p | beam.Create([1]) | beam.Map(lambda x: (Key(), x)).with_output_types(tuple[Key, int])
@@ -71,7 +71,7 @@ def test_keys_without_a_deterministic_coder_are_refused_unless_they_are_allowed(
         beam.coders.registry._coders.pop(Key)
 
 
-def test_the_plan_says_what_the_options_say() -> None:
+def test_plan_follows_options() -> None:
     proto = pipeline_proto(differently_typed())
     fused, apart = plan_of(proto, ours(), name="a"), plan_of(proto, ours("--no_fusion"), name="b")
     assert (fused.name, apart.name) == ("a", "b")
@@ -80,7 +80,7 @@ def test_the_plan_says_what_the_options_say() -> None:
         plan_of(proto, ours("--shards=0"))
 
 
-def test_a_pipeline_of_nothing() -> None:
+def test_empty_pipeline_is_refused() -> None:
     with pytest.raises(InvalidPipelineError, match="no transforms"):
         plan_of(pipeline_proto(beam.Pipeline()), ours())
 
@@ -89,7 +89,7 @@ _looked: list[int] = []
 
 
 class _Counting(beam.DoFn):
-    """Notes whenever somebody asks what it has."""
+    """Records each request for its attributes."""
 
     SEEN = userstate.BagStateSpec("seen", beam.coders.VarIntCoder())
 
@@ -101,7 +101,7 @@ class _Counting(beam.DoFn):
         """Keeps nothing."""
 
 
-def test_each_dofn_is_looked_through_for_state_and_timers_once() -> None:
+def test_each_dofn_is_inspected_for_state_once() -> None:
     p = beam.Pipeline()
     pairs = p | beam.Create([(1, 2)])
     for name in ("One", "Other"):
@@ -116,7 +116,7 @@ def test_each_dofn_is_looked_through_for_state_and_timers_once() -> None:
     assert userstate.get_dofn_specs is own
 
 
-def test_a_proto_that_cannot_be_made_leaves_the_sdk_as_it_was() -> None:
+def test_failed_proto_leaves_sdk_unpatched() -> None:
     own = userstate.get_dofn_specs
     p = beam.Pipeline()
     hold = beam.Map(str)
@@ -136,7 +136,7 @@ class _Beside(beam.DoFn):
         """Keeps nothing."""
 
 
-def test_the_key_of_a_dofn_with_state_is_not_looked_for_in_what_it_reads_at_the_side() -> None:
+def test_key_coder_is_not_taken_from_side_input() -> None:
     own = beam.ParDo._get_key_and_window_coder
     p = beam.Pipeline()
     names = p | beam.Create(["a"])

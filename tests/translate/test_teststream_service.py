@@ -1,4 +1,4 @@
-"""The events of a TestStream, out of its script or from a service."""
+"""Reading the events of a TestStream, from its script or from a service."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from arcbeam.errors import JobFailedError
 from arcbeam.model.script import AddElements, AdvanceClock, AdvanceWatermark, Script, ScriptEvent, ScriptOver
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.translate.teststream import events_of
+from tests.golden import check_message
 
 pytestmark = pytest.mark.contract("ENG-09")
 
@@ -31,7 +32,7 @@ EVENTS: tuple[ScriptEvent, ...] = (
 
 
 class _Reader:
-    """What a service reads from; it breaks behind so many events."""
+    """A service's reader; it can break after the last event."""
 
     def __init__(self, protos: list[Any], breaks: bool = False) -> None:
         self._protos, self._breaks = protos, breaks
@@ -65,38 +66,39 @@ def read(script: Script, number: int = 0) -> Iterator[ScriptEvent]:
         events.close()
 
 
-def test_a_script_is_read_from_anywhere_to_its_end() -> None:
+def test_script_is_read_from_any_event_to_end() -> None:
     script = Script("Script", {"None": "it"}, EVENTS)
     assert list(read(script)) == [*EVENTS, ScriptOver()]
     assert list(read(script, 2)) == [*EVENTS[2:], ScriptOver()]
 
 
-def test_so_is_a_service() -> None:
+def test_service_is_read_from_any_event_to_end() -> None:
     with served(_PROTOS) as script:
         assert list(read(script)) == [*EVENTS, ScriptOver()]
         assert list(read(script, 2)) == [*EVENTS[2:], ScriptOver()]
 
 
-def test_a_service_that_breaks_off_is_named_and_its_script_does_not_end() -> None:
+def test_broken_service_is_named_in_error() -> None:
     with served(_PROTOS, breaks=True) as script:
         events = read(script)
         assert [next(events) for _ in EVENTS] == list(EVENTS)
-        with pytest.raises(JobFailedError, match=f"the service of TestStream 'Script' at '{script.endpoint}' cannot"):
+        with pytest.raises(JobFailedError, match=f"'Script' at '{script.endpoint}'.*: [A-Z]+: "):
             next(events)
 
 
-def test_a_service_that_is_not_there_is_named() -> None:
-    with pytest.raises(JobFailedError, match="at 'localhost:1' cannot be read: UNAVAILABLE"):
+def test_missing_service_is_named_in_error() -> None:
+    with pytest.raises(JobFailedError, match=r"'Script' at 'localhost:1'.*: UNAVAILABLE: "):
         list(read(Script("Script", {"None": "it"}, (), "localhost:1")))
 
 
-def test_a_service_that_has_less_than_has_happened_is_named() -> None:
-    with served(_PROTOS) as script, pytest.raises(JobFailedError, match=r"has 3 event\(s\), and 4 have happened"):
+def test_service_with_too_few_events_is_refused() -> None:
+    with served(_PROTOS) as script, pytest.raises(JobFailedError) as caught:
         list(read(script, 4))
+    check_message("teststream-service-too-few-events", str(caught.value), ENDPOINT=script.endpoint)
 
 
-def test_an_event_that_cannot_be_meant_is_named() -> None:
+def test_invalid_event_from_service_is_named() -> None:
     protos = [*_PROTOS, _PROTOS[0], type(_PROTOS[0])()]
-    wrong = "event 5 of TestStream 'Script' is of no known kind"
-    with served(protos) as script, pytest.raises(JobFailedError, match=wrong):
+    with served(protos) as script, pytest.raises(JobFailedError) as caught:
         list(read(script))
+    check_message("teststream-service-event-unknown", str(caught.value))

@@ -1,7 +1,7 @@
 """Faults of Beam's own file sinks on unbounded inputs, which users should know before a pipeline runs.
 
-Owns which sinks are concerned, recognized by their Python type in the pipeline's proto, and the words. The faults are
-in the SDK, so they are the same on every runner; `docs/howto/exactly-once-sinks.md` lists them.
+Owns which sinks are affected and the texts of the warnings. A sink is recognized by its Python type in the pipeline's
+proto. The faults are in the SDK, so they are the same on every runner; `docs/howto/exactly-once-sinks.md` lists them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MIXING = {
     "apache_beam.io.parquetio.WriteToParquetBatched": "Parquet(SCHEMA)",
     "apache_beam.io.avroio.WriteToAvro": "Avro(SCHEMA)",
 }
-"""Sinks with one file handle for all windows of a bundle, and the format of ours that writes the same."""
+"""Sinks with one file handle for all windows of a bundle, and the format of arcbeam that writes the same files."""
 _ONE_FIRING = {
     "apache_beam.io.textio.WriteToText": "Text()",
     "apache_beam.io.tfrecordio.WriteToTFRecord": "a format of your own",
@@ -34,7 +34,7 @@ def warnings_of(components: Any) -> Iterator[str]:
     """Yield one text for each sink that may write wrong files.
 
     Args:
-        components: of the pipeline's proto; not changed.
+        components: the components of the pipeline's proto; not changed.
     """
     transforms = components.transforms
     names = {str(transform.unique_name) for transform in transforms.values()}
@@ -50,7 +50,7 @@ def warnings_of(components: Any) -> Iterator[str]:
         short = kind.rpartition(".")[2]
         strategies = [components.windowing_strategies[pcoll.windowing_strategy_id] for pcoll in unbounded]
         if kind in _MIXING:
-            # Dictionaries become tables before they are grouped by window, a bundle at a time.
+            # Dictionaries become tables before they are grouped by window, one bundle at a time.
             what = (
                 "puts all rows of a bundle into the window of the last one"
                 if any(each.startswith(f"{name}/") and each.endswith(_ROWS) for each in names)
@@ -69,7 +69,7 @@ def warnings_of(components: Any) -> Iterator[str]:
 
 
 def _fires_again(strategy: Any) -> bool:
-    """Whether a window may have more than one pane."""
+    """Return whether a window may have more than one pane."""
     if describe.may_fire_early(strategy.trigger, streaming=True):
         return True
     trigger = strategy.trigger

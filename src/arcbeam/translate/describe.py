@@ -1,4 +1,4 @@
-"""Facts about coders and windowing strategies, and names for people. Pure functions over protos."""
+"""Facts about coders and windowing strategies, and display names. Pure functions over protos."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from arcbeam.model.urns import KEY_CODER_URN
 
 
 def may_lift(strategy: Any, bounded: bool) -> bool:
-    """Whether values may be combined before they are grouped: no pane depends on what is lost by that.
+    """Return whether values may be combined before they are grouped, because no pane depends on what this loses.
 
-    What is lost is how many elements there were; and in a streaming job, where elements come behind the watermark,
-    which of them the earliest time of a pane is of: one that is behind does not count there, and would take all others
-    with it.
+    Combining loses the number of elements. In a streaming job it also loses which elements are late: a late element
+    must not set the earliest time of a pane, and combined with others it would.
     """
     if bounded:
         return not (may_fire_early(strategy.trigger) and _counts(strategy.trigger))
@@ -29,27 +28,25 @@ def may_lift(strategy: Any, bounded: bool) -> bool:
 
 
 def one_plain_pane(strategy: Any) -> bool:
-    """Whether a bounded input gives exactly one pane per key and window, with the timestamp of the window's end.
+    """Return whether a bounded input gives exactly one pane per key and window, with the timestamp of the window's end.
 
-    On a bounded input nothing is late (the watermark passes only when all input has been seen), so only early firings
-    can make a second pane.
+    On a bounded input nothing is late, because the watermark passes only when all input has been read. So only early
+    firings can make a second pane.
     """
     at_end = strategy.output_time in (runner_pb.OutputTime.UNSPECIFIED, runner_pb.OutputTime.END_OF_WINDOW)
     return at_end and not may_fire_early(strategy.trigger)
 
 
 def may_fire_early(trigger: Any, *, streaming: bool = False) -> bool:
-    """Whether a trigger may fire before the end of its window: while a bounded input comes in, or in a streaming
-    job.
-    """
+    """Return whether a trigger may fire before the end of its window, on a bounded input or in a streaming job."""
     parts = (may_fire_early(part, streaming=streaming) for part in parts_of(trigger))
     match trigger.WhichOneof("trigger"):
         case None | "default" | "never":
             return False
         case "after_synchronized_processing_time":
-            return streaming  # on a bounded input it is at its end when that is
+            return streaming  # a bounded input reaches it only at its end
         case "after_end_of_window" | "after_each":
-            return next(parts, False)  # what comes before the end, what comes first
+            return next(parts, False)  # the early firings; the first trigger
         case "repeat" | "or_finally" | "after_any":
             return any(parts)
         case "after_all":
@@ -58,11 +55,11 @@ def may_fire_early(trigger: Any, *, streaming: bool = False) -> bool:
 
 
 def firings(strategy: Any, *, singleton: bool) -> Firings:
-    """What is read of a side input whose trigger fires more than once in a window.
+    """Return which panes of a side input a reader sees when its trigger fires several times in a window.
 
-    All panes, as the SDK's own tests have it; but of what is read as a singleton one value has taken the place of the
-    other. Where a trigger waits for the end of the window, what comes late is added: what came before that is no
-    firing, but all there was.
+    All panes, as in the SDK's own tests. A singleton is the exception: there the last value replaces earlier ones. If
+    the trigger waits for the end of the window, late values are added: the value before them was complete and is not an
+    early firing.
     """
     discarding = strategy.accumulation_mode == runner_pb.AccumulationMode.DISCARDING
     early = may_fire_early(strategy.trigger)
@@ -72,9 +69,9 @@ def firings(strategy: Any, *, singleton: bool) -> Firings:
 
 
 def is_singleton(side: Any) -> bool:
-    """Whether a side input is read by `AsSingleton`, which its proto says nowhere but in a pickle.
+    """Return whether a side input is read with `AsSingleton`. Its proto says so only inside a pickle.
 
-    That is looked at, not loaded: a job server does not run what clients send.
+    The pickle is searched, not loaded: a job server does not run what clients send.
     """
     for opened in (bz2.decompress, zlib.decompress, bytes):
         with contextlib.suppress(OSError, ValueError, zlib.error):
@@ -83,14 +80,14 @@ def is_singleton(side: Any) -> bool:
 
 
 def _counts(trigger: Any) -> bool:
-    """Whether a trigger, or one in it, follows the number of elements."""
+    """Return whether a trigger, or a part of it, depends on the number of elements."""
     if trigger.WhichOneof("trigger") in ("element_count", "always"):
         return True
     return any(map(_counts, parts_of(trigger)))
 
 
 def parts_of(trigger: Any) -> list[Any]:
-    """The triggers in a trigger."""
+    """Return the triggers inside a trigger."""
     kind = trigger.WhichOneof("trigger")
     spec: Any = getattr(trigger, kind) if kind else None
     match kind:
@@ -106,7 +103,7 @@ def parts_of(trigger: Any) -> list[Any]:
 
 
 def coder(components: Any, coder_id: str) -> str:
-    """A short name of a coder: its last URN part and its components'."""
+    """Return a short name of a coder: the last part of its URN and its components' names."""
     if coder_id not in components.coders:
         return coder_id
     proto = components.coders[coder_id]
@@ -119,13 +116,13 @@ def coder(components: Any, coder_id: str) -> str:
 
 
 def windows(strategy: Any) -> str:
-    """A short name of a window function."""
+    """Return a short name of a window function."""
     fn: str = strategy.window_fn.urn
     return fn.removeprefix("beam:window_fn:").rsplit(":", 1)[0]
 
 
 def windowing(strategy: Any) -> str:
-    """A short name of a windowing strategy: window function, trigger if not the default, accumulation mode."""
+    """Return a short name of a windowing strategy: window function, trigger if not the default, accumulation mode."""
     kind = strategy.trigger.WhichOneof("trigger")
     text = windows(strategy)
     if kind not in (None, "default"):
@@ -135,10 +132,10 @@ def windowing(strategy: Any) -> str:
 
 
 def pcollection(unique_name: str) -> str:
-    """A PCollection's name for people: that of the transform that makes it, with the tag of an output that is not main.
+    """Return a PCollection's display name: its producer's name, with the tag if it is not the main output.
 
     Args:
-        unique_name: as the SDK writes it: the length of the transform's name, that name, "." and the tag.
+        unique_name: the SDK's name: the length of the transform's name, that name, "." and the tag.
     """
     for digits in range(1, len(unique_name)):
         if not unique_name[:digits].isdecimal():
@@ -147,11 +144,11 @@ def pcollection(unique_name: str) -> str:
         if unique_name[end : end + 1] == ".":
             name, tag = unique_name[digits:end], unique_name[end + 1 :]
             return name if tag == "None" else f"{name}.{tag}"
-    return unique_name.removesuffix(".out")  # those that lifting adds
+    return unique_name.removesuffix(".out")  # a collection that combiner lifting adds
 
 
 def stage_name(names: list[str]) -> str:
-    """A stage's name: its transforms' common prefix and the ends of their names."""
+    """Return a stage's name: its transforms' common prefix and the ends of their names."""
     if len(names) <= 1:
         return "".join(names)
     prefix = os.path.commonprefix(names)  # noqa: RUF071  # cut back to a whole component in the next line

@@ -1,8 +1,8 @@
-"""Stages that only pass on: what would go through one goes straight to where it is to come.
+"""Remove stages that only pass elements on: their producers write directly to their targets.
 
-Owns which stages those are. The SDK makes a stage of each Flatten whose inputs are of several stages; where all that
-follows is an exchange (a CoGroupByKey, a stateful DoFn), each of those can put its elements there itself, which saves
-moving all of them once. Must not know what an exchange is.
+The SDK makes a stage of each Flatten whose inputs come from several stages. If only an exchange follows (a
+CoGroupByKey, a stateful DoFn), each producer can write to that exchange itself. This saves moving all elements once.
+Must not know what an exchange is.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
 _BETWEEN_STAGES = b"materialize:"
-"""How the SDK's names of what goes from stage to stage begin where nothing is grouped, nor spread anew."""
+"""Prefix of the SDK's names for buffers between stages that neither group nor redistribute."""
 _INPUT, _OUTPUT = bundle_processor.DATA_INPUT_URN, bundle_processor.DATA_OUTPUT_URN
 
 
 @dataclass(frozen=True, slots=True)
 class _Detour:
-    """A stage that does nothing.
+    """A stage that only passes elements on.
 
     Attributes:
-        stage: the SDK's.
-        writes: where to.
+        stage: the SDK's stage.
+        writes: the stage's writes.
         before: the stages that write to it, each with its writes.
     """
 
@@ -35,12 +35,12 @@ class _Detour:
 
 
 def without_detours(sides_of: Callable[[Any], Mapping[str, str]], stages: Iterable[Any], context: Any) -> list[Any]:
-    """A phase behind fusion. Stages keep their order.
+    """Remove such stages: a phase that runs after fusion. The other stages keep their order.
 
     Args:
-        sides_of: the collections that a transform has as side inputs.
-        stages: the SDK's.
-        context: of its phases.
+        sides_of: returns the side input collections of a transform.
+        stages: the SDK's stages.
+        context: the context of the SDK's phases.
     """
     stages = list(stages)
     while (detour := _found(sides_of, stages, context.components)) is not None:
@@ -58,7 +58,7 @@ def without_detours(sides_of: Callable[[Any], Mapping[str, str]], stages: Iterab
 
 
 def _found(sides_of: Callable[[Any], Mapping[str, str]], stages: Sequence[Any], components: Any) -> _Detour | None:
-    """The first of them."""
+    """Return the first stage that only passes elements on; None if there is none."""
     sides = {p for stage in stages for t in stage.transforms for p in sides_of(t).values()}
     writers: dict[bytes, list[tuple[Any, list[Any]]]] = {}
     for stage in stages:
@@ -76,7 +76,7 @@ def _found(sides_of: Callable[[Any], Mapping[str, str]], stages: Sequence[Any], 
         (read,) = reads
         (pcoll,) = read.outputs.values()
         before = writers.get(read.spec.payload, [])
-        # Not what an exchange of the user's has in between: that is to be one.
+        # An exchange that the user wrote must stay an exchange.
         passed = len(before) > 1 and read.spec.payload.startswith(_BETWEEN_STAGES)
         if passed and pcoll not in sides and all(_alike(components, pcoll, t) for _, of in before for t in of):
             return _Detour(stage, writes, before)
@@ -84,7 +84,7 @@ def _found(sides_of: Callable[[Any], Mapping[str, str]], stages: Sequence[Any], 
 
 
 def _alike(components: Any, pcoll: str, write: Any) -> bool:
-    """Whether what is written is encoded and in windows as what is read: an exchange has one coder and one way."""
+    """Return whether coder and windowing are the same on both sides: an exchange has one of each."""
     (written,) = (components.pcollections[each] for each in write.inputs.values())
     read, strategies = components.pcollections[pcoll], components.windowing_strategies
     same: bool = (
@@ -95,7 +95,7 @@ def _alike(components: Any, pcoll: str, write: Any) -> bool:
 
 
 def _instead(write: Any, further: Any) -> Any:
-    """A write of a collection to where another one goes."""
+    """Return a write of the same collection to the target of another write."""
     return runner_pb.PTransform(
         unique_name=f"{write.unique_name}/{further.unique_name}",
         inputs=write.inputs,

@@ -1,6 +1,6 @@
-"""What identifies each transform of a pipeline from submission to submission.
+"""Fingerprints that identify each transform of a pipeline across submissions.
 
-Owns which parts of a pipeline's proto count. Must not know what is made of a difference.
+Owns which parts of a pipeline's proto count. Must not know how differences are handled.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ _COMBINES = frozenset(
 )
 _READ = common_urns.deprecated_primitives.READ.urn
 _COMPOSITES = frozenset({python_urns.GENERIC_COMPOSITE_TRANSFORM, python_urns.PICKLED_TRANSFORM})
-"""What has one of these and no parts hands its input on."""
+"""URNs of composites. A transform with one of these and no subtransforms returns its input."""
 
 
 def fingerprints(pipeline: Any, now: float) -> dict[str, Fingerprint]:
-    """The fingerprint of each transform that consists of no others, by its full name, without the lines of lambdas.
+    """Return the fingerprint of each leaf transform by its full name, without the line numbers of lambdas.
 
     Display data, environments, coders, the job's name and its options do not count; see `pickles` for code and values.
 
     Args:
         pipeline: `beam_runner_api_pb2.Pipeline`; not changed.
-        now: when it was submitted, in seconds since 1970: values that were read from the clock then do not count.
+        now: the time of the submission, in seconds since 1970. Values that were read from the clock then do not
+            count.
     """
     components = pipeline.components
     names: dict[str, Any] = {}
@@ -72,12 +73,12 @@ def _leaves(pipeline: Any) -> Iterator[Any]:
 
 
 def _order(name: str) -> tuple[str | int, ...]:
-    """In this order lambdas of one script stay when lines come and go before them."""
+    """Return a sort key that keeps the lambdas of a script in order when lines are added or removed before them."""
     return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))
 
 
 def _content(components: Any, transform: Any, now: float) -> Iterator[str]:
-    """What counts of a transform beside its kind and inputs, in an order of its own."""
+    """Yield what counts of a transform apart from its kind and inputs, in a fixed order."""
     spec = transform.spec
     payload = phases.par_do_payload(transform)
     if payload is not None:

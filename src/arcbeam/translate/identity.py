@@ -1,7 +1,7 @@
-"""By what a stage is known to those who go on with its state: a name, and the shape of its rows.
+"""The identity of a stage for a job that resumes: a stable name, and the shape of its rows.
 
-Owns both. Which transforms share a stage may change from run to run, and with it the stage's name for people; what is
-here is of the one transform whose state it keeps. Must not know what the state is kept in.
+Which transforms share a stage may change from run to run, and with it the stage's display name. The identity depends
+only on the transform whose state the stage keeps. Must not know how state is stored.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from arcbeam.translate import describe, phases
 
 
 def uid(components: Any, read: Any, transforms: list[Any]) -> str:
-    """The full name of the transform that a stage is known by.
+    """Return the full name of the transform that identifies a stage.
 
     Args:
-        components: of the pipeline.
-        read: of the stage; None if it has none.
-        transforms: of the stage, producers before consumers, without reads and writes.
+        components: the pipeline's components.
+        read: the stage's read; None if it has none.
+        transforms: the stage's transforms, producers before consumers, without reads and writes.
     """
     if read is not None and read.spec.payload.startswith(b"group:"):
-        # A buffer is named by the grouping's id, which has a number that counts transforms.
+        # A buffer is named after the grouping's id, which contains a number that counts transforms.
         grouping: str = components.transforms[read.spec.payload.decode().partition(":")[2]].unique_name
         return grouping
     if read is not None and phases.script_tag(read) is not None:
@@ -37,7 +37,7 @@ def uid(components: Any, read: Any, transforms: list[Any]) -> str:
 
 
 def unique(uids: Iterable[str]) -> list[str]:
-    """The names, each once: one that was there before gets a number."""
+    """Return the names made unique: a repeated name gets a number."""
     seen: dict[str, int] = {}
     names = []
     for name in uids:
@@ -47,14 +47,15 @@ def unique(uids: Iterable[str]) -> list[str]:
 
 
 def shape(components: Any, transforms: list[Any], coder_id: str, strategy: Any, *, grouped: bool) -> str:
-    """What the rows of a stage with keys are made of: coders, windows, states, timers, and what else states depend on.
+    """Describe the rows of a keyed stage: coders, windows, states, timers, and what else its state depends on.
 
     Args:
-        components: of the pipeline.
-        transforms: of the stage.
-        coder_id: of what it reads.
-        strategy: the windowing strategy of that.
-        grouped: it keeps panes: who keeps other state does not follow triggers, so those may change.
+        components: the pipeline's components.
+        transforms: the stage's transforms.
+        coder_id: the coder of the stage's input.
+        strategy: the windowing strategy of the stage's input.
+        grouped: whether the stage keeps panes. Only panes depend on the trigger; in other stages the trigger may
+            change.
     """
     windows = describe.windowing(strategy) if grouped else describe.windows(strategy)
     parts = [describe.coder(components, coder_id), windows]

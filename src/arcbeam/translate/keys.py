@@ -1,8 +1,9 @@
-"""Keys that are compared by their encoding: grouped by, kept state for, looked up by. Equal keys must have equal bytes.
+"""Deterministic key coders: equal keys must have equal bytes, because keys are compared by their encoding.
 
-Owns which collections have such keys, and that their coders are made deterministic: those that can only be so for some
-elements refuse the others one by one, in the worker; those that never are refuse the pipeline. The SDK does the same
-before it makes a proto, but what it has made of a row's coder is lost in the proto.
+Owns which collections have such keys (for grouping, for state, for lookups) and makes their coders deterministic. A
+coder that is deterministic only for some values rejects the others one by one, in the worker. A coder that never is
+deterministic rejects the pipeline. The SDK does the same before it makes a proto, but the proto loses what it did to a
+row's coder.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ROW = common_urns.coders.ROW.urn
 
 
 def check(pipeline: Any) -> None:
-    """Refuses keys that never have a deterministic encoding, and a GroupByKey of what is not pairs.
+    """Reject keys that never have a deterministic encoding, and a GroupByKey whose input is not key-value pairs.
 
     Raises:
         InvalidPipelineError: names the transform and the coder.
@@ -34,7 +35,7 @@ def check(pipeline: Any) -> None:
 
 
 def with_deterministic_keys(pipeline: Any) -> Any:
-    """The pipeline, or a copy in which keys are encoded deterministically.
+    """Return the pipeline, or a copy of it in which keys are encoded deterministically.
 
     Raises:
         InvalidPipelineError: see `check`.
@@ -59,16 +60,17 @@ def with_deterministic_keys(pipeline: Any) -> Any:
 
 
 def _undetermined(pipeline: Any) -> Iterator[tuple[str, str]]:
-    """The PCollections whose keys' coder is to be made deterministic, with the transform that needs it."""
+    """Yield each PCollection whose key coder must be made deterministic, with the transform that needs it."""
     context = pipeline_context.PipelineContext(pipeline.components)
     seen: set[str] = set()
     for transform, pcoll in _keyed(pipeline.components):
         proto = pipeline.components.coders[pipeline.components.pcollections[pcoll].coder_id]
         if proto.spec.urn != _KV:
             if transform.spec.urn != common_urns.primitives.GROUP_BY_KEY.urn:
-                continue  # the SDK's workers say what is wrong
+                continue  # the SDK's workers report the error
             raise InvalidPipelineError(
-                f"{transform.unique_name}: its input is not made of key-value pairs", "map elements to (key, value)"
+                f"{transform.unique_name}: the input does not consist of key-value pairs",
+                "map elements to (key, value)",
             )
         if pcoll in seen:
             continue
@@ -77,7 +79,7 @@ def _undetermined(pipeline: Any) -> Iterator[tuple[str, str]]:
         try:
             coder = context.coders.get_by_id(key)
         except Exception:
-            continue  # another SDK's coder: that SDK has checked it
+            continue  # another SDK's coder, which that SDK has checked
         if not _may_be_deterministic(coder, transform.unique_name):
             raise InvalidPipelineError(
                 f"{transform.unique_name}: the key coder {coder!r} is not deterministic",
@@ -88,7 +90,7 @@ def _undetermined(pipeline: Any) -> Iterator[tuple[str, str]]:
 
 
 def _may_be_deterministic(coder: Any, label: str) -> bool:
-    """Whether there is a form of a coder that is deterministic for the values that it takes."""
+    """Return whether some form of a coder is deterministic for the values that the form accepts."""
     try:
         return bool(coder.is_deterministic() or coder.as_deterministic_coder(label).is_deterministic())
     except Exception:
@@ -96,7 +98,7 @@ def _may_be_deterministic(coder: Any, label: str) -> bool:
 
 
 def _keyed(components: Any) -> Iterator[tuple[Any, str]]:
-    """Transforms that compare keys, with the PCollection that these are in."""
+    """Yield each transform that compares keys, with the PCollection that contains the keys."""
     for transform in components.transforms.values():
         if transform.spec.urn == common_urns.primitives.GROUP_BY_KEY.urn:
             yield transform, next(iter(transform.inputs.values()))
@@ -113,9 +115,9 @@ def _keyed(components: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _has_row(components: Any, id: str) -> bool:
-    """Whether a coder is of rows, or has one of rows in it.
+    """Return whether a coder is a row coder or contains one.
 
-    Such a one says that it is deterministic also where it writes sets, as arrays, in whatever order they have.
+    A row coder claims to be deterministic, but it writes sets as arrays in arbitrary order.
     """
     proto = components.coders[id]
     return proto.spec.urn == _ROW or any(_has_row(components, part) for part in proto.component_coder_ids)

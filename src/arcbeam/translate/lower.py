@@ -1,4 +1,4 @@
-"""From the SDK's fused stages to our plan.
+"""Translation from the SDK's fused stages to a plan.
 
 Owns the choice of a channel's routing and the shape of a stage's payload. Must not know Spark or the Fn API.
 """
@@ -44,25 +44,28 @@ def translate(
     bounded: bool = True,
     allow_non_deterministic_keys: bool = False,
 ) -> Plan:
-    """Translates a Beam pipeline proto.
+    """Translate a Beam pipeline proto to a plan.
 
     Args:
         pipeline: `beam_runner_api_pb2.Pipeline`; not changed.
-        name: the job's name, for people.
+        name: the job's name, for display.
         fusion: whether transforms may share a stage.
-        drain: put a truncation in front of every splittable DoFn.
-        bounded: all input is there before a grouping puts anything out; in a streaming job it is not, and a grouping
-            needs the time of each of its elements. A pipeline with a TestStream is not.
+        drain: insert a truncation before every splittable DoFn.
+        bounded: all input exists before a grouping produces output. In a streaming job it does not, and a grouping
+            needs the time of each element. A pipeline with a TestStream is not bounded.
         allow_non_deterministic_keys: see `validate`.
 
     Raises:
-        InvalidPipelineError: the proto is malformed, or bounded and with a TestStream.
-        UnsupportedPipelineError: it needs something that cannot run; every such thing is listed.
+        InvalidPipelineError: the proto is malformed, or `bounded` is set for a pipeline with a TestStream.
+        UnsupportedPipelineError: the pipeline needs features that cannot run; lists all of them.
     """
     script = next((t for t in pipeline.components.transforms.values() if t.spec.urn == teststream.URN), None)
     validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys)
     if bounded and script is not None:
-        raise InvalidPipelineError(f"TestStream {script.unique_name!r} has no end that is known: it streaming runs")
+        raise InvalidPipelineError(
+            f"TestStream {script.unique_name!r} needs a streaming job: its end is not known in advance",
+            "set --streaming",
+        )
     if not allow_non_deterministic_keys:
         pipeline = keys.with_deterministic_keys(pipeline)
     context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain, bounded=bounded)
@@ -72,7 +75,7 @@ def translate(
 
 @dataclass(slots=True)
 class _Edge:
-    """A channel under construction: `pcoll` is (one of) what is written to it, `read_as` what is read from it."""
+    """A channel under construction. `pcoll` is one of the collections written to it, `read_as` the one read from it."""
 
     index: int
     pcoll: str
@@ -83,7 +86,7 @@ class _Edge:
 
 
 class _Lowering:
-    """One translation. Invariant: stage ids are given in topological order."""
+    """One translation. Invariant: stage ids are in topological order."""
 
     def __init__(self, components: Any, stages: list[Any], bounded: bool, script: Any) -> None:
         self._components = components
@@ -92,12 +95,13 @@ class _Lowering:
         self._stages = [s for s in stages if s.transforms]
         self._edges: dict[tuple[bytes, Routing], _Edge] = {}
         self._side_routings: dict[str, set[Routing]] = defaultdict(set)
-        # SUBTLE: of a buffer several, if a stateful DoFn reads it and others do, too.
+        # SUBTLE: a buffer has several routings if a stateful DoFn and other transforms read it.
         self._main_routings: dict[bytes, set[Routing]] = defaultdict(set)
         self._buffer_of_side: dict[str, bytes] = {}
         self._written_coders: dict[bytes, str] = {}
         self._written_pcolls: dict[bytes, set[str]] = defaultdict(set)
-        # SUBTLE: how a GroupByKey groups is said by its input; its output has the trigger that is to follow it.
+        # SUBTLE: a GroupByKey groups by the strategy of its input; the strategy of its output has the continuation
+        # trigger.
         self._grouped: dict[bytes, str] = {
             transform.spec.payload: self._strategy_id(next(iter(transform.inputs.values())))
             for stage in self._stages
@@ -114,7 +118,7 @@ class _Lowering:
         channels = tuple(self._channel(edge) for edge in self._edges.values())
         for stage in lowered:
             keyed = stage.source is not None and channels[stage.source].routing is Routing.KEYED
-            assert keyed or not (stage.states or stage.timers), f"{stage.name} keeps state, and is not read by key"
+            assert keyed or not (stage.states or stage.timers), f"{stage.name} keeps state, but its input is not keyed"
         return Plan(
             name=name,
             stages=tuple(lowered),
@@ -124,12 +128,12 @@ class _Lowering:
         )
 
     def _scripted(self, uids: list[str]) -> dict[str, str]:
-        """The uid of the stage that stands for each of the script's outputs."""
+        """Return the uid of the stage that represents each of the script's outputs."""
         reads = [(_read_of(stage), uid) for stage, uid in zip(self._stages, uids, strict=True)]
         tags = {phases.script_tag(read): uid for read, uid in reads if read is not None}
         return {tag: uid for tag, uid in tags.items() if tag is not None}
 
-    # Which routings each buffer and each PCollection is needed in.
+    # The routings that each buffer and each PCollection needs.
 
     def _note_needs(self, stage: Any) -> None:
         for transform in stage.transforms:
@@ -164,7 +168,7 @@ class _Lowering:
                 return Routing.KEYED
             if payload is not None and payload.requires_stable_input:
                 return Routing.SPREAD
-        # In a streaming job a stage follows no partition of another: what it reads comes from the level before.
+        # In a streaming job a stage follows no partition of another: its input comes from the level before.
         return Routing.FORWARD if self._bounded else Routing.SPREAD
 
     # Stages.
@@ -224,12 +228,12 @@ class _Lowering:
         )
 
     def _late(self, stage: Any, transform: Any) -> Any:
-        """What puts out what the stage's grouping drops."""
+        """Return the transform that outputs the elements that the stage's grouping drops."""
         read = _read_of(stage)
         if read is None or read.spec.payload not in self._grouped or transform not in _consumers_of(stage, read):
             raise InvalidPipelineError(
-                f"{transform.unique_name}: there is no grouping right before it, whose drops it could put out",
-                "use arcbeam.io.WithLate as it is, without --gbek",
+                f"{transform.unique_name}: its input is not a grouping, so there are no dropped elements to output",
+                "use arcbeam.io.WithLate unchanged, and do not set --gbek",
             )
         return _with_spec(transform, LATE_URN, b"")
 
@@ -249,7 +253,7 @@ class _Lowering:
         return identity.shape(self._components, transforms, coder, windowing, grouped=grouped)
 
     def _passed_on(self, stage: Any) -> list[str]:
-        """Names for a stage without transforms of its own: what its elements come from, and the exchange they go to."""
+        """Return names for a stage without transforms of its own: its input and the exchange that it writes to."""
         read = _read_of(stage)
         came = [] if read is None else [self._name(pcoll) for pcoll in read.outputs.values()]
         exchanges = [t for t in stage.transforms if t.spec.payload.startswith((b"group:", b"spread:"))]
@@ -278,7 +282,8 @@ class _Lowering:
             mode = "elements"
         # What leaves an exchange may be declared with another coder than what entered it (a Reshuffle's output type).
         coder = self._written_coders.get(buffer, "")
-        # Who makes a collection counts it; what comes together only in an exchange is counted behind it.
+        # The producer of a collection counts it. A collection that an exchange merges is counted after the
+        # exchange.
         return edge, ReadSpec(mode, time_sorted, coder, counts=pcoll not in self._written_pcolls[buffer])
 
     def _written(self, write: Any) -> list[_Edge]:
@@ -325,7 +330,7 @@ class _Lowering:
         return tuple(found)
 
     def _payload(self, stage: Any, transforms: list[Any]) -> bytes:
-        """Components of just this stage; the harness makes a bundle descriptor of it."""
+        """Return the components of just this stage, from which the harness makes a bundle descriptor."""
         payload = runner_pb.Components(
             coders=self._components.coders,
             windowing_strategies=self._components.windowing_strategies,
@@ -349,7 +354,7 @@ class _Lowering:
         pcoll = self._components.pcollections[edge.pcoll]
         return Channel(
             index=edge.index,
-            # A Flatten's inputs have names of their own; what leaves it has the Flatten's.
+            # A Flatten's inputs have names of their own; its output has the Flatten's name.
             name=self._name(edge.read_as if edge.read_as and len(edge.producers) > 1 else edge.pcoll),
             routing=edge.routing,
             coder=describe.coder(self._components, pcoll.coder_id),
@@ -371,7 +376,7 @@ def _read_of(stage: Any) -> Any:
 
 
 def _is_root(read: Any) -> bool:
-    """Whether it reads nothing that another stage has written."""
+    """Return whether a read reads nothing that another stage has written."""
     return read.spec.payload == phases.IMPULSE_BUFFER or phases.script_tag(read) is not None
 
 
@@ -389,7 +394,7 @@ def _with_spec(transform: Any, urn: str, payload: bytes) -> Any:
 
 
 def _ordered(transforms: list[Any]) -> list[Any]:
-    """Producers before consumers; otherwise as given."""
+    """Sort producers before consumers; otherwise keep the order."""
     producer = {pcoll: t for t in transforms for pcoll in t.outputs.values()}
     done: dict[str, Any] = {}
 
@@ -407,7 +412,7 @@ def _ordered(transforms: list[Any]) -> list[Any]:
 
 
 def _observed(transforms: list[Any]) -> dict[int, Ways]:
-    """The ways to those channels that observers are on the ways to."""
+    """Return, for each channel, the observers on the paths to it."""
     ways: dict[str, Ways] = {}
     found: dict[int, Ways] = {}
     for transform in _ordered(transforms):
@@ -435,7 +440,7 @@ def _par_do_facts(stage: Any) -> dict[str, Any]:
             continue
         states += [(transform.unique_name, name) for name in sorted(payload.state_specs)]
         finalizes |= payload.requests_finalization
-        # The parts of a splittable DoFn all say so; what processes is the one that does something.
+        # All parts of a splittable DoFn have the flag; only the part that processes elements needs it.
         stable |= payload.requires_stable_input and transform.spec.urn in _PROCESSING
         for family, spec in sorted(payload.timer_family_specs.items()):
             event = spec.time_domain == runner_pb.TimeDomain.EVENT_TIME

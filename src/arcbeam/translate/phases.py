@@ -1,7 +1,7 @@
-"""The SDK's graph phases, run in our order: the one module that touches its internal `translations`.
+"""The SDK's graph phases in the runner's order. This is the only module that uses its internal `translations`.
 
-Owns: which phases run, which transforms the runner executes itself, and how exchanges are cut out of the graph.
-Must not know: plans, Spark. A contract test holds the internals it leans on.
+Owns which phases run, which transforms the runner executes itself, and how exchanges are cut out of the graph. Must not
+know plans or Spark. A contract test checks the SDK internals that this module uses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SCRIPT = b"script:"
 
 
 def script_tag(read: Any) -> str | None:
-    """The tag of the TestStream's output that a read stands for; None if it reads something else."""
+    """Return the tag of the TestStream output that a read represents; None if it reads something else."""
     payload: bytes = read.spec.payload
     return payload.removeprefix(_SCRIPT).decode() if payload.startswith(_SCRIPT) else None
 
@@ -58,28 +58,28 @@ RUNNABLE: frozenset[str] = (
     | frozenset(bundle_processor.BeamTransformFactory._known_urns)
     | {common_urns.primitives.IMPULSE.urn, common_urns.deprecated_primitives.READ.urn, *PAR_DO_URNS}
 )
-"""URNs of leaf transforms that the runner or the SDK's harness knows how to run."""
+"""URNs of leaf transforms that the runner or the SDK's harness can run."""
 
 
 class _EmbeddedContext(translations.TransformContext):  # type: ignore[misc]  # Beam is untyped
-    """One SDK on both sides of every edge: nobody needs to skip bytes that he cannot read."""
+    """A context with one SDK on both sides of every edge: no worker has to skip bytes that it cannot decode."""
 
     def length_prefix_pcoll_coders(self, pcoll_id: str) -> None:
-        """Keeps the coder: only the SDK that wrote an element reads it."""
+        """Keep the coder: only the SDK that wrote an element reads it."""
 
     def add_data_channel_coder(self, pcoll_id: str, is_input: bool = False) -> None:
-        """There is no data plane."""
+        """Do nothing: there is no data plane."""
 
 
 def par_do_payload(transform: Any) -> Any:
-    """The ParDoPayload of a transform, None if it is not a ParDo (or part of a splittable one)."""
+    """Return the ParDoPayload of a transform; None if it is not a ParDo or a part of a splittable one."""
     if transform.spec.urn not in PAR_DO_URNS:
         return None
     return proto_utils.parse_Bytes(transform.spec.payload, runner_pb.ParDoPayload)
 
 
 def _expand_scripts(stages: Iterable[Any], context: Any) -> Iterator[Any]:
-    """Turns a TestStream into a read for each of its outputs, which so have a watermark of their own."""
+    """Replace a TestStream by a read for each of its outputs, so that each output has its own watermark."""
     for stage in stages:
         transform = stage.transforms[0]
         if transform.spec.urn != teststream.URN:
@@ -97,7 +97,7 @@ def _expand_scripts(stages: Iterable[Any], context: Any) -> Iterator[Any]:
 
 
 def _expand_exchanges(stages: Iterable[Any], context: Any) -> Iterator[Any]:
-    """Turns Reshuffle and Redistribute into a write and a read; windows, timestamps and panes stay with the element."""
+    """Replace Reshuffle and Redistribute by a write and a read. Elements keep windows, timestamps and panes."""
     stages = list(stages)
     splits = {
         pcoll for stage in stages for t in stage.transforms if t.spec.urn == SPLIT_URN for pcoll in t.outputs.values()
@@ -139,10 +139,10 @@ def _expand_exchanges(stages: Iterable[Any], context: Any) -> Iterator[Any]:
 
 
 def _lift_combiners(bounded: bool, stages: Iterable[Any], context: Any) -> list[Any]:
-    """The SDK's lifting, but the decision is ours.
+    """Run the SDK's lifting of combiners, but decide here which combiners to lift.
 
-    The SDK lifts where a trigger fires after one element, which then is as many as a bundle has put together; and it
-    does not lift where a trigger fires at the watermark only.
+    The SDK lifts where a trigger fires after one element, which then stands for all elements combined in a bundle. It
+    does not lift where a trigger fires only at the watermark.
     """
     strategies = context.components.windowing_strategies.values()
     kept = [runner_pb.Trigger.FromString(strategy.trigger.SerializeToString()) for strategy in strategies]
@@ -160,7 +160,7 @@ _NOT_LIFTED = runner_pb.Trigger(element_count=runner_pb.Trigger.ElementCount(ele
 
 
 def _break_before(wanted: Callable[[Any], object]) -> Callable[[Iterable[Any], Any], Iterator[Any]]:
-    """A phase by which ParDos begin a stage whose payload is such."""
+    """Return a phase that starts a new stage at each ParDo with a matching payload."""
 
     def phase(stages: Iterable[Any], context: Any) -> Iterator[Any]:
         for stage in stages:
@@ -172,10 +172,10 @@ def _break_before(wanted: Callable[[Any], object]) -> Callable[[Iterable[Any], A
 
 
 def _break_long_chains(stages: Iterable[Any], context: Any) -> list[Any]:
-    """Lets no path of transforms inside a stage be longer than the SDK's operations, which call each other, can nest.
+    """Limit the length of paths inside a stage: the SDK's operations call each other and can nest only so deep.
 
-    A transform that many others come before is the root of a stage of its own; so are those that as many again come
-    between. What is counted is the longest way since the last such root, whether or not all of it ends up in one stage.
+    A transform at the maximum depth becomes the root of a stage, and so on along its path. The depth is the longest
+    path since the last such root, whether or not the whole path ends up in one stage.
     """
     stages = list(stages)
     producers = {pcoll: stage for stage in stages for t in stage.transforms for pcoll in t.outputs.values()}
@@ -199,13 +199,13 @@ def _break_long_chains(stages: Iterable[Any], context: Any) -> list[Any]:
 
 
 _LONGEST_CHAIN = threshold(100, 3)
-"""Transforms. Each takes four frames or more of a stack of which Python has 1,000, and user code wants some."""
+"""Transforms. Each takes at least four frames of Python's stack of 1,000, and user code needs some."""
 
 
 def _break_everywhere(stages: Iterable[Any], context: Any) -> Iterator[Any]:
-    """Without fusion: every SDK transform is the root of a stage of its own.
+    """Without fusion: every SDK transform is the root of its own stage.
 
-    Only our writes join their producer, and what passes on what a grouping drops joins that.
+    Only the runner's writes join their producer, and the transform that outputs dropped elements joins its grouping.
     """
     for stage in stages:
         if not any(t.spec.urn == DATA_OUTPUT or LATE_ANNOTATION in t.annotations for t in stage.transforms):
@@ -214,8 +214,9 @@ def _break_everywhere(stages: Iterable[Any], context: Any) -> Iterator[Any]:
 
 
 class _AsWritten:
-    """The SDK fuses and sorts over sets: what it makes of stages in their order is put back into it, so that one
-    pipeline has one plan.
+    """The order of stages and transforms before fusion.
+
+    The SDK fuses and sorts over sets. Restoring the original order gives the same plan for the same pipeline.
     """
 
     def __init__(self, stages: Iterable[Any]) -> None:
@@ -226,7 +227,7 @@ class _AsWritten:
                 self._places.setdefault(transform.unique_name, len(self._places))
 
     def restore(self, stages: Iterable[Any]) -> list[Any]:
-        """After fusion: transforms and stages in that order, as far as they know of each other."""
+        """Put stages and transforms back into that order after fusion, as far as their dependencies allow."""
         stages = list(stages)
         for stage in stages:
             stage.transforms.sort(key=self._place)
@@ -242,10 +243,10 @@ class _AsWritten:
 
 
 def _fused(stages: Iterable[Any], context: Any) -> list[Any]:
-    """The SDK's fusion, without stages that wait for each other.
+    """Run the SDK's fusion, but avoid stages that wait for each other.
 
-    The SDK fuses two collections each with what uses the other as a side input, and neither could begin. One user
-    begins a stage then.
+    Take two collections, each used by a transform that reads the other as a side input. The SDK fuses each collection
+    with its user, and neither stage could begin. In that case one user starts a new stage.
     """
     as_written = _AsWritten(stages)
     stages = as_written.stages
@@ -256,15 +257,16 @@ def _fused(stages: Iterable[Any], context: Any) -> list[Any]:
         if reader is None:
             return fused
         for stage, (must_follow, transforms) in zip(stages, before, strict=True):
-            # Fusion has changed them in those that it has left alone.
+            # Fusion also changes these in stages that it does not fuse.
             stage.must_follow, stage.transforms = must_follow, transforms
             if reader in stage.transforms:
                 stage.forced_root = True
 
 
 def _reader_in_circle(stages: Sequence[Any]) -> Any:
-    """Of stages that wait for each other one transform, which reads a side input from another of them and does not
-    begin its stage; None if no stages do, or if there is none.
+    """Return a transform to break a cycle of stages at; None if there is no cycle or no such transform.
+
+    It reads a side input from another stage of the cycle, and is not the first transform of its stage.
     """
     try:
         TopologicalSorter({stage: [s for s in stage.must_follow if s is not stage] for stage in stages}).prepare()
@@ -284,20 +286,20 @@ def _reader_in_circle(stages: Sequence[Any]) -> Any:
 
 
 def _copied(pcoll: str) -> bytes:
-    """The buffer by which a collection goes from the stage that makes it to others."""
+    """Return the buffer that carries a collection from its producing stage to others."""
     buffer: bytes = translations.create_buffer_id(pcoll)
     return buffer
 
 
 def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool = True) -> tuple[Any, list[Any]]:
-    """Runs the phases on a copy of the pipeline.
+    """Run the phases on a copy of the pipeline.
 
     Args:
         pipeline: the proto.
         fusion: whether transforms may share a stage.
-        drain: put a truncation in front of every splittable DoFn.
-        bounded: side inputs are complete before the stage that reads them begins; in a streaming job elements wait for
-            them.
+        drain: insert a truncation before every splittable DoFn.
+        bounded: side inputs are complete before the stage that reads them begins. In a streaming job elements wait
+            for side inputs.
 
     Returns:
         The context (its `components` hold what the phases added) and the stages, in topological order. Reads and
@@ -316,7 +318,7 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         translations.annotate_downstream_side_inputs,
         translations.annotate_stateful_dofns_as_roots,
         _break_before(lambda payload: payload.requires_stable_input),
-        # In a streaming job a combine keeps its state under its own name, whatever other combines there are.
+        # In a streaming job a combine keeps its state under its own name, independent of other combines.
         *([translations.pack_combiners] if bounded else []),
         partial(_lift_combiners, bounded),
         translations.expand_sdf,
@@ -324,11 +326,12 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         _expand_exchanges,
         translations.expand_gbk,
         translations.sink_flattens,
-        # In a streaming job elements wait for side inputs as they enter a stage: nothing groups or windows them there.
+        # In a streaming job elements wait for side inputs when they enter a stage, which does not group or window
+        # them.
         *([] if bounded else [_break_before(lambda payload: payload.side_inputs)]),
         *([_break_long_chains] if fusion else [_break_everywhere]),
         _fused,
-        # In a streaming job a consumer more or less of a Flatten would have the state of the others moved: see
+        # In a streaming job, adding or removing a consumer of a Flatten would move the state of the others: see
         # docs/developers/batch.md.
         *([partial(without_detours, translations.side_inputs)] if bounded else []),
         translations.read_to_impulse,
@@ -344,9 +347,9 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
 
 @contextlib.contextmanager
 def _deep_graphs(transforms: int) -> Iterator[None]:
-    """Lets the SDK's phases, some of which follow a graph by calling themselves, go as deep as a graph may be.
+    """Raise Python's recursion limit: some of the SDK's phases follow a graph by recursion.
 
-    They are of Python alone, whose calls take none of the thread's own stack.
+    They are pure Python, whose calls do not use the thread's C stack.
     """
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(limit + _FRAMES * transforms)
@@ -357,4 +360,4 @@ def _deep_graphs(transforms: int) -> Iterator[None]:
 
 
 _FRAMES = 4
-"""Of the stack, at most, for each transform of a path."""
+"""Maximum stack frames for each transform of a path."""

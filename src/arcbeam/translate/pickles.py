@@ -1,8 +1,8 @@
-"""Digests of pickled code and values that are equal for equal submissions of one script.
+"""Digests of pickled code and values, equal for equal submissions of one script.
 
-Two processes that run the same script pickle the same functions to different bytes: sets have the order of the
-process's hashes, classes of the script get random ids, and values read from the clock differ. A digest from here
-ignores that. It is computed from the pickle's instructions: nothing is imported and no code runs.
+Two processes that run the same script pickle the same functions to different bytes. Sets are in the order of the
+process's hashes, classes of the script get random ids, and values read from the clock differ. These digests ignore
+that. They are computed from the pickle's instructions: nothing is imported and no code runs.
 
 Ignored: the order of sets and dicts; file names, line numbers and docstring positions of code; random ids; addresses of
 objects; pipeline options; instants that lie within a day of the submission. Everything else counts.
@@ -25,30 +25,30 @@ from hashlib import sha256
 from typing import Any
 
 _LARGEST = 1 << 20
-"""Bytes: larger pickles count as they are. They are data, and reading them one instruction after the other is slow."""
+"""Bytes. Larger pickles count as they are: they are data, and reading them instruction by instruction is slow."""
 _SEARCHED = 4096
 """Bytes of an encoded value that are searched for instants and pickles."""
 _DAY = 86_400.0
 _UNITS = (1.0, 1e3, 1e6, 1e9)
-"""Ticks a second in which programs count time since 1970."""
+"""Ticks per second in which programs count time since 1970."""
 _RANDOM = re.compile(
     rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b|0x[0-9a-f]{6,16}\b"
 )
 _CREDENTIALS = re.compile(rb"(?<=://)[^/@\s]+@")
 _PLACES = frozenset({"__file__", "__path__", "__firstlineno__", "__static_attributes__", "_cloudpickle_submodules"})
-"""Entries of a module's or class's dict that say where its code is, or what else its process has imported."""
+"""Entries of a module's or class's dict that give the location of its code, or what else its process has imported."""
 _OF_CODE = {18: (10, 13, 14), 16: (9, 11, 12)}
-"""Arguments of a code object that say where it is, by their number (Python 3.11, 3.10)."""
+"""Indexes of a code object's arguments that give its location, by the number of arguments (Python 3.11, 3.10)."""
 _BASE64_OF_BZ2 = b"Qlpo"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 
 
 def digest(data: bytes, now: float) -> str:
-    """The digest of a payload as the SDK makes it: pickled, and mostly compressed and base64.
+    """Return the digest of a payload as the SDK makes it: pickled, and usually compressed and in base64.
 
     Args:
-        data: the payload; other bytes are taken as they are.
-        now: when the pipeline was submitted, in seconds since 1970.
+        data: the payload. Bytes of another form count as they are.
+        now: the time of the submission, in seconds since 1970.
     """
     return _Digests(now).of_bytes(data).hex()
 
@@ -58,10 +58,10 @@ class _Node:
     """What instructions of a pickle build.
 
     Attributes:
-        kind: a type, or how it is made.
-        parts: in their order.
-        members: in an order of no meaning.
-        pairs: keys and values, likewise.
+        kind: a type, or how the value is made.
+        parts: ordered parts.
+        members: unordered parts.
+        pairs: keys and values, unordered.
     """
 
     kind: str
@@ -76,20 +76,20 @@ _MARK = object()
 class _Digests:
     def __init__(self, now: float) -> None:
         self._now = now
-        # With the node itself: an id is its own only while it exists.
+        # Holds the node, too: an id is unique only while its object exists.
         self._known: dict[int, tuple[_Node, bytes]] = {}
         self._open: dict[int, int] = {}
 
     def of_bytes(self, data: bytes) -> bytes:
-        """Of a payload, or a value's encoding."""
+        """Return the digest of a payload, or of an encoded value."""
         plain = _unpacked(data)
         return _hashed(b"bytes", self._masked_bytes(plain) if len(plain) <= _LARGEST else plain)
 
     def _of_pickle(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """Of the pickle that begins there, and where that ends; at its beginning where it cannot be read."""
+        """Return the digest of the pickle at `at` and the pickle's end; if it cannot be read, the end is `at`."""
         try:
             node, end = _read(data, at)
-            # A reader of its own: its nodes go when it is done.
+            # A separate reader, so that its nodes are freed afterwards.
             return _Digests(self._now).of_node(node), end
         except (ValueError, IndexError, KeyError, AttributeError, TypeError, RecursionError, struct.error):
             return b"", at
@@ -103,7 +103,7 @@ class _Digests:
             return data
         found, at = bytearray(), 0
         while at < len(data):
-            # Elements of types without a coder are encoded so, after their length.
+            # Elements of types without a coder are encoded like this, after their length.
             inner, end = self._of_pickle(data, at) if _PICKLE.match(data, at) else (b"", at)
             if end > at and found.endswith(length_prefix := _as_varint(end - at)):
                 del found[-len(length_prefix) :]
@@ -114,11 +114,11 @@ class _Digests:
         return bytes(found)
 
     def _instant_at(self, data: bytes, at: int) -> int:
-        """How many bytes there are an encoded instant; 0: none."""
+        """Return the number of bytes of an encoded instant at `at`; 0 if there is none."""
         if len(data) - at >= 8:
             (number,) = struct.unpack_from(">d", data, at)
             (signed,) = struct.unpack_from(">q", data, at)
-            # As TimestampCoder shifts them.
+            # TimestampCoder shifts them so.
             shifted = signed - (1 << 63) if signed >= 0 else signed + (1 << 63)
             if any(self._is_now(value, _UNITS[:3]) for value in (number, signed, shifted)):
                 return 8
@@ -129,7 +129,7 @@ class _Digests:
         return any(abs(value / unit - self._now) < _DAY for unit in units)
 
     def of_node(self, node: Any) -> bytes:
-        """Of what a pickle builds."""
+        """Return the digest of what a pickle builds."""
         if not isinstance(node, _Node):
             return self._of_atom(node)
         if id(node) in self._known:
@@ -168,7 +168,7 @@ class _Digests:
         return _hashed(node.kind.encode(), *map(self.of_node, parts), b"|", *members, b"|", *pairs)
 
     def _is_time(self, name: str, node: _Node, given: list[Any]) -> bool:
-        """Whether an object is the time of the submission."""
+        """Return whether an object is the time of the submission."""
         if name == "datetime.datetime":
             return bool(given) and self._is_datetime(given[0])
         if name != "apache_beam.utils.timestamp.Timestamp":
@@ -185,7 +185,7 @@ class _Digests:
             time = datetime.datetime(year, month & 0x7F, day, hour, minute, second, tzinfo=datetime.UTC)
         except ValueError:
             return False
-        return abs(time.timestamp() - self._now) < 2 * _DAY  # in whichever time zone
+        return abs(time.timestamp() - self._now) < 2 * _DAY  # in any time zone
 
     def _of_atom(self, value: Any) -> bytes:
         if isinstance(value, bytes | bytearray):
@@ -209,7 +209,7 @@ def _masked(data: bytes) -> bytes:
 
 
 def _unpacked(data: bytes) -> bytes:
-    """A payload without base64 and compression."""
+    """Return a payload without base64 and compression."""
     try:
         if data.startswith(_BASE64_OF_BZ2):
             return bz2.decompress(base64.b64decode(data, validate=True))
@@ -240,7 +240,7 @@ def _as_varint(number: int) -> bytes:
 
 
 def _name_of(function: Any) -> str:
-    """The full name of what is called; "" if it has none."""
+    """Return the full name of a called function; "" if it has none."""
     if isinstance(function, _Node):
         if function.kind == "global":
             return ".".join(map(str, function.parts))
@@ -250,7 +250,7 @@ def _name_of(function: Any) -> str:
 
 
 def _read(data: bytes, start: int) -> tuple[Any, int]:
-    """What the pickle that begins there builds, without building it; and where the pickle ends."""
+    """Return what the pickle at `start` builds, without building it, and the pickle's end."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
 
@@ -332,13 +332,13 @@ def _read(data: bytes, start: int) -> tuple[Any, int]:
                 stack.append(argument)
             case _:
                 raise ValueError(f"instruction {name} is not one that the SDK's picklers write")
-    raise ValueError("the pickle has no end")
+    raise ValueError("the pickle is truncated")
 
 
 def _apply(call: Any) -> None:
-    """Applies a call whose result is discarded.
+    """Apply a call whose result is discarded.
 
-    SUBTLE: it is there for what it does to its first argument: functions get their globals and closures so, and classes
+    SUBTLE: such a call changes its first argument. Functions get their globals and closures in this way, and classes
     their methods.
     """
     if isinstance(call, _Node) and call.kind == "call" and isinstance(call.parts[1], _Node):

@@ -1,7 +1,7 @@
-"""From a pipeline to its plan: one way for all who have one, whether it is to run, to be explained, or came as a proto.
+"""From a pipeline to its plan: one path for all callers, which run it, explain it, or receive it as a proto.
 
-Owns what the SDK's runners do to a pipeline before they have its proto, and the words for what cannot become one. A
-proto that is made without it has other coders, so nothing else here calls `Pipeline.to_runner_api`.
+Owns what the SDK's runners do to a pipeline before they make its proto, and the errors for what cannot become a proto.
+A proto made in another way has other coders, so no other module calls `Pipeline.to_runner_api`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from arcbeam.translate.lower import translate
 
 
 def pipeline_proto(pipeline: Any, options: PipelineOptions | None = None) -> Any:
-    """The proto of a pipeline of this process, with the types and coders that runners give it.
+    """Return the proto of a pipeline of this process, with the types and coders that runners set.
 
     Args:
-        pipeline: `apache_beam.Pipeline`; the types of what is grouped are set in it.
-        options: what it runs with (default: its own).
+        pipeline: `apache_beam.Pipeline`. Sets the types of the inputs of groupings in it.
+        options: the options to run with (default: the pipeline's own).
 
     Raises:
-        InvalidPipelineError: it cannot become a proto; the message names the step.
+        InvalidPipelineError: the pipeline cannot become a proto; the message names the transform.
     """
     options = pipeline.options if options is None else options
     RuntimeValueProvider.set_runtime_options({})
@@ -57,7 +57,7 @@ def pipeline_proto(pipeline: Any, options: PipelineOptions | None = None) -> Any
         with _looking_once(), _main_input_alone():
             return merged(pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default()))
     except ValueError as e:
-        # The SDK's word for a key without a deterministic encoding; it names the step and the type.
+        # The SDK's error for a key without a deterministic encoding; it names the transform and the type.
         raise InvalidPipelineError(
             str(e),
             "register a deterministic coder for the key's type, or map keys to primitive types or tuples of them",
@@ -80,12 +80,14 @@ _looking = threading.RLock()
 
 @contextlib.contextmanager
 def _looking_once() -> Iterator[None]:
-    """Has the SDK look for state and timers once in each DoFn.
+    """Make the SDK look for state and timers only once in each DoFn.
 
-    It goes through the signatures of all methods of a DoFn, and does so four times for each ParDo's proto: without this
-    that is three quarters of what a pipeline's proto takes. A pipeline of another thread is looked at no differently.
+    The SDK inspects the signatures of all methods of a DoFn, four times for each ParDo's proto. Without this patch,
+    that takes three quarters of the time for a pipeline's proto. Pipelines in other threads are not affected.
     """
-    found: dict[int, tuple[Any, Any]] = by_identity()  # with the DoFn itself: an id is its own only while it is there
+    found: dict[int, tuple[Any, Any]] = (
+        by_identity()
+    )  # holds the DoFn, too: an id is unique only while its object exists
 
     def look_once(dofn: Any) -> Any:
         if id(dofn) not in found:
@@ -102,10 +104,10 @@ def _looking_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _main_input_alone() -> Iterator[None]:
-    """Has the SDK ask for the key of a DoFn with state where it is: in its main input.
+    """Make the SDK take the key coder of a stateful DoFn from its main input.
 
-    SUBTLE: the SDK takes any of its inputs, also one that is read at the side, and which one is up to the hashes of the
-    process: if that has no pairs, what runs in one process is refused in the next.
+    SUBTLE: the SDK takes any of the DoFn's inputs, also a side input; which one depends on the process's hashes. If
+    that input has no pairs, a pipeline that runs in one process is rejected in the next.
     """
 
     def look_there(pardo: Any, inputs: Any) -> Any:
@@ -121,10 +123,10 @@ def _main_input_alone() -> Iterator[None]:
 
 
 def parsed(data: bytes) -> Any:
-    """The proto that bytes hold.
+    """Parse a pipeline's proto from bytes.
 
     Raises:
-        InvalidPipelineError: they hold none.
+        InvalidPipelineError: the bytes are not a pipeline's proto.
     """
     try:
         return runner_pb.Pipeline.FromString(data)
@@ -133,22 +135,22 @@ def parsed(data: bytes) -> Any:
 
 
 def merged(proto: Any) -> Any:
-    """A proto with each environment once: transforms that could share a stage do."""
+    """Merge equal environments of a proto, so that transforms can share a stage."""
     return merge_common_environments(merge_superset_dep_environments(proto))
 
 
 def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool = False) -> Plan:
-    """The plan of what `pipeline_proto` or `merged` gave.
+    """Return the plan of a proto that `pipeline_proto` or `merged` returned.
 
     Args:
         proto: `beam_runner_api_pb2.Pipeline`; not changed.
-        options: what it is to run with.
-        name: the job's name, for people.
-        drain: put a truncation in front of every splittable DoFn.
+        options: the options to run with.
+        name: the job's name, for display.
+        drain: insert a truncation before every splittable DoFn.
 
     Raises:
-        InvalidPipelineError: an option's value cannot be meant, or the proto is malformed.
-        UnsupportedPipelineError: it needs something that cannot run; every such thing is listed.
+        InvalidPipelineError: the value of an option is invalid, or the proto is malformed.
+        UnsupportedPipelineError: the pipeline needs features that cannot run; lists all of them.
     """
     options.check()
     plan = translate(
@@ -163,23 +165,23 @@ def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool 
         raise InvalidPipelineError("the pipeline has no transforms", "apply at least one before run()")
     if options.checkpoint_dir and plan.bounded:
         raise InvalidPipelineError(
-            f"--checkpoint_dir={options.checkpoint_dir} is for streaming jobs; all input of this one is bounded",
-            "give --streaming, or leave it out",
+            f"--checkpoint_dir={options.checkpoint_dir} is for streaming jobs, but all input of this job is bounded",
+            "set --streaming, or omit --checkpoint_dir",
         )
     return plan
 
 
 def is_streaming(proto: Any, options: PipelineOptions) -> bool:
-    """Whether a pipeline makes a streaming job: it is asked for, or some input is unbounded.
+    """Return whether a pipeline makes a streaming job: the options request it, or some input is unbounded.
 
-    A splittable DoFn whose elements may be unbounded says so of its output, and a TestStream of each of its own.
+    The output of a splittable DoFn is unbounded if its elements may be. So is each output of a TestStream.
     """
     unbounded = (p.is_bounded == runner_pb.IsBounded.UNBOUNDED for p in proto.components.pcollections.values())
     return bool(options.view_as(StandardOptions).streaming) or any(unbounded)
 
 
 class _Leaves(PipelineVisitor):  # type: ignore[misc]  # Beam is untyped
-    """Collects the leaves of a pipeline."""
+    """Collects the leaf transforms of a pipeline."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
@@ -189,14 +191,14 @@ class _Leaves(PipelineVisitor):  # type: ignore[misc]  # Beam is untyped
 
 
 def leaves(pipeline: Any) -> list[Any]:
-    """The applied transforms of a pipeline that are not made of others."""
+    """Return the applied transforms of a pipeline that have no parts."""
     visitor = _Leaves()
     pipeline.visit(visitor)
     return visitor.found
 
 
 def _unpicklable(pipeline: Any) -> str:
-    """The full name of the first transform that does not serialize; "" if each does."""
+    """Return the full name of the first transform that cannot be serialized; "" if all can."""
     for applied in leaves(pipeline):
         context = PipelineContext(default_environment=EmbeddedPythonEnvironment.default())
         try:

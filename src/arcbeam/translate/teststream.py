@@ -1,7 +1,6 @@
-"""TestStreams: from their protos, in a payload or from a service, to a script.
+"""TestStreams: translates their protos, from a payload or from a service, to a script.
 
-Owns what an event of theirs means, in which unit its times are, and what makes no sense. Must not know when an event is
-due to happen.
+Owns what an event means, the unit of its times, and which events are invalid. Must not know when an event happens.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Tim
 URN: str = common_urns.primitives.TEST_STREAM.urn
 
 _UNTAGGED = "None"
-"""The SDK's tag of an output that has none."""
+"""The SDK's tag of an output without a tag."""
 
 _INLINE_MICROS = 1000
 _SERVICE_MICROS = 1
-"""Microseconds of a unit of time.
+"""Microseconds per unit of time.
 
-SUBTLE: the same protos have milliseconds in a payload, and microseconds when a service sends them: that is how the
-SDK's services write them, and how its local runner reads them.
+SUBTLE: the same protos have milliseconds in a payload but microseconds when a service sends them. The SDK's services
+write them so, and its local runner reads them so.
 """
 
 
 def payload_of(transform: Any) -> Any:
-    """The `TestStreamPayload` of a transform; None if it is no TestStream.
+    """Return the `TestStreamPayload` of a transform; None if it is not a TestStream.
 
     Raises:
-        InvalidPipelineError: it cannot be read.
+        InvalidPipelineError: the payload cannot be read.
     """
     if transform.spec.urn != URN:
         return None
@@ -47,19 +46,19 @@ def payload_of(transform: Any) -> Any:
 
 
 def script_of(transform: Any, outputs: Mapping[str, str]) -> Script:
-    """What a TestStream says.
+    """Return the script of a TestStream.
 
     Args:
         transform: the TestStream.
-        outputs: for each of its tags the uid of the stage that puts out what is added under it.
+        outputs: for each tag, the uid of the stage that outputs its elements.
 
     Raises:
-        InvalidPipelineError: an event of it makes no sense.
+        InvalidPipelineError: an event is invalid.
     """
     payload, name = payload_of(transform), transform.unique_name
     endpoint = payload.endpoint.url
     if endpoint and payload.events:
-        raise InvalidPipelineError(f"TestStream '{name}' has events, and a service that has them ('{endpoint}')")
+        raise InvalidPipelineError(f"TestStream '{name}' has both events and a service for events ('{endpoint}')")
     reader = _Reader(name, outputs, _INLINE_MICROS)
     try:
         return Script(name, outputs, tuple(map(reader.event, payload.events)), endpoint)
@@ -68,10 +67,10 @@ def script_of(transform: Any, outputs: Mapping[str, str]) -> Script:
 
 
 def check(transform: Any, components: Any) -> None:
-    """Checks a TestStream as far as its proto goes.
+    """Check a TestStream as far as its proto allows.
 
     Raises:
-        InvalidPipelineError: its payload cannot be meant.
+        InvalidPipelineError: the payload is invalid.
     """
     payload = payload_of(transform)
     if payload.coder_id not in components.coders:
@@ -82,7 +81,7 @@ def check(transform: Any, components: Any) -> None:
 
 
 class _Reader:
-    """Makes events of protos, in their order."""
+    """Translates protos to events, in their order."""
 
     def __init__(self, name: str, outputs: Mapping[str, str], micros: int) -> None:
         self._name, self._outputs, self._micros = name, outputs, micros
@@ -90,7 +89,7 @@ class _Reader:
         self._events = 0
 
     def event(self, proto: Any) -> ScriptEvent:
-        """The event of a `TestStreamPayload.Event`; ValueError if it cannot be meant."""
+        """Return the event of a `TestStreamPayload.Event`; raise ValueError if it is invalid."""
         self._events += 1
         match proto.WhichOneof("event"):
             case "element_event":
@@ -104,10 +103,10 @@ class _Reader:
             case "processing_time_event":
                 by = proto.processing_time_event.advance_duration * self._micros
                 if by < 0:
-                    raise self._wrong(f"moves processing time back, by {-by} µs")
+                    raise self._wrong(f"moves processing time back by {-by} µs")
                 return AdvanceClock(Duration(by))
             case _:
-                raise self._wrong("is of no known kind")
+                raise self._wrong("has an unknown kind")
 
     def _advanced(self, moved: Any) -> AdvanceWatermark:
         stage, watermark = self._stage(moved.tag), self._time(moved.new_watermark)
@@ -121,7 +120,7 @@ class _Reader:
         stage = self._outputs.get(tag or _UNTAGGED)
         if stage is None:
             tags = ", ".join(map(repr, sorted(self._outputs)))
-            raise self._wrong(f"is of output '{tag}', which the TestStream does not have; it has {tags}")
+            raise self._wrong(f"names output '{tag}', but the TestStream has only {tags}")
         return stage
 
     def _time(self, units: int) -> Timestamp:
@@ -135,26 +134,26 @@ class _Reader:
 
 
 class Events(Protocol):
-    """What a script has, one event after the other; the last is its end."""
+    """The events of a script, one after the other; the last is its end."""
 
     def __next__(self) -> ScriptEvent:
-        """The next one; may wait for it.
+        """Return the next event; may wait for it.
 
         Raises:
-            ArcbeamError: the script cannot be read, or makes no sense.
+            ArcbeamError: the script cannot be read or is invalid.
         """
 
     def close(self) -> None:
-        """Nobody wants more; who waits for the next one hears of an error. Any thread may say so."""
+        """Stop. A thread that waits for the next event gets an error. Any thread may call this."""
 
 
 def events_of(script: Script, number: int) -> Events:
-    """The events of a script that come behind so many others."""
+    """Return the events of a script after the first `number` of them."""
     return _OfService(script, number) if script.endpoint else _Inline(script, number)
 
 
 class _Inline:
-    """See `Events`: they are in the script."""
+    """Events that the script contains."""
 
     def __init__(self, script: Script, number: int) -> None:
         self._events: Iterator[ScriptEvent] = iter((*script.events[number:], ScriptOver()))
@@ -167,10 +166,10 @@ class _Inline:
 
 
 class _OfService:
-    """See `Events`: a service has them. Who asks it is sent all, from the first."""
+    """Events from a service, which always sends them all, from the first."""
 
     def __init__(self, script: Script, number: int) -> None:
-        # Few jobs want it.
+        # Imported here because few jobs need it.
         import grpc
         from apache_beam.portability.api import beam_interactive_api_pb2 as interactive_pb
         from apache_beam.portability.api import beam_interactive_api_pb2_grpc as interactive_grpc
@@ -194,7 +193,7 @@ class _OfService:
         except ValueError as e:
             raise JobFailedError(str(e)) from e
         if self._before < self._number:
-            raise self._failed(f"has {self._before} event(s), and {self._number} have happened already")
+            raise self._failed(f"has {self._before} event(s), but {self._number} have already happened")
         return ScriptOver()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""What people should know of a streaming job before it runs: state that nothing ever lets go, sinks that lose data.
+"""Warnings about a streaming job before it runs: state that is never cleared, sinks that lose data.
 
-Owns by what it is recognized, from the pipeline's proto alone, and what is said about it.
+Owns how such transforms are recognized, from the pipeline's proto alone, and the texts of the warnings.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _GLOBAL = common_urns.global_windows.urn
 
 
 def warnings_of(pipeline: Any) -> tuple[str, ...]:
-    """What is said about a pipeline that streaming runs: one text for each transform of it that is concerned.
+    """Return the warnings for a pipeline that runs as a streaming job: one text for each affected transform.
 
     Args:
-        pipeline: `beam_runner_api_pb2.Pipeline`, well-formed; not changed. One with a TestStream has an end.
+        pipeline: `beam_runner_api_pb2.Pipeline`, well-formed; not changed. A pipeline with a TestStream ends.
     """
     components = pipeline.components
     of_sinks = tuple(beamsinks.warnings_of(components))
@@ -30,16 +30,16 @@ def warnings_of(pipeline: Any) -> tuple[str, ...]:
 
 
 def _about(components: Any, transform: Any) -> str:
-    """What is said about a transform; "" if there is nothing."""
+    """Return the warning for a transform; "" if there is none."""
     name = transform.unique_name
     if transform.spec.urn == common_urns.primitives.GROUP_BY_KEY.urn:
         (source,) = transform.inputs.values()
         strategy = _endless(components, source)
         if strategy is not None and not describe.may_fire_early(strategy.trigger, streaming=True):
             return (
-                f"{name} puts out nothing before its input ends, and holds all of it until then: the input is "
-                f"unbounded and in the global window, whose end its trigger waits for; put the input into windows, or "
-                f"give it a trigger that fires before (arcbeam.io.OutputMode has the usual ones)"
+                f"{name} produces no output before its input ends, and keeps all input until then. Its input is "
+                f"unbounded and in the global window, and its trigger waits for the end of that window. Window the "
+                f"input, or set a trigger that fires earlier (arcbeam.io.OutputMode has the usual ones)"
             )
         return ""
     payload = phases.par_do_payload(transform)
@@ -50,14 +50,14 @@ def _about(components: Any, transform: Any) -> str:
         return ""
     states = ", ".join(f"'{state}'" for state in sorted(payload.state_specs))
     return (
-        f"{name} keeps state ({states}) of each key for ever, but for what its process method clears: its input is "
-        f"unbounded and in the global window, and it has no timer; put the input into windows, at whose end state "
-        f"goes, or clear it by a timer"
+        f"{name} keeps state ({states}) for each key until its process method clears it. Its input is unbounded "
+        f"and in the global window, and it has no timer. Window the input, so that state is removed when a window "
+        f"expires, or clear the state in a timer"
     )
 
 
 def _endless(components: Any, pcoll: str) -> Any:
-    """The windowing strategy of a collection that has no end, in a window that has none; None of any other."""
+    """Return the windowing strategy of a collection that is unbounded and in the global window; else None."""
     proto = components.pcollections[pcoll]
     strategy = components.windowing_strategies[proto.windowing_strategy_id]
     unbounded = proto.is_bounded == runner_pb.IsBounded.UNBOUNDED

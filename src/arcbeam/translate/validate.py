@@ -1,6 +1,6 @@
-"""What a bounded pipeline may ask for: everything it may not is refused at once, by name.
+"""Validation of a pipeline: everything that is not supported is reported at once, by name.
 
-Owns the list of what is supported. Must not know how anything is run.
+Owns the list of what is supported. Must not know how anything runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from arcbeam.translate import keys, phases, teststream
 from arcbeam.translate.describe import parts_of
 
 _READ = common_urns.deprecated_primitives.READ.urn
-_ENDLESS = "make it a splittable DoFn, or bound it: a source of the old kind has no checkpoints here"
+_ENDLESS = "make it a splittable DoFn, or limit it: an unbounded source of the old kind has no checkpoints"
 _REQUIREMENTS = common_urns.requirements
 _SUPPORTED_REQUIREMENTS = {
     _REQUIREMENTS.REQUIRES_STATEFUL_PROCESSING.urn,
@@ -30,15 +30,15 @@ _SUPPORTED_REQUIREMENTS = {
 
 
 def validate(pipeline: Any, *, allow_non_deterministic_keys: bool = False) -> None:
-    """Checks a pipeline proto.
+    """Check a pipeline proto.
 
     Args:
         pipeline: `beam_runner_api_pb2.Pipeline`; not changed.
-        allow_non_deterministic_keys: the SDK's option, by which equal keys may become several groups.
+        allow_non_deterministic_keys: the SDK's option. With it, equal keys may end up in several groups.
 
     Raises:
-        InvalidPipelineError: it is not a well-formed pipeline.
-        UnsupportedPipelineError: it is, but needs what is not supported; all such items are in it.
+        InvalidPipelineError: the pipeline is not well-formed.
+        UnsupportedPipelineError: the pipeline is well-formed but needs features that are not supported; lists all.
     """
     _well_formed(pipeline)
     items = [*_requirements(pipeline), *_transforms(pipeline)]
@@ -85,7 +85,7 @@ def _well_formed(pipeline: Any) -> None:
 
 
 def _well_formed_types(components: Any) -> None:
-    """Coders and windowing strategies that are named must be there, and triggers say something."""
+    """Check that all named coders and windowing strategies exist, and that triggers are valid."""
     for id, pcoll in components.pcollections.items():
         if pcoll.coder_id not in components.coders:
             raise InvalidPipelineError(f"PCollection '{id}' names a coder '{pcoll.coder_id}' that does not exist")
@@ -95,7 +95,7 @@ def _well_formed_types(components: Any) -> None:
             )
     for id, coder in components.coders.items():
         if coder.spec.urn == common_urns.coders.KV.urn and len(coder.component_coder_ids) != 2:
-            raise InvalidPipelineError(f"coder '{id}' of key-value pairs does not name a coder for each of the two")
+            raise InvalidPipelineError(f"coder '{id}' of key-value pairs does not have two component coders")
         for part in coder.component_coder_ids:
             if part not in components.coders:
                 raise InvalidPipelineError(f"coder '{id}' names a coder '{part}' that does not exist")
@@ -110,18 +110,18 @@ def _well_formed_types(components: Any) -> None:
         for pcoll in transform.outputs.values():
             strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
             if wrong := _wrong_trigger(strategy.trigger):
-                raise InvalidPipelineError(f"{transform.unique_name}: {wrong}", "say when panes are to fire")
+                raise InvalidPipelineError(f"{transform.unique_name}: {wrong}", "define when panes fire")
 
 
 def _wrong_trigger(trigger: Any) -> str:
-    """What cannot be meant in a trigger; "" if there is nothing."""
+    """Return what is invalid in a trigger; "" if nothing is."""
     kind = trigger.WhichOneof("trigger")
     if kind in ("after_any", "after_all", "after_each") and not parts_of(trigger):
-        return f"a trigger made of no triggers ({kind})"
+        return f"the trigger {kind} contains no triggers"
     if kind == "after_processing_time":
         for transform in trigger.after_processing_time.timestamp_transforms:
             if transform.delay.delay_millis < 0:
-                return f"a trigger with a delay of {transform.delay.delay_millis} ms"
+                return f"the trigger has a negative delay of {transform.delay.delay_millis} ms"
     return next(filter(None, map(_wrong_trigger, parts_of(trigger))), "")
 
 
@@ -140,11 +140,11 @@ def _transforms(pipeline: Any) -> list[Unsupported]:
         name = transform.unique_name
         if transform.spec.urn == teststream.URN:
             if scripts > 1:
-                items.append(Unsupported(name, "one of several TestStreams", "let one have several outputs, by tags"))
+                items.append(Unsupported(name, "one of several TestStreams", "use one with several tagged outputs"))
         elif _is_run(transform) and transform.spec.urn not in phases.RUNNABLE:
             items.append(Unsupported(name, f"transform {transform.spec.urn or 'without a URN'}"))
         elif transform.spec.urn == _READ and _reads_without_end(transform):
-            items.append(Unsupported(name, "a source without an end", _ENDLESS))
+            items.append(Unsupported(name, "an unbounded source", _ENDLESS))
         payload = phases.par_do_payload(transform)
         if payload is None:
             continue
@@ -157,14 +157,14 @@ def _transforms(pipeline: Any) -> list[Unsupported]:
 
 
 def _is_run(transform: Any) -> bool:
-    """Whether a transform is itself run, not only the transforms in it; one that passes its input on is not."""
+    """Return whether a transform runs itself, not only its subtransforms, and is not one that returns its input."""
     return not transform.subtransforms and bool(set(transform.outputs.values()) - set(transform.inputs.values()))
 
 
 def _reads_without_end(transform: Any) -> bool:
-    """Whether a source says that it has no end.
+    """Return whether a source declares itself unbounded.
 
-    A splittable DoFn is not asked: it may be unbounded for each element and still come to an end.
+    Splittable DoFns are not checked: one may be unbounded for each element and still end.
     """
     payload = proto_utils.parse_Bytes(transform.spec.payload, runner_pb.ReadPayload)
     return bool(payload.is_bounded == runner_pb.IsBounded.UNBOUNDED)

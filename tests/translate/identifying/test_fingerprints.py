@@ -19,7 +19,7 @@ SCRIPT = Path(resubmitted.__file__)
 
 
 def submitted(script: Path, seed: int, *arguments: str) -> Any:
-    """The fingerprints of the script's pipeline, in a process with its own hashes."""
+    """Return the fingerprints of the script's pipeline, from a process with its own hashes."""
     environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
     run = subprocess.run(
         [sys.executable, str(script), *arguments], env=environment, capture_output=True, text=True, check=True

@@ -24,7 +24,7 @@ def of(value: Any, now: float = NOW) -> str:
 
 
 def written(body: str) -> Callable[[int], int]:
-    """A function that another module could not import."""
+    """Make a function that another module cannot import."""
     scope: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(body, "script.py", "exec"), scope)
     found: Callable[[int], int] = scope["f"]

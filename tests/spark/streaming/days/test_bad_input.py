@@ -134,7 +134,7 @@ def test_windows_that_never_close_wait_in_state_are_told_and_come_out_with_a_dra
     feed(source, 200)
     first = submit()
     before = kept(first, 0)
-    (said,) = (message.text for message in first.messages() if "puts out nothing before" in message.text)
+    (said,) = (message.text for message in first.messages() if "GroupByKey" in message.text)
     assert "Group global" in said
     assert first.suspend() is not None
     assert "reports no watermark" in CliRunner().invoke(main.main, ["status", str(state)]).output
