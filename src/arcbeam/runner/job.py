@@ -229,7 +229,7 @@ class Job:
                 for text in self._plan.warnings:
                     _LOG.warning("%s: %s", self.name, text)
                     self.warned(text)
-                with ProgressLine(self._run.standing), exposing(options.metrics_endpoint, self.exposition):
+                with ProgressLine(self._run.progress), exposing(options.metrics_endpoint, self.exposition):
                     outcome = self._run.run()
             _LOG.info("%s: done in %.1f s: %s", self.name, time.monotonic() - started, outcome.summary())
             if isinstance(outcome, streamingjob.Outcome) and outcome.state is EndState.STOPPED:
@@ -412,7 +412,7 @@ class Job:
             Counter(of.key.step, of.key.metric.namespace, of.key.metric.name, of.committed)
             for of in JobMetrics(self.metrics()).query()[JobMetrics.COUNTERS]
         ]
-        return exposed(self.name, self.status(), None if run is None else run.standing(), counters)
+        return exposed(self.name, self.status(), None if run is None else run.progress(), counters)
 
     def metrics(self) -> list[bytes]:
         """Serialized MonitoringInfos of what counts so far: in a streaming job of what is committed."""

@@ -1,4 +1,4 @@
-"""The only package that knows PySpark: sessions, the exchange, and bounded pipelines as Spark jobs.
+"""Spark: sessions, exchanges, and pipelines as Spark jobs. The only package that knows PySpark.
 
-Uses only what Spark Connect has, too: data frames, `mapInArrow`, `repartitionById`; no RDD, no `_jvm`.
+It uses only what Spark Connect also offers: data frames, `mapInArrow`, `repartitionById`; no RDD, no `_jvm`.
 """

@@ -53,10 +53,10 @@ def test_a_run_that_came_to_nothing_was_attempted() -> None:
     counters.ran(2, [report(1)])
     counters.committed(2, _TIMES, Duration(0))
     assert values(counters) == [(8, 5)]
-    assert (counters.micro_batches, counters.standing().elements, counters.standing().tasks) == (2, 5, 2)
+    assert (counters.micro_batches, counters.progress().elements, counters.standing().tasks) == (2, 5, 2)
     # As the job counts them: this run of it has not made them all.
     counters.committed(486, _TIMES, Duration(0))
-    assert counters.standing().stages == ("micro-batch 486, watermark 1970-01-01T00:00:00Z",)
+    assert counters.progress().stages == ("micro-batch 486, watermark 1970-01-01T00:00:00Z",)
 
 
 def test_a_commit_without_a_micro_batch_has_no_reports() -> None:
@@ -134,4 +134,4 @@ def test_what_a_refused_run_has_counted_is_not_committed_by_a_suspension_in_its_
     assert world.driver.end is not None
     assert (world.driver.end.state, world.log.head.micro_batch) == (EndState.STOPPED, 2)
     assert values(world.job._counters) == [(6, 3)]
-    assert world.job.standing().elements == 3
+    assert world.job.progress().elements == 3

@@ -81,13 +81,13 @@ def test_the_figures_of_a_watched_job_move_within_its_tasks(monkeypatch: pytest.
     while result.state not in ("DONE", "FAILED"):
         run = result._job._run
         if run is not None:
-            seen.append(run.standing().elements)
+            seen.append(run.progress().elements)
         time.sleep(0.1)
     assert result.wait_until_finish() == "DONE"
     reports = result._job._run.outcome.reports
     total = sum(report.elements_in for report in reports)
-    standing = result._job._run.standing()
-    assert (standing.elements, standing.tasks) == (total, len(reports))
+    progress = result._job._run.progress()
+    assert (progress.elements, progress.tasks) == (total, len(reports))
     within = {elements for elements in seen if 0 < elements < total}
     assert len(within) >= 3, seen
     assert seen == sorted(seen)

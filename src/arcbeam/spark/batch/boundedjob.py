@@ -1,8 +1,8 @@
 """A bounded plan as Spark jobs.
 
-Owns the order of things: data frames are built lazily, stage by stage; a Spark job runs only where something must be
-complete (side inputs, a round of a splittable DoFn, the end), and then over all that waits for one. Stages with several
-uses are persisted, so that nothing runs twice. Must not know protos.
+Owns the order of work. Data frames are built lazily, stage by stage. A Spark job runs only where data must be complete
+(side inputs, a round of a splittable DoFn, the end), and then for all stages that wait. Stages with several readers are
+persisted, so that nothing runs twice. Must not know protos.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from arcbeam.store.jobtemp.location import JobLocation
 _LOG = logging.getLogger("arcbeam.batch")
 
 _PATIENCE_SECONDS = 60.0
-"""For publishing: a store may be away for a while, and the work of hours is done."""
+"""For publishing: a store may be unavailable for a while, and hours of work are done."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a finished job leaves: the reports of all its tasks, and how many Spark jobs it took."""
+    """Result of a finished job: the reports of all its tasks, and the number of Spark jobs it took."""
 
     reports: list[BundleReport] = field(default_factory=list)
     spark_jobs: int = 0
 
     def summary(self) -> dict[str, Any]:
-        """Figures, for logs."""
+        """Return figures for logs."""
         return {
             "tasks": len(self.reports),
             "spark_jobs": self.spark_jobs,
@@ -68,13 +68,13 @@ class BatchRun:
     """One run of a bounded plan.
 
     Args:
-        plan: what to run.
-        spark: where.
-        settings: of the job.
+        plan: the plan to run.
+        spark: the session to run it in.
+        settings: the job's settings.
         job: unique id; tags the Spark jobs, so that they can be interrupted.
         location: the job's temporary location; the caller removes it.
-        on_report: told of each task's report as it arrives.
-        watched: somebody looks at `standing` while it runs, so tasks tell how far they are.
+        on_report: called with each task's report as it arrives.
+        watched: whether `progress` is read during the run. If so, tasks report their progress.
         worker_setup: called in a worker before it opens its first processor of this job.
     """
 
@@ -117,26 +117,26 @@ class BatchRun:
 
     @property
     def outcome(self) -> Outcome:
-        """What has been reported so far."""
+        """What tasks have reported so far."""
         return self._outcome
 
     @property
     def half_published(self) -> bool:
-        """Whether some of what it publishes may be published, and not all of it."""
+        """Whether publishing has begun and not finished: some of the output may be published, and some not."""
         return self._half_published
 
     def metrics(self) -> list[bytes]:
-        """Serialized MonitoringInfos of what has been reported so far."""
+        """Return the serialized MonitoringInfos of all reports so far."""
         return merge_metrics(info for report in list(self._outcome.reports) for info in report.metrics)
 
-    def standing(self) -> JobProgress:
-        """Where the run stands; callable from any thread."""
+    def progress(self) -> JobProgress:
+        """Return the progress of the run; callable from any thread."""
         reports = list(self._outcome.reports)
         elements, tasks = unreported(self._location, reports) if self._watched else (0, 0)
         return JobProgress(self._running, elements + sum(r.elements_in for r in reports), tasks + len(reports))
 
     def run(self) -> Outcome:
-        """Runs everything; raises what `failure.as_job_failure` makes of a failed Spark job."""
+        """Run everything; if a Spark job fails, raise what `failure.as_job_failure` returns."""
         waiting = list(self._plan.stages)
         done = False
         try:
@@ -165,7 +165,7 @@ class BatchRun:
                 self._tear_down(failed=not done)
 
     def _publish(self) -> None:
-        """Publishes what the job is to make real outside: all of it is done."""
+        """Publish the job's committables, after all its work is done."""
         committables = [
             (publisher, each)
             for report in self._outcome.reports
@@ -179,7 +179,7 @@ class BatchRun:
         for failures in itertools.count():
             self._require_not_cancelled()
             try:
-                told = self._publishing.publish(committables, again=failures > 0)
+                warnings = self._publishing.publish(committables, again=failures > 0)
                 break
             except ArcbeamError as e:
                 pause = float(1 << min(failures, 4))
@@ -188,14 +188,14 @@ class BatchRun:
                 _LOG.warning("%s is not published yet: %s", self._plan.name, e)
                 self._cancelled.wait(pause)
         self._half_published = False
-        for text in told:
+        for text in warnings:
             _LOG.warning("%s: %s", self._plan.name, text)
 
     def _sweep(self) -> None:
-        """Removes what was staged, and is not published by now: nobody goes on with a bounded job."""
+        """Remove staged files that were not published: a bounded job never resumes."""
         if self._half_published:
             _LOG.warning(
-                "%s: some of what it has staged may be published; what is not stays where it is staged",
+                "%s: publishing did not finish, so some staged files may be published; the rest stay in their folder",
                 self._plan.name,
             )
             return
@@ -204,7 +204,7 @@ class BatchRun:
             _LOG.warning("%s: %s", self._plan.name, text)
 
     def _shut_down(self) -> None:
-        """Calls `shutdown` of the DoFns that offer it, from sources to sinks; costs nothing if none does."""
+        """Call `shutdown` of the DoFns that have it, from sources to sinks; costs nothing if none has."""
         offered: dict[str, tuple[str, ...]] = {}
         workers: dict[str, set[str]] = {}
         for report in self._outcome.reports:
@@ -224,22 +224,22 @@ class BatchRun:
             _LOG.warning("%s: shutting down: %s", self._plan.name, error)
 
     def _tear_down(self, failed: bool) -> None:
-        """Tears down DoFns that have something to tear down; costs nothing if no worker holds one."""
+        """Tear down DoFns that need it; costs nothing if no worker holds such a DoFn."""
         holders = {report.worker for report in self._outcome.reports if report.needs_teardown}
         holders |= self._publishing.holders
         needed = bool(holders)
         if failed:
-            # Which of them the failure has left alive is not known: whoever comes by in one round is torn down.
+            # It is unknown which holders survived the failure: tear down whichever workers one round reaches.
             holders.clear()
             with contextlib.suppress(Exception):
                 needed = self._attempted and bool(self._location.list(HOLDERS))
         if needed:
             order = [stage.id for stage in reversed(self._plan.stages)]
             slots, seconds = default_parallelism(self._spark), self._settings.shutdown_seconds
-            told = tear_down_workers(
+            result = tear_down_workers(
                 self._spark, self._job, holders, slots, order=order, seconds=seconds, name=self._plan.name
             )
-            for error in told.errors:
+            for error in result.errors:
                 _LOG.warning("%s: tearing down: %s", self._plan.name, error)
 
     # Building.
@@ -250,7 +250,7 @@ class BatchRun:
         return stage.source is None or self._is_built(self._plan.channels[stage.source])
 
     def _is_built(self, channel: Channel) -> bool:
-        """Whether there is a data frame of all that comes over it."""
+        """Return whether data frames for all input of the channel exist."""
         return all(
             producer in (self._ran if self._plan.stage(producer).splittable else self._frames)
             for producer in channel.producers
@@ -273,13 +273,13 @@ class BatchRun:
             self._persisted.append(frame)
         self._frames[stage.id] = frame
         if itself:
-            # What goes to side inputs' files is in no row.
+            # Elements for side input files are in no row.
             rows = any(self._plan.channels[index].routing is not Routing.SIDE for index in stage.sinks)
             self._actions.append(exchange.reports(frame) if rows else frame)
         self._build_multimaps(stage)
 
     def _build_multimaps(self, producer: Stage) -> None:
-        """Those of the stage's side channels that are built with it."""
+        """Build those of the stage's side channels that are complete now."""
         for index in producer.sinks:
             channel = self._plan.channels[index]
             known = index in self._built_multimaps  # two of its producers may have finished at once
@@ -317,19 +317,19 @@ class BatchRun:
         )
 
     def _readers(self, stage: Stage) -> int:
-        """How many data frames will read what the stage has put out."""
+        """Return how many data frames will read the stage's output."""
         channels = [self._plan.channels[index] for index in stage.sinks]
         return sum(len(channel.consumers) + (channel.routing is Routing.SIDE_KEYED) for channel in channels)
 
     def _reports_itself(self, stage: Stage) -> bool:
-        """Whether its reports are collected from its own output, not passed through its consumer."""
+        """Return whether the stage's reports are collected from its own output, not passed through its consumer."""
         writes_files = any(self._plan.channels[index].routing is Routing.SIDE for index in stage.sinks)
         return writes_files or self._readers(stage) != 1
 
     # Running.
 
     def _act(self) -> None:
-        """Runs one Spark job over everything that waits to be complete: actions, and rounds that are due."""
+        """Run one Spark job for everything that must be complete: actions, and rounds that are due."""
         if not self._actions:
             self._cancelled.wait(self._rounds.wait())
         self._require_not_cancelled()
@@ -350,7 +350,7 @@ class BatchRun:
             raise JobCancelledError(f"job '{self._plan.name}' was cancelled")
 
     def _note_ran(self, stages: set[str]) -> None:
-        """These stages have run: their iterable side inputs are ready once all producers have."""
+        """Record that these stages have run: an iterable side input is ready once all its producers have."""
         self._ran |= stages
         for channel in self._plan.channels:
             if channel.routing is Routing.SIDE and set(channel.producers) <= self._ran:
@@ -370,7 +370,7 @@ class BatchRun:
         return reports
 
     def interrupt(self) -> None:
-        """Cancels the job's Spark jobs, now and from now on; callable from any thread, and again."""
+        """Cancel the job's Spark jobs, present and future ones. Callable from any thread, repeatedly."""
         self._cancelled.set()
         self._publishing.close()
         interrupt(self._spark, self._job)

@@ -1,8 +1,8 @@
 """Channels as data frames: filter, union, exchange.
 
-Owns how a routing becomes Spark operators. Rows are as in `arcbeam.spark.tasks.task.ARROW_SCHEMA`. Each operator
-costs some milliseconds of Spark's planning, so there is none that would do nothing. Conditions are SQL text: it is
-parsed in one call of the JVM, where an expression of columns takes a call for each of its parts.
+Owns how a routing becomes Spark operators. Rows have the schema `arcbeam.spark.tasks.task.ARROW_SCHEMA`. Each operator
+costs some milliseconds of Spark's planning, so operators without effect are omitted. Conditions are SQL text: parsing
+it takes one call to the JVM, while a column expression takes one call for each of its parts.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _ROW = StructType(
         StructField("unpacked", IntegerType()),
     ]
 )
-"""The type of a row as it travels; a schema in words would be parsed in the JVM, for every stage of every pipeline."""
+"""The type of a row in an exchange. A schema as text would be parsed in the JVM for every stage of every pipeline."""
 
 
 def impulse(spark: SparkSession) -> DataFrame:
-    """One number in one partition, which a task takes for one row: the beginning of everything."""
+    """Return one number in one partition, which a task reads as one row: the input of every root stage."""
     return spark.range(0, 1, 1, 1)
 
 
 def union(frames: list[DataFrame]) -> DataFrame:
-    """All rows, partitions side by side."""
+    """Return the union of all rows, with all partitions side by side."""
     return reduce(lambda a, b: a.union(b), frames)
 
 
 def channel(frame: DataFrame, index: int, with_reports: bool) -> DataFrame:
-    """The rows of one channel of a stage's output."""
+    """Return the rows of one channel of a stage's output."""
     return frame.filter(f"channel IN ({index}, {REPORT})" if with_reports else f"channel = {index}")
 
 
 def reports(frame: DataFrame) -> DataFrame:
-    """The reports in a stage's output."""
+    """Return the reports in a stage's output."""
     return frame.filter(f"channel = {REPORT}")
 
 
 def exchanged(frame: DataFrame, routing: Routing, shards: int) -> DataFrame:
-    """Moves rows to their shards; rows of a shard come in ascending order of bucket where keys matter."""
+    """Move rows to their shards. Where keys matter, the rows of a shard are sorted by bucket."""
     if routing in (Routing.FORWARD, Routing.SIDE):
         return frame
     moved = frame.repartitionById(shards, "shard")
@@ -58,5 +58,5 @@ def exchanged(frame: DataFrame, routing: Routing, shards: int) -> DataFrame:
 
 
 def mapped(frame: DataFrame, task: Any) -> DataFrame:
-    """Runs a task (a callable over Arrow batches) on every partition."""
+    """Run a task (a callable over Arrow batches) on every partition."""
     return frame.mapInArrow(Guarded(task).__call__, _ROW)

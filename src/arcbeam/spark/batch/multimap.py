@@ -1,4 +1,4 @@
-"""The task that turns exchanged groups into multimap side-input files. Runs in the Python worker, without the SDK."""
+"""The task that writes exchanged groups to multimap side input files. Runs in the Python worker, without the SDK."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MultimapTask:
     Attributes:
         channel: the SIDE_KEYED channel.
         location: the job's temporary location.
-        memory: bytes of groups to hold.
+        memory: bytes of groups to keep in memory.
     """
 
     channel: int
@@ -31,7 +31,7 @@ class MultimapTask:
     memory: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` runs."""
+        """Run the task: `mapInArrow` calls this."""
         from arcbeam.store.jobtemp.sidefiles import MultimapWriter
 
         context = TaskContext.get()
@@ -41,7 +41,7 @@ class MultimapTask:
         if first is None:
             yield from arrow(rows.passed)
             return
-        # SUBTLE: not the partition: several actions share a Spark job, which numbers their partitions through.
+        # SUBTLE: not the partition number: several actions share a Spark job, which numbers all their partitions.
         shard = first.shard
         writer: Any = MultimapWriter(self.location, self.channel, shard, f"{shard}-{attempt}")
         for key, windows in key_groups(rows.starting_with(first), self.memory):

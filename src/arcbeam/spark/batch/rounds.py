@@ -1,12 +1,13 @@
-"""Rounds of splittable stages, and the files that keep what they put out.
+"""Rounds of splittable stages, and the files with their output.
 
-Owns both ends: in the worker, the rows of a round go to files that the task's report names; on the driver, which stages
-are in which round, and data frames over the files that were reported. Must not know what restrictions are.
+Owns both sides. In the worker, the rows of a round go to files that the task's report names. On the driver, it decides
+which stages take part in which round, and makes data frames over the reported files. Must not know what restrictions
+are.
 
-Where a round is cut depends on the clock, so what a task puts out and what it leaves belong together, and neither could
-be made again. Whatever Spark keeps (persisted or shuffled) it may compute again after the loss of an executor. So a
-round's rows are in immutable files, named by attempt, and only the files in the reports that the driver has collected
-are ever read: of each task, those of exactly one attempt.
+The clock decides where a round ends. So a task's output and its residuals belong together, and neither can be
+recomputed. Spark may recompute whatever it keeps, persisted or shuffled, after it loses an executor. So a round's rows
+are in immutable files, named by attempt. Only files in the reports that the driver has collected are ever read: for
+each task, the files of exactly one attempt.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ _LOG = logging.getLogger("arcbeam.rounds")
 
 @dataclass(frozen=True, slots=True)
 class RoundTask:
-    """A stage's task whose rows go to files; only reports come out.
+    """A stage's task that writes its rows to files and outputs only reports.
 
     Attributes:
-        task: what runs.
+        task: the stage's task.
     """
 
     task: StageTask
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` runs."""
+        """Run the task: `mapInArrow` calls this."""
         context = TaskContext.get()
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}" if context else "0-0"
         files = _RowFiles(self.task.location, self.task.stage.id, attempt)
@@ -58,13 +59,13 @@ class RoundTask:
             for batch in produced:
                 for channel, rows in _by_channel(batch):
                     if channel == REPORT:
-                        # SUBTLE: the task's own report is its last row: all others have been written by then.
+                        # SUBTLE: the task's own report is its last row, so all other rows are already written.
                         yield self._with_files(rows, files)
                     else:
                         files.append(channel, rows)
 
     def _with_files(self, reports: pa.RecordBatch, files: _RowFiles) -> pa.RecordBatch:
-        """The reports; the task's own one names its files, which are complete now."""
+        """Return the reports; the task's own report names its files, which are complete now."""
         blobs = reports.column(3).to_pylist()
         for i, blob in enumerate(blobs):
             report = BundleReport.from_blob(blob)
@@ -83,38 +84,38 @@ def _by_channel(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 class _RowFiles:
-    """The files of one task attempt, one per channel that it writes."""
+    """The files of one task attempt, one for each channel that it writes."""
 
     def __init__(self, location: JobLocation, stage: str, attempt: str) -> None:
         self._location, self._prefix = location, f"rows/{stage}/{attempt}-{uuid.uuid4().hex[:12]}"
         self._writers: dict[int, tuple[str, FrameFileWriter]] = {}
 
     def append(self, channel: int, rows: pa.RecordBatch) -> None:
-        """Adds rows of a channel."""
+        """Add rows of a channel."""
         if channel not in self._writers:
             name = f"{self._prefix}.{'residuals' if channel == RESIDUAL else channel}"
             self._writers[channel] = (name, FrameFileWriter(self._location, name))
         self._writers[channel][1].append(rows.serialize())
 
     def close(self) -> list[RowFile]:
-        """Publishes them."""
+        """Close the files and return them."""
         return [RowFile(channel, name, writer.close()) for channel, (name, writer) in self._writers.items()]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRows:
-    """Reads files of rows; its input are numbers of groups of files.
+    """Reads files of rows. Its input is the numbers of groups of files.
 
     Attributes:
         location: the job's temporary location.
-        groups: names of the files.
+        groups: the names of each group's files.
     """
 
     location: JobLocation
     groups: tuple[tuple[str, ...], ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` runs."""
+        """Run the task: `mapInArrow` calls this."""
         for batch in batches:
             for group in batch.column(0).to_pylist():
                 for name in self.groups[group]:
@@ -136,10 +137,10 @@ class _Running:
     """A stage between two rounds.
 
     Attributes:
-        task: of the stage.
-        source: what its next round reads.
+        task: the stage's task.
+        source: the input of the next round.
         round: number of the next round.
-        due: unix seconds before which it must not start; None: none.
+        due: unix seconds; the next round must not start before. None: it may start at once.
     """
 
     task: StageTask
@@ -150,15 +151,15 @@ class _Running:
 
 @dataclass(slots=True)
 class Rounds:
-    """Splittable stages on their way through their rounds, and the output of those that have finished.
+    """Splittable stages with rounds to run, and the output of those that have finished.
 
     Stages do not wait for each other's rounds: all that are due run in one Spark job.
 
     Args:
-        spark: where.
+        spark: the session to run in.
         location: the job's temporary location.
-        shards: how many tasks a round has, and at most how many read the output.
-        watched: tasks tell how far they are.
+        shards: the number of tasks of a round, and the maximum number of tasks that read the output.
+        watched: whether tasks report their progress.
     """
 
     spark: SparkSession
@@ -170,20 +171,20 @@ class Rounds:
     _output: dict[tuple[str, int], list[RowFile]] = field(default_factory=dict)
 
     def add(self, task: StageTask, source: DataFrame) -> None:
-        """A stage begins; its input is complete once the frame is computed."""
+        """Add a stage; its input is complete once the frame is computed."""
         self._running[task.stage.id] = _Running(task, source)
 
     @property
     def stages(self) -> list[Stage]:
-        """Those that have rounds before them."""
+        """The stages that have rounds left."""
         return [running.task.stage for running in self._running.values()]
 
     def wait(self) -> float:
-        """Seconds until a round may start."""
+        """Return the seconds until a round may start."""
         return min((max(0.0, (r.due or 0.0) - time.time()) for r in self._running.values()), default=0.0)
 
     def begin(self) -> list[DataFrame]:
-        """Reports of one round each of all stages that are due; to be collected in one job, and handed to `end`."""
+        """Return the reports of one round of each stage that is due; collect them in one job and pass them to `end`."""
         now = time.time()
         self._begun = {id for id, running in self._running.items() if running.due is None or running.due <= now}
         return [self._round(self._running[id]) for id in self._begun]
@@ -194,7 +195,7 @@ class Rounds:
         return exchange.mapped(running.source, task)
 
     def end(self, reports: Iterable[BundleReport]) -> set[str]:
-        """The rounds that began last have ended; returns the ids of the stages that have left nothing."""
+        """End the rounds that began last; return the ids of stages without residuals."""
         done: set[str] = set()
         by_stage: dict[str, list[BundleReport]] = {id: [] for id in self._begun}
         for report in reports:
@@ -206,15 +207,15 @@ class Rounds:
                 rest = file.channel == RESIDUAL
                 (left if rest else self._output.setdefault((id, file.channel), [])).append(file)
             if left:
-                self._go_on(self._running[id], left, [report for report in own if report.residuals])
+                self._prepare_next(self._running[id], left, [report for report in own if report.residuals])
             else:
                 del self._running[id]
                 done.add(id)
         self._begun = set()
         return done
 
-    def _go_on(self, running: _Running, left: list[RowFile], leavers: list[BundleReport]) -> None:
-        # The round after the next has no part in this one's plan: plans do not grow with the number of rounds.
+    def _prepare_next(self, running: _Running, left: list[RowFile], leavers: list[BundleReport]) -> None:
+        # The plan of a round contains only the round before it, so plans do not grow with the number of rounds.
         running.source = exchange.exchanged(self._read(left), Routing.SPREAD, self.shards)
         due = [report.next_due for report in leavers if report.next_due is not None]
         running.due = min(due) if len(due) == len(leavers) else None
@@ -223,7 +224,7 @@ class Rounds:
         running.round += 1
 
     def output(self, stage: str, channel: int) -> DataFrame:
-        """The rows of a channel of a stage that has finished; computed again whenever it is used, from the files."""
+        """Return the rows of a finished stage's channel; recomputed from the files at each use."""
         return self._read(self._output.get((stage, channel), []))
 
     def _read(self, files: list[RowFile]) -> DataFrame:
@@ -233,7 +234,7 @@ class Rounds:
 
 
 def grouped(files: list[RowFile], most: int) -> tuple[tuple[str, ...], ...]:
-    """The names of files in at most so many groups of about the same size; no group is empty."""
+    """Group the names of files into at most `most` groups of similar size, none of them empty."""
     groups: list[list[str]] = [[] for _ in range(min(most, len(files)))]
     loads = [(0, number) for number in range(len(groups))]
     for file in sorted(files, key=lambda file: (-file.size, file.path)):

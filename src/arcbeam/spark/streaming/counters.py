@@ -110,7 +110,7 @@ class Counters:
             line = f"micro-batch {micro_batch}: {took / 1e6:.2f} s, {elements} elements, watermark {self._watermark}"
         return reports, line
 
-    def standing(self) -> JobProgress:
+    def progress(self) -> JobProgress:
         """Where the run stands."""
         with self._lock:
             at = f", watermark {self._watermark}" if self._watermark else ""

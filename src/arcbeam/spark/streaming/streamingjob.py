@@ -178,9 +178,9 @@ class StreamRun:
         self._proposed, self._committing = 0.0, 0.0
         self._measured: Callable[[], dict[str, Any]] = dict
 
-    def standing(self) -> JobProgress:
+    def progress(self) -> JobProgress:
         """Where the run stands; callable from any thread."""
-        return self._counters.standing()
+        return self._counters.progress()
 
     def status(self) -> Status | None:
         """Where the job stands, as of its newest micro-batch; None before it is taken over. Callable from any
