@@ -25,7 +25,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
-from arcbeam.spark.streaming.counters import Counters
+from arcbeam.harness.streaming.counters import Counters
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.figures import Figure

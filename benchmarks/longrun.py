@@ -28,10 +28,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import trigger, userstate, window
 
 from arcbeam import ArcbeamRunner
-from arcbeam.spark.streaming.counters import Counters
-from arcbeam.spark.streaming.finalizing import copies_folder
+from arcbeam.harness.streaming.counters import Counters
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.log.chain import read_newest
+from arcbeam.streaming.task.finalizing import copies_folder
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.processes import processes

@@ -49,7 +49,6 @@ from arcbeam import ArcbeamRunner
 from arcbeam.engine.rows.keyspace import Kind, part
 from arcbeam.model.rows import key_hash
 from arcbeam.spark.streaming import cluster
-from arcbeam.spark.streaming.finalizing import copies_folder
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log.chain import known, read_newest
@@ -57,6 +56,7 @@ from arcbeam.store.log.commitlog import CommitLog, Committed
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.shards.compaction import publish, scan
 from arcbeam.store.shards.shardfile import in_blocks
+from arcbeam.streaming.task.finalizing import copies_folder
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.figures import Figure

@@ -33,8 +33,8 @@ from apache_beam.transforms import userstate
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
+from arcbeam.harness.streaming.counters import Counters
 from arcbeam.spark.streaming import cluster, dataframes
-from arcbeam.spark.streaming.counters import Counters
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.figures import Figure

@@ -42,7 +42,7 @@ class Spent:
 
 def watch_driver() -> Spent:
     """Counts what this process spends on it from now on."""
-    from arcbeam.spark.streaming.counters import Counters
+    from arcbeam.harness.streaming.counters import Counters
     from arcbeam.spark.streaming.streamingjob import StreamRun
     from arcbeam.streaming.driver import proposals
 

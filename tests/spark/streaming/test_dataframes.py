@@ -15,10 +15,10 @@ from arcbeam.model.files import FileKind, Shard, ShardFile
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming import dataframes
 from arcbeam.spark.streaming.dataframes import MicroBatchFrames
-from arcbeam.spark.streaming.finalizing import Confirmed
 from arcbeam.spark.streaming.leveltask import Given, LevelTask, StreamingJob, property_of
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.streaming.assignment import TaskAssignment
+from arcbeam.streaming.task.finalizing import Confirmed
 from tests.streaming.jobs import plan
 from tests.streaming.test_physicalplan import at
 

@@ -43,7 +43,6 @@ from arcbeam.sizes import threshold
 from arcbeam.spark.session import driver, remote
 from arcbeam.spark.session.sessions import is_own, replaced
 from arcbeam.spark.streaming.dataframes import MicroBatchFrames
-from arcbeam.spark.streaming.finalizing import TOLD, Confirmed, LastWords
 from arcbeam.spark.streaming.leveltask import LevelReport, OpenGraceful, StreamingJob, error_stage
 from arcbeam.spark.streaming.rows import reports_in
 from arcbeam.spark.tasks.collecting import collected, described
@@ -53,6 +52,7 @@ from arcbeam.spark.tasks.ending.teardown import tear_down_workers
 from arcbeam.store.blobs.errors import AwayError, LostFileError, NewerFormatError, StoreError
 from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.interfaces import Clock, Inbox
+from arcbeam.streaming.task.finalizing import TOLD, Confirmed, LastWords
 
 _LOG = logging.getLogger("arcbeam.streaming")
 

@@ -16,11 +16,11 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from arcbeam.sizes import threshold
 from arcbeam.spark.session.remote import is_connect
-from arcbeam.spark.streaming.finalizing import Confirmed
 from arcbeam.spark.streaming.leveltask import Given, LevelTask, StreamingJob, property_of
 from arcbeam.spark.streaming.rows import ORDER, SCHEMA
 from arcbeam.spark.tasks.failure import Guarded
 from arcbeam.streaming.assignment import TaskAssignment
+from arcbeam.streaming.task.finalizing import Confirmed
 
 _ROW = StructType([StructField(f.name, BinaryType() if f.name == "blob" else IntegerType()) for f in SCHEMA])
 

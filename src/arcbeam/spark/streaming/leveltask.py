@@ -33,9 +33,7 @@ from arcbeam.secrets import without_credentials
 from arcbeam.sizes import cache_size, memo
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
-from arcbeam.spark.streaming.finalizing import Confirmed, callbacks, copies_folder
 from arcbeam.spark.streaming.rows import SCHEMA, ExchangeRow, InputLostError, LevelRows, Received, Sent, packing
-from arcbeam.spark.streaming.taskheartbeats import beating
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.spark.tasks.blackbox import recorder
 from arcbeam.spark.tasks.bundlethread import BundleThread
@@ -49,6 +47,8 @@ from arcbeam.store.shards.cache import HostCache
 from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.interfaces import TaskStage
 from arcbeam.streaming.physicalplan import PhysicalPlan
+from arcbeam.streaming.status.taskheartbeats import beating
+from arcbeam.streaming.task.finalizing import Confirmed, callbacks, copies_folder
 from arcbeam.streaming.task.levelcode import LevelCode
 from arcbeam.streaming.task.outputs import TaskStore
 from arcbeam.streaming.task.sidefiles import SideCopies, SideFileReader
@@ -231,7 +231,7 @@ class LevelTask:
         run = _Run(given, self.level, job_here, batches, rows)
         name = f"step-{plan.micro_batch}-{self.level}-{run.task}"
         thread = BundleThread(name, run.work, rows, run.open_stage, quick=job.settings.quick_tasks)
-        with beating(self.location, self.level, plan.micro_batch, plan.attempt):
+        with beating(self.location, self.level, run.task, plan.micro_batch, plan.attempt):
             thread.start()
             yield from batches_of(packing(rows.drain(), Packer(on=job.settings.packed_blobs)), SCHEMA)
             thread.join()

@@ -36,6 +36,7 @@ from arcbeam.engine.coordinator import (
 from arcbeam.engine.coordinator import Settings as MachineSettings
 from arcbeam.errors import JobCancelledError, JobFailedError, ServerLostError, WorkerLostError
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.streaming.counters import Counters
 from arcbeam.model.commits import Committable
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
@@ -43,12 +44,7 @@ from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.spark.session.sessions import default_parallelism
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.cluster import SparkCluster
-from arcbeam.spark.streaming.controlrequests import EventQueue, RequestWatch, WallClock
-from arcbeam.spark.streaming.counters import Counters
-from arcbeam.spark.streaming.heartbeat import Heartbeat
 from arcbeam.spark.streaming.leveltask import StreamingJob, give
-from arcbeam.spark.streaming.scriptreader import ScriptReader
-from arcbeam.spark.streaming.taskheartbeats import Heard
 from arcbeam.store.blobs.backends import check_owner, open_blobs, shown
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
@@ -60,8 +56,11 @@ from arcbeam.store.log.sweep import Swept
 from arcbeam.store.log.troublenote import Trouble, leave_trouble
 from arcbeam.store.manifest.values import ENDED
 from arcbeam.streaming.driver.commits import LogCommits
+from arcbeam.streaming.driver.controlrequests import EventQueue, RequestWatch, WallClock
 from arcbeam.streaming.driver.driver import JobDriver, drive
+from arcbeam.streaming.driver.heartbeat import Heartbeat
 from arcbeam.streaming.driver.requests import RequestDesk, Ticket
+from arcbeam.streaming.driver.scriptreader import ScriptReader
 from arcbeam.streaming.driverstate import started
 from arcbeam.streaming.physicalplan import PhysicalPlan, placed
 from arcbeam.streaming.restore.restore import RestoreOptions, restore
@@ -76,7 +75,9 @@ from arcbeam.streaming.status.status import (
     with_driver,
     with_trouble,
 )
+from arcbeam.streaming.status.taskheartbeats import Heard
 from arcbeam.streaming.status.tries import deadly_try, failed_try
+from arcbeam.translate.teststream import events_of
 
 _LOG = logging.getLogger("arcbeam.streaming")
 
@@ -294,8 +295,9 @@ class StreamRun:
         )
         self._measured = partial(self._figures, cluster, placing)
         machine = self._machine = JobMachine(placing.layout, self._driven)
-        script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
-        driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=script)
+        script = self._plan.script
+        reader = None if script is None else ScriptReader(script, events_of, self._inbox, self._clock)
+        driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=reader)
         # A driver that only finishes a job that has ended has no epoch of its own, and writes nothing into the folder.
         told = blobs if self.kept and log.head.mode not in ENDED else None
         heartbeat = self._heartbeat = Heartbeat(
@@ -312,8 +314,8 @@ class StreamRun:
             self._tell_what_is_said()
         finally:
             self._heartbeat = None
-            if script is not None:
-                script.close()
+            if reader is not None:
+                reader.close()
             cluster.close()
         assert end is not None
         match end.state:

@@ -34,9 +34,9 @@ from apache_beam.transforms import userstate
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
-from arcbeam.spark.streaming.finalizing import copies_folder
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.log.chain import known, read_newest
+from arcbeam.streaming.task.finalizing import copies_folder
 from tests.offsets import WholeUpTo
 
 KEYS = 128_000

@@ -7,15 +7,30 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 from arcbeam.engine.coordinator import DriverFailed, ScriptRead
 from arcbeam.errors import ArcbeamError
-from arcbeam.model.script import Script
+from arcbeam.model.script import Script, ScriptEvent
 from arcbeam.streaming.interfaces import Clock, Inbox
-from arcbeam.translate.teststream import Events, events_of
 
 _LOG = logging.getLogger("arcbeam.streaming")
+
+
+class Events(Protocol):
+    """What a script has, one event after the other: `arcbeam.translate.teststream.Events`."""
+
+    def __next__(self) -> ScriptEvent:
+        """The next one; may wait for it.
+
+        Raises:
+            ArcbeamError: the script cannot be read, or makes no sense.
+        """
+
+    def close(self) -> None:
+        """Nobody wants more; who waits for the next one hears of an error. Any thread may say so."""
 
 
 class ScriptReader:
@@ -23,12 +38,13 @@ class ScriptReader:
 
     Args:
         script: what to read.
+        events_of: the events of a script that come after so many others.
         inbox: for answers.
         clock: the time.
     """
 
-    def __init__(self, script: Script, inbox: Inbox, clock: Clock) -> None:
-        self._script, self._inbox, self._clock = script, inbox, clock
+    def __init__(self, script: Script, events_of: Callable[[Script, int], Events], inbox: Inbox, clock: Clock) -> None:
+        self._script, self._events_of, self._inbox, self._clock = script, events_of, inbox, clock
         self._worker = ThreadPoolExecutor(1, "script")
         self._events: Events | None = None
         self._lock = threading.Lock()
@@ -41,7 +57,7 @@ class ScriptReader:
     def _read(self, number: int) -> None:
         try:
             if self._events is None:
-                events = events_of(self._script, number)
+                events = self._events_of(self._script, number)
                 with self._lock:
                     self._events = events
                     if self._closed:

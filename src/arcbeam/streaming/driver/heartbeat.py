@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.spark.streaming.taskheartbeats import Heard
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log.drivernote import DriverNote, leave_driver_note
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.interfaces import Clock
 from arcbeam.streaming.status.activity import Activity
+from arcbeam.streaming.status.taskheartbeats import Heard
 
 _LOG = logging.getLogger("arcbeam.streaming")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from arcbeam.engine.coordinator import MicroBatchFailed
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.spark.streaming.heartbeat import SILENT_SECONDS, Heartbeat
-from arcbeam.spark.streaming.taskheartbeats import Heard
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.drivernote import driver_note_of
+from arcbeam.streaming.driver.heartbeat import SILENT_SECONDS, Heartbeat
 from arcbeam.streaming.status.activity import Activity
+from arcbeam.streaming.status.taskheartbeats import Heard
 from arcbeam.testing import Faults, UnreliableBlobs
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.golden.texts import check_message

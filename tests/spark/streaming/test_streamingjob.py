@@ -1,4 +1,4 @@
-"""What counts as attempted, and what as committed; who is told of what, and when."""
+"""What a run on Spark reports to its listener, and what of it counts as committed."""
 
 from __future__ import annotations
 
@@ -6,63 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from apache_beam.metrics import monitoring_infos
-from apache_beam.metrics.metric import MetricsFilter
 
 from arcbeam.engine.coordinator import Command, EndState, Event, MicroBatchReported
-from arcbeam.engine.watermarks.clocks import Port
-from arcbeam.engine.watermarks.stages import Times
 from arcbeam.harness.operations.taskcontext import Settings
-from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
-from arcbeam.model.rows import BundleReport
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
-from arcbeam.spark.streaming.counters import Counters
+from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.spark.streaming.streamingjob import StreamRun
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Asked
 from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.driver.requests import RequestDesk, Ticket
+from tests.harness.streaming.test_counters import report, values
 from tests.streaming.driver.test_driver import World
-
-_TIMES = Times({"read": MAX_TIMESTAMP, "sum": Timestamp(0)}, {Port("read", "out"): Timestamp(1_000_000)})
-
-
-def report(count: int) -> BundleReport:
-    info = monitoring_infos.int64_user_counter("ns", "words", count, ptransform="Count")
-    return BundleReport("s0", 0, metrics=[info.SerializeToString()], elements_in=count)
-
-
-def values(counters: Counters) -> list[tuple[int | None, int | None]]:
-    found = JobMetrics(counters.real(), True, counters.attempted()).query(MetricsFilter().with_name("words"))[
-        "counters"
-    ]
-    return [(each.attempted, each.committed) for each in found]
-
-
-@pytest.mark.contract("API-06")
-def test_a_run_that_came_to_nothing_was_attempted() -> None:
-    counters = Counters()
-    counters.ran(1, [report(3)])
-    assert values(counters) == [(3, None)]
-    counters.ran(1, [report(4)])
-    reports, line = counters.committed(1, _TIMES, Duration(1_500_000))
-    assert [each.elements_in for each in reports] == [4]
-    assert line == "micro-batch 1: 1.50 s, 4 elements, watermark 1970-01-01T00:00:00Z"
-    assert values(counters) == [(7, 4)]
-    counters.ran(2, [report(1)])
-    counters.committed(2, _TIMES, Duration(0))
-    assert values(counters) == [(8, 5)]
-    assert (counters.micro_batches, counters.progress().elements, counters.standing().tasks) == (2, 5, 2)
-    # As the job counts them: this run of it has not made them all.
-    counters.committed(486, _TIMES, Duration(0))
-    assert counters.progress().stages == ("micro-batch 486, watermark 1970-01-01T00:00:00Z",)
-
-
-def test_a_commit_without_a_micro_batch_has_no_reports() -> None:
-    counters = Counters()
-    reports, line = counters.committed(1, Times({}, {}), Duration(0))
-    assert (list(reports), line) == ([], "micro-batch 1: 0.00 s, 0 elements, watermark the end of time")
 
 
 class Listener:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.spark.streaming import controlrequests
-from arcbeam.spark.streaming.controlrequests import EventQueue, RequestWatch, WallClock
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
 from arcbeam.store.log.requests import Answer, Said
+from arcbeam.streaming.driver import controlrequests
+from arcbeam.streaming.driver.controlrequests import EventQueue, RequestWatch, WallClock
 from arcbeam.streaming.driver.requests import RequestDesk
 from tests.store.samples import opened
 

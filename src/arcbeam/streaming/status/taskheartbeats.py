@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from pyspark import TaskContext
-
 from arcbeam.errors import ArcbeamError
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -68,11 +66,10 @@ _beating = _Beating()
 
 
 @contextlib.contextmanager
-def beating(location: JobLocation, level: int, micro_batch: int, attempt: int) -> Iterator[None]:
+def beating(location: JobLocation, level: int, task: int, micro_batch: int, attempt: int) -> Iterator[None]:
     """Inside, a task of a level writes every few seconds that it runs."""
-    context = TaskContext.get()
     # SUBTLE: not named by attempt: a task that runs again takes the place of the one that failed.
-    id = _beating.add(location, f"{level}-{context.partitionId() if context else 0}", micro_batch, attempt)
+    id = _beating.add(location, f"{level}-{task}", micro_batch, attempt)
     try:
         yield
     finally:

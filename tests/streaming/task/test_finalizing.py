@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from arcbeam.harness.bundle.finalization import Callbacks
-from arcbeam.spark.streaming.finalizing import TOLD, Confirmed, WaitingCallbacks
+from arcbeam.streaming.task.finalizing import TOLD, Confirmed, WaitingCallbacks
 
 
 def calling(called: list[str], name: str) -> list[Callbacks]:
