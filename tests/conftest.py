@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from arcbeam.spark.session.doctor import require_java
+from arcbeam.spark.session.java import require_java
 
 # Helpers of several modules assert, too: what they compared is to be told as it is for tests.
 pytest.register_assert_rewrite("tests.engine", "tests.harness", "tests.jobs", "tests.steps", "tests.store")

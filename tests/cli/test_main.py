@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from arcbeam.cli import main
+from arcbeam.cli import doctor, main
 from arcbeam.console.output import JsonOutput, TextOutput
 from arcbeam.errors import SetupError
-from arcbeam.spark.session import doctor
 
 GOOD = doctor.Check("Python", True, "3.11.7")
 BAD = doctor.Check("Java", False, "no Java", "install one")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from arcbeam.spark.session.doctor import require_java
+from arcbeam.spark.session.java import require_java
 
 _SAMPLE = Path(__file__).with_name("connect_sample.py")
 

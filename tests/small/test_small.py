@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from arcbeam.sizes.declaring import KINDS, SWITCH
-from arcbeam.spark.session.doctor import require_java
+from arcbeam.spark.session.java import require_java
 from tests.spark.streaming.replay.choosing import seeds
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -114,7 +114,7 @@ def main(context: click.Context, as_json: bool) -> None:
 @speaks
 def doctor(out: Output) -> None:
     """Check Python, Java, Spark, Beam, memory and disk; say what to do for each that is not right."""
-    from arcbeam.spark.session.doctor import checks
+    from arcbeam.cli.doctor import checks
 
     found = checks()
     rows = [dataclasses.asdict(check) for check in found]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from arcbeam.spark.session.doctor import require_java
+from arcbeam.spark.session.java import require_java
 
 _CHECK = Path(__file__).resolve().parents[3] / "benchmarks" / "memory_check.py"
 

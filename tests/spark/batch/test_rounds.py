@@ -25,7 +25,7 @@ from arcbeam.model.plan import Stage
 from arcbeam.model.rows import REPORT, RESIDUAL, BundleReport, Row, RowFile
 from arcbeam.spark.batch import rounds
 from arcbeam.spark.batch.rounds import ReadRows, Rounds, RoundTask, grouped
-from arcbeam.spark.session.doctor import require_java
+from arcbeam.spark.session.java import require_java
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks import failure
 from arcbeam.spark.tasks.task import StageTask, arrow

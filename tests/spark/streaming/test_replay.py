@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from arcbeam.spark.session.doctor import require_java
+from arcbeam.spark.session.java import require_java
 from simulator.__main__ import seeds_of
 from simulator.scenario.kinds import TRIGGERS
 from tests.spark.streaming.replay.choosing import AMONG, THERE_IS, has, seeds

@@ -32,7 +32,7 @@ from arcbeam.console.progressline import announce
 from arcbeam.errors import SetupError
 from arcbeam.secrets import is_secret, redacted
 from arcbeam.spark.session import driver, heap, interpreter, remote, sparklog
-from arcbeam.spark.session.doctor import require_java
+from arcbeam.spark.session.java import require_java
 from arcbeam.spark.session.launch import launching
 from arcbeam.spark.session.listening import Listening, on_loopback
 from arcbeam.spark.session.remote import is_connect

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from arcbeam.spark.session.doctor import require_java
+from arcbeam.spark.session.java import require_java
 
 
 @pytest.mark.long

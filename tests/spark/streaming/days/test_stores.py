@@ -18,7 +18,7 @@ from apache_beam.transforms import window
 
 from arcbeam.errors import JobFailedError
 from arcbeam.io import Publish
-from arcbeam.spark.session.doctor import require_java
+from arcbeam.spark.session.java import require_java
 from arcbeam.store.blobs.errors import IncompatibleStateError, NewerFormatError, StoreError
 from tests.spark.publishing import Renames, Stage, left_over, published
 from tests.spark.streaming.days.jobs import (
