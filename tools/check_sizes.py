@@ -44,7 +44,7 @@ _APART = {
     "spark/tasks/blackbox.py": _SHOWN,
     "spark/tasks/failure.py": _SHOWN,
     "spark/tasks/lostworker.py": _SHOWN,
-    "spark/tasks/registered.py": "a larger class is refused, not sent in another way",
+    "harness/encoding/registered.py": "a larger class is refused, not sent in another way",
     "spark/session/exits.py": "the longest path of a file",
     "spark/session/heap.py": "how much memory Spark gets",
     "streaming/task/finalizing.py": "how long callbacks wait: those of older micro-batches are given up",

@@ -15,13 +15,13 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms import core
 
+from arcbeam.harness.encoding.mainmodule import MainClasses
 from arcbeam.options import ArcbeamOptions, given
 from arcbeam.runner.job import Job, session_options
 from arcbeam.runner.jobgraph import job_graph_to_store
 from arcbeam.runner.result import ArcbeamResult
 from arcbeam.spark.session.sessions import open_session, unheeded
 from arcbeam.spark.tasks.artifacts import staged_by, worker_setup_for
-from arcbeam.spark.tasks.mainmodule import MainClasses
 from arcbeam.store.blobs.claims import work_folder
 from arcbeam.translate.proto import leaves, pipeline_proto, plan_of
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from arcbeam.spark.tasks.mainmodule import MainClasses
-from arcbeam.spark.tasks.registered import Registered
+from arcbeam.harness.encoding.mainmodule import MainClasses
+from arcbeam.harness.encoding.registered import Registered
 from arcbeam.spark.tasks.shipping import WorkerSetup
 from arcbeam.spark.tasks.storedsetup import record_of, worker_setup_of
 

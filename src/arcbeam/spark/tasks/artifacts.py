@@ -32,9 +32,9 @@ from packaging import utils
 from packaging.requirements import InvalidRequirement, Requirement
 
 from arcbeam.errors import InvalidPipelineError, SetupError
+from arcbeam.harness.encoding.mainmodule import MainClasses
 from arcbeam.sizes import remembered
 from arcbeam.spark.session.sessions import is_local
-from arcbeam.spark.tasks.mainmodule import MainClasses
 from arcbeam.spark.tasks.shipping import FILES, PACKAGES, SESSION, Archive, WorkerSetup, ship
 from arcbeam.store.blobs.claims import WorkFolder, work_folder
 from arcbeam.store.blobs.private import open_new

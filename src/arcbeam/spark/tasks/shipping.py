@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from arcbeam.errors import EnvironmentMismatchError, SetupError
+from arcbeam.harness.encoding.mainmodule import MainClasses
 from arcbeam.spark.tasks import workerlog
-from arcbeam.spark.tasks.mainmodule import MainClasses
 
 _LOG = logging.getLogger("arcbeam.shipping")
 

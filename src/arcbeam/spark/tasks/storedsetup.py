@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from arcbeam.spark.tasks.mainmodule import MainClasses
-from arcbeam.spark.tasks.registered import Pickled, Registered
+from arcbeam.harness.encoding.mainmodule import MainClasses
+from arcbeam.harness.encoding.registered import Pickled, Registered
 from arcbeam.spark.tasks.shipping import WorkerSetup
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from arcbeam.spark.tasks.mainmodule import MainClasses
+from arcbeam.harness.encoding.mainmodule import MainClasses
 
 SCRIPT = Path(__file__).with_name("main_classes.py")
 

@@ -15,8 +15,8 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.typehints.schema_registry import SCHEMA_REGISTRY
 from apache_beam.typehints.schemas import LogicalType, NoArgumentLogicalType
 
+from arcbeam.harness.encoding.registered import Registered
 from arcbeam.runner.runner import ArcbeamRunner
-from arcbeam.spark.tasks.registered import Registered
 
 
 @dataclasses.dataclass(frozen=True)

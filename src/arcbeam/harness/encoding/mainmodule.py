@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from arcbeam.spark.tasks.registered import Pickled, Registered, pickled
+from arcbeam.harness.encoding.registered import Pickled, Registered, pickled
 
 _MAIN = "__main__"
 
