@@ -43,6 +43,7 @@ _APART = {
     "spark/tasks/collecting.py": _SHOWN,
     "spark/tasks/blackbox.py": _SHOWN,
     "spark/tasks/failure.py": _SHOWN,
+    "harness/bundle/usererrors.py": _SHOWN,
     "spark/tasks/lostworker.py": _SHOWN,
     "harness/encoding/registered.py": "a larger class is refused, not sent in another way",
     "spark/session/exits.py": "the longest path of a file",
@@ -84,7 +85,7 @@ _LOCAL_IDENTITIES = {
     "explain/picture.py": "for one picture",
     "model/frames.py": "for one chain of exceptions",
     "translate/pickles.py": "for one walk over objects that the caller keeps",
-    "spark/tasks/failure.py": "for one chain of exceptions",
+    "harness/bundle/usererrors.py": "for one chain of exceptions",
 }
 _CACHES_APART = {
     "errors.py": "classes of exceptions; errors imports nothing of arcbeam",

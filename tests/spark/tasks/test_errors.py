@@ -33,6 +33,7 @@ from arcbeam.errors import (
     UserCodeError,
     WorkerLostError,
 )
+from arcbeam.harness.bundle import usererrors
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.store.jobtemp.location import JobLocation
@@ -337,10 +338,10 @@ def _no_memory() -> None:
 
 
 def test_what_is_the_users_fault() -> None:
-    assert isinstance(failure.described(_raised(_exit), "A"), UserCodeError)
-    assert failure.described(_raised(_no_memory), "A") is None
+    assert isinstance(usererrors.described(_raised(_exit), "A"), UserCodeError)
+    assert usererrors.described(_raised(_no_memory), "A") is None
     ours = InvalidPipelineError("x")
-    assert failure.described(ours, "A") is ours
+    assert usererrors.described(ours, "A") is ours
 
 
 @pytest.mark.parametrize(
@@ -353,7 +354,7 @@ def test_what_is_the_users_fault() -> None:
     ],
 )
 def test_a_class_that_cannot_be_found_by_name_comes_with_advice(text: str) -> None:
-    told = failure.described(pickle.PicklingError(text), "A")
+    told = usererrors.described(pickle.PicklingError(text), "A")
     assert isinstance(told, UserCodeError)
     assert "define 'Point' at the top level" in told.error
 
@@ -361,7 +362,7 @@ def test_a_class_that_cannot_be_found_by_name_comes_with_advice(text: str) -> No
 def test_notes_of_an_exception_are_kept() -> None:
     error = _raised(lambda: 1 // 0)
     error.add_note("while dividing apples")
-    told = failure.described(error, "A")
+    told = usererrors.described(error, "A")
     assert isinstance(told, UserCodeError)
     assert "while dividing apples" in told.error
     assert str(told).count("apples") == 1
@@ -439,12 +440,12 @@ def test_event_time_out_of_range_names_step_range_and_remedy(seconds: float) -> 
     def out() -> None:
         WindowedValue(1, Timestamp.of(seconds), (GlobalWindow(),))
 
-    told = failure.described(_raised(out), "Stamp")
+    told = usererrors.described(_raised(out), "Stamp")
     assert isinstance(told, UserCodeError)
     assert told.step == "Stamp"
     check_message("event-time-out-of-range", told.error)
 
 
 def test_other_overflow_has_no_advice_on_time() -> None:
-    told = failure.described(_raised(lambda: (2.0**1000) ** 2), "Power")
+    told = usererrors.described(_raised(lambda: (2.0**1000) ** 2), "Power")
     assert "event time" not in str(told)

@@ -18,6 +18,7 @@ from pyspark.util import handle_worker_exception
 
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import CoderError, JobFailedError, MissingModuleError, UserCodeError
+from arcbeam.harness.bundle import usererrors
 from arcbeam.harness.encoding.codererrors import coder_error
 from arcbeam.model import texts
 from arcbeam.spark.tasks import failure
@@ -157,7 +158,7 @@ def _raised(kind: str) -> BaseException:
 
 @pytest.mark.parametrize("kind", ["surrogate", "long", "mute", "file name", "noted", "quota", "errno"])
 def test_whatever_is_raised_is_described_for_every_way_out(kind: str) -> None:
-    told = failure.described(_raised(kind), "Step \ud800")
+    told = usererrors.described(_raised(kind), "Step \ud800")
     assert isinstance(told, UserCodeError)
     assert str(told).encode()
     assert len(str(told)) < 3 * texts.LONGEST
@@ -203,7 +204,7 @@ def test_an_ordinary_error_goes_to_spark_as_it_is() -> None:
 def test_a_text_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "SECONDS", 0.05)
     try:
-        told = failure.described(Silent(), "Step")
+        told = usererrors.described(Silent(), "Step")
         assert isinstance(told, UserCodeError)
         assert told.step == "Step"
         assert told.error.startswith("Silent (it cannot be described")
@@ -215,14 +216,14 @@ def test_a_text_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_exception_that_raises_when_it_is_looked_at() -> None:
-    told = failure.described(Evasive(), "Step")
+    told = usererrors.described(Evasive(), "Step")
     assert isinstance(told, UserCodeError)
     assert "Evasive" in told.error
     assert str(told).encode()
 
 
 def test_a_missing_module_is_an_import_error() -> None:
-    told = failure.described(ModuleNotFoundError("No module named 'x'", name="x"), "Step")
+    told = usererrors.described(ModuleNotFoundError("No module named 'x'", name="x"), "Step")
     assert isinstance(told, MissingModuleError)
     assert isinstance(pickle.loads(pickle.dumps(told)), ImportError)
     assert told.name == "x"
@@ -232,14 +233,14 @@ def test_what_a_coder_raised_is_caught_by_its_type() -> None:
     cause = OverflowError("too large")
     told = coder_error(beam.coders.VarIntCoder(), "Step", cause, ["x"])
     told.__cause__ = cause
-    found = pickle.loads(pickle.dumps(failure.described(told, "")))
+    found = pickle.loads(pickle.dumps(usererrors.described(told, "")))
     assert isinstance(found, CoderError)
     assert isinstance(found, OverflowError)
 
 
 def test_a_driver_does_not_exit_because_a_worker_did() -> None:
     for ending in (SystemExit(3), StopIteration(7), GeneratorExit()):
-        told = pickle.loads(pickle.dumps(failure.described(ending, "Step")))
+        told = pickle.loads(pickle.dumps(usererrors.described(ending, "Step")))
         assert type(told) is UserCodeError
 
 
@@ -263,7 +264,7 @@ def test_a_counter_whose_name_cannot_be_encoded_fails_the_job() -> None:
 
 
 def test_the_traceback_of_what_is_raised_is_not_printed_twice() -> None:
-    told = pickle.loads(pickle.dumps(failure.described(_raised("noted"), "Step")))
+    told = pickle.loads(pickle.dumps(usererrors.described(_raised("noted"), "Step")))
     assert isinstance(told, KeyError)
     text = "".join(traceback.format_exception(told))
     assert text.count("Traceback (most recent") == 1

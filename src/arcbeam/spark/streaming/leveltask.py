@@ -23,6 +23,7 @@ from pyspark import TaskContext
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.errors import UserCodeError
+from arcbeam.harness.bundle import usererrors
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model import texts
 from arcbeam.model.attempts import Attempt, here
@@ -247,9 +248,9 @@ class LevelTask:
         """
         if isinstance(error, InputLostError):
             return error
-        described = failure.described(error, micro_batch)
+        described = usererrors.described(error, micro_batch)
         if isinstance(described, UserCodeError):
-            told = f"in micro-batch {plan.micro_batch}", about(), failure.element_of(error)
+            told = f"in micro-batch {plan.micro_batch}", about(), usererrors.element_of(error)
             described = described.about(", ".join(filter(None, told)))
         if described is None:
             return failure.unrecorded(error, micro_batch)

@@ -1,6 +1,6 @@
 """What a failure means: a user's error, a missing module, a lost worker, a cancellation.
 
-Owns both ends of an error's way: in the worker, an exception becomes one of ours, with the user's frames only, and is
+Owns both ends of an error's way: in the worker, what `arcbeam.harness.bundle.usererrors` has made of an exception is
 recorded in the job's location while Spark sees one line; on the driver, a failed Spark job becomes what was recorded.
 Spark's texts decide only where nothing can have been recorded: a worker that died or could not load us at all.
 Imports no Spark: both ends use it.
@@ -8,30 +8,22 @@ Imports no Spark: both ends use it.
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import FrameType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 from arcbeam.errors import (
     ArcbeamError,
-    CoderError,
     EnvironmentMismatchError,
     JobCancelledError,
     JobFailedError,
-    MissingModuleError,
-    Raised,
     UserCodeError,
 )
-from arcbeam.harness.encoding.codererrors import coder_name, shortened
-from arcbeam.harness.files.filenames import note_file
+from arcbeam.harness.bundle.usererrors import original
 from arcbeam.model import texts
-from arcbeam.model.frames import harness_files
-from arcbeam.model.timestamps import MAX_TIMESTAMP
 from arcbeam.spark.tasks import lostworker
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -39,7 +31,6 @@ _CANCELLED = ("OPERATION_CANCELED", "cancelled", "canceled", "SPARK_JOB_CANCELLE
 _STOPPED = re.compile(r"SparkContext was shut ?down|stopped SparkContext|SparkContext is stopping")
 _LONGEST_CAUSE = 4000
 
-_STEP = re.compile(r"\[while running '(.*?)'\]", re.DOTALL)
 _OTHER_PYTHON = re.compile(
     r"PYTHON_VERSION_MISMATCH\] Python in worker has different version:? \(?['\"]?(\d[\d.]*).{0,3}?"
     r" (?:than|from) (?:that )?in driver:? \(?['\"]?(\d[\d.]*)",
@@ -53,104 +44,6 @@ class TaskFailedError(Exception):
 
 
 # In the worker.
-
-
-def described(error: BaseException, step: str) -> ArcbeamError | None:
-    """What an exception in a task is. Never raises, and returns in bounded time, whatever the exception does.
-
-    Args:
-        error: what left the bundle.
-        step: the step that ran, as far as is known; the SDK's own note in the exception comes first.
-
-    Returns:
-        One of ours, to be recorded and never retried; None for what may go better the next time (memory, a killed
-        task).
-    """
-    try:
-        return texts.within(texts.SECONDS, lambda: _described(error, step))
-    except MemoryError:
-        return None
-    except Exception as e:
-        # Its text, its arguments or its elements are user code that raises or never returns.
-        mute = f"{type(error).__name__} (it cannot be described: {texts.said(str, e, _LONGEST_CAUSE)})"
-        between = harness_files(error)
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in between]
-        return UserCodeError(texts.fit(step), texts.fit(mute), texts.fit("".join(traceback.format_list(frames))))
-
-
-def _original(error: BaseException, step: str) -> tuple[BaseException, str]:
-    """The exception that was raised, and the step: the SDK raises a copy that names the step, in its context."""
-    while getattr(error, "_tagged_with_step", False) and not isinstance(error, ArcbeamError):
-        named = _STEP.findall(texts.said(str, error))
-        step = named[-1] if named else step
-        if error.__context__ is None:
-            break
-        error = error.__context__
-    return error, step
-
-
-def _described(error: BaseException, step: str) -> ArcbeamError | None:
-    error, step = _original(error, step)
-    if isinstance(error, MemoryError | KeyboardInterrupt):
-        return None
-    if isinstance(error, UserCodeError):
-        # Of ours, for something that the user's code, or a coder, has raised.
-        cause = error.__cause__
-        return (error._ours or type(error))(
-            texts.fit(error.step or step),
-            texts.fit(error.error),
-            texts.fit(error.traceback if cause is None else user_traceback(cause)),
-            raised_by(cause) if cause is not None else error.raised,
-        )
-    if isinstance(error, ArcbeamError):
-        return error
-    missing = _missing_module(error)
-    if missing:
-        found = MissingModuleError(
-            texts.fit(f"module '{missing}' is missing on the worker (needed by '{step}')"),
-            "install it on every executor, or ship it with --requirements_file, --extra_package, --setup_file or "
-            "--files_to_stage",
-        )
-        found.name = texts.fit(missing)
-        return found
-    note_file(error)
-    what = texts.fit("".join(traceback.TracebackException.from_exception(error).format_exception_only()).strip())
-    # The SDK's note may be left in the text where an exception was raised again.
-    what = _STEP.sub("", what).rstrip() + _advice_on_main(what) + _advice_on_time(error)
-    coder = _coder_failure(error)
-    kind, what = (CoderError, f"{texts.fit(coder)}: {what}") if coder else (UserCodeError, what)
-    return kind(texts.fit(step), what, texts.fit(user_traceback(error)), raised_by(error))
-
-
-_TOLD = ("_tagged_with_step", "__notes__")
-"""Attributes of an exception whose content is in the error's text."""
-
-
-def raised_by(error: BaseException) -> Raised:
-    """The parts of a user's exception, as far as they travel."""
-    if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
-        return Raised()
-    classes = type(error).__mro__
-    kinds = tuple(
-        (k.__module__, k.__qualname__) for k in classes[: classes.index(Exception)] if issubclass(k, Exception)
-    )
-    found = {name: value for name, value in vars(error).items() if name not in _TOLD}
-    for kind in classes[: classes.index(Exception)]:
-        for name, slot in vars(kind).items():
-            if isinstance(slot, MemberDescriptorType | GetSetDescriptorType) and not name.startswith("__"):
-                with contextlib.suppress(Exception):
-                    found.setdefault(name, getattr(error, name))
-    pickled = {name: data for name, value in found.items() if (data := _pickled(value))}
-    return Raised(kinds, _pickled(error.args), tuple(pickled.items()))
-
-
-def _pickled(value: Any) -> bytes:
-    """The value, pickled; empty if it cannot be, or is so large that it would be in the way."""
-    try:
-        data = pickle.dumps(value)
-    except Exception:
-        return b""
-    return data if len(data) <= texts.LONGEST else b""
 
 
 def fit_for_spark(error: BaseException) -> BaseException:
@@ -189,121 +82,6 @@ class Guarded:
         raise error
 
 
-_OF_MAIN = re.compile(
-    r"Can't pickle <(?:class|function) '?__main__\.([\w.<>]+)"
-    r"|Can't get (?:local )?attribute '([\w.<>]+)'"
-    r" on <module '(?:__main__|(?:arcbeam\.spark\.session|pyspark)\.daemon)'"
-)
-
-
-def _advice_on_main(what: str) -> str:
-    """What to do about a name of the user's script that cannot be found by name; "" if that is not what happened."""
-    named = _OF_MAIN.search(what)
-    if not named:
-        return ""
-    return (
-        f"\n  what to do: define '{named[1] or named[2]}' at the top level of the script, or of a module that the "
-        "workers can import (--setup_file, --files_to_stage); with --pickle_library=dill, give --save_main_session"
-    )
-
-
-_OF_TIME = re.compile(r"(^|/)apache_beam/utils/(windowed_value|timestamp)\.py$")
-"""The SDK's modules that hold event times; compiled, so their frames are known by these names alone."""
-
-
-def _advice_on_time(error: BaseException) -> str:
-    """What to do about an event time that does not fit into 64 bits; "" if that is not what happened."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if not isinstance(error, OverflowError) or not frames or not _OF_TIME.search(frames[-1].filename):
-        return ""
-    return (
-        f"; an event time is outside of Beam's range, {MAX_TIMESTAMP // 1_000_000:,} seconds before and after 1970\n"
-        "  what to do: give seconds since 1970 (milliseconds / 1e3, microseconds / 1e6), or a Timestamp"
-    )
-
-
-def _missing_module(error: BaseException) -> str:
-    """The module that could not be imported; "" if that is not what happened."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ModuleNotFoundError):
-            return seen.name or str(seen)
-        seen = seen.__cause__
-    return ""
-
-
-def user_traceback(error: BaseException) -> str:
-    """An exception's traceback without the harness's frames and without its last line, the error itself.
-
-    Causes and contexts are kept. If nothing but harness frames is there, the innermost one stays.
-    """
-    between = harness_files(error)
-    story = traceback.TracebackException.from_exception(error)
-    told: traceback.TracebackException | None = story
-    seen: set[int] = set()
-    while told is not None and id(told) not in seen:
-        seen.add(id(told))
-        frames = [f for f in told.stack if f.filename not in between]
-        told.stack = traceback.StackSummary.from_list(frames or told.stack[-1:])
-        told = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
-    lines = list(story.format())
-    own = len(list(story.format_exception_only()))
-    return "".join(lines[:-own]).rstrip() if len(lines) > own else ""
-
-
-def _frames(error: BaseException) -> Iterator[tuple[str, FrameType]]:
-    """(bare name of the function, frame), innermost first."""
-    frames = [entry for entry, _ in traceback.walk_tb(error.__traceback__)]
-    for frame in reversed(frames):
-        yield frame.f_code.co_name.rsplit(".", 1)[-1], frame
-
-
-_ENCODE = {"encode", "encode_to_stream", "encode_nested", "encode_all", "_encode_key"}
-_DECODE = {"decode", "decode_from_stream", "decode_nested", "decode_all"}
-
-
-def _coder_failure(error: BaseException) -> str:
-    """Which coder cannot encode or decode which element, if the innermost frames are a coder's; "" if not."""
-    from apache_beam.coders import coder_impl, coders
-
-    for depth, (name, frame) in enumerate(_frames(error)):
-        if depth > 6:
-            break
-        if name not in _ENCODE and name not in _DECODE:
-            continue
-        verb = "encode" if name in _ENCODE else "decode"
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, coders.Coder | coder_impl.CoderImpl):
-            arguments = frame.f_code.co_varnames[1 : frame.f_code.co_argcount]
-            element = frame.f_locals.get(arguments[0]) if arguments else None
-            return f"{coder_name(owner)} cannot {verb} {shortened(element)}"
-        if "coder_impl" in frame.f_code.co_filename:  # compiled: no locals to look at
-            compiled = frame.f_code.co_name.split(".")
-            return f"{compiled[-2] if len(compiled) > 1 else 'a coder'} cannot {verb} {_element_of(error)}"
-    return ""
-
-
-def _element_of(error: BaseException) -> str:
-    """The element that was being written when a compiled coder failed."""
-    for _, frame in _frames(error):
-        element = frame.f_locals.get("o")
-        if element is not None and hasattr(element, "windows"):
-            return shortened(element.value)
-    return "an element"
-
-
-def element_of(error: BaseException) -> str:
-    """Which element user code has failed with, for people; "" if that is not known, or a coder's. Never raises."""
-    try:
-        # SUBTLE: imported late, for the prelude silences what the SDK says at import; user code has failed behind that.
-        from arcbeam.harness.bundle.failingelement import failing_element_of
-
-        found = None if _coder_failure(error) else failing_element_of(error)
-    except Exception:
-        return ""
-    return "" if found is None else f"element {shortened(found.element)}"
-
-
 def record(location: JobLocation, stage: str, error: ArcbeamError) -> Exception:
     """Records an error where the driver and the task's retries find it.
 
@@ -325,8 +103,8 @@ def unrecorded(error: BaseException, step: str) -> BaseException:
         error: what left the bundle.
         step: the step that ran; the SDK's own note in the error comes first.
     """
-    original, step = _original(error, step)
-    return TaskFailedError(f"MemoryError [while running '{step}']") if isinstance(original, MemoryError) else error
+    raised, step = original(error, step)
+    return TaskFailedError(f"MemoryError [while running '{step}']") if isinstance(raised, MemoryError) else error
 
 
 def one_line(error: ArcbeamError) -> TaskFailedError:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from arcbeam.errors import UserCodeError
+from arcbeam.harness.bundle import usererrors
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.attempts import Attempt, here
 from arcbeam.model.files import SideFile
@@ -111,8 +112,8 @@ class StageTask:
 
     def _escaped(self, error: BaseException, step: str) -> BaseException:
         """What to raise to Spark; a user's error is recorded where the driver and the task's retries find it."""
-        described = failure.described(error, step or self.stage.name)
-        if isinstance(described, UserCodeError) and (element := failure.element_of(error)):
+        described = usererrors.described(error, step or self.stage.name)
+        if isinstance(described, UserCodeError) and (element := usererrors.element_of(error)):
             described = described.about(element)
         if described is not None:
             return failure.record(self.location, self.stage.id, described)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark import TaskContext
 
+from arcbeam.harness.bundle import usererrors
 from arcbeam.model import texts
 from arcbeam.model.plan import Plan, Stage
 from arcbeam.sizes import cache_size, threshold
@@ -163,7 +164,7 @@ class PublishTask:
                 publisher.publish(call.committables, again=again)
         except BaseException as e:
             open_stages.close_job(publishing(given.job))
-            described = failure.described(e, call.publisher)
+            described = usererrors.described(e, call.publisher)
             raise e if described is None else failure.record(self.location, self.run, described) from None
         said = dict.fromkeys(texts.said(str, each.message) for each in caught)
         return [f"{call.publisher}: {text}" for text in list(said)[:_MOST_SAID]]
