@@ -46,6 +46,7 @@ CLASSES = (
     "exact boundaries and types",
 )
 _SECONDS = 900
+"""For the tests of one mistake; together, without a mistake, they have that many for each test."""
 # pytest's exit codes.
 _PASSED, _FAILED = 0, 1
 
@@ -143,7 +144,7 @@ def _tried(wanted: Sequence[Mistake], jobs: int) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="arcbeam-planted-") as folder:
         clean = _copied(Path(folder) / "clean")
         tests = sorted({test for each in wanted for test in each.tests})
-        if tests and (code := _run(clean, tests, show=True)) != _PASSED:
+        if tests and (code := _run(clean, tests, seconds=len(tests) * _SECONDS, show=True)) != _PASSED:
             print(f"the tests fail without any mistake: pytest ended with {code}", flush=True)
             return [each.name for each in wanted]
 
@@ -178,7 +179,7 @@ def _existing(names: Iterable[str]) -> Iterable[str]:
     return (name for name in names if name and (ROOT / name).is_file())
 
 
-def _run(tree: Path, tests: Sequence[str], *, show: bool = False) -> int:
+def _run(tree: Path, tests: Sequence[str], *, seconds: float = _SECONDS, show: bool = False) -> int:
     """Run tests in a tree and return pytest's exit code, or -1 if they are out of time; `show` prints its report."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     # SUBTLE: what was compiled is known by its second and its size; a mistake may change neither.
@@ -187,7 +188,7 @@ def _run(tree: Path, tests: Sequence[str], *, show: bool = False) -> int:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     out = None if show else subprocess.DEVNULL
     try:
-        ended = subprocess.run(command, cwd=tree, env=environment, timeout=_SECONDS, stdout=out, stderr=out)
+        ended = subprocess.run(command, cwd=tree, env=environment, timeout=seconds, stdout=out, stderr=out)
     except subprocess.TimeoutExpired:
         return -1
     return ended.returncode
