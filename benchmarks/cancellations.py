@@ -27,7 +27,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.spark.session import sessions
 
-_DAEMON = "arcbeam.spark.session.daemon"
+_DAEMON = "arcbeam.spark.daemon"
 _INTERRUPT = "spark.sql.execution.interruptOnCancel"
 
 

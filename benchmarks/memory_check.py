@@ -199,7 +199,7 @@ def _session(heap: str, folder: str) -> Any:
         .config("spark.local.dir", folder)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.python.daemon.module", "arcbeam.spark.session.daemon")
+        .config("spark.python.daemon.module", "arcbeam.spark.daemon")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -82,7 +82,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.sql.warehouse.dir", str(local / "warehouse"))
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.python.worker.reuse", "true")
-        .config("spark.python.daemon.module", "arcbeam.spark.session.daemon")
+        .config("spark.python.daemon.module", "arcbeam.spark.daemon")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -44,7 +44,7 @@ PHASES: Mapping[str, tuple[int, int]] = {_BEGINNING: (0, 0), "early": (1, 3), "l
 """Phases of a driver's life: calls of the source until it is killed, at least and at most."""
 _WEIGHTS = (2, 5, 3)
 """How often each phase is chosen."""
-_DAEMON = " -m arcbeam.spark.session.daemon "
+_DAEMON = " -m arcbeam.spark.daemon "
 
 
 class Victim:

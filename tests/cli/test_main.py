@@ -173,7 +173,7 @@ with beam.Pipeline(options=PipelineOptions(sys.argv[1:])) as p:
 def _started(group: int, said: Path) -> bool:
     """Whether Java has been started; its command line holds our settings."""
     processes = subprocess.run(["ps", "-o", "args=", "-s", str(group)], capture_output=True, text=True).stdout
-    return "arcbeam.spark.session.daemon" in processes
+    return "arcbeam.spark.daemon" in processes
 
 
 def _naps(group: int, said: Path) -> bool:

@@ -30,6 +30,7 @@ from arcbeam.model.rows import BundleReport
 from arcbeam.monitoring.prometheus import Counter, exposed, exposing
 from arcbeam.options import ArcbeamOptions, given
 from arcbeam.runner.jobgraph import StoredJobGraph
+from arcbeam.spark import daemon
 from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.remote import impatient
@@ -474,7 +475,7 @@ def _on_sigterm(plan: Plan, options: ArcbeamOptions) -> OnSigterm:
 
 def session_options(options: ArcbeamOptions) -> SessionOptions:
     """What the options say about the session."""
-    return SessionOptions(options.spark_master, tuple(options.spark_conf or ()), options.spark_remote)
+    return SessionOptions(options.spark_master, tuple(options.spark_conf or ()), options.spark_remote, daemon.MODULE)
 
 
 def _repeat_warnings(report: BundleReport) -> None:

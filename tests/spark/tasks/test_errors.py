@@ -349,7 +349,7 @@ def test_what_is_the_users_fault() -> None:
     [
         "Can't pickle <class '__main__.Point'>: attribute lookup Point on __main__ failed",
         "Can't pickle <class '__main__.Point'>: it's not the same object as __main__.Point",
-        "Can't get attribute 'Point' on <module 'arcbeam.spark.session.daemon' from '/x.py'>",
+        "Can't get attribute 'Point' on <module 'arcbeam.spark.daemon' from '/x.py'>",
         "Can't get attribute 'Point' on <module 'pyspark.daemon' from '/x.py'>",
     ],
 )

@@ -126,7 +126,7 @@ def _pickled(value: Any) -> bytes:
 _OF_MAIN = re.compile(
     r"Can't pickle <(?:class|function) '?__main__\.([\w.<>]+)"
     r"|Can't get (?:local )?attribute '([\w.<>]+)'"
-    r" on <module '(?:__main__|(?:arcbeam\.spark\.session|pyspark)\.daemon)'"
+    r" on <module '(?:__main__|(?:arcbeam\.spark|pyspark)\.daemon)'"
 )
 
 

@@ -46,7 +46,6 @@ _OWN_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
-    "spark.python.daemon.module": "arcbeam.spark.session.daemon",
     # A cancelled task ends when its worker is killed: Spark looks every two seconds, and then waits so long again.
     "spark.python.task.killTimeout": "100ms",
     "spark.sql.adaptive.enabled": "false",
@@ -78,11 +77,19 @@ _JOB_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What the user asked for; all None: the active session, else one of our own on all cores."""
+    """What the user asked for; all None: the active session, else one of our own on all cores.
+
+    Attributes:
+        master: of Spark.
+        conf: settings, each as "name=value".
+        remote: address of a Connect server.
+        daemon: the module that forks the Python workers of a session of our own; None: Spark's own.
+    """
 
     master: str | None = None
     conf: tuple[str, ...] = ()
     remote: str | None = None
+    daemon: str | None = None
 
 
 def open_session(options: SessionOptions) -> SparkSession:
@@ -166,7 +173,8 @@ def new_session(options: SessionOptions) -> SparkSession:
         heaped = heap.settings(chosen) if local else {}
         listening = on_loopback(options.remote or master, chosen)
         logged = sparklog.settings(chosen, local=local)
-        chosen = {**_OWN_SETTINGS, **heaped, **listening.settings, **chosen, **logged}
+        forking = {} if options.daemon is None else {"spark.python.daemon.module": options.daemon}
+        chosen = {**_OWN_SETTINGS, **forking, **heaped, **listening.settings, **chosen, **logged}
     for key, value in chosen.items():
         builder = builder.config(key, value)
     # What follows the address of a Connect server may be a token.

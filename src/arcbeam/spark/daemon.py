@@ -1,7 +1,8 @@
 """Spark's Python daemon, with the SDK imported before it forks workers.
 
 Every Python worker is a fork of Spark's daemon. Importing the SDK takes seconds; done here, it is done once per
-executor. Used through `spark.python.daemon.module` in sessions of our own; any other session works without it.
+executor. A session uses it if its `spark.python.daemon.module` says so, and works without it. Nothing imports this
+module: it is a program.
 """
 
 from __future__ import annotations
@@ -9,22 +10,18 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from typing import Any
+from typing import Any, Final
 
 from arcbeam.spark.session import archives, exits
+from arcbeam.store.blobs.claims import remove_all
 
 if __name__ == "__main__":
     archives.put_installed_first()
 
 from pyspark import daemon  # which PySpark, is decided above
 
-_NEEDED = (
-    "arcbeam.spark.tasks.task",
-    "arcbeam.harness.batch.batchstage",
-    "arcbeam.spark.tasks.ending.teardown",
-    "pyspark.worker",
-)
-"""Imported for their effect on the forks. By name, because an import that nothing uses is soon tidied away."""
+MODULE: Final = "arcbeam.spark.daemon"
+"""This module's name, also where it is `__main__`."""
 
 _run_worker = daemon.worker
 
@@ -41,19 +38,29 @@ def run_worker(sock: Any, authenticated: bool) -> int:
     except (BrokenPipeError, ConnectionResetError, EOFError):
         return 1
     finally:
-        importlib.import_module("arcbeam.store.blobs.claims").remove_all()
+        remove_all()
+
+
+def prepare() -> None:
+    """Imports what workers need. What modules hold then is taken from the garbage collector's sight."""
+    # The SDK warns about optional packages at import; once, in the driver, is enough.
+    logging.disable(logging.WARNING)
+    # For their effect on the forks.
+    import pyspark.worker  # noqa: F401
+
+    import arcbeam.harness.batch.batchstage
+    import arcbeam.spark.tasks.ending.teardown
+    import arcbeam.spark.tasks.task  # noqa: F401
+    from arcbeam.spark.tasks.openstages import freeze_imported_objects
+
+    logging.disable(logging.NOTSET)
+    archives.forget()
+    freeze_imported_objects()
 
 
 def main() -> None:
-    """Imports what workers need, and serves Spark until it goes away."""
-    # The SDK warns about optional packages at import; once, in the driver, is enough.
-    logging.disable(logging.WARNING)
-    for name in _NEEDED:
-        importlib.import_module(name)
-    logging.disable(logging.NOTSET)
-    archives.forget()
-    importlib.import_module("arcbeam.spark.tasks.task")
-    importlib.import_module("arcbeam.spark.tasks.openstages").freeze_imported_objects()
+    """Serves Spark until it goes away."""
+    prepare()
     daemon.worker = run_worker
     pyspark_daemon: Any = daemon
     pyspark_daemon.signal = exits.Signals()
@@ -63,4 +70,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     # SUBTLE: not this module's own `main`, but its importable twin's: the workers' `__main__` is for classes of users.
-    importlib.import_module("arcbeam.spark.session.daemon").main()
+    importlib.import_module(MODULE).main()

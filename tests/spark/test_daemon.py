@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
 import socket
 import subprocess
 import sys
-import zipimport
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark import daemon as sparks
 
-from arcbeam.spark.session import daemon
-
-
-def test_what_is_imported_before_forking_exists() -> None:
-    for name in daemon._NEEDED:
-        assert importlib.import_module(name).__name__ == name
+from arcbeam.spark import daemon
 
 
-def test_the_sdk_is_imported_before_workers_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    monkeypatch.setattr(sparks, "manager", lambda: seen.append("manager"))
-    monkeypatch.setattr(sparks, "worker", sparks.worker)
-    settled = SimpleNamespace(freeze_imported_objects=lambda: seen.append("settled"))
-    monkeypatch.setattr(importlib, "import_module", lambda name: seen.append(name) or settled)
-    daemon.main()
-    assert seen == [*daemon._NEEDED, "arcbeam.spark.tasks.task", "arcbeam.spark.tasks.openstages", "settled", "manager"]
-    assert not any(isinstance(f, zipimport.zipimporter) for f in sys.path_importer_cache.values())
-    assert sparks.worker is daemon.run_worker
+def test_the_sdk_is_imported_before_workers_are_forked() -> None:
+    program = (
+        "import gc, sys, zipimport\n"
+        "from pyspark import daemon as sparks\n"
+        "from arcbeam.spark import daemon\n"
+        "before, seen = set(sys.modules), []\n"
+        "sparks.manager = lambda: seen.append(set(sys.modules))\n"
+        "daemon.main()\n"
+        "(there,) = seen\n"
+        "needed = {'arcbeam.spark.tasks.task', 'arcbeam.harness.batch.batchstage', "
+        "'arcbeam.spark.tasks.ending.teardown', 'apache_beam.runners.worker.bundle_processor'}\n"
+        "assert needed | {'pyspark.worker'} <= there, needed - there\n"
+        "assert not needed & before, 'what is imported sooner is not silenced'\n"
+        "assert gc.get_freeze_count()\n"
+        "assert not any(isinstance(f, zipimport.zipimporter) for f in sys.path_importer_cache.values())\n"
+        "assert sparks.worker is daemon.run_worker\n"
+        "assert daemon.MODULE == daemon.__name__\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError, EOFError])
