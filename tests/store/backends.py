@@ -16,9 +16,9 @@ import pytest
 from obstore.store import S3Store
 from pyarrow import fs
 
-from arcbeam.store.blobs.filesystems import RemoteBlobs
 from arcbeam.store.blobs.hadoop import HadoopBlobs
 from arcbeam.store.blobs.objects import ObjectBlobs
+from arcbeam.store.jobtemp.jobblobs import RemoteBlobs
 from arcbeam.store.jobtemp.location import JobLocation
 
 

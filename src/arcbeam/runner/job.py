@@ -38,7 +38,7 @@ from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, 
 from arcbeam.spark.streaming import streamingjob
 from arcbeam.store.blobs.backends import shown
 from arcbeam.store.blobs.errors import FencedError
-from arcbeam.store.blobs.filesystems import own_folder
+from arcbeam.store.blobs.private import own_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.jobname import called

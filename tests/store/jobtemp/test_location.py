@@ -14,9 +14,10 @@ import pytest
 from pyarrow import fs
 
 from arcbeam.store.blobs.errors import StoreError
-from arcbeam.store.blobs.filesystems import RemoteBlobs, own_folder
 from arcbeam.store.blobs.hadoop import HadoopBlobs
+from arcbeam.store.blobs.private import own_folder
 from arcbeam.store.jobtemp.framefile import FrameFileWriter
+from arcbeam.store.jobtemp.jobblobs import RemoteBlobs
 from arcbeam.store.jobtemp.location import JobLocation
 from tests.golden import check_message
 from tests.store.backends import Local, location_of

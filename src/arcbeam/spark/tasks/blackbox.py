@@ -31,7 +31,7 @@ from arcbeam.harness.operations import whereabouts
 from arcbeam.harness.operations.whereabouts import here
 from arcbeam.model.interfaces import OpenStage
 from arcbeam.spark.session import exits
-from arcbeam.store.blobs.filesystems import own_folder
+from arcbeam.store.blobs.private import own_folder
 from arcbeam.store.jobtemp.location import JobLocation
 
 _BOXES: Final = "boxes"

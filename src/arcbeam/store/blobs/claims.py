@@ -19,8 +19,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from arcbeam.store.blobs.filesystems import own_folder
-from arcbeam.store.blobs.private import make_folder
+from arcbeam.store.blobs.private import make_folder, own_folder
 
 _LOG = logging.getLogger("arcbeam.store")
 

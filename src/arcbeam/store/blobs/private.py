@@ -13,9 +13,12 @@ import contextlib
 import errno
 import os
 import stat
+import tempfile
 import uuid
 from pathlib import Path
 from typing import BinaryIO
+
+from arcbeam.store.blobs.errors import StoreError
 
 _GROUP = stat.S_IRWXG
 _DEFAULT_ACL = "system.posix_acl_default"
@@ -190,3 +193,27 @@ def _name(uid: int) -> str:
         return f"{pwd.getpwuid(uid).pw_name}, uid {uid}"
     except KeyError:
         return f"uid {uid}"
+
+
+def user_folder(root: str = "") -> Path:
+    """What is this user's below a folder of everybody's; the system's temporary one if none is named."""
+    return Path(root or tempfile.gettempdir()) / f"arcbeam-{os.getuid()}"
+
+
+def own_folder(name: str) -> Path:
+    """A folder of this user's in the system's temporary one, made if need be, that no other user can read.
+
+    Raises:
+        StoreError: another user may have put it there, or it cannot be made.
+    """
+    folder = user_folder() / name
+    try:
+        make_own_folder(folder.parent)
+        make_own_folder(folder)
+    except OSError as e:
+        raise StoreError(
+            f"temporary files cannot be kept in '{folder}': '{e.filename}': {e.strerror}",
+            "remove it, or name another temporary folder in the environment, as TMPDIR; files of a job may also go to "
+            "--arcbeam_temp",
+        ) from e
+    return folder

@@ -20,8 +20,8 @@ from arcbeam import secrets as known
 from arcbeam.sizes import threshold
 from arcbeam.store.blobs.backends import below, open_blobs, shown
 from arcbeam.store.blobs.errors import LostFileError, MissingFileError, StoreError
-from arcbeam.store.blobs.filesystems import JobBlobs, LocalBlobs, RemoteBlobs, cache_folder
 from arcbeam.store.blobs.private import NotOursError
+from arcbeam.store.jobtemp.jobblobs import JobBlobs, LocalBlobs, RemoteBlobs, cache_folder
 
 _LOG = logging.getLogger("arcbeam.store")
 

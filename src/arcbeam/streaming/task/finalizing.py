@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from arcbeam.store.blobs.filesystems import own_folder
+from arcbeam.store.blobs.private import own_folder
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.streaming.interfaces import Finalizations
 

@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +20,18 @@ from typing import Any, Protocol
 from arcbeam.sizes import threshold
 from arcbeam.store.blobs import hostcopies
 from arcbeam.store.blobs.durable import ClearableBlobs
-from arcbeam.store.blobs.errors import MissingFileError, StoreError
+from arcbeam.store.blobs.errors import MissingFileError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.blobs.fragments import SCRATCH
-from arcbeam.store.blobs.private import check_ours, make_as_new, make_folder, make_own_folder, open_lock, open_new
+from arcbeam.store.blobs.private import (
+    check_ours,
+    make_as_new,
+    make_folder,
+    make_own_folder,
+    open_lock,
+    open_new,
+    user_folder,
+)
 
 _PART_BYTES = threshold(8 << 20, 1 << 16)
 
@@ -244,30 +251,6 @@ class RemoteBlobs:
 def cache_folder(url: str, root: str = "") -> Path:
     """Where the copies of what is behind a URL belong on this host: below a folder of this user's."""
     return user_folder(root) / "cache" / hashlib.sha256(url.encode()).hexdigest()[:20]
-
-
-def user_folder(root: str = "") -> Path:
-    """What is this user's below a folder of everybody's; the system's temporary one if none is named."""
-    return Path(root or tempfile.gettempdir()) / f"arcbeam-{os.getuid()}"
-
-
-def own_folder(name: str) -> Path:
-    """A folder of this user's in the system's temporary one, made if need be, that no other user can read.
-
-    Raises:
-        StoreError: another user may have put it there, or it cannot be made.
-    """
-    folder = user_folder() / name
-    try:
-        make_own_folder(folder.parent)
-        make_own_folder(folder)
-    except OSError as e:
-        raise StoreError(
-            f"temporary files cannot be kept in '{folder}': '{e.filename}': {e.strerror}",
-            "remove it, or name another temporary folder in the environment, as TMPDIR; files of a job may also go to "
-            "--arcbeam_temp",
-        ) from e
-    return folder
 
 
 class _Parts(contextlib.AbstractContextManager["_Parts"]):
