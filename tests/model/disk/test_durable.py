@@ -55,3 +55,38 @@ def test_only_missing_support_is_no_error(tmp_path: Path, monkeypatch: pytest.Mo
     else:
         with pytest.raises(OSError, match=os.strerror(code)):
             durable.sync_folder(tmp_path)
+
+
+def test_renamed_files_have_durable_names(tmp_path: Path, synced: list[str]) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+        (tmp_path / f"to {name}").mkdir()
+    durable.rename([(tmp_path / name, tmp_path / f"to {name}" / name) for name in "ab"])
+    assert [(tmp_path / f"to {name}" / name).read_text() for name in "ab"] == ["a", "b"]
+    assert {"/to a", "/to b", ""} <= set(synced)
+
+
+def test_missing_file_is_an_error_unless_it_was_renamed_before(tmp_path: Path, synced: list[str]) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "b").write_text("b")
+    move = tmp_path / "a", tmp_path / "folder" / "b"
+    with pytest.raises(FileNotFoundError):
+        durable.rename([move])
+    assert synced == []
+    durable.rename([move], repeated=True)
+    assert synced[0] == "/folder", "whoever renamed it may have died before its name was durable"
+    with pytest.raises(FileNotFoundError) as caught:
+        durable.rename([(move[0], tmp_path / "folder" / "c")], repeated=True)
+    assert (caught.value.filename, caught.value.filename2) == (str(move[0]), str(tmp_path / "folder" / "c"))
+
+
+def test_failed_disk_is_told_from_failed_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(number: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    (tmp_path / "a").write_text("a")
+    with pytest.raises(durable.NotSyncedError) as caught:
+        durable.rename([(tmp_path / "a", tmp_path / "b")])
+    assert caught.value.errno == errno.EIO
+    assert (tmp_path / "b").read_text() == "a"

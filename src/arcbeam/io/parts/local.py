@@ -16,7 +16,7 @@ from typing import Final
 from arcbeam.io.parts.naming import STAGING
 from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by
 from arcbeam.model.attempts import Attempt
-from arcbeam.model.disk.durable import make_durable, sync_folder
+from arcbeam.model.disk.durable import make_durable, rename, sync_folder
 
 _BUFFER: Final = 1 << 20
 """Bytes of a file that are written at once."""
@@ -58,17 +58,10 @@ class LocalStaging(Staging):
         folders = {os.path.dirname(self.full(file.name)) for file in files}
         for folder in sorted(folders):
             os.makedirs(folder, exist_ok=True)
-        for file in files:
-            target, staged = self.full(file.name), self.full(file.staged)
-            try:
-                os.replace(staged, target)
-            except FileNotFoundError:
-                if not os.path.exists(target):
-                    self.missing(staged, target)
-        # One that was published before, by who died then, may not be durable yet either.
-        for folder in sorted(folders):
-            sync_folder(folder)
-            make_durable(folder)
+        try:
+            rename(((self.full(file.staged), self.full(file.name)) for file in files), repeated=True)
+        except FileNotFoundError as e:
+            self.missing(e.filename, e.filename2)
 
     def put(self, name: str, data: bytes, staged: str) -> None:
         """See `Staging`."""

@@ -1,14 +1,15 @@
-"""Names of files and folders that survive a power failure: fsync of folders.
+"""Names of files and folders that survive a power failure: renames, and fsync of folders.
 
-Owns when the name of a folder is on the disk. A file is safe when it was synced itself (`os.fsync`), the folder that
-has its name was (`sync_folder`), and so were the names of that folder and of those above it (`make_durable`). Knows
-nothing of what files hold.
+Owns when the name of a file or folder is on the disk. A file is safe when it was synced itself (`os.fsync`), the folder
+that has its name was (`sync_folder`), and so were the names of that folder and of those above it (`make_durable`).
+Knows nothing of what files hold.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 _UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -16,6 +17,38 @@ _UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 
 _durable: set[tuple[str, int, int]] = set()
 """Folders (path, device, inode) whose names this process has synced, up to the root of their file system."""
+
+
+class NotSyncedError(OSError):
+    """Names were given, but a power failure may take them back."""
+
+
+def rename(moves: Iterable[tuple[Path | str, Path | str]], *, repeated: bool = False) -> None:
+    """Give files other names, and sync these names. What has such a name already is replaced.
+
+    Args:
+        moves: pairs of a file, which was synced, and its new name, in a folder that exists.
+        repeated: whether another process may have renamed some of them: a file that is missing while its new name
+            exists is one of those. Its name is synced as well, because that process may have died before it did.
+
+    Raises:
+        NotSyncedError: all files have their names, and the disk failed.
+        OSError: a file cannot be renamed, for example because it is missing; those before it may have been renamed.
+    """
+    folders: dict[str, None] = {}
+    for source, target in moves:
+        try:
+            os.replace(source, target)
+        except FileNotFoundError:
+            if not (repeated and os.path.exists(target)):
+                raise
+        folders[os.path.dirname(target)] = None
+    try:
+        for folder in folders:
+            sync_folder(folder)
+            make_durable(folder)
+    except OSError as e:
+        raise NotSyncedError(e.errno, e.strerror, e.filename) from e
 
 
 def sync_folder(folder: Path | str) -> None:

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from arcbeam.model.disk.durable import forget, make_durable, sync_folder
+from arcbeam.model.disk.durable import NotSyncedError, forget, make_durable, rename, sync_folder
 from arcbeam.sizes import threshold
 from arcbeam.store.blobs.durable import BlobInfo, checked, missing
 from arcbeam.store.blobs.errors import AwayError, DeterminateError, IndeterminateError, MissingFileError, StoreError
@@ -214,12 +214,16 @@ class FolderBlobs:
         target = self._root / name
         try:
             self._made(target.parent)
-            os.replace(scratch.path, target)
+            if self._sync:
+                rename([(scratch.path, target)])
+            else:
+                os.replace(scratch.path, target)
+        except NotSyncedError as e:
+            raise self._not_durable(name, e) from e
         finally:
             # SUBTLE: renaming a link onto a link of the same file does nothing, and leaves both.
             scratch.remove()
             scratch.close()
-        self._sync_folder(target.parent, name)
 
     def _made(self, folder: Path) -> None:
         """Makes a folder, and sees that its name is durable, too, whoever made it."""
@@ -238,9 +242,12 @@ class FolderBlobs:
             if self._sync:
                 sync_folder(folder)
         except OSError as e:
-            raise IndeterminateError(
-                f"'{name}' in '{self}' may not be durable: {e}", "see that the disk is well, and start again"
-            ) from e
+            raise self._not_durable(name, e) from e
+
+    def _not_durable(self, name: str, error: OSError) -> StoreError:
+        return IndeterminateError(
+            f"'{name}' in '{self}' may not be durable: {error}", "see that the disk is well, and start again"
+        )
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[None]:
