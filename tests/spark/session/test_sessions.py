@@ -192,7 +192,7 @@ def raises():
         with beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner"]) as p:
             p | beam.Create([1]) | "Fail" >> beam.Map(lambda x: 1 // 0)
     except UserCodeError as e:
-        return e.micro-batch
+        return e.step
 
 def cancelled():
     p = beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner"])
@@ -209,7 +209,7 @@ from pyspark.sql import SparkSession
 session = SparkSession.active()
 assert type(session).__module__.startswith("pyspark.sql.connect"), type(session)
 result = run()
-print("micro-batch", raises(), "state", cancelled(), SparkSession.active() is session, flush=True)
+print("step", raises(), "state", cancelled(), SparkSession.active() is session, flush=True)
 """
 
 
@@ -225,7 +225,7 @@ def test_a_pipeline_over_spark_connect(tmp_path: Path) -> None:
         text=True,
         timeout=300,
     )
-    assert "micro-batch Fail state CANCELLED True" in done.stdout, done.stderr[-5000:]
+    assert "step Fail state CANCELLED True" in done.stdout, done.stderr[-5000:]
     assert "CANNOT_MODIFY" not in done.stderr
 
 
