@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import apache_beam as beam
@@ -54,7 +55,7 @@ def test_a_shutdown_that_raises_or_hangs_is_told_and_the_pipeline_is_done(
         raises = p | beam.Create([1], reshuffle=False) | "Raises" >> beam.ParDo(Tells("raises", calls, fails=True))
         _ = raises | beam.Reshuffle() | "Hangs" >> beam.ParDo(Tells("hangs", calls, hangs=120.0))
     assert p.result.state == "DONE"
-    told = [record.getMessage() for record in caplog.records if "shutting down" in record.getMessage()]
-    assert len(told) == 2, told
-    assert "Tells of 'Raises' has raised OSError: gone" in told[0]
-    assert "shutdown of 'Hangs' has not answered in 6 s" in told[1]
+    warnings = [record.getMessage() for record in caplog.records if "shutting down" in record.getMessage()]
+    assert len(warnings) == 2, warnings
+    assert re.search(r"'Raises'.*OSError: gone", warnings[0])
+    assert re.search(r"'Hangs'.* 6 s\b", warnings[1])

@@ -26,22 +26,21 @@ _STEP = re.compile(r"\[while running '(.*?)'\]", re.DOTALL)
 
 
 def described(error: BaseException, step: str) -> ArcbeamError | None:
-    """What an exception in a task is. Never raises, and returns in bounded time, whatever the exception does.
+    """Classify an exception in a task. Never raises, and returns in bounded time, whatever the exception does.
 
     Args:
-        error: what left the bundle.
-        step: the step that ran, as far as is known; the SDK's own note in the exception comes first.
+        error: the exception that left the bundle.
+        step: the transform that ran; "" if unknown. The SDK's own note in the exception has priority.
 
     Returns:
-        One of ours, to be recorded and never retried; None for what may go better the next time (memory, a killed
-        task).
+        An error of arcbeam's, to be recorded and never retried. None if a retry may succeed (memory, a killed task).
     """
     try:
         return texts.within(texts.SECONDS, lambda: _described(error, step))
     except MemoryError:
         return None
     except Exception as e:
-        # Its text, its arguments or its elements are user code that raises or never returns.
+        # Its text, arguments or elements are user code that raises or never returns.
         mute = f"{type(error).__name__} (it cannot be described: {texts.said(str, e, _LONGEST_CAUSE)})"
         between = harness_files(error)
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in between]
@@ -49,7 +48,7 @@ def described(error: BaseException, step: str) -> ArcbeamError | None:
 
 
 def original(error: BaseException, step: str) -> tuple[BaseException, str]:
-    """The exception that was raised, and the step: the SDK raises a copy that names the step, in its context."""
+    """Return the original exception and its transform: the SDK raises a copy that names the transform."""
     while getattr(error, "_tagged_with_step", False) and not isinstance(error, ArcbeamError):
         named = _STEP.findall(texts.said(str, error))
         step = named[-1] if named else step
@@ -64,7 +63,7 @@ def _described(error: BaseException, step: str) -> ArcbeamError | None:
     if isinstance(error, MemoryError | KeyboardInterrupt):
         return None
     if isinstance(error, UserCodeError):
-        # Of ours, for something that the user's code, or a coder, has raised.
+        # An error of arcbeam's that wraps an exception of the user's code or of a coder.
         cause = error.__cause__
         return (error._ours or type(error))(
             texts.fit(error.step or step),
@@ -85,26 +84,26 @@ def _described(error: BaseException, step: str) -> ArcbeamError | None:
         return found
     note_file(error)
     what = texts.fit("".join(traceback.TracebackException.from_exception(error).format_exception_only()).strip())
-    # The SDK's note may be left in the text where an exception was raised again.
+    # The SDK's note may remain in the text if an exception was raised again.
     what = _STEP.sub("", what).rstrip() + _advice_on_main(what) + _advice_on_time(error)
     coder = _coder_failure(error)
     kind, what = (CoderError, f"{texts.fit(coder)}: {what}") if coder else (UserCodeError, what)
     return kind(texts.fit(step), what, texts.fit(user_traceback(error)), raised_by(error))
 
 
-_TOLD = ("_tagged_with_step", "__notes__")
-"""Attributes of an exception whose content is in the error's text."""
+_IN_TEXT = ("_tagged_with_step", "__notes__")
+"""Attributes of an exception whose content is already in the error's text."""
 
 
 def raised_by(error: BaseException) -> Raised:
-    """The parts of a user's exception, as far as they travel."""
+    """Return the parts of a user's exception that can be sent."""
     if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
         return Raised()
     classes = type(error).__mro__
     kinds = tuple(
         (k.__module__, k.__qualname__) for k in classes[: classes.index(Exception)] if issubclass(k, Exception)
     )
-    found = {name: value for name, value in vars(error).items() if name not in _TOLD}
+    found = {name: value for name, value in vars(error).items() if name not in _IN_TEXT}
     for kind in classes[: classes.index(Exception)]:
         for name, slot in vars(kind).items():
             if isinstance(slot, MemberDescriptorType | GetSetDescriptorType) and not name.startswith("__"):
@@ -115,7 +114,7 @@ def raised_by(error: BaseException) -> Raised:
 
 
 def _pickled(value: Any) -> bytes:
-    """The value, pickled; empty if it cannot be, or is so large that it would be in the way."""
+    """Pickle a value; return empty bytes if that fails or the result is too large to send."""
     try:
         data = pickle.dumps(value)
     except Exception:
@@ -131,22 +130,22 @@ _OF_MAIN = re.compile(
 
 
 def _advice_on_main(what: str) -> str:
-    """What to do about a name of the user's script that cannot be found by name; "" if that is not what happened."""
+    """Return the remedy if a name of the user's script cannot be found by its name; else ""."""
     named = _OF_MAIN.search(what)
     if not named:
         return ""
     return (
         f"\n  what to do: define '{named[1] or named[2]}' at the top level of the script, or of a module that the "
-        "workers can import (--setup_file, --files_to_stage); with --pickle_library=dill, give --save_main_session"
+        "workers can import (--setup_file, --files_to_stage); with --pickle_library=dill, set --save_main_session"
     )
 
 
 _OF_TIME = re.compile(r"(^|/)apache_beam/utils/(windowed_value|timestamp)\.py$")
-"""The SDK's modules that hold event times; compiled, so their frames are known by these names alone."""
+"""The SDK's modules for event times. They are compiled, so only these names identify their frames."""
 
 
 def _advice_on_time(error: BaseException) -> str:
-    """What to do about an event time that does not fit into 64 bits; "" if that is not what happened."""
+    """Return the remedy if an event time does not fit into 64 bits; else ""."""
     frames = traceback.extract_tb(error.__traceback__)
     if not isinstance(error, OverflowError) or not frames or not _OF_TIME.search(frames[-1].filename):
         return ""
@@ -157,7 +156,7 @@ def _advice_on_time(error: BaseException) -> str:
 
 
 def _missing_module(error: BaseException) -> str:
-    """The module that could not be imported; "" if that is not what happened."""
+    """Return the module that could not be imported; "" if that did not happen."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, ModuleNotFoundError):
@@ -167,26 +166,26 @@ def _missing_module(error: BaseException) -> str:
 
 
 def user_traceback(error: BaseException) -> str:
-    """An exception's traceback without the harness's frames and without its last line, the error itself.
+    """Return an exception's traceback without the harness's frames and without its last line, the error itself.
 
-    Causes and contexts are kept. If nothing but harness frames is there, the innermost one stays.
+    Causes and contexts are kept. If there are only harness frames, the innermost one stays.
     """
     between = harness_files(error)
     story = traceback.TracebackException.from_exception(error)
-    told: traceback.TracebackException | None = story
+    part: traceback.TracebackException | None = story
     seen: set[int] = set()
-    while told is not None and id(told) not in seen:
-        seen.add(id(told))
-        frames = [f for f in told.stack if f.filename not in between]
-        told.stack = traceback.StackSummary.from_list(frames or told.stack[-1:])
-        told = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
+    while part is not None and id(part) not in seen:
+        seen.add(id(part))
+        frames = [f for f in part.stack if f.filename not in between]
+        part.stack = traceback.StackSummary.from_list(frames or part.stack[-1:])
+        part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
     lines = list(story.format())
     own = len(list(story.format_exception_only()))
     return "".join(lines[:-own]).rstrip() if len(lines) > own else ""
 
 
 def _frames(error: BaseException) -> Iterator[tuple[str, FrameType]]:
-    """(bare name of the function, frame), innermost first."""
+    """Yield (bare name of the function, frame), innermost first."""
     frames = [entry for entry, _ in traceback.walk_tb(error.__traceback__)]
     for frame in reversed(frames):
         yield frame.f_code.co_name.rsplit(".", 1)[-1], frame
@@ -197,7 +196,7 @@ _DECODE = {"decode", "decode_from_stream", "decode_nested", "decode_all"}
 
 
 def _coder_failure(error: BaseException) -> str:
-    """Which coder cannot encode or decode which element, if the innermost frames are a coder's; "" if not."""
+    """Return which coder cannot encode or decode which element, if the innermost frames are a coder's; else ""."""
     from apache_beam.coders import coder_impl, coders
 
     for depth, (name, frame) in enumerate(_frames(error)):
@@ -211,14 +210,14 @@ def _coder_failure(error: BaseException) -> str:
             arguments = frame.f_code.co_varnames[1 : frame.f_code.co_argcount]
             element = frame.f_locals.get(arguments[0]) if arguments else None
             return f"{coder_name(owner)} cannot {verb} {shortened(element)}"
-        if "coder_impl" in frame.f_code.co_filename:  # compiled: no locals to look at
+        if "coder_impl" in frame.f_code.co_filename:  # compiled: it has no locals
             compiled = frame.f_code.co_name.split(".")
             return f"{compiled[-2] if len(compiled) > 1 else 'a coder'} cannot {verb} {_element_of(error)}"
     return ""
 
 
 def _element_of(error: BaseException) -> str:
-    """The element that was being written when a compiled coder failed."""
+    """Return the element that was being written when a compiled coder failed."""
     for _, frame in _frames(error):
         element = frame.f_locals.get("o")
         if element is not None and hasattr(element, "windows"):
@@ -227,9 +226,9 @@ def _element_of(error: BaseException) -> str:
 
 
 def element_of(error: BaseException) -> str:
-    """Which element user code has failed with, for people; "" if that is not known, or a coder's. Never raises."""
+    """Return the element that made user code fail, for display; "" if unknown, or for a coder's error. Never raises."""
     try:
-        # SUBTLE: imported late, for the prelude silences what the SDK says at import; user code has failed behind that.
+        # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
         from arcbeam.harness.bundle.failingelement import failing_element_of
 
         found = None if _coder_failure(error) else failing_element_of(error)

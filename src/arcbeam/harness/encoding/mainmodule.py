@@ -1,8 +1,8 @@
-"""Classes of the user's script, in the workers: elements that are their instances pickle by name, as `__main__.Name`.
+"""Classes of the user's script, in the workers. Elements that are their instances pickle by name, as `__main__.Name`.
 
-Owns both ends: on the driver, the classes of `__main__` are pickled by value; in a worker, whose `__main__` is Spark's,
-they are put there under their names. They are the very classes that the pipeline's functions refer to: the SDK's
-cloudpickle makes one class of all pickles of it. Knows nothing of how they travel (`shipping`).
+Owns both sides. On the driver, the classes of `__main__` are pickled by value. In a worker, whose `__main__` is
+Spark's, they are put there under their names. The pipeline's functions refer to the same class objects, because the
+SDK's cloudpickle makes only one class of all its pickles. Must not know how they are sent (`shipping`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _MAIN = "__main__"
 
 @dataclass(frozen=True, slots=True)
 class MainClasses:
-    """The classes of a driver's `__main__`, pickled, and what its SDK knows of types.
+    """The pickled classes of a driver's `__main__`, and the driver's type registries.
 
     Attributes:
-        classes: by the name that `__main__` has for them, as pairs.
-        registered: what the SDK has been told about types, of this and of other modules.
+        classes: pairs of the name in `__main__` and the pickled class.
+        registered: the SDK's type registries, for this and other modules.
     """
 
     classes: Pickled = ()
@@ -30,15 +30,15 @@ class MainClasses:
 
     @staticmethod
     def here() -> MainClasses:
-        """Of this process. A class that does not pickle is left out: that it is missing is told where it is needed."""
+        """Collect the classes of this process. Omits a class that cannot be pickled: its use fails with an error."""
         main = sys.modules.get(_MAIN)
         named = list(vars(main).items()) if main else []
         classes = ((name, value) for name, value in named if isinstance(value, type) and value.__module__ == _MAIN)
-        # In this order: what is pickled here is known to the SDK's pickler there.
+        # In this order: the SDK's pickler in the worker must know what was pickled first.
         return MainClasses(pickled(classes), Registered.here())
 
     def install(self) -> None:
-        """Puts the classes into this process's `__main__`, and takes away what another job had put there."""
+        """Put the classes into this process's `__main__`, and remove those of another job."""
         global _installed
         if self == _installed:
             return
@@ -63,12 +63,12 @@ class MainClasses:
 
 _NOTHING = object()
 _hidden: dict[str, Any] = {}
-"""What names in `__main__` stood for before `install`."""
+"""The values that names in `__main__` had before `install`."""
 _installed = MainClasses()
 
 
 def _name_nested(outer: type) -> None:
-    """Gives nested classes their qualified names back, which cloudpickle cuts to the last part."""
+    """Restore the qualified names of nested classes, which cloudpickle cuts to the last part."""
     for name, value in vars(outer).items():
         if isinstance(value, type) and value.__module__ == _MAIN and value.__qualname__ == name:
             value.__qualname__ = f"{outer.__qualname__}.{name}"

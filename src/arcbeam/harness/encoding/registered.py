@@ -1,8 +1,8 @@
-"""What a program has told the SDK about its types, in the workers, whose SDK has been told nothing.
+"""The program's type registrations, in the workers, whose SDK does not have them.
 
-Owns both ends: on the driver, what is in the SDK's registries of schemas, logical types and coders, and the classes
-that the pipeline's functions hold and nobody can import; in a worker, the same registries, and those classes as types
-of keys (`harness.encoding.keycoders`). Knows nothing of how it travels (`shipping`).
+Owns both sides. On the driver: the SDK's registries of schemas, logical types and coders, and the classes that the
+pipeline's functions hold and that cannot be imported. In a worker: the same registries, and those classes as types of
+keys (`harness.encoding.keycoders`). Must not know how they are sent (`shipping`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 _LOG = logging.getLogger("arcbeam.registered")
 
 Pickled = tuple[tuple[str, bytes], ...]
-"""Pickled objects under names."""
+"""Pickled objects with names."""
 
 _LONGEST = 1 << 20
-"""Bytes of a pickled class; a larger one holds data, which is no element's business."""
+"""Bytes of a pickled class; a larger class holds data that elements do not need."""
 _SDK = "apache_beam."
 _GENERATED = "BeamSchema_"
-"""What the names of classes begin with that the SDK has made of schemas."""
+"""Prefix of the names of classes that the SDK has made from schemas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Registered:
     """The registries of a driver's SDK, pickled.
 
     Attributes:
-        classes: that cannot be imported and that the pipeline's functions may make keys of, by the SDK's id.
-        schemas: classes that have a schema, by the schema's id. Without them a row coder makes up a class.
-        logical_types: the program's own, by URN.
-        coders: the program's own, by the name of their type: pairs of type and coder's class.
+        classes: classes that cannot be imported and that the pipeline's functions may use as keys, by the SDK's id.
+        schemas: classes with a schema, by the schema's id. Without them a row coder generates a class.
+        logical_types: the program's logical types, by URN.
+        coders: the program's coders, by the name of their type: pairs of the type and the coder's class.
     """
 
     classes: Pickled = ()
@@ -42,13 +42,13 @@ class Registered:
 
     @staticmethod
     def here() -> Registered:
-        """Of this process. What does not pickle is left out: that it is missing is told where it is needed."""
+        """Collect the registries of this process. Omits what cannot be pickled: its use fails with an error."""
         from apache_beam.coders import typecoders
         from apache_beam.typehints.schema_registry import SCHEMA_REGISTRY
         from apache_beam.typehints.schemas import LogicalType
 
         known = typecoders.registry
-        # A type whose coder was taken away again is still in the list of custom types.
+        # A type whose coder was removed is still in the list of custom types.
         kept = [t for t in known.custom_types if known._normalize_typehint_type(t) in known._coders]
         return Registered(
             classes=pickled(_classes(), loud=False),
@@ -68,7 +68,7 @@ class Registered:
         )
 
     def install(self) -> None:
-        """Adds all this to what this process has. Idempotent; types of other jobs do no harm, and stay."""
+        """Add all this to this process's registries. Idempotent; types of other jobs stay and do no harm."""
         global _installed
         if self == _installed:
             return
@@ -92,7 +92,7 @@ _installed = Registered()
 
 
 def pickled(named: Iterable[tuple[str, Any]], loud: bool = True) -> Pickled:
-    """Pickles what can be pickled; says of a class that it is too large if `loud`."""
+    """Pickle what can be pickled; if `loud`, warn about a class that is too large."""
     from apache_beam.internal import cloudpickle_pickler
 
     found = []
@@ -104,7 +104,7 @@ def pickled(named: Iterable[tuple[str, Any]], loud: bool = True) -> Pickled:
             continue
         if len(data) > _LONGEST:
             level = logging.WARNING if loud else logging.DEBUG
-            _LOG.log(level, "class %s of the script holds %d bytes, and is not sent to the workers", name, len(data))
+            _LOG.log(level, "class %s of the script is not sent to the workers: it has %d bytes", name, len(data))
             continue
         found.append((name, data))
     return tuple(found)
@@ -117,12 +117,12 @@ def _loaded(named: Pickled) -> Iterable[tuple[str, Any]]:
         try:
             yield name, cloudpickle_pickler.loads(data)
         except Exception as e:
-            # Of a module that is not here; a pipeline that needs it says so.
+            # Of a module that is missing here; a pipeline that needs it fails with an error.
             _LOG.debug("%s is not known in this worker: %s", name, e)
 
 
 def _classes() -> Iterable[tuple[str, type]]:
-    """Classes that were pickled by value in this process, but those whose instances are no elements."""
+    """Return classes that were pickled by value in this process, except those whose instances are not elements."""
     from apache_beam.coders.coders import Coder
     from apache_beam.internal.cloudpickle import cloudpickle
     from apache_beam.transforms.display import HasDisplayData
@@ -135,5 +135,5 @@ def _classes() -> Iterable[tuple[str, type]]:
 
 
 def _of_sdk(kind: Any) -> bool:
-    """Whether a type is the SDK's own, which every worker knows."""
+    """Return whether a type is the SDK's own, which every worker has."""
     return str(getattr(kind, "__module__", "")).startswith(_SDK)

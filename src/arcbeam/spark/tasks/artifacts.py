@@ -1,9 +1,9 @@
 """What a pipeline needs beside its proto: requirements, packages, files, the pickled main session.
 
-Owns how staged files become archives on the driver: packages are installed into a folder with pip, so that workers need
-neither pip nor the network; the archive is named by the content it was made from, and made once per process. Names
-follow the SDK's own staging, so what a job server was sent goes the same way. Knows nothing of how archives travel
-(`shipping`).
+Owns how staged files become archives on the driver. Packages are installed into a folder with pip, so that workers need
+neither pip nor the network. The archive is named after the content that it was made from, and made once per process.
+Names follow the SDK's own staging, so files that a job server receives are treated in the same way. Must not know how
+archives are sent (`shipping`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ENVIRONMENT = stager.SUBMISSION_ENV_DEPENDENCIES_FILE
 _MAIN_SESSION = "pickled_main_session"
 
 _CORE = ("arcbeam", "apache-beam", "pyspark", "pyarrow", "pandas", "lmdb", "click")
-"""What every worker has, with all that it depends on."""
+"""Packages that every worker has, with all their dependencies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Staged:
     """One staged file.
 
     Attributes:
-        name: the name it is staged to; decides what it is for, as in the SDK's own worker start-up.
-        path: where it is.
-        requirements: whether it is a list of PyPI requirements, whatever its name.
+        name: its staged name, which decides its use, as in the SDK's own worker start-up.
+        path: its path.
+        requirements: whether it contains PyPI requirements, independent of its name.
     """
 
     name: str
@@ -73,17 +73,17 @@ def worker_setup_for(
     closed_outputs: dict[str, tuple[str, ...]] | None = None,
     main: MainClasses = MainClasses(),  # noqa: B008  # immutable
 ) -> WorkerSetup:
-    """Ships files to the session's workers and makes what the workers must do before user code runs.
+    """Send files to the session's workers, and return what the workers must do before user code runs.
 
     Args:
         spark: the session.
-        options: of the pipeline.
+        options: the pipeline's options.
         files: staged files; see `staged_by`.
-        closed_outputs: steps that declare all their output tags, with the tags.
-        main: classes of the script that made the pipeline, if that is this process.
+        closed_outputs: the output tags of transforms that declare all their tags, by the transform's name.
+        main: classes of the script that made the pipeline, if this process runs it.
 
     Raises:
-        SetupError: packages cannot be installed, or Spark does not take the files.
+        SetupError: packages cannot be installed, or Spark rejects the files.
     """
     archives = archives_of(files)
     ship(spark, archives)
@@ -96,7 +96,7 @@ def worker_setup_for(
         log_level=_level(workers.default_sdk_harness_log_level or "INFO"),
         log_levels=_levels(workers.sdk_harness_log_level_overrides),
         closed_outputs=closed_outputs or {},
-        # On one machine, what the driver imports from its folders is there for the workers, too.
+        # On one machine, the workers can import from the driver's folders.
         paths=tuple(p for p in sys.path if p and Path(p).is_dir()) if local else (),
         main=main,
         folder=_current_folder() if local else "",
@@ -111,11 +111,11 @@ def _current_folder() -> str:
 
 
 def staged_by(options: PipelineOptions, folder: Path) -> tuple[Staged, ...]:
-    """The files that a pipeline's options ask to be staged, found or built by the SDK's own stager.
+    """Return the files that a pipeline's options stage, found or built by the SDK's own stager.
 
     Args:
-        options: of the pipeline; not changed.
-        folder: takes what is built. The caller removes it once the archives are made.
+        options: the pipeline's options; not changed.
+        folder: the folder for built files. The caller removes it once the archives are made.
 
     Raises:
         InvalidPipelineError: a file is missing, or a package cannot be built.
@@ -125,17 +125,17 @@ def staged_by(options: PipelineOptions, folder: Path) -> tuple[Staged, ...]:
     if not any(wanted) and not setup.save_main_session:
         return ()
     before = setup.requirements_cache, setup.extra_packages
-    setup.requirements_cache = stager.SKIP_REQUIREMENTS_CACHE  # pip fetches them, once, in `archives_of`
+    setup.requirements_cache = stager.SKIP_REQUIREMENTS_CACHE  # pip downloads them once, in `archives_of`
     try:
         resources = stager.Stager.create_job_resources(options, str(folder), log_submission_env_dependencies=False)
     except Exception as e:
-        raise InvalidPipelineError(f"the pipeline's files cannot be staged: {e}") from e
+        raise InvalidPipelineError(f"cannot stage the pipeline's files: {e}") from e
     finally:
         setup.requirements_cache, setup.extra_packages = before
     found = tuple(Staged(name, Path(path)) for path, name, _ in stager.Stager.extract_staging_tuple_iter(resources))
     missing = [str(file.path) for file in found if not file.path.is_file()]
     if missing:
-        raise InvalidPipelineError(f"files to stage are missing: {', '.join(missing)}")
+        raise InvalidPipelineError(f"cannot stage files that do not exist: {', '.join(missing)}")
     return found
 
 
@@ -144,7 +144,7 @@ def _level(value: Any) -> str:
 
 
 def _levels(overrides: Any) -> tuple[tuple[str, str], ...]:
-    """Loggers' levels, from the SDK's option: a mapping, or JSON texts of mappings."""
+    """Return loggers' levels from the SDK's option: a mapping, or JSON texts of mappings."""
     levels: dict[str, str] = {}
     for item in overrides if isinstance(overrides, list) else [overrides]:
         levels.update(json.loads(item) if isinstance(item, str) else item or {})
@@ -153,7 +153,7 @@ def _levels(overrides: Any) -> tuple[tuple[str, str], ...]:
 
 _ORIGIN = "direct_url.json"
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
-"""The first that a zip file knows."""
+"""The earliest time that a zip file can have."""
 
 _made: dict[str, Archive] = {}
 _lock = threading.Lock()
@@ -161,19 +161,19 @@ _lock = threading.Lock()
 
 @functools.cache
 def _folder() -> Path:
-    """Holds this process's archives: a classic session serves them to executors from there, so they stay."""
+    """Return the folder of this process's archives, which stays: a classic session serves them to executors from it."""
     folder = WorkFolder("archives")
     atexit.register(folder.remove)
     return folder.path
 
 
 def archive_path(name: str) -> Path:
-    """Where an archive of that name is, or may be put, in this process."""
+    """Return the path of an archive of that name in this process."""
     return _folder() / name
 
 
 def archives_of(files: Sequence[Staged]) -> tuple[Archive, ...]:
-    """Makes the archives that hold what `files` stand for; made from the same content before, they are reused.
+    """Make the archives for `files`; reuse those that were made from the same content before.
 
     Raises:
         SetupError: pip cannot install a package or requirement.
@@ -207,7 +207,7 @@ def _fill_session(files: Sequence[Staged], root: Path) -> None:
 
 
 def _fill(files: Sequence[Staged], root: Path) -> None:
-    """Installs what is to be installed, and copies the rest."""
+    """Install packages, and copy the other files."""
     by_name = {file.name: file for file in files}
     listing = by_name.get(_PACKAGES_LIST)
     listed = listing.path.read_text(encoding="utf-8").split("\n") if listing else []
@@ -249,7 +249,7 @@ def _is_distribution(name: str) -> bool:
 
 
 def _under_its_name(file: Staged, folder: Path) -> Path:
-    """The file, under the name it was staged to: pip reads a wheel's meaning from its name."""
+    """Return the file under its staged name: pip reads the properties of a wheel from its name."""
     if file.path.name == file.name:
         return file.path
     place = folder / file.name
@@ -264,22 +264,24 @@ def _pip(arguments: list[str], target: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        said = "\n".join(lines[-8:])
+        output = "\n".join(lines[-8:])
         raise SetupError(
-            f"what the workers need cannot be installed with pip ({' '.join(arguments)}):\n{said}",
-            "see that `pip install` of the same works here, or install it on the executors and leave the option out",
+            f"cannot install the workers' packages with pip ({' '.join(arguments)}):\n{output}",
+            "make sure that the same `pip install` works here, or install them on the executors and omit the option",
         )
 
 
 def _leave_out_core(target: Path) -> None:
-    """Removes what every worker has anyway: a second Beam or numpy before the first would break both."""
+    """Remove packages that every worker has: a second Beam or numpy found before the first would break both."""
     core = _core()
     for found in list(metadata.distributions(path=[str(target)])):
         name = utils.canonicalize_name(found.metadata["Name"])
         if name not in core:
             continue
         if found.version != core[name]:
-            _LOG.warning("workers keep their own %s %s, not the %s asked for", name, core[name], found.version)
+            _LOG.warning(
+                "workers keep their own %s %s; the requested version %s is ignored", name, core[name], found.version
+            )
         for file in found.files or ():
             path = Path(str(found.locate_file(file))).resolve()
             if target.resolve() in path.parents:
@@ -290,7 +292,7 @@ def _leave_out_core(target: Path) -> None:
 
 
 def _leave_out_origins(target: Path) -> None:
-    """Removes what says from which folder of this host a package was installed: it is another one each time."""
+    """Remove the records of the folder from which a package was installed: that folder differs each time."""
     for origin in list(target.glob(f"*.dist-info/{_ORIGIN}")):
         record = origin.with_name("RECORD")
         if record.exists():
@@ -302,7 +304,7 @@ def _leave_out_origins(target: Path) -> None:
 
 @remembered()
 def _core() -> dict[str, str]:
-    """Versions by name of what arcbeam and its dependencies, however indirect, are made of."""
+    """Return versions by name of arcbeam's packages and all their dependencies."""
     found: dict[str, str] = {}
     waiting = list(_CORE)
     while waiting:
@@ -329,10 +331,10 @@ def _needed(requires: Iterable[str]) -> Iterable[str]:
 
 
 def _zip(root: Path, path: Path) -> None:
-    """Writes a zip file, the same for the same files whenever they were made; all or nothing.
+    """Write a zip file atomically. The same files give the same bytes, whenever they were made.
 
-    SUBTLE: a job in steps keeps its archives by their content. With the times of files in it, each start of the same
-    pipeline would leave another one in the job's folder.
+    SUBTLE: a streaming job keeps its archives by their content. With the files' times in them, each start of the same
+    pipeline would leave another archive in the job's folder.
     """
     partial = path.with_suffix(".partial")
     with (

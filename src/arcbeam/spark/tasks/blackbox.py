@@ -1,8 +1,9 @@
-"""What a worker notes of itself while a task runs, and what is found of it when the worker has died.
+"""Notes that a worker writes about itself while a task runs, to be read after the worker has died.
 
-Owns the files: one for each worker that runs tasks of a job, in the job's temporary location if that is a folder; else
-on the worker's host, until a later task brings it to the location. `arcbeam.harness.operations.whereabouts` says what
-is in a note; the exit code comes from the daemon (`arcbeam.spark.session.exits`). Imports no Spark: both ends use it.
+Owns the files: one for each worker that runs tasks of a job. They are in the job's temporary location if that is a
+folder. Otherwise they are on the worker's host, until a later task copies them to the location.
+`arcbeam.harness.operations.whereabouts` defines a note's content. The exit code comes from the daemon
+(`arcbeam.spark.session.exits`). Imports no Spark, because both sides use it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _BOXES: Final = "boxes"
 _STACK: Final = ".stack"
 _SAMPLE_SECONDS: Final = 0.1
 _EXIT_SECONDS: Final = 1.0
-"""How long the driver waits for a daemon to note how a worker ended: it hears of it when Spark does."""
+"""How long the driver waits until a daemon has written how a worker ended: the daemon learns it when Spark does."""
 _MOST_FRAMES: Final = 12
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -60,7 +61,7 @@ class _Recorder:
         self._thread = 0
 
     def begin(self, location: JobLocation, attempt: int, about: str, *, careful: bool) -> None:
-        """A task begins on the calling thread. Never raises: the note is for people."""
+        """Record that a task begins on the calling thread. Never raises: the notes are only for display."""
         try:
             if self._pid != os.getpid():
                 self._set_up()
@@ -75,22 +76,22 @@ class _Recorder:
             here.use(bytearray(whereabouts.SIZE))
 
     def running(self, step: Callable[[FrameType], str]) -> None:
-        """The calling thread runs the task's bundles.
+        """Record that the calling thread runs the task's bundles.
 
         Args:
-            step: says which transform runs, given the innermost frame of this thread.
+            step: returns the running transform, given the innermost frame of this thread.
         """
         self._step, self._thread = step, threading.get_ident()
         self._awake.set()
 
     def end(self) -> None:
-        """The task has ended, well or not."""
+        """Record that the task has ended, with success or failure."""
         self._awake.clear()
         self._step = lambda frame: ""
         here.end()
 
     def _set_up(self) -> None:
-        self.__init__()  # type: ignore[misc]  # forked: what the parent had is not ours
+        self.__init__()  # type: ignore[misc]  # forked: the parent's state belongs to the parent
         self._pid = os.getpid()
         leave = os._exit
 
@@ -118,10 +119,10 @@ class _Recorder:
         self._catch_signals()
 
     def _catch_signals(self) -> None:
-        """Has the Python stack written when a signal kills this process, but for one that cannot be caught."""
+        """Write the Python stack when a signal kills this process, except for signals that cannot be caught."""
         ours = self._stack is not None
         if faulthandler.is_enabled() and not ours:
-            return  # Spark's own: its message has the stack then
+            return  # Spark's handler: then Spark's message has the stack
         if self._stack is not None:
             faulthandler.disable()
             self._stack.close()
@@ -144,7 +145,7 @@ class _Recorder:
 
 
 def _resident() -> int:
-    """Return this process's resident bytes; 0 where that is not known."""
+    """Return this process's resident bytes; 0 if unknown."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
@@ -153,14 +154,14 @@ def _resident() -> int:
 
 
 recorder: Final = _Recorder()
-"""Of this process."""
+"""The recorder of this process."""
 
 
 def step_of(stage: Callable[[], OpenStage | None]) -> Callable[[FrameType], str]:
-    """Return what says which transform of a stage runs, given the innermost frame of the thread that runs it.
+    """Return a function that finds a stage's running transform, given the innermost frame of its thread.
 
     Args:
-        stage: gives the stage whose user code runs; None if there is none.
+        stage: returns the stage whose user code runs; None if there is none.
     """
 
     def step(frame: FrameType) -> str:
@@ -171,14 +172,14 @@ def step_of(stage: Callable[[], OpenStage | None]) -> Callable[[FrameType], str]
 
 
 def _folder(location: JobLocation) -> Path:
-    """Where the workers of this host write: of a location that is no folder, on the host."""
+    """Return the folder to which the workers of this host write; if the location is not a folder, one on the host."""
     if location.folder is not None:
         return location.folder / _BOXES
     return own_folder(_BOXES) / hashlib.sha256(location.url.encode()).hexdigest()[:16]
 
 
 def _bring(location: JobLocation) -> None:
-    """Brings what workers that have died on this host have left to a location that is no folder."""
+    """Copy the notes of workers that died on this host to a location that is not a folder."""
     for path in _folder(location).iterdir():
         if path.suffix or (pid := int(path.name.split("-")[-2])) == os.getpid() or _is_alive(pid):
             continue
@@ -206,8 +207,8 @@ class Death:
 
     Attributes:
         step: the transform that ran; "" if unknown.
-        how: its exit code or signal, for people; "" if unknown.
-        memory: resident bytes shortly before; 0: unknown.
+        how: its exit code or signal, for display; "" if unknown.
+        memory: resident bytes shortly before; 0 if unknown.
         stack: the user's Python frames, innermost first, as text; "" if unknown.
     """
 
@@ -217,7 +218,7 @@ class Death:
     stack: str = ""
 
     def __str__(self) -> str:
-        """In a line."""
+        """Return all in one line."""
         parts = [self.how or "exit code unknown"]
         parts += [f"in transform '{self.step}'"] if self.step else []
         parts += [f"with {self.memory / 2**20:,.0f} MiB of memory"] if self.memory else []
@@ -225,11 +226,11 @@ class Death:
 
 
 def death_of(location: JobLocation, attempts: Iterable[int]) -> Death | None:
-    """Return how the worker died that ran one of some attempts of tasks; None if it has left nothing.
+    """Return how the worker died that ran one of the attempts; None if it left no notes.
 
     Args:
-        location: of the job.
-        attempts: Spark's task attempt ids, the one that counts first.
+        location: the job's location.
+        attempts: Spark's task attempt ids, the most relevant first.
     """
     try:
         notes = dict(_notes(location))
@@ -266,13 +267,13 @@ def _death(location: JobLocation, name: str, found: whereabouts.Found) -> Death:
     else:
         how = f"signal of {fatal[1]}" if fatal else ""
     frames = [line.strip() for line in stack.splitlines() if line.lstrip().startswith("File ")]
-    # User code is called by frames of ours; where those are installed elsewhere on the worker, they stay.
+    # Frames of arcbeam call user code. If arcbeam is installed in another folder on the worker, they stay in the stack.
     frames = list(itertools.takewhile(lambda frame: not frame.startswith(f'File "{_PACKAGE}{os.sep}'), frames))
     return Death(found.left or found.sampled or found.place, how, found.memory, "\n".join(frames[:_MOST_FRAMES]))
 
 
 def _named(code: int) -> str:
-    """An exit code, or a signal as a negative one, for people."""
+    """Return the text for an exit code, or for a signal as a negative number."""
     if code >= 0:
         return f"exit code {code}"
     try:

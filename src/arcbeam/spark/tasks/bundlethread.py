@@ -1,6 +1,6 @@
-"""The thread on which a task's bundles run, beside the one that feeds Spark.
+"""The thread that runs a task's bundles, beside the thread that feeds Spark.
 
-Owns how a task's work ends there, well or not. Must not know what the work is.
+Owns how a task's work ends, with success or failure. Must not know what the work is.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _GC_THRESHOLDS = 20_000, 20, 20
 
 
 class BundleThread(threading.Thread):
-    """Does a task's work. After `join`: `error` is what it has raised, None if it went well.
+    """Runs a task's work. After `join`, `error` is the exception that it raised, or None.
 
     Args:
-        name: of the thread.
-        work: puts its rows into the queue.
-        rows: that queue.
-        stage: gives the stage whose user code runs; None if there is none.
-        quick: whether the collector may look less often.
+        name: the thread's name.
+        work: the work; it puts its rows into the queue.
+        rows: the queue.
+        stage: returns the stage whose user code runs; None if there is none.
+        quick: whether the garbage collector may run less often.
 
     Attributes:
-        step: that ran when the work failed, as far as is known.
+        step: the transform that ran when the work failed; "" if unknown.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class BundleThread(threading.Thread):
     def run(self) -> None:
         """See `threading.Thread`."""
         thresholds = gc.get_threshold()
-        # Buffers of many small lists and tuples, none of them in a cycle, are what the collector would look at most.
+        # Buffers hold many small lists and tuples without cycles; the collector would spend most of its time on them.
         if self._quick:
             gc.set_threshold(*_GC_THRESHOLDS)
         recorder.running(step_of(self._stage))
@@ -65,7 +65,7 @@ class BundleThread(threading.Thread):
                 try:
                     stage.abandon()
                 except Exception:
-                    _LOG.debug("the failed bundle could not be ended", exc_info=True)
+                    _LOG.debug("could not abandon the failed bundle", exc_info=True)
             self._rows.fail()
         finally:
             recorder.end()
@@ -73,7 +73,7 @@ class BundleThread(threading.Thread):
 
 
 def _running_step(stage: OpenStage) -> str:
-    """The step that was running when the bundle's thread failed, as far as is known."""
+    """Return the transform that was running when the work failed; "" if unknown."""
     try:
         return stage.running_step()
     except Exception:

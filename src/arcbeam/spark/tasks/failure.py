@@ -1,9 +1,9 @@
-"""What a failure means: a user's error, a missing module, a lost worker, a cancellation.
+"""The meaning of a failure: a user's error, a missing module, a lost worker, a cancellation.
 
-Owns both ends of an error's way: in the worker, what `arcbeam.harness.bundle.usererrors` has made of an exception is
-recorded in the job's location while Spark sees one line; on the driver, a failed Spark job becomes what was recorded.
-Spark's texts decide only where nothing can have been recorded: a worker that died or could not load us at all.
-Imports no Spark: both ends use it.
+Owns both sides of an error's path. In the worker, the error that `arcbeam.harness.bundle.usererrors` makes of an
+exception is recorded in the job's location, and Spark sees one line. On the driver, a failed Spark job becomes the
+recorded error. Spark's texts decide only if no error can have been recorded: the worker died, or could not import
+arcbeam. Imports no Spark, because both sides use it.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
 
 class TaskFailedError(Exception):
-    """What Spark sees, prints and repeats of a user's error: one line. The whole of it is in the job's location."""
+    """A user's error as Spark sees, prints and repeats it: one line. The job's location has the whole error."""
 
 
 # In the worker.
 
 
 def fit_for_spark(error: BaseException) -> BaseException:
-    """The exception, or one in its place that PySpark's worker can send: encodable, and of a readable length.
+    """Return the exception, or a replacement that PySpark's worker can send: encodable and of readable length.
 
-    SUBTLE: the worker announces an error before it encodes it; if that fails, the JVM waits for the text for ever.
+    SUBTLE: the worker announces an error before it encodes it. If encoding fails, the JVM waits for the text forever.
     """
     try:
         text = texts.within(texts.SECONDS, lambda: "".join(traceback.format_exception(error)))
@@ -61,16 +61,16 @@ def fit_for_spark(error: BaseException) -> BaseException:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A task whose exceptions Spark can take, whatever they are.
+    """A task whose exceptions Spark can always receive.
 
     Attributes:
-        task: what `mapInArrow` would run.
+        task: the task to run.
     """
 
     task: Callable[[Iterator[Any]], Iterator[Any]]
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """What `mapInArrow` runs."""
+        """Run the task: `mapInArrow` calls this."""
         try:
             yield from self.task(batches)
             return
@@ -78,37 +78,37 @@ class Guarded:
             raise
         except BaseException as e:
             error = fit_for_spark(e)
-        # SUBTLE: out here, so that what has been replaced is not its context, which would be printed with it.
+        # SUBTLE: raised outside of `except`, so that the replaced error is not its context and is not printed with it.
         raise error
 
 
 def record(location: JobLocation, stage: str, error: ArcbeamError) -> Exception:
-    """Records an error where the driver and the task's retries find it.
+    """Record an error where the driver and the task's retries find it.
 
     Returns:
-        What to raise to Spark: one line; the whole error if it could not be recorded.
+        The exception to raise to Spark: one line, or the whole error if it could not be recorded.
     """
     try:
         location.record_error(stage, pickle.dumps(error))
     except Exception as e:
-        error.add_note(f"(it could not be recorded in the job's location: {type(e).__name__}: {e})")
+        error.add_note(f"(could not record it in the job's location: {type(e).__name__}: {e})")
         return error
     return one_line(error)
 
 
 def unrecorded(error: BaseException, step: str) -> BaseException:
-    """Return what Spark sees of an error that may go better the next time: of a MemoryError one line, with the step.
+    """Return what Spark sees of an error that a retry may avoid: for a MemoryError, one line with the transform.
 
     Args:
-        error: what left the bundle.
-        step: the step that ran; the SDK's own note in the error comes first.
+        error: the exception that left the bundle.
+        step: the transform that ran; the SDK's own note in the error has priority.
     """
     raised, step = original(error, step)
     return TaskFailedError(f"MemoryError [while running '{step}']") if isinstance(raised, MemoryError) else error
 
 
 def one_line(error: ArcbeamError) -> TaskFailedError:
-    """An error as Spark may print it, again and again."""
+    """Return an error as Spark may print it repeatedly."""
     if isinstance(error, UserCodeError):
         what, where = error.error, f" in step '{error.step}'"
     else:
@@ -118,7 +118,7 @@ def one_line(error: ArcbeamError) -> TaskFailedError:
 
 
 def recorded(location: JobLocation, stage: str = "") -> ArcbeamError | None:
-    """The first error that tasks of the job recorded; only of that stage, if one is named."""
+    """Return the first error that tasks of the job recorded, or that tasks of one stage recorded."""
     for data in location.errors(stage):
         found = pickle.loads(data)
         if isinstance(found, ArcbeamError):
@@ -132,13 +132,13 @@ def recorded(location: JobLocation, stage: str = "") -> ArcbeamError | None:
 def as_job_failure(
     error: Exception, location: JobLocation, running: Iterable[str] = (), stage: str = ""
 ) -> ArcbeamError:
-    """The exception to raise for a failed Spark job; its `__cause__` is set where Spark's own text adds something.
+    """Return the exception to raise for a failed Spark job. Its `__cause__` is set if Spark's own text adds something.
 
     Args:
-        error: what Spark has raised.
-        location: of the job, where a user's error is recorded.
+        error: the exception that Spark raised.
+        location: the job's location, where a user's error is recorded.
         running: names of the stages that the Spark job ran.
-        stage: what errors are recorded under; "": whatever it is.
+        stage: the stage whose recorded errors count; "": all stages.
     """
     found = recorded(location, stage)
     if found is not None:
@@ -176,6 +176,6 @@ def _from_text(error: Exception, text: str, running: Iterable[str], location: Jo
 
 
 def _last_cause(text: str) -> str:
-    """The last cause that Spark names, else the beginning of the text."""
+    """Return the last cause that Spark names; without one, the beginning of the text."""
     causes = [line for line in text.splitlines() if line.startswith("Caused by:")]
     return (causes[-1] if causes else text)[:_LONGEST_CAUSE]

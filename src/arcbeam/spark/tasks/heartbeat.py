@@ -1,7 +1,7 @@
-"""How far running tasks are: small files that tasks write while they run, for somebody who watches the job.
+"""Progress of running tasks: small files that tasks write while they run, for display.
 
-Owns both ends: the thread in a task that writes, and what the driver makes of the files. Reports say what counts; a
-pulse is only ever shown, and is written only if somebody looks.
+Owns both sides: the thread in a task that writes, and the sums that the driver makes of the files. Results come from
+reports only; these files are only displayed, and written only if the job is watched.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _PULSE = struct.Struct("<qq?")
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatTask:
-    """A task that tells every few seconds how many elements it has read.
+    """A task that writes every few seconds how many elements it has read.
 
     Attributes:
-        task: what `mapInArrow` would run.
+        task: the task to run.
         stage: id of its stage.
         location: the job's temporary location.
     """
@@ -41,11 +41,11 @@ class HeartbeatTask:
     location: JobLocation
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` runs."""
+        """Run the task: `mapInArrow` calls this."""
         context = TaskContext.get()
         partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-        workerlog.at("", "")  # what the worker did before is not this task's
-        # SUBTLE: not named by attempt: one that runs again takes the place of the one that failed.
+        workerlog.at("", "")  # forget the worker's previous task
+        # SUBTLE: not named by attempt, so that a retry replaces the file of the failed attempt.
         name = f"pulses/{self.stage}-{partition}"
         ended = threading.Event()
 
@@ -70,10 +70,10 @@ class HeartbeatTask:
 
 
 def unreported(location: JobLocation, reports: Iterable[BundleReport]) -> tuple[int, int]:
-    """What tasks whose reports have not come yet have done, as far as they have told.
+    """Return the progress of tasks that have not reported yet.
 
     Returns:
-        Elements that they have read, and how many of them have ended.
+        The number of elements that they have read, and how many of them have ended.
     """
     reported = {(report.stage, report.attempt) for report in reports}
     elements = ended = 0
@@ -88,5 +88,5 @@ def unreported(location: JobLocation, reports: Iterable[BundleReport]) -> tuple[
 
 
 def pulsing(task: Any, stage: str, location: JobLocation, watched: bool) -> Any:
-    """The task, pulsing if somebody watches and a file costs next to nothing, which it does not in an object store."""
+    """Return the task with progress files, if the job is watched and its location is a folder (files are cheap)."""
     return HeartbeatTask(task, stage, location) if watched and location.folder is not None else task

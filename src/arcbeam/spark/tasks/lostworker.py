@@ -1,6 +1,6 @@
-"""What a Spark job's failure says of a worker that died: which one, how, and in which transform.
+"""The error of a Spark job whose worker died: which worker, how, and in which transform.
 
-Owns how Spark's text and what the worker has left behind (`blackbox`) become one error, on the driver.
+Owns how Spark's text and the worker's notes (`blackbox`) become one error, on the driver.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ _LOST = (*_OF_WORKERS, "ExecutorLostFailure", "EOFException", "Connection reset"
 _LOST_TASK = re.compile(r"Lost task [^\n]*?\(TID (\d+)\) \(([^)]*)\)")
 _TIMES = re.compile(r"Task \d+ in stage [\d.]+ failed (\d+) times")
 _NO_MEMORY = re.compile(r"MemoryError \[while running '(.*?)'\]")
-"""What `failure.unrecorded` says of it."""
+"""The text that `failure.unrecorded` writes."""
 _MOST_NAMES = 5
 _KILLED = "signal 9"
 
 
 def is_one(text: str) -> bool:
-    """Return whether Spark's text is that of a worker or an executor that was lost."""
+    """Return whether Spark's text reports a lost worker or executor."""
     return any(sign in text for sign in _LOST)
 
 
 def described(text: str, running: Iterable[str], location: JobLocation, cause: str) -> WorkerLostError:
-    """Return the error.
+    """Return the error for a lost worker.
 
     Args:
-        text: of Spark.
+        text: Spark's text.
         running: names of the stages that the Spark job ran.
-        location: of the job.
+        location: the job's location.
         cause: the last cause in the text.
     """
     lost = _LOST_TASK.findall(text)
@@ -45,15 +45,15 @@ def described(text: str, running: Iterable[str], location: JobLocation, cause: s
     death = death or Death()
     place = f" on {lost[-1][1]}" if lost else ""
     times = _TIMES.search(text)
-    often = f"; Spark tried its task {times[1]} times" if times else ""
+    often = f"; Spark ran its task {times[1]} times" if times else ""
     if no_memory:
         what = f"user code ran out of memory{place}: {death}{often}"
     elif death.step or death.how:
         what = f"a Python worker died{place}: {death}{often}"
     else:
         what = (
-            f"a Python worker or executor died more often than Spark retries a task{place}: "
-            "killed, out of memory, or a segmentation fault in native code"
+            f"a Python worker or executor died more often than Spark retries a task{place}. It was killed, ran "
+            "out of memory, or had a segmentation fault in native code"
         )
     parts = [f"{what}."] if no_memory else [f"{what}.", cause]
     if death.stack:
@@ -62,7 +62,7 @@ def described(text: str, running: Iterable[str], location: JobLocation, cause: s
     if not death.step:
         names = list(running)
         more = ["…"] if len(names) > _MOST_NAMES else []
-        parts.append("It ran one of:" + "".join(f"\n  {name}" for name in [*names[:_MOST_NAMES], *more]))
+        parts.append("It ran one of these stages:" + "".join(f"\n  {name}" for name in [*names[:_MOST_NAMES], *more]))
     remedy = _remedy(death)
     return WorkerLostError("\n".join(parts), remedy, died=died, step=death.step, how=death.how, memory=death.memory)
 
@@ -70,13 +70,13 @@ def described(text: str, running: Iterable[str], location: JobLocation, cause: s
 def _remedy(death: Death) -> str:
     memory = "give executors more memory (spark.executor.memoryOverhead)"
     if death.how == "MemoryError":
-        return f"look at what '{death.step}' allocates; if that is right, {memory}, or raise the process's limit"
+        return f"check what memory '{death.step}' allocates; if it needs it, {memory}, or raise the process's limit"
     if death.how.startswith("exit code"):
         return f"raise an exception in '{death.step or 'the transform'}' instead of ending the process"
     if death.how and not death.how.startswith(_KILLED):
         where = f" that '{death.step}' calls" if death.step else ""
-        return f"look at the native code{where}: it crashed; the executor's log may say more"
+        return f"check the native code{where}: it crashed. The executor's log may have details"
     return (
-        f"look at the executor's log; if the system or an operator killed it for its memory, {memory}; allow more "
-        "retries (a master local[n,4], or spark.task.maxFailures)"
+        f"check the executor's log. If the system or an operator killed it for its memory, {memory}. To allow more "
+        "retries, set a master local[n,4], or spark.task.maxFailures"
     )

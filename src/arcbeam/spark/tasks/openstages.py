@@ -1,6 +1,6 @@
-"""The stages that a Python worker has open, from task to task and job to job.
+"""The stages that a Python worker keeps open, from task to task and job to job.
 
-Owns when one is opened, used again, and torn down. Must not know what a stage does.
+Owns when a stage is opened, reused and torn down. Must not know what a stage does.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from arcbeam.store.jobtemp.location import JobLocation
 _LOG = logging.getLogger("arcbeam.task")
 
 HOLDERS: Final = "holders/"
-"""Names in a job's location that say: there are workers with DoFns whose teardown does something."""
+"""Prefix of names in a job's location. Such a name exists if a worker has DoFns whose teardown does something."""
 
 _MOST_OPEN = cache_size(16)
 _MOST_JOBS = cache_size(8)
-"""One that publishes counts as two."""
+"""A job with publishers counts as two."""
 _FEW_MODULES = 20
-"""So many modules more are not worth another look at all objects."""
+"""With at most so many new modules, freezing all objects again is not worth its time."""
 
 _settled_modules = 0
 
 
 def freeze_imported_objects() -> None:
-    """Takes what modules hold from the garbage collector's sight, if modules have been imported since the last time.
+    """Hide the objects of imported modules from the garbage collector, if modules were imported since the last call.
 
-    Spark's worker looks for garbage after each task, and the next task waits: with the SDK's modules that takes 80 ms.
-    To be called while no processor is open: what is there now is looked at never again.
+    Spark's worker collects garbage after each task, and the next task waits. With the SDK's modules that takes 80 ms.
+    Call this only while no processor is open: objects that exist now are never collected.
     """
     global _settled_modules
     if len(sys.modules) > _settled_modules + _FEW_MODULES:
@@ -48,34 +48,34 @@ def freeze_imported_objects() -> None:
 
 
 def look_at_imports() -> None:
-    """Undoes `freeze_imported_objects`, also what the worker was forked with."""
+    """Undo `freeze_imported_objects`, and the freezing before the worker was forked."""
     global _settled_modules
     _settled_modules = 0
     gc.unfreeze()
 
 
 class Held(Protocol):
-    """What stays open from task to task: a stage (`arcbeam.model.interfaces.OpenStage`), or a publisher."""
+    """What stays open from task to task: a stage (`arcbeam.model.interfaces.OpenStage`) or a publisher."""
 
     @property
     def id(self) -> str:
-        """By which the order of teardowns knows it."""
+        """The id by which the order of teardowns names it."""
 
     def needs_teardown(self) -> bool:
-        """Whether `close` calls a teardown of the user's."""
+        """Return whether `close` calls a teardown of the user's."""
 
     def close(self) -> list[str]:
-        """Tears down, and returns what went wrong, for people."""
+        """Tear down; return the errors as texts."""
 
 
 H = TypeVar("H", bound=Held)
 
 
 class OpenStages:
-    """Stages by job and a key: of a few jobs, the least recently used first out, and so in each of them.
+    """Open stages by job and key. Only a few jobs, and a few stages of each, stay open; the least recently used close.
 
-    Streaming jobs run beside each other in the same workers, and each of their tasks is short. Invariant: a stage in
-    use is in no other task's hands (a worker runs one task at a time).
+    Streaming jobs run concurrently in the same workers, and each of their tasks is short. Invariant: no other task uses
+    a stage that is in use, because a worker runs one task at a time.
     """
 
     def __init__(self) -> None:
@@ -93,18 +93,18 @@ class OpenStages:
         quick: bool,
         most: int = _MOST_OPEN,
     ) -> H:
-        """The open stage of that key, or a new one.
+        """Return the open stage of that key, or open one.
 
         Args:
-            job: whose it is.
-            key: of the stage, in the job.
-            make: opens it.
-            location: the job's temporary location, where it is noted who has something to tear down.
+            job: the stage's job.
+            key: the stage's key in the job.
+            make: opens the stage.
+            location: the job's temporary location; workers that must tear something down are recorded there.
             worker_setup: called before the first stage of a job is opened, and perhaps again.
-            quick: whether garbage in imported modules may be left alone.
-            most: so many of the job stay open.
+            quick: whether to skip garbage collection of imported modules.
+            most: the number of the job's stages that stay open.
         """
-        if self._pid != os.getpid():  # forked: what the parent opened is not ours
+        if self._pid != os.getpid():  # forked: the parent's stages belong to the parent
             self._jobs.clear()
             self._pid = os.getpid()
         stages = self._jobs.setdefault(job, OrderedDict())
@@ -113,7 +113,7 @@ class OpenStages:
             self.close_job(next(iter(self._jobs)))
         stage = stages.get(key)
         if stage is None:
-            # SUBTLE: before anything of the SDK is imported: it silences what the SDK says at import.
+            # SUBTLE: before any import of the SDK, because the setup silences what the SDK logs at import.
             if worker_setup is not None:
                 worker_setup()
             if not quick:
@@ -129,24 +129,24 @@ class OpenStages:
         return cast(H, stage)
 
     def of(self, job: str) -> list[Any]:
-        """All that is open of a job, in no particular order."""
+        """Return all open stages of a job, in no particular order."""
         return [] if self._pid != os.getpid() else list(self._jobs.get(job, {}).values())
 
     def discard(self, job: str, key: Hashable) -> None:
-        """Throws a stage away after a failure; its teardown is still called."""
+        """Close a stage after a failure, including its teardown."""
         stage = self._jobs[job].pop(key, None) if job in self._jobs else None
         if stage is not None:
             self._close(stage)
 
     def close_job(self, job: str, order: Sequence[str] = ()) -> list[str]:
-        """Tears down what a job left.
+        """Tear down a job's open stages.
 
         Args:
-            job: which.
-            order: ids of its stages: these in this order, and before all others.
+            job: the job.
+            order: ids of stages to tear down first, in this order.
 
         Returns:
-            What went wrong, for people.
+            The errors as texts.
         """
         places = {id: place for place, id in enumerate(order)}
         stages = list(self._jobs.pop(job, OrderedDict[Hashable, Held]()).values())
@@ -165,21 +165,21 @@ class OpenStages:
 
 
 open_stages: Final = OpenStages()
-"""Of this process."""
+"""The open stages of this process."""
 
 
 def publishing(job: str) -> str:
-    """By which a job's open publishers are known: what ends with a failed task of the job does not end them."""
+    """Return the key of a job's open publishers; they stay open when a task of the job fails."""
     return f"{job}/publish"
 
 
 def tear_down(job: str, order: Sequence[str] = ()) -> list[str]:
-    """Tears down a finished job's stages in this worker, in that order, and its publishers; what went wrong."""
+    """Tear down a finished job's stages in this worker, in that order, and its publishers; return the errors."""
     errors = [*open_stages.close_job(job, order), *open_stages.close_job(publishing(job))]
     workerlog.at("", "")
     return errors
 
 
 def worker_name() -> str:
-    """The name of this process among all workers."""
+    """Return the name of this process among all workers."""
     return f"{socket.gethostname()}:{os.getpid()}"

@@ -1,8 +1,8 @@
-"""Blobs on their way through Spark, packed where that makes them smaller.
+"""Compression of blobs on their way through Spark, where that makes them smaller.
 
-Owns when packing is worth its time. A byte of a blob is copied some ten times between two Python workers (sockets,
-Arrow, sort, shuffle, and back), which takes several times what LZ4 takes; and Spark compresses what it shuffles anyway.
-Must not know what is in a blob.
+Owns when compression is worth its time. A byte of a blob is copied about ten times between two Python workers: sockets,
+Arrow, sort, shuffle, and back. This takes several times as long as LZ4, and Spark compresses shuffled data anyway. Must
+not know what is in a blob.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import pyarrow as pa
 from arcbeam.sizes import threshold
 
 LEAST_BYTES = threshold(2048)
-"""Smaller blobs cost by the row, not by the byte."""
+"""Smaller blobs cost time per row, not per byte."""
 _WORTH = 0.8
-"""A packed blob has at most so much of its bytes."""
+"""The maximum size of a packed blob, relative to its original size."""
 _TRIED_AGAIN = threshold(15)
-"""Behind one that was not worth it, so many go unseen."""
+"""After a blob that did not shrink enough, this many blobs are not tried."""
 
 _CODEC = pa.Codec("lz4_raw")
 
 
 class Packer:
-    """Packs the blobs of one task. What looks as if it could not be packed is tried now and then only.
+    """Packs the blobs of one task. After a blob that does not shrink, only every few blobs are tried.
 
     Args:
-        on: whether at all.
+        on: whether to pack at all.
     """
 
     def __init__(self, *, on: bool = True) -> None:
         self._on, self._unseen = on, 0
 
     def pack(self, blob: bytes) -> tuple[bytes, int]:
-        """A blob as it travels, and how many bytes it has unpacked; 0 if it travels as it is."""
+        """Return a blob in packed form and its unpacked size; 0 if it is not packed."""
         size = len(blob)
         if size < LEAST_BYTES or not self._on:
             return blob, 0
@@ -47,6 +47,6 @@ class Packer:
 
 
 def unpacked(blob: bytes, size: int) -> bytes:
-    """What `Packer.pack` has packed."""
+    """Return the original of a blob that `Packer.pack` returned."""
     whole: bytes = _CODEC.decompress(blob, size, asbytes=True) if size else blob
     return whole

@@ -1,6 +1,6 @@
-"""Rows between the thread of a task's bundles and the thread that feeds Spark, and as Arrow batches.
+"""A queue of rows from the thread of a task's bundles to the thread that feeds Spark, and rows as Arrow batches.
 
-Owns how far the one may be ahead of the other. Must not know what is in a row, but for its `blob`.
+Owns how far the first may be ahead of the second. Must not know what is in a row except its `blob`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BATCH_BYTES = threshold(4 << 20)
 _BATCH_ROWS = threshold(8192)
 _HANDED_OVER_BYTES = threshold(1 << 20)
 _QUEUED_BYTES = threshold(32 << 20)
-"""What a running bundle may be ahead of the thread that feeds Spark."""
+"""Bytes by which a running bundle may be ahead of the thread that feeds Spark."""
 
 
 class Blobbed(Protocol):
@@ -26,7 +26,7 @@ class Blobbed(Protocol):
 
     @property
     def blob(self) -> bytes:
-        """Those."""
+        """The field with many bytes."""
 
     def __iter__(self) -> Iterator[object]: ...
 
@@ -35,9 +35,9 @@ R = TypeVar("R", bound=Blobbed)
 
 
 class RowQueue(Generic[R]):
-    """A bounded hand-over from the bundle's thread to Spark's; `put` blocks while too much is waiting.
+    """A bounded queue from the bundle's thread to Spark's; `put` blocks while too many bytes wait.
 
-    Rows are handed over some at a time: each hand-over may switch threads, which takes longer than a small row.
+    Rows are handed over in batches: each hand-over may switch threads, which takes longer than a small row.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class RowQueue(Generic[R]):
         self._abandoned = False
 
     def put(self, row: R) -> None:
-        """Hands over one row; see `arcbeam.model.rows.Outbox`."""
+        """Put one row; see `arcbeam.model.rows.Outbox`."""
         self._gathered.append(row)
         self._gathered_bytes += len(row.blob) + 64
         if self._gathered_bytes > _HANDED_OVER_BYTES:
@@ -67,17 +67,17 @@ class RowQueue(Generic[R]):
         self._batches.put(rows)
 
     def finish(self) -> None:
-        """No more rows will come."""
+        """End the queue: no more rows will come."""
         if self._gathered:
             self._hand_over()
         self._batches.put(None)
 
     def fail(self) -> None:
-        """No more rows will come, and those that wait are nobody's."""
+        """End the queue and discard the rows that were not handed over."""
         self._batches.put(None)
 
     def drain(self) -> Iterator[R]:
-        """The rows, as they come, until `finish`."""
+        """Yield the rows as they arrive, until `finish`."""
         try:
             while (rows := self._batches.get()) is not None:
                 with self._lock:
@@ -85,7 +85,7 @@ class RowQueue(Generic[R]):
                     self._lock.notify()
                 yield from rows
         except GeneratorExit:
-            # Spark wants no more (a killed task): let the bundle's thread end.
+            # Spark needs no more rows because it killed the task: let the bundle's thread end.
             with self._lock:
                 self._abandoned = True
                 self._lock.notify()
@@ -97,7 +97,7 @@ class Abandoned(BaseException):
 
 
 def batches_of(rows: Iterable[R], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow batches of bounded size."""
+    """Return rows as Arrow batches of bounded size."""
     pending: list[R] = []
     size = 0
     for row in rows:

@@ -1,8 +1,8 @@
-"""How a job's files and settings reach its Python workers: through Spark's own artifacts, and a prelude.
+"""How a job's files and settings reach its Python workers: through Spark's artifacts, and a worker setup.
 
-Owns both ends: `ship` on the driver hands archives to Spark, once per session and content; `WorkerSetup` in the worker
-makes what is needed importable, loads the pickled main session, and takes back what another job had put there. Knows
-nothing of how archives are made (`artifacts`).
+Owns both sides. On the driver, `ship` passes archives to Spark, once for each session and content. In the worker,
+`WorkerSetup` makes their content importable, loads the pickled main session, and undoes the setup of another job. Must
+not know how archives are made (`artifacts`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from arcbeam.spark.tasks import workerlog
 _LOG = logging.getLogger("arcbeam.shipping")
 
 PACKAGES, FILES, SESSION = "packages", "staged", "session"
-"""Folders of an archive: importable packages; the user's files (by Beam's convention); the pickled main session."""
+"""Folders of an archive: importable packages; the user's files (Beam's convention); the pickled main session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Archive:
     """A zip file on the driver, named by its content.
 
     Attributes:
-        path: of the zip file.
-        platform: `sysconfig.get_platform()` that it needs; "" if it holds no native code.
+        path: the zip file's path.
+        platform: the `sysconfig.get_platform()` that it needs; "" if it has no native code.
     """
 
     path: Path
@@ -43,22 +43,22 @@ class Archive:
 
     @property
     def name(self) -> str:
-        """What Spark calls it, and the folder that it is unpacked to."""
+        """Its name in Spark, and the folder to which it is unpacked."""
         return self.path.name
 
 
 _HOME = "SEMI_PERSISTENT_DIRECTORY"
-"""Environment variable that names, by Beam's convention, the folder above `staged`."""
+"""Environment variable that names, by Beam's convention, the folder that contains `staged`."""
 
 _shipped: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 def ship(spark: Any, archives: tuple[Archive, ...]) -> None:
-    """Hands archives to Spark, which unpacks each once per executor; what the session has is not sent again.
+    """Pass archives to Spark, which unpacks each once per executor. What the session already has is not sent again.
 
     Raises:
-        SetupError: Spark does not take them.
+        SetupError: Spark rejects an archive.
     """
     with _lock:
         known = _shipped.setdefault(spark, set())
@@ -68,7 +68,7 @@ def ship(spark: Any, archives: tuple[Archive, ...]) -> None:
             try:
                 spark.addArtifacts(str(archive.path), archive=True)
             except Exception as e:
-                raise SetupError(f"Spark does not take the job's files: {type(e).__name__}: {e}") from e
+                raise SetupError(f"Spark cannot receive the job's files: {type(e).__name__}: {e}") from e
             known.add(archive.name)
 
 
@@ -78,14 +78,14 @@ class WorkerSetup:
 
     Attributes:
         archives: names of the job's archives.
-        platform: the platform that their native code needs, "" if there is none.
-        pickle_library: what the pipeline's functions were pickled with.
-        log_level: of user code's root logger.
-        log_levels: levels of other loggers by name, as pairs.
-        closed_outputs: names of steps whose output tags are all declared, with the tags.
-        paths: folders to import from, of a driver on the same machine.
+        platform: the platform that their native code needs; "" if there is none.
+        pickle_library: the library that pickled the pipeline's functions.
+        log_level: the level of user code's root logger.
+        log_levels: pairs of the names and levels of other loggers.
+        closed_outputs: the output tags of transforms that declare all their tags, by the transform's name.
+        paths: folders to import from, if the driver is on the same machine.
         main: classes of the user's script.
-        folder: where the program is, of a driver on the same machine: relative paths mean the same to its functions.
+        folder: the program's folder, if the driver is on the same machine, so that relative paths work in functions.
     """
 
     archives: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class WorkerSetup:
     folder: str = ""
 
     def __call__(self) -> None:
-        """Sets the worker up.
+        """Set the worker up.
 
         Raises:
             EnvironmentMismatchError: an archive did not arrive, or is for another platform.
@@ -114,7 +114,7 @@ class WorkerSetup:
         here = sysconfig.get_platform()
         if self.platform and self.platform != here:
             raise EnvironmentMismatchError(
-                f"the driver ({self.platform}) shipped packages with native code, and the worker is {here}",
+                f"the driver ({self.platform}) sent packages with native code, but the worker is {here}",
                 "install them on the executors, or submit from the same platform",
             )
         roots = tuple(_arrived(name) for name in self.archives)
@@ -122,7 +122,7 @@ class WorkerSetup:
         _imports.use((*shipped, *map(Path, self.paths)), roots)
         sessions = [path for root in roots if (path := root / SESSION / "pickled_main_session").exists()]
         if not (sessions and self.pickle_library.startswith("dill")):
-            # Dill's session holds the whole of `__main__`; its classes would not be the same as these.
+            # Dill's session has the whole of `__main__`, and its classes would differ from these.
             self.main.install()
         for session in sessions:
             if str(session) != _imports.session:
@@ -131,30 +131,30 @@ class WorkerSetup:
 
 
 _first_folder = ""
-"""Where this process was before any job told it where to be."""
+"""The folder of this process before the first job changed it."""
 
 
 def _go_to(folder: str) -> None:
-    """Makes a folder the current one; that of the process's beginning if there is no such."""
+    """Make a folder the current one; if it does not exist, return to the process's first folder."""
     global _first_folder
     _first_folder = _first_folder or os.getcwd()
     os.chdir(folder if folder and os.path.isdir(folder) else _first_folder)
 
 
 def _arrived(name: str) -> Path:
-    """Where Spark unpacked an archive in this worker."""
+    """Return the folder to which Spark unpacked an archive in this worker."""
     from pyspark.core.files import SparkFiles
 
     root = Path(SparkFiles.getRootDirectory(), name)
     if not root.is_dir():
-        raise EnvironmentMismatchError(f"the job's files ({name}) did not reach the worker: {root} is not there")
+        raise EnvironmentMismatchError(f"the job's files ({name}) did not reach the worker: {root} does not exist")
     return root
 
 
 class _Imports:
-    """What `sys.path` holds for the job at hand. Another job's entries, and modules from its archives, go first.
+    """The part of `sys.path` that belongs to the current job. Entries and modules of another job are removed first.
 
-    Invariant: `sys.path` holds `paths`, in order, at `_position` and after; nothing else of ours.
+    Invariant: `_added` are the entries that were added to `sys.path`.
     """
 
     def __init__(self) -> None:
@@ -164,23 +164,23 @@ class _Imports:
         self._added: list[str] = []
 
     def use(self, paths: tuple[Path, ...], roots: tuple[Path, ...]) -> None:
-        """Makes `paths` importable: those below `roots` before everything else, the others after everything."""
+        """Make `paths` importable: those below `roots` before everything else, the others after everything."""
         if (paths, roots) == (self.paths, self.roots):
             return
         for entry in self._added:
             if entry in sys.path:
                 sys.path.remove(entry)
-        gone = [str(root) for root in self.roots if root not in roots]
+        removed = [str(root) for root in self.roots if root not in roots]
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
-            if file and any(file.startswith(root + os.sep) for root in gone):
+            if file and any(file.startswith(root + os.sep) for root in removed):
                 del sys.modules[name]
         first = [str(p) for p in paths if any(root in p.parents for root in roots) and p.is_dir()]
         last = [str(p) for p in paths if str(p) not in first and str(p) not in sys.path and p.exists()]
         sys.path[:0] = first
         sys.path.extend(last)
         self._added = first + last
-        # User code finds its files where a Beam worker's start-up would put them.
+        # User code finds its files where the start-up of a Beam worker puts them.
         home = next((root for root in roots if (root / FILES).is_dir()), None)
         if home is not None:
             os.environ[_HOME] = str(home)
@@ -196,7 +196,7 @@ _closed: Mapping[str, tuple[str, ...]] = {}
 
 
 def _declare_outputs(closed: Mapping[str, tuple[str, ...]]) -> None:
-    """Makes the SDK refuse outputs to tags that a step did not declare; by itself it drops them without a word."""
+    """Make the SDK reject outputs to tags that a transform did not declare; by default it drops them silently."""
     global _closed
     _closed = closed
     from apache_beam.runners.worker import operations

@@ -1,6 +1,6 @@
-"""A prelude as a record that outlives this version: what a job keeps of it to be resumed with, and back.
+"""The worker setup as a record that outlives this version, from which a job resumes.
 
-Owns the record's form: JSON's values, with what is pickled as base64. A field that a record lacks has its default.
+Owns the record's form: JSON values, with pickled values as base64. A field that a record lacks has its default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from arcbeam.spark.tasks.shipping import WorkerSetup
 
 
 def record_of(worker_setup: WorkerSetup) -> dict[str, Any]:
-    """All of a prelude."""
+    """Return a worker setup as a record."""
     known = worker_setup.main.registered
     return {
         "archives": list(worker_setup.archives),
@@ -37,12 +37,12 @@ def record_of(worker_setup: WorkerSetup) -> dict[str, Any]:
 
 
 def worker_setup_of(record: Mapping[str, Any], *, local: bool) -> WorkerSetup:
-    """The prelude that a record holds.
+    """Return the worker setup of a record.
 
     Args:
         record: see `record_of`.
-        local: the workers run on this machine: they import from the folders that the program imported from, and this
-            process does, as far as they are there.
+        local: whether the workers run on this machine. They then import from the existing folders from which the
+            program imported, and from those of this process.
     """
     registered = Registered(
         _bytes(record.get("classes", ())),

@@ -1,7 +1,7 @@
-"""A task of a stage, in the Python worker: Arrow batches in, bundles in the middle, Arrow batches out.
+"""A task of a stage, in the Python worker: reads Arrow batches, runs bundles, writes Arrow batches.
 
-Owns what a task of a bounded job does with its stage, and how a user's error leaves the worker. Imports neither
-`translate`, `jobs` nor `cli`; it is what travels to the executors.
+Owns what a task of a bounded job does with its stage, and how a user's error leaves the worker. Must not import
+`translate`, `jobs` or `cli`: this module is sent to the executors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ARROW_SCHEMA = pa.schema(
         ("unpacked", pa.int32()),
     ]
 )
-"""A row as it travels: the last is how many bytes its blob has unpacked (`arcbeam.spark.tasks.packing`)."""
+"""The schema of a row. `unpacked` is the size of its blob before packing (`arcbeam.spark.tasks.packing`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class StageTask:
 
     Attributes:
         job: unique id of the job.
-        stage: what to run.
-        settings: of the job.
+        stage: the stage to run.
+        settings: the job's settings.
         location: the job's temporary location.
         side_files: files of the stage's side inputs, by channel.
-        versions: what the driver runs; a worker that runs something else refuses.
-        worker_setup: called in the worker before the job's first processor is opened there, and perhaps again.
-        round: number of the stage's round, from 1; 0: it has none.
+        versions: the driver's versions; a worker with other versions fails.
+        worker_setup: called in the worker before it opens the job's first processor, and perhaps again.
+        round: number of the stage's round, from 1; 0 if the stage has no rounds.
     """
 
     job: str
@@ -68,7 +68,7 @@ class StageTask:
     round: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` runs."""
+        """Run the task: `mapInArrow` calls this."""
         if self.settings.quick_tasks:
             enable_quickack()
         rows = TaskRows(batches)
@@ -78,7 +78,7 @@ class StageTask:
             return
         earlier = failure.recorded(self.location)
         if earlier is not None:
-            # A retry after a user's error: the same bug is not run again.
+            # A retry after a user's error: do not run the same bug again.
             raise failure.one_line(earlier) from None
         context = TaskContext.get()
         if context is not None:
@@ -98,12 +98,12 @@ class StageTask:
 
     @property
     def key(self) -> Hashable:
-        """By which a worker knows the open stage."""
+        """The key of the open stage in a worker."""
         return self.stage.id, hash(self.settings)
 
     def opened(self) -> Any:
-        """The stage, open in this process."""
-        # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+        """Open the stage in this process."""
+        # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
         from arcbeam.harness.batch.batchstage import BoundedStage
         from arcbeam.store.jobtemp.sidefiles import SideReader
 
@@ -111,7 +111,7 @@ class StageTask:
         return BoundedStage(self.stage, self.settings, sides)
 
     def _escaped(self, error: BaseException, step: str) -> BaseException:
-        """What to raise to Spark; a user's error is recorded where the driver and the task's retries find it."""
+        """Return what to raise to Spark; record a user's error where the driver and the task's retries find it."""
         described = usererrors.described(error, step or self.stage.name)
         if isinstance(described, UserCodeError) and (element := usererrors.element_of(error)):
             described = described.about(element)
@@ -122,19 +122,19 @@ class StageTask:
 
 @dataclass(frozen=True, slots=True)
 class OpenGraceful:
-    """Opens a stage in a worker for the sake of its `shutdown` alone; None if none of its DoFns offers that.
+    """Opens a stage in a worker only for its `shutdown`; returns None if no DoFn has one.
 
     Attributes:
-        task: of the stage.
+        task: the stage's task.
     """
 
     task: StageTask
 
     def __call__(self) -> Any:
-        """Opens it."""
+        """Open the stage."""
         if self.task.worker_setup is not None:
             self.task.worker_setup()
-        # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+        # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
         from arcbeam.harness.bundle.graceful import offers
 
         return self.task.opened() if offers(self.task.stage) else None
@@ -168,13 +168,13 @@ class TaskRows:
         return next(self._rows)
 
     def starting_with(self, row: Row) -> Iterator[Row]:
-        """That row, and those that are left."""
+        """Yield `row`, then the remaining rows."""
         yield row
         yield from self._rows
 
 
 class _Run:
-    """What one task does with its stage."""
+    """The run of one task."""
 
     def __init__(self, task: StageTask, rows: Iterator[Row], outbox: RowQueue[Row]) -> None:
         self._task, self._input, self._outbox = task, rows, outbox
@@ -185,7 +185,7 @@ class _Run:
         self._stage: Any = None
 
     def thread(self) -> BundleThread:
-        """The thread to do it on."""
+        """Return the thread that runs the task."""
         name, quick = f"bundles-{self._task.stage.id}-{self._partition}", self._task.settings.quick_tasks
         return BundleThread(name, self._run, self._outbox, lambda: self._stage, quick=quick)
 
@@ -215,7 +215,7 @@ class _Run:
         self.report.worker = worker_name()
 
     def finalize(self) -> None:
-        """Runs finalization callbacks; Spark has taken the task's output."""
+        """Run finalization callbacks: Spark has received the task's output."""
         if self._stage is not None:
             self._stage.finalize()
 
@@ -231,7 +231,7 @@ class _Travelling(NamedTuple):
 
 
 def arrow(rows: Iterable[Row], packer: Packer | None = None) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow batches of bounded size; reports, which the driver reads, travel as they are."""
+    """Return rows as Arrow batches of bounded size. Reports are not packed, because the driver reads them."""
     pack = (packer or Packer(on=False)).pack
     travelling = (
         _Travelling(*row, 0) if row.channel == REPORT else _Travelling(*row[:3], *pack(row.blob)) for row in rows

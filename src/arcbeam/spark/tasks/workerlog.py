@@ -1,7 +1,7 @@
-"""Logging in a Python worker: every line says which job, stage and bundle it comes from.
+"""Logging in a Python worker: every line names its job, stage and bundle.
 
-Owns the worker's root handler (its stderr, which is the executor's log) and what of the SDK's own logging is left out
-because it is told elsewhere. Must not run on the driver.
+Owns the worker's root handler (its stderr, which is the executor's log), and which of the SDK's log lines are dropped
+because they are reported elsewhere. Must not run on the driver.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _FORMAT = "%(asctime)s %(levelname)s [%(arcbeam)s] %(name)s: %(message)s"
 
 
 class _Where:
-    """What the worker is at; one task runs at a time.
+    """What the worker runs now; it runs one task at a time.
 
-    `bundles` has an `instruction`, the open bundle's id, and counts `elements`.
+    `bundles` has an `instruction`, which is the open bundle's id, and counts `elements`.
     """
 
     job = ""
@@ -27,35 +27,35 @@ class _Where:
 
 
 class TaskFilter(logging.Filter):
-    """Adds `arcbeam`, "job stage bundle", to records, and drops what the job's error tells anyway."""
+    """Adds `arcbeam`, "job stage bundle", to records, and drops what the job's error contains anyway."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
         if getattr(record.msg, "_tagged_with_step", False):
-            return False  # the user's exception: it goes to the driver, with its traceback
+            return False  # the user's exception: the driver receives it with its traceback
         if record.name == "root" and str(record.msg).startswith("apitools not found"):
-            return False  # about an optional package; said once by the driver's own import
+            return False  # about an optional package; logged once by the driver's own import
         bundle = getattr(_Where.bundles, "instruction", "")
         record.arcbeam = " ".join(filter(None, (_Where.job, _Where.stage, bundle))) or "-"
         return True
 
 
 def at(job: str, stage: str, bundles: Any = None) -> None:
-    """Says what the worker is at from now on."""
+    """Set what the worker runs from this call on."""
     _Where.job, _Where.stage, _Where.bundles = job, stage, bundles
 
 
 def elements() -> int:
-    """How many elements the running task has read so far."""
+    """Return how many elements the running task has read so far."""
     return int(getattr(_Where.bundles, "elements", 0))
 
 
 def install(level: str = "INFO", overrides: Mapping[str, str] | None = None) -> None:
-    """Makes the worker's stderr the only place of the root logger. Idempotent; levels are set anew.
+    """Make the worker's stderr the only output of the root logger. Idempotent; sets all levels again.
 
     Args:
-        level: of the root logger, by name; the SDK's and Spark's own loggers speak from WARNING on.
-        overrides: levels of loggers by name.
+        level: the root logger's level, by name. The SDK's and Spark's own loggers have level WARNING.
+        overrides: levels of other loggers, by name.
     """
     root = logging.getLogger()
     ours = [h for h in root.handlers if any(isinstance(f, TaskFilter) for f in h.filters)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,7 @@ def test_shutdown_that_raises_or_hangs_is_told_by_name_and_the_job_ends_well(
         hangs = raises | beam.Reshuffle() | "Hangs" >> beam.ParDo(Tells("hangs", calls, hangs=120.0))
         _ = hangs | "Again" >> beam.Reshuffle() | "Last" >> beam.ParDo(Tells("last", calls))
     assert p.result.state == "DONE"
-    told = [record.getMessage() for record in caplog.records if "shutting down" in record.getMessage()]
-    assert any("Tells of 'Raises' has raised OSError: gone" in text for text in told), told
-    assert any("shutdown of 'Hangs' has not answered in" in text for text in told), told
-    assert any("shutdown of 'Last' is not called any more" in text for text in told), told
+    warnings = [record.getMessage() for record in caplog.records if "shutting down" in record.getMessage()]
+    for expected in (r"'Raises'.*OSError: gone", r"'Hangs'.* [\d.]+ s$", r"'Last'.* [\d.]+ s "):
+        assert any(re.search(expected, text) for text in warnings), (expected, warnings)
     assert called(calls)[3:] == ["raises shuts down", "hangs shuts down"]

@@ -14,6 +14,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.streaming import cluster as clusters
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import TeardownReported
+from tests.golden import check_message
 
 _WAIT = 20.0
 
@@ -79,9 +80,7 @@ def test_what_is_given_up_says_so_and_what_is_late_too() -> None:
     given_up = threading.Event()
     given_up.set()
     of = Graceful("s1", ("Close",), MagicMock())
-    assert ShuttingDown(MagicMock(), "job", 1, 60.0, given_up).call([of]) == [
-        "shutdown of 'Close' is not called any more: nobody waits for it"
-    ]
-    assert ShuttingDown(MagicMock(), "job", 1, 0.0).call([of]) == [
-        "shutdown of 'Close' is not called any more: the 0 s for that are over"
-    ]
+    (text,) = ShuttingDown(MagicMock(), "job", 1, 60.0, given_up).call([of])
+    check_message("shutdown-given-up", text)
+    (text,) = ShuttingDown(MagicMock(), "job", 1, 0.0).call([of])
+    check_message("shutdown-out-of-time", text)

@@ -1,1 +1,1 @@
-"""What is done in Python workers when a job has committed, or has ended: publishing, the last calls, teardown."""
+"""Work in Python workers when a job has committed or ended: publishing, the last calls, teardown."""

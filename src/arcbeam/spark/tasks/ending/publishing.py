@@ -1,7 +1,7 @@
-"""Publishing what a job has committed, in Python workers: a short Spark job, for micro-batches and for bounded jobs.
+"""Publish a job's committables in Python workers: a short Spark job, for micro-batches and for bounded jobs.
 
-Owns how committables travel to who publishes them, and what a failure means. Must not know when they are committed, nor
-what publishing is.
+Owns how committables reach their publishers, and what a failure means. Must not know when they are committed, nor what
+publishing is.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("arcbeam.publish")
 
-_GIVEN: Final = "publishers"
+_PUBLISHERS: Final = "publishers"
 _TOGETHER: Final = threshold(256)
-"""Committables of one call, at most."""
+"""Maximum committables of one call."""
 _SWEEP_SECONDS: Final = 60.0
-"""For the last sweep, behind the end of the job's work."""
-_MOST_SAID: Final = 20
-"""Warnings of one call that are told, at most."""
+"""For the last sweep, after the job's work has ended."""
+_MOST_WARNINGS: Final = 20
+"""Maximum warnings of one call that are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is to be removed: staged by a job up to a micro-batch, and published by nobody."""
+    """What to remove: files that a job staged up to a micro-batch and that were not published."""
 
     job: str
     micro_batch: int
@@ -56,7 +56,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a publisher: to publish, or to sweep."""
+    """One call of a publisher: to publish or to sweep."""
 
     publisher: str
     committables: tuple[bytes, ...] = ()
@@ -66,13 +66,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Publishers:
-    """What processes that publish are given, once.
+    """What processes that publish receive once.
 
     Attributes:
         job: id of the job's run.
-        stages: where the publishers are, by their names.
+        stages: the stages with publishers, by the publishers' names.
         quick: see `Settings.quick_tasks`.
-        worker_setup: called in a worker before the job's first stage is opened there, and perhaps again.
+        worker_setup: called in a worker before it opens the job's first stage, and perhaps again.
     """
 
     job: str
@@ -86,7 +86,7 @@ def calls_of(committables: Mapping[str, Sequence[bytes]], *, again: bool) -> lis
 
     Args:
         committables: by the names of their publishers.
-        again: they may have been published before.
+        again: whether they may have been published before.
     """
     return [
         Call(name, tuple(all[start : start + _TOGETHER]), again)
@@ -96,8 +96,8 @@ def calls_of(committables: Mapping[str, Sequence[bytes]], *, again: bool) -> lis
 
 
 _MOST_JOBS: Final = cache_size(8)
-_given: OrderedDict[str, Publishers] = OrderedDict()
-"""Of the jobs that published here last, by the URL of their locations."""
+_known: OrderedDict[str, Publishers] = OrderedDict()
+"""The publishers of the jobs that published last in this process, by the URL of their locations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ class PublishTask:
 
     Attributes:
         location: the job's temporary location.
-        calls: all of them; a task makes those whose numbers it is given.
-        run: which run this is; errors are recorded under it.
-        last: no other calls follow: what is opened is closed again.
+        calls: all calls; a task makes those whose numbers it receives.
+        run: name of this run; errors are recorded under it.
+        last: whether no other calls follow. If so, the task closes what is open.
     """
 
     location: JobLocation
@@ -117,85 +117,88 @@ class PublishTask:
     last: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` runs; a row: what people should know, and the worker if it has something to tear down."""
+        """Run the task: `mapInArrow` calls this. A row has warnings, and the worker's name if it must tear down."""
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-        told = [text for number in numbers for text in self._made(self.calls[number])]
-        job = publishing(self._given().job)
+        texts_of_calls = [text for number in numbers for text in self._made(self.calls[number])]
+        job = publishing(self._read().job)
         if self.last:
             open_stages.close_job(job)
         holds = any(publisher.needs_teardown() for publisher in open_stages.of(job))
         yield pa.RecordBatch.from_arrays(
-            [pa.array([told], pa.list_(pa.string())), pa.array([worker_name() if holds else None], pa.string())],
-            names=["told", "holder"],
+            [
+                pa.array([texts_of_calls], pa.list_(pa.string())),
+                pa.array([worker_name() if holds else None], pa.string()),
+            ],
+            names=["warnings", "holder"],
         )
 
-    def _given(self) -> Publishers:
-        found = _given.get(self.location.url)
+    def _read(self) -> Publishers:
+        found = _known.get(self.location.url)
         if found is None:
-            found = pickle.loads(self.location.get_bytes(_GIVEN))
+            found = pickle.loads(self.location.get_bytes(_PUBLISHERS))
             assert isinstance(found, Publishers)
-            _given[self.location.url] = found
-            while len(_given) > _MOST_JOBS:
-                _given.popitem(last=False)
-        _given.move_to_end(self.location.url)
+            _known[self.location.url] = found
+            while len(_known) > _MOST_JOBS:
+                _known.popitem(last=False)
+        _known.move_to_end(self.location.url)
         return found
 
     def _made(self, call: Call) -> list[str]:
-        given = self._given()
-        if given.quick:
+        publishers = self._read()
+        if publishers.quick:
             enable_quickack()
-        workerlog.at(given.job, call.publisher)
+        workerlog.at(publishers.job, call.publisher)
         try:
             publisher = open_stages.get(
-                publishing(given.job),
+                publishing(publishers.job),
                 call.publisher,
-                partial(_opened, given.stages[call.publisher], call.publisher),
+                partial(_opened, publishers.stages[call.publisher], call.publisher),
                 self.location,
-                given.worker_setup,
-                quick=given.quick,
+                publishers.worker_setup,
+                quick=publishers.quick,
             )
             if call.sweep is not None:
                 return self._swept(publisher, call.sweep)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                # Spark itself tries a task again.
+                # Spark itself retries a task.
                 context = TaskContext.get()
                 again = call.again or (context is not None and context.attemptNumber() > 0)
                 publisher.publish(call.committables, again=again)
         except BaseException as e:
-            open_stages.close_job(publishing(given.job))
+            open_stages.close_job(publishing(publishers.job))
             described = usererrors.described(e, call.publisher)
             raise e if described is None else failure.record(self.location, self.run, described) from None
-        said = dict.fromkeys(texts.said(str, each.message) for each in caught)
-        return [f"{call.publisher}: {text}" for text in list(said)[:_MOST_SAID]]
+        found = dict.fromkeys(texts.said(str, each.message) for each in caught)
+        return [f"{call.publisher}: {text}" for text in list(found)[:_MOST_WARNINGS]]
 
     @staticmethod
     def _swept(publisher: Any, sweep: Sweep) -> list[str]:
         try:
             publisher.sweep(sweep.job, sweep.micro_batch)
         except Exception as e:
-            # What is left does no harm, and the next sweep looks again.
+            # What is left does no harm, and the next sweep tries again.
             _LOG.warning("%s", texts.said(lambda e: "".join(traceback.format_exception(e)), e))
-            return [f"{publisher.name}: not all that is left over could be removed: {texts.said(repr, e)}"]
+            return [f"{publisher.name}: could not remove all leftover files: {texts.said(repr, e)}"]
         return []
 
 
 def _opened(stage: Stage, name: str) -> Any:
-    # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+    # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
     from arcbeam.harness.operations.publishoperation import OpenPublisher
 
     return OpenPublisher(stage, name)
 
 
 class SparkPublishing:
-    """Who publishes for a job, on the driver.
+    """Publishes for a job, on the driver.
 
     Args:
-        spark: where.
-        plan: of the job.
-        job: id of its run.
+        spark: the session to run in.
+        plan: the job's plan.
+        job: id of the job's run.
         location: the job's temporary location.
-        slots: how many tasks Spark runs at once.
+        slots: how many tasks Spark runs concurrently.
         quick: see `Settings.quick_tasks`.
         worker_setup: see `Publishers`.
 
@@ -222,18 +225,18 @@ class SparkPublishing:
         self.holders: set[str] = set()
 
     def use(self, spark: SparkSession) -> None:
-        """Another session takes the place of the one that is lost."""
+        """Use another session instead of one that was lost."""
         self._spark = spark
 
     def publish(self, committables: Iterable[tuple[str, bytes]], *, again: bool) -> list[str]:
-        """Publishes them all; from any thread, one call at a time.
+        """Publish all of them; callable from any thread, one call at a time.
 
         Args:
             committables: with the names of their publishers.
-            again: they may have been published before.
+            again: whether they may have been published before.
 
         Returns:
-            What people should know of it.
+            Warnings.
 
         Raises:
             ArcbeamError: not all are published; trying again is safe.
@@ -244,23 +247,23 @@ class SparkPublishing:
             of.setdefault(name, []).append(committable)
         if unknown := of.keys() - self._stages.keys():
             names = ", ".join(map(repr, sorted(unknown)))
-            raise LookupError(f"there is something to publish by {names}, which this pipeline does not have")
+            raise LookupError(f"there are committables for {names}, but this pipeline has no such publisher")
         return self._make(calls_of(of, again=again))
 
     def sweep(self, sweep: Sweep, *, last: bool) -> list[str]:
-        """Removes what nobody will publish; as `publish`.
+        """Remove what will never be published; like `publish`.
 
         Args:
-            sweep: up to what; all of it that is to be published is.
-            last: no other call follows.
+            sweep: the micro-batch up to which to remove; its committables must be published.
+            last: whether no other call follows.
 
         Returns:
-            What did not go well.
+            Warnings.
         """
         calls = [Call(name, sweep=sweep) for name in self._stages]
         if not last:
             return self._make(calls)
-        # Who cancels the job means no more than its work; but nobody waits for this for ever.
+        # Cancelling the job does not cancel this call, but its time is limited.
         over = threading.Event()
         timer = threading.Timer(_SWEEP_SECONDS, over.set)
         timer.daemon = True
@@ -271,24 +274,24 @@ class SparkPublishing:
             timer.cancel()
 
     def close(self) -> None:
-        """Gives up what runs; from any thread."""
+        """Abandon what runs; callable from any thread."""
         self._given_up.set()
 
     def _make(self, calls: Sequence[Call], *, last: bool = False, given_up: threading.Event | None = None) -> list[str]:
         if not calls:
             return []
         if self._publishers is not None:
-            self._location.put_bytes(_GIVEN, pickle.dumps(self._publishers, protocol=5))
+            self._location.put_bytes(_PUBLISHERS, pickle.dumps(self._publishers, protocol=5))
             self._publishers = None
         run = f"publish-{next(self._runs)}"
         task = PublishTask(self._location, tuple(calls), run, last)
         frame = self._spark.range(0, len(calls), 1, min(len(calls), self._slots)).mapInArrow(
-            Guarded(task).__call__, "told array<string>, holder string"
+            Guarded(task).__call__, "warnings array<string>, holder string"
         )
         rows = collected(
             self._spark,
             frame,
-            # Not the job's own: what interrupts a micro-batch's Spark job leaves this one alone.
+            # Not the job's own tag: interrupting a micro-batch's Spark job must not interrupt this one.
             publishing(self._job),
             self._location,
             sorted({call.publisher for call in calls}),
@@ -297,4 +300,4 @@ class SparkPublishing:
             given_up=given_up or self._given_up,
         )
         self.holders |= {str(row["holder"]) for row in rows if row["holder"] is not None}
-        return [str(text) for row in rows for text in row["told"]]
+        return [str(text) for row in rows for text in row["warnings"]]

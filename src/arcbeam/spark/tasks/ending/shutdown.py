@@ -1,7 +1,8 @@
-"""Calling `shutdown` of the DoFns that offer it, when a job has ended well.
+"""Call `shutdown` of the DoFns that have it, when a job has ended successfully.
 
-Owns the short Spark jobs that reach them: stage by stage, from sources to sinks, in each worker that holds one; and
-where none does, on an instance of its own. What goes wrong is told, and keeps no job from its end.
+Owns the short Spark jobs that reach them, stage by stage, from sources to sinks. Each worker that holds such a stage
+gets a call. If no worker holds one, the call is made on a new instance. Errors are reported and do not keep a job from
+ending.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ _SCHEMA: Final = "worker string, called int, error string"
 
 @dataclass(frozen=True, slots=True)
 class Graceful:
-    """A stage with DoFns that offer it.
+    """A stage with DoFns that have `shutdown`.
 
     Attributes:
         stage: its id in the plan.
-        steps: the DoFns', for people.
-        opens: opens the stage in a worker, if one of its DoFns offers it; else None.
-        workers: that hold it, as "host:pid".
+        steps: the DoFns' transforms, for display.
+        opens: opens the stage in a worker; returns None if no DoFn of it has `shutdown`.
+        workers: the workers that hold it, as "host:pid".
     """
 
     stage: str
@@ -53,13 +54,13 @@ class Graceful:
 
 @dataclass(frozen=True, slots=True)
 class ShutDownTask:
-    """Calls it in whatever worker it lands on, and says which one that is.
+    """Calls `shutdown` in the worker on which it lands, and reports that worker.
 
     Attributes:
-        job: whose.
-        stages: ids, from sources to sinks.
-        wait: seconds to keep the worker, so that the other tasks land on other workers.
-        opens: open the stages, each for its call alone, instead of taking what the worker has.
+        job: id of the job.
+        stages: ids of stages, from sources to sinks.
+        wait: seconds to occupy the worker, so that the other tasks land on other workers.
+        opens: functions that open new instances of the stages for the call; empty: use those that the worker has.
     """
 
     job: str
@@ -68,7 +69,7 @@ class ShutDownTask:
     opens: tuple[Callable[[], Any], ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` runs."""
+        """Run the task: `mapInArrow` calls this."""
         for _ in batches:
             pass
         called, errors = 0, [""]
@@ -93,12 +94,12 @@ class ShuttingDown:
     """The last calls of a job.
 
     Args:
-        spark: where it ran.
-        job: its id.
-        slots: how many tasks Spark runs at once.
-        seconds: how long all of it may take.
-        given_up: is set when nobody waits for it any more.
-        name: of the job, for people in Spark's UI; "": its id.
+        spark: the session in which the job ran.
+        job: id of the job.
+        slots: how many tasks Spark runs concurrently.
+        seconds: the time limit for all calls.
+        given_up: set when the caller stops waiting.
+        name: the job's name in Spark's UI; "": its id.
     """
 
     def __init__(
@@ -117,38 +118,41 @@ class ShuttingDown:
         self._given_up = given_up or threading.Event()
 
     def call(self, stages: Sequence[Graceful]) -> list[str]:
-        """Calls all of them, from sources to sinks, each on every instance that is there; what went wrong, for people.
+        """Call all of them, from sources to sinks, each on every existing instance; return the errors as texts.
 
         Args:
             stages: producers first.
         """
-        return [error for of in stages for error in self._told(of, lambda of=of: self._call(of))]  # type: ignore[misc]
+        return [error for of in stages for error in self._errors_of(of, lambda of=of: self._call(of))]  # type: ignore[misc]
 
     def call_alone(self, stages: Sequence[Graceful]) -> list[str]:
-        """The same of instances of their own, where it is not known which stages offer it and who holds them."""
+        """Call all of them on new instances, if it is unknown which stages have it and which workers hold them."""
         if not stages:
             return []
         all_of_them = Graceful("", tuple(step for of in stages for step in of.steps), stages[0].opens)
-        return self._told(all_of_them, lambda: self._alone(stages))
+        return self._errors_of(all_of_them, lambda: self._alone(stages))
 
-    def _told(self, of: Graceful, call: Callable[[], list[str]]) -> list[str]:
+    def _errors_of(self, of: Graceful, call: Callable[[], list[str]]) -> list[str]:
         if self._is_over():
-            over = "nobody waits for it" if self._given_up.is_set() else f"the {self._seconds:g} s for that are over"
-            return [f"{of} is not called any more: {over}"]
+            reason = (
+                "the caller gave up" if self._given_up.is_set() else f"its time limit of {self._seconds:g} s is reached"
+            )
+            return [f"{of} was not called: {reason}"]
         try:
             return call()
         except TimeoutError:
             given_up = self._given_up.is_set()
-            return [f"{of} has not answered{', and was given up' if given_up else f' in {self._seconds:g} s'}"]
+            return [f"{of} did not end{', and was abandoned' if given_up else f' within {self._seconds:g} s'}"]
         except Exception as e:
-            _LOG.debug("%s could not be called", of, exc_info=True)
+            _LOG.debug("could not call %s", of, exc_info=True)
             (why, *_) = texts.said(str, e).strip().splitlines() or [""]
-            return [f"{of} could not be called: {type(e).__name__}: {why}"]
+            return [f"could not call {of}: {type(e).__name__}: {why}"]
 
     def _call(self, of: Graceful) -> list[str]:
         left, called, errors = set(of.workers), 0, list[str]()
         for attempt in range(_TRIES):
-            # SUBTLE: as with teardown, short tasks pass through all idle workers; later attempts hold each for longer.
+            # SUBTLE: as with teardown, short tasks reach all idle workers; later attempts occupy each worker for
+            # longer.
             tasks = max(self._slots, len(of.workers)) * (2 + attempt)
             for worker, count, error in self._run(tasks, ShutDownTask(self._job, (of.stage,), _WAIT_SECONDS * attempt)):
                 left.discard(worker)
@@ -163,13 +167,13 @@ class ShuttingDown:
         return [f"{error} ({worker})" for worker, _, error in self._run(1, task) if error]
 
     def _run(self, tasks: int, task: ShutDownTask) -> list[tuple[str, int, str]]:
-        """What the tasks have told.
+        """Return the rows of the tasks.
 
         Raises:
-            TimeoutError: the time is over. The Spark job is being cancelled, which nobody waits for: that may take as
-                long as a Python worker takes to be killed.
+            TimeoutError: the time limit is reached. Another thread cancels the Spark job, because that may take as long
+                as killing a Python worker.
         """
-        # A tag of its own: who cancels the job's Spark jobs does not mean this one.
+        # A separate tag: cancelling the job's Spark jobs must not cancel this one.
         tag = f"{self._job}-shutdown"
         frame = self._spark.range(0, tasks, 1, tasks).mapInArrow(Guarded(task).__call__, _SCHEMA)
         rows = collected_unless(self._spark, frame, tag, f"{self._name}: shutdown", self._is_over)

@@ -1,7 +1,8 @@
-"""Tearing down what a finished job left in the Python workers.
+"""Tear down what a finished job left in the Python workers.
 
-Owns the short Spark job that reaches them. Best effort, as Beam's contract says: a worker that Spark has ended, or does
-not hand out in time, is not waited for; its DoFns are torn down when another job's task arrives, or never.
+Owns the short Spark job that reaches them. Best effort, as in Beam's contract: it does not wait for a worker that Spark
+has ended or does not assign in time. The DoFns of such a worker are torn down when a task of another job arrives, or
+never.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _SCHEMA = "worker string, error string"
 
 @dataclass(frozen=True, slots=True)
 class TearDownTask:
-    """Tears down the job's processors in whatever worker it lands on, and says which one that is.
+    """Tears down the job's processors in the worker on which it lands, and reports that worker.
 
     Attributes:
-        job: whose processors.
+        job: id of the job.
         before: called before anything is torn down.
-        order: ids of stages, in the order in which they are torn down in a worker.
-        wait: seconds to keep the worker, so that the other tasks land on other workers.
+        order: ids of stages, in the order of their teardown in a worker.
+        wait: seconds to occupy the worker, so that the other tasks land on other workers.
     """
 
     job: str
@@ -46,7 +47,7 @@ class TearDownTask:
     order: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` runs."""
+        """Run the task: `mapInArrow` calls this."""
         for _ in batches:
             pass
         if self.before is not None:
@@ -58,11 +59,11 @@ class TearDownTask:
 
 
 class TeardownReported(NamedTuple):
-    """How it went.
+    """Result of a teardown.
 
     Attributes:
         left: the workers that did not answer.
-        errors: what went wrong in the others, for people.
+        errors: the errors of the others, as texts.
     """
 
     left: set[str]
@@ -81,26 +82,26 @@ def tear_down_workers(
     *,
     name: str = "",
 ) -> TeardownReported:
-    """Tears a finished job down.
+    """Tear down a finished job.
 
     Args:
-        spark: where the job ran.
-        job: its id.
-        workers: those known to hold DoFns with a teardown of their own, as "host:pid"; empty: not known, so one round
-            over as many workers as can be expected is all that is done.
-        slots: how many tasks Spark runs at once.
-        before: called in each worker, before anything is torn down there.
-        order: ids of the job's stages: in each worker they are torn down so.
-        seconds: that it may take. Workers whose DoFns have not answered by then are ended.
-        given_up: whether the driver does not wait for it any more. Its Spark job may wait for an executor for ever.
-        name: of the job, for people in Spark's UI; "": its id.
+        spark: the session in which the job ran.
+        job: id of the job.
+        workers: the workers known to hold DoFns with a teardown, as "host:pid". Empty: unknown; one round over as many
+            workers as can be expected is made.
+        slots: how many tasks Spark runs concurrently.
+        before: called in each worker before anything is torn down there.
+        order: ids of the job's stages, in the order of their teardown in each worker.
+        seconds: the time limit. Workers whose DoFns have not answered by then are ended.
+        given_up: returns whether the caller stops waiting. The Spark job may wait for an executor forever.
+        name: the job's name in Spark's UI; "": its id.
     """
     began = time.monotonic()
     deadline, until = began + _SECONDS, began + seconds
     left, errors = set(workers), list[str]()
     for attempt in range(_TRIES):
-        # SUBTLE: Spark hands out idle workers first in, first out, so tasks that are short pass through all of them;
-        # a later attempt holds each for longer, in case they are handed out otherwise.
+        # SUBTLE: Spark assigns idle workers first in, first out, so short tasks reach all of them. Later attempts
+        # occupy each worker for longer, in case Spark assigns them in another order.
         tasks = max(slots, len(workers)) * (2 + attempt)
         frame = spark.range(0, tasks, 1, tasks).mapInArrow(
             Guarded(TearDownTask(job, _WAIT_SECONDS * attempt, before, tuple(order))).__call__,
@@ -118,7 +119,7 @@ def tear_down_workers(
             errors += [f"{row[1]} ({row[0]})" for row in rows if row[1]]
         except TimeoutError:
             took = time.monotonic() - began
-            errors.append(f"it has taken more than {round(took, 1):g} s, and is given up: its workers are ended")
+            errors.append(f"timed out after {round(took, 1):g} s; its workers are ended")
             return TeardownReported(left, errors)
         except Exception as e:
             _LOG.debug("teardown of %s could not run: %s", job, e)
@@ -126,5 +127,5 @@ def tear_down_workers(
         if not left or time.monotonic() > deadline:
             break
     if left:
-        _LOG.info("%s: %d worker(s) were gone before teardown", job, len(left))
+        _LOG.info("%s: %d worker(s) ended before teardown", job, len(left))
     return TeardownReported(left, errors)
