@@ -1,6 +1,6 @@
-"""What the micro-batches of one driver come to: metrics, figures, and a line for each.
+"""Totals of one driver's micro-batches: metrics, figures, and a line of text for each.
 
-Owns which values count as attempted, which as committed. Must not know how a micro-batch is run or becomes real.
+Owns which values count as attempted and which as committed. Must not know how a micro-batch runs or commits.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration
 
 
 class Counters:
-    """What has been done, and what of it is real. Any thread may ask.
+    """Totals of what was attempted and what was committed. Callable from any thread.
 
     Attributes:
-        micro_batches: that were committed.
+        micro_batches: how many were committed.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Counters:
         self._watermark = ""
 
     def ran(self, micro_batch: int, reports: Sequence[BundleReport]) -> None:
-        """A run of a micro-batch has ended; whether it will be real is not known. It may be run again."""
+        """Add a run of a micro-batch that has ended. It may not be committed, and it may run again."""
         run = _Run(reports, [parsed(report.metrics) for report in reports])
         with self._lock:
             self._open[micro_batch] = run
@@ -42,17 +42,17 @@ class Counters:
     def figures(
         self, micro_batch: int, levels: Mapping[str, int], ports: Mapping[tuple[str, int], Port]
     ) -> dict[str, Any]:
-        """What the last run of a micro-batch comes to, beside what its stages report.
+        """Return figures of the last run of a micro-batch, beside those that its stages report.
 
         Args:
             micro_batch: its number.
-            levels: of the stages.
-            ports: by which stages put out, by stage and channel.
+            levels: levels of the stages.
+            ports: output ports, by stage and channel.
 
         Returns:
-            JSON's values. `user`: seconds in transforms, of the task of each level that was longest in them; as the SDK
-            samples it. `outputs`: by stage and output, elements and bytes that left it, and the least, the most and the
-            mean of their event times in microseconds (None: unknown).
+            JSON values. `user`: seconds in transforms, of the longest task of each level, as the SDK samples them.
+            `outputs`: by stage and output, the elements and bytes of the output, and the least, the greatest and the
+            mean of its event times in microseconds (None: unknown).
         """
         with self._lock:
             run = self._open.get(micro_batch)
@@ -83,16 +83,16 @@ class Counters:
     def committed(
         self, micro_batch: int, times: Times, took: Duration, *, ran: bool = True
     ) -> tuple[Sequence[BundleReport], str]:
-        """A micro-batch is real.
+        """Add a committed micro-batch.
 
         Args:
             micro_batch: its number.
             times: its watermarks.
-            took: how long its last run was.
-            ran: it was proposed with what a run has reported. Else that was refused, if there was any.
+            took: how long its last run took.
+            ran: whether the proposal contains the reports of a run. If not, the run was refused or there was none.
 
         Returns:
-            What was reported in it (nothing: a commit without a micro-batch), and the micro-batch in one line.
+            The reports of the micro-batch (empty: a commit without a run), and the micro-batch in one line.
         """
         with self._lock:
             run = self._open.pop(micro_batch, _NOTHING)
@@ -105,31 +105,31 @@ class Counters:
             self._newest = micro_batch
             self._tasks += len(reports)
             self._elements += elements
-            # The earliest of all: what the whole job has come to.
+            # The earliest of all: the progress of the whole job.
             self._watermark = shown_time(min([*times.outputs.values(), *times.inputs.values()], default=MAX_TIMESTAMP))
             line = f"micro-batch {micro_batch}: {took / 1e6:.2f} s, {elements} elements, watermark {self._watermark}"
         return reports, line
 
     def progress(self) -> JobProgress:
-        """Where the run stands."""
+        """Return the progress of the run."""
         with self._lock:
             at = f", watermark {self._watermark}" if self._watermark else ""
             return JobProgress((f"micro-batch {self._newest}{at}",), self._elements, self._tasks)
 
     def attempted(self) -> list[bytes]:
-        """Serialized MonitoringInfos of all runs of micro-batches that have ended, real or not."""
+        """Return the serialized MonitoringInfos of all ended runs of micro-batches, committed or not."""
         with self._lock:
             return self._attempted.serialized()
 
-    def real(self) -> list[bytes]:
-        """Serialized MonitoringInfos of all committed micro-batches."""
+    def committed_metrics(self) -> list[bytes]:
+        """Return the serialized MonitoringInfos of all committed micro-batches."""
         with self._lock:
             return self._committed.serialized()
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What a run of a micro-batch has reported; `parsed` are the metrics of each report."""
+    """The reports of a run of a micro-batch; `parsed` has the metrics of each report."""
 
     reports: Sequence[BundleReport]
     parsed: Sequence[Sequence[Any]]

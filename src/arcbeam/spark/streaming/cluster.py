@@ -1,7 +1,7 @@
-"""What runs the tasks of a job on Spark: each micro-batch is one Spark job, its levels one behind the other.
+"""Runs the tasks of a job on Spark: each micro-batch is one Spark job, and its levels run one after the other.
 
-Owns what a micro-batch's failure means to the job, and the last calls in workers. Must not know when a micro-batch is
-run.
+Owns what a micro-batch's failure means to the job, and the last calls in workers. Must not know when a micro-batch
+runs.
 """
 
 from __future__ import annotations
@@ -57,22 +57,23 @@ from arcbeam.streaming.task.finalizing import TOLD, Confirmed, LastWords
 _LOG = logging.getLogger("arcbeam.streaming")
 
 _CLOSING_SECONDS = 30.0
-_TIME_TO_TELL = 0.9
-"""Of the time for the last calls."""
+_SHARE_OF_CALLS = 0.9
+"""The share of the time for the last calls that they may use; the rest is for their results."""
 
 _SWEEP_EVERY = threshold(10)
-"""Publishings between two sweeps of what is staged."""
+"""Publish calls between two sweeps of staged files."""
 
-_AGAIN = (WorkerLostError, ServerLostError, JobCancelledError, InconsistentCutError, StoreError)
-"""What may go better when the micro-batch is run again."""
-_FOR_GOOD = (LostFileError, NewerFormatError)
-_TOLD_SECONDS = 0.5
-"""What ends Spark's driver (a supervisor, all of a job's processes) may have told us, too: we hear of it by then."""
+_RETRIED = (WorkerLostError, ServerLostError, JobCancelledError, InconsistentCutError, StoreError)
+"""Failures after which a retry of the micro-batch may succeed."""
+_PERMANENT = (LostFileError, NewerFormatError)
+_NOTICE_SECONDS = 0.5
+"""What ends Spark's driver (a supervisor, all of a job's processes) may have ended this job, too: its signal arrives
+within this time."""
 
 
 def may_go_better(error: BaseException) -> bool:
-    """Whether a micro-batch that has failed so may go better when it is run again."""
-    again = isinstance(error, _AGAIN) and not isinstance(error, _FOR_GOOD)
+    """Return whether a retry may succeed after this failure of a micro-batch."""
+    again = isinstance(error, _RETRIED) and not isinstance(error, _PERMANENT)
     return again or isinstance(error, AwayError) or type(error) is JobFailedError
 
 
@@ -80,18 +81,18 @@ class SparkCluster:
     """See `arcbeam.streaming.interfaces.Cluster`.
 
     Args:
-        spark: where.
-        job: what its tasks are given; it has been put where they find it.
-        inbox: for answers.
-        clock: the time.
-        slots: how many tasks Spark runs at once.
-        on_reports: told of what the bundles of each micro-batch come to, which is not committed yet.
-        on_told: told what people should know of publishing and sweeping.
-        forgotten: asked when the run ends: whether the copies of the job's state on the hosts go with it.
+        spark: the session to run in.
+        job: the job's data for its tasks, already stored where they find it.
+        inbox: receives the results.
+        clock: the driver's clock.
+        slots: how many tasks Spark runs concurrently.
+        on_reports: called with the bundle reports of each micro-batch, which is not committed yet.
+        on_warnings: called with the warnings of publishing and sweeping.
+        forgotten: called when the run ends; returns whether to remove the copies of the job's state on the hosts.
 
     Attributes:
         failure: the last error of a micro-batch; None if there was none.
-        planned: how long it took until the last run of a micro-batch was Spark's, in seconds.
+        planned: seconds from the start of the last micro-batch's run until Spark ran it.
     """
 
     def __init__(
@@ -102,12 +103,12 @@ class SparkCluster:
         clock: Clock,
         slots: int,
         on_reports: Callable[[int, Sequence[BundleReport]], None],
-        on_told: Callable[[Sequence[str]], None],
+        on_warnings: Callable[[Sequence[str]], None],
         forgotten: Callable[[], bool] = lambda: False,
     ) -> None:
         self._spark, self._job, self._inbox, self._clock = spark, job, inbox, clock
         self._slots, self._on_reports, self._forgotten = slots, on_reports, forgotten
-        self._on_told = on_told
+        self._on_warnings = on_warnings
         self._frames = MicroBatchFrames(spark, job)
         self._worker = ThreadPoolExecutor(1, f"steps-{job.id}")
         self._publishing = SparkPublishing(
@@ -119,20 +120,20 @@ class SparkCluster:
             quick=job.settings.quick_tasks,
             worker_setup=job.worker_setup,
         )
-        # Beside the next micro-batch.
+        # Runs concurrently with the next micro-batch.
         self._publisher = ThreadPoolExecutor(1, f"publish-{job.id}")
         self._publishings = itertools.count()
         self._tried = -1
         self._confirmed: deque[Confirmed] = deque(maxlen=TOLD)
         self._running: tuple[int, int, threading.Event] | None = None
         self._holders: set[str] = set()
-        # By stage; None before a micro-batch has told of them.
+        # By stage; None until a micro-batch has reported them.
         self._shutters: dict[str, Graceful] | None = None
-        # Nobody waits for `shutdown` any more.
+        # Set when the driver stops waiting for `shutdown`.
         self._hastened = threading.Event()
-        # The driver does not wait for teardown any more.
+        # Set when the driver stops waiting for teardown.
         self._closed = threading.Event()
-        # The session is lost: a new one is opened before anything else is run.
+        # If the session is lost, a new one is opened before anything else runs.
         self._session_lost, self._renewing = False, threading.Lock()
         self.failure: ArcbeamError | None = None
         self.planned = 0.0
@@ -174,32 +175,32 @@ class SparkCluster:
             self.failure = None
             self._inbox.put(MicroBatchReported(self._clock.now(), plan.micro_batch, plan.attempt, took, tasks))
         except BaseException as e:
-            told = self._told(e, f"micro-batch {plan.micro_batch} could not be run")
-            gone = isinstance(told, DriverLostError)
-            self.failure = told
-            died = isinstance(told, WorkerLostError) and told.died
-            again = may_go_better(told if isinstance(told, ServerLostError) else e)
+            failed = self._as_failure(e, f"could not run micro-batch {plan.micro_batch}")
+            lost = isinstance(failed, DriverLostError)
+            self.failure = failed
+            died = isinstance(failed, WorkerLostError) and failed.died
+            again = may_go_better(failed if isinstance(failed, ServerLostError) else e)
             self._inbox.put(
-                MicroBatchFailed(self._clock.now(), plan.micro_batch, plan.attempt, str(told), again, gone, died)
+                MicroBatchFailed(self._clock.now(), plan.micro_batch, plan.attempt, str(failed), again, lost, died)
             )
 
-    def _told(self, error: BaseException, what: str) -> ArcbeamError:
-        """What people are told of an error, and the job is."""
-        told: ArcbeamError | None = error if isinstance(error, ArcbeamError) else None
-        if told is None and isinstance(error, Exception):
-            # Beside its Spark jobs: when they are made.
-            told = driver.lost(self._spark, error, is_own(self._spark)) or remote.lost(self._spark, error)
-        if told is None:
+    def _as_failure(self, error: BaseException, what: str) -> ArcbeamError:
+        """Return the error to report to the user and to the job."""
+        failed: ArcbeamError | None = error if isinstance(error, ArcbeamError) else None
+        if failed is None and isinstance(error, Exception):
+            # Errors outside of Spark jobs: while they are planned.
+            failed = driver.lost(self._spark, error, is_own(self._spark)) or remote.lost(self._spark, error)
+        if failed is None:
             _LOG.error("%s", what, exc_info=error)
-            told = JobFailedError(f"{what}: {type(error).__name__}: {error}")
-        if isinstance(told, DriverLostError):
-            time.sleep(_TOLD_SECONDS)
-        if isinstance(told, ServerLostError):
+            failed = JobFailedError(f"{what}: {type(error).__name__}: {error}")
+        if isinstance(failed, DriverLostError):
+            time.sleep(_NOTICE_SECONDS)
+        if isinstance(failed, ServerLostError):
             self._session_lost = True
-        return told
+        return failed
 
     def _renew_session(self) -> None:
-        """Opens a new session on a Connect server that has lost the one there was: all state is in the job's folder."""
+        """Open a new session if a Connect server has lost the old one: all state is in the job's folder."""
         with self._renewing:
             if self._session_lost:
                 self._spark = replaced(self._spark)
@@ -212,7 +213,7 @@ class SparkCluster:
         self._give_up((micro_batch, attempt))
 
     def _give_up(self, of: tuple[int, int] | None = None) -> None:
-        # SUBTLE: whoever runs it interrupts again and again: its Spark job may not have started yet.
+        # SUBTLE: the thread that runs it interrupts repeatedly, because its Spark job may not have started yet.
         if self._running is not None and of in (None, self._running[:2]):
             self._running[2].set()
 
@@ -225,9 +226,9 @@ class SparkCluster:
         """See `arcbeam.streaming.interfaces.Sinks`.
 
         Args:
-            micro_batch: of a manifest.
-            committables: in it.
-            again: another driver may have published them.
+            micro_batch: number of a manifest.
+            committables: the manifest's committables.
+            again: whether another driver may have published them.
         """
         self._publisher.submit(self._publish, micro_batch, committables, again)
 
@@ -237,28 +238,30 @@ class SparkCluster:
         self._tried = micro_batch
         try:
             self._renew_session()
-            told = self._publishing.publish([(each.stage, each.payload) for each in committables], again=again)
-            self._on_told(told)
+            warnings = self._publishing.publish([(each.stage, each.payload) for each in committables], again=again)
+            self._on_warnings(warnings)
             event = Published(self._clock.now(), micro_batch)
         except BaseException as e:
-            told_of = self._told(e, f"micro-batch {micro_batch} could not be published")
-            gone = isinstance(told_of, DriverLostError)
-            event = PublishFailed(self._clock.now(), micro_batch, str(told_of), gone)
+            failed = self._as_failure(e, f"could not publish micro-batch {micro_batch}")
+            lost = isinstance(failed, DriverLostError)
+            event = PublishFailed(self._clock.now(), micro_batch, str(failed), lost)
         self._inbox.put(event)
-        # SUBTLE: not beside publishing. A driver that has taken the job over publishes, with the micro-batch of its
-        # opening, what the one before had staged in an earlier one. Not each time: to sweep is to list.
+        # SUBTLE: not concurrently with publishing. A driver that has taken the job over publishes, with the micro-batch
+        # of
+        # its opening, what the driver before it had staged in an earlier one. Not each time, because a sweep lists
+        # files.
         if isinstance(event, Published) and not next(self._publishings) % _SWEEP_EVERY:
             self._sweep(micro_batch, last=False)
 
     def sweep(self, micro_batch: int) -> None:
-        """Removes what was staged up to a micro-batch, the last one, which is published; waits for that."""
+        """Remove what was staged up to a micro-batch, the last one, which is published; return when that is done."""
         self._sweep(micro_batch, last=True)
 
     def _sweep(self, micro_batch: int, *, last: bool) -> None:
         try:
-            self._on_told(self._publishing.sweep(Sweep(self._job.name, micro_batch), last=last))
+            self._on_warnings(self._publishing.sweep(Sweep(self._job.name, micro_batch), last=last))
         except Exception as e:
-            self._on_told([f"what is left over of attempts that were not committed could not be removed: {e}"])
+            self._on_warnings([f"could not remove the staged files of uncommitted attempts: {e}"])
 
     def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         """See `Cluster`."""
@@ -268,8 +271,8 @@ class SparkCluster:
             self._worker.submit(self._shut_down, stages, deadline)
 
     def _shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
-        # Before the deadline: who has not answered is known here, not by those who wait.
-        seconds = max(0.0, (deadline - self._clock.now()) / 1e6 * _TIME_TO_TELL)
+        # Ends before the deadline, so that this side reports the DoFns that have not answered.
+        seconds = max(0.0, (deadline - self._clock.now()) / 1e6 * _SHARE_OF_CALLS)
         name = self._job.placing.plan.name
         calls = ShuttingDown(self._spark, self._job.id, self._slots, seconds, self._hastened, name=name)
         if (known := self._shutters) is None:
@@ -282,7 +285,7 @@ class SparkCluster:
         return Graceful(self._job.placing.stages[stage].id, (), OpenGraceful(self._job.location, stage))
 
     def _note_graceful(self, bundles: Iterable[BundleReport]) -> None:
-        """Notes who holds DoFns that offer `shutdown`."""
+        """Note which workers hold DoFns with `shutdown`."""
         known = {} if self._shutters is None else self._shutters
         for report in bundles:
             if report.graceful:
@@ -292,23 +295,24 @@ class SparkCluster:
 
     def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         """See `Cluster`."""
-        # It waits for the worker that may still be shutting down.
+        # Teardown waits for the worker that may still run `shutdown`.
         self._hastened.set()
-        seconds = max(1.0, _TIME_TO_TELL * (deadline - self._clock.now()) / 1e6)
+        seconds = max(1.0, _SHARE_OF_CALLS * (deadline - self._clock.now()) / 1e6)
         self._worker.submit(self._tear_down, stages, seconds)
 
     def _tear_down(self, stages: Sequence[str], seconds: float) -> None:
         errors: tuple[str, ...] = ()
         began = time.monotonic()
         try:
-            # What is published may still be swept, by publishers that are to be torn down, too; and what was to be
-            # published when the job was broken off is on its way.
+            # A sweep may still run in publishers that are to be torn down, too. If the job was cancelled, committed
+            # files
+            # may still be in publication.
             wait([self._publisher.submit(int)], seconds / 2)
             seconds -= time.monotonic() - began
             last = LastWords(self._job.id, tuple(self._confirmed), self._job.name, self._forgotten())
             order = [self._job.placing.stages[stage].id for stage in stages]
             holders = self._holders | self._publishing.holders
-            told = tear_down_workers(
+            result = tear_down_workers(
                 self._spark,
                 self._job.id,
                 holders,
@@ -319,15 +323,15 @@ class SparkCluster:
                 self._closed.is_set,
                 name=self._job.placing.plan.name,
             )
-            errors = tuple(told.errors)
+            errors = tuple(result.errors)
         except Exception as e:
-            # The session may be gone, and with it all workers.
-            _LOG.debug("nothing could be torn down", exc_info=True)
+            # The session may have ended, and with it all workers.
+            _LOG.debug("could not tear anything down", exc_info=True)
             errors = (f"{type(e).__name__}: {e}",)
         self._inbox.put(TornDown(self._clock.now(), errors))
 
     def close(self) -> None:
-        """Nothing more will be run; what runs is given up, and has ended when this returns, or nearly so."""
+        """Run nothing more. Cancel what runs, and wait a limited time until it has ended."""
         self._give_up()
         self._hastened.set()
         self._closed.set()

@@ -1,12 +1,11 @@
-"""The data frames of a job's micro-batches: a range of tasks for a micro-batch's first level, and an exchange before
-each other one.
+"""The data frames of a job's micro-batches: tasks of the first level, and an exchange before each other level.
 
-Owns their plan, and how what is new in a micro-batch comes to its tasks. Must not know what a task does with it.
+Owns their plan, and how the data of a micro-batch reaches its tasks. Must not know what a task does with it.
 
-All micro-batches that begin with the same level have one plan, but for what their tasks are told. Where Spark lets a
-thread say something to the tasks of its jobs (local properties; a Connect server does not) the plan is built and
-analyzed once, and each micro-batch is a query of its own on it: with shuffles of its own, which is why a data frame
-cannot be collected twice.
+All micro-batches that begin with the same level have the same plan, except for the data of their tasks. In a classic
+session a thread can pass text to the tasks of its jobs as local properties; a Connect server has no such properties.
+With properties, the plan is built and analyzed once, and each micro-batch is a query on it. Each query needs its
+own shuffles, so the same data frame is not collected twice.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from arcbeam.streaming.task.finalizing import Confirmed
 
 _ROW = StructType([StructField(f.name, BinaryType() if f.name == "blob" else IntegerType()) for f in SCHEMA])
 
-_MOST_TOLD = threshold(1 << 18)
-"""Bytes. A property travels with each task by itself; what is larger goes into the plan, as a broadcast."""
+_LONGEST_PROPERTY = threshold(1 << 18)
+"""Bytes. A property is sent with each task separately; larger data goes into the plan, as a broadcast."""
 
 
 class MicroBatchFrames:
-    """The data frames of the micro-batches of a job.
+    """The data frames of a job's micro-batches.
 
     Args:
-        spark: where.
-        job: what its tasks are given.
+        spark: the session to run in.
+        job: the job's data for its tasks.
     """
 
     def __init__(self, spark: SparkSession, job: StreamingJob) -> None:
@@ -42,9 +41,7 @@ class MicroBatchFrames:
         self._of_all: dict[int, DataFrame] = {}
 
     def of(self, order: TaskAssignment, confirmed: tuple[Confirmed, ...]) -> DataFrame:
-        """What the last level of a micro-batch leaves: the reports of all tasks. To be collected by the thread that
-        asks.
-        """
+        """Return the reports of all tasks of a micro-batch, as a data frame; the calling thread must collect it."""
         placing = self._job.placing
         first = order.plan.first
         given = [
@@ -53,9 +50,9 @@ class MicroBatchFrames:
         ]
         if is_connect(self._spark):
             return self._built(first, given)
-        told = [each.encoded() for each in given]
-        fits = sum(map(len, told)) <= _MOST_TOLD
-        for level, text in enumerate([*[None] * first, *told]):
+        texts = [each.encoded() for each in given]
+        fits = sum(map(len, texts)) <= _LONGEST_PROPERTY
+        for level, text in enumerate([*[None] * first, *texts]):
             self._spark.sparkContext.setLocalProperty(property_of(level), text if fits else None)  # type: ignore[arg-type]
         if not fits:
             return self._built(first, given)

@@ -1,7 +1,7 @@
 """A task of a level of a micro-batch, in the Python worker.
 
-Owns what one is given and what it reports, and the callbacks that wait for their attempt's commit. What it does with
-shards, files and user code is `arcbeam.streaming.task.task`'s.
+Owns the data that such a task receives and reports, and the callbacks that wait for their attempt's commit.
+`arcbeam.streaming.task.task` owns the work with shards, files and user code.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ from arcbeam.streaming.task.taskbudget import TaskBudget
 
 @dataclass(frozen=True, slots=True)
 class StreamingJob:
-    """What all tasks of a job are given, the same in every micro-batch.
+    """The data of a job for all its tasks, the same in every micro-batch.
 
     Attributes:
-        id: of the job's run.
-        placing: its stages.
-        settings: of the job.
+        id: id of the job's run.
+        placing: the job's stages.
+        settings: the job's settings.
         location: the job's temporary location.
-        store: URL of the folder where its state is.
-        versions: what the driver runs; a worker that runs something else refuses.
-        worker_setup: called in a worker before the job's first stage is opened there, and perhaps again.
-        name: of the job, the same for all drivers that go on with it.
+        store: URL of the job's folder, which has its state.
+        versions: the driver's versions; a worker with other versions fails.
+        worker_setup: called in a worker before it opens the job's first stage, and perhaps again.
+        name: the job's name, the same for all drivers that resume it.
     """
 
     id: str
@@ -84,13 +84,13 @@ class StreamingJob:
 
 _PLAN = "plan"
 STORE = "checkpoint_dir"
-"""The name of the secret that is the URL of the job's folder, where that has credentials."""
+"""Name of the secret with the URL of the job's folder, if the URL has credentials."""
 
 
 def give(job: StreamingJob) -> None:
-    """Puts a job where its tasks find it: it is too large to travel with each of them.
+    """Store a job where its tasks find it: it is too large to be sent with each of them.
 
-    SUBTLE: without its secrets, which are for no file. They travel with the location, in each task's function.
+    SUBTLE: without its secrets, which must not be in a file. They are sent with the location, in each task's function.
     """
     stored = replace(job, location=JobLocation(without_credentials(job.location.url)))
     stored = replace(stored, store=without_credentials(job.store))
@@ -101,19 +101,19 @@ _scratch = ProcessFolder("scratch")
 
 
 class _JobHere:
-    """What this process has of a job, from task to task."""
+    """The state of a job in this process, kept from task to task."""
 
     def __init__(self, job: StreamingJob) -> None:
         self.job = job
         self._sides: dict[int, tuple[tuple[SideFile, ...], SideFileReader]] = memo()
         self._copies: dict[int, SideCopies] = {}
-        # The driver's opening is there before any micro-batch.
+        # The driver's opening exists before any micro-batch.
         cache = HostCache(copies_folder())
         cache.sweep()
         self.files = TaskStore(open_blobs(job.store, made=True), cache, _scratch.path())
 
     def sides(self, level: int, given: tuple[SideFile, ...]) -> SideFileReader:
-        """The side inputs of a level; the same as long as their files are: what was decoded of them is kept by it."""
+        """Return the side inputs of a level; kept, with their decoded values, as long as the files stay the same."""
         files = tuple(file for file in given if file.channel in self.job.placing.sides_read[level])
         known = self._sides.get(level)
         if known is not None and known[0] == files:
@@ -145,11 +145,11 @@ def _here(location: JobLocation) -> _JobHere:
 
 @dataclass(frozen=True, slots=True)
 class LevelReport:
-    """What a task reports to the driver.
+    """A task's report to the driver.
 
     Attributes:
-        task: to the job's machine.
-        bundles: of each stage.
+        task: the report to the job's machine.
+        bundles: the reports of the stages' bundles.
     """
 
     task: TaskReport
@@ -157,7 +157,7 @@ class LevelReport:
 
     @staticmethod
     def from_blob(blob: bytes) -> LevelReport:
-        """Reads a report back; the blob must come from our own job."""
+        """Unpickle a report; the blob must come from this job."""
         report = pickle.loads(blob)
         if not isinstance(report, LevelReport):
             raise TypeError(f"not a report of a micro-batch's task: {type(report).__name__}")
@@ -166,34 +166,36 @@ class LevelReport:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is new in a micro-batch, for the tasks of a level.
+    """The data of a micro-batch for the tasks of a level.
 
     Attributes:
-        order: of the micro-batch, with the state of this level.
-        confirmed: attempts that have been committed meanwhile.
+        order: the assignment, with the state of this level.
+        confirmed: attempts that have been committed since the last micro-batch.
     """
 
     order: TaskAssignment
     confirmed: tuple[Confirmed, ...] = ()
 
     def encoded(self) -> str:
-        """As a property of a Spark job."""
+        """Return it as text, for a property of a Spark job."""
         return base64.b85encode(zlib.compress(pickle.dumps(self, protocol=5), 1)).decode()
 
     @staticmethod
-    def told(level: int) -> Given:
-        """What the Spark job of the task that runs here has as a property."""
+    def of_spark_job(level: int) -> Given:
+        """Read it from a property of the Spark job to which the current task belongs."""
         context = TaskContext.get()
         text = None if context is None else context.getLocalProperty(property_of(level))
         if text is None:
-            raise RuntimeError(f"the Spark job does not say what the tasks of level {level} are to do")
+            raise RuntimeError(
+                f"the Spark job has no property {property_of(level)!r} with the assignment of level {level}"
+            )
         given = pickle.loads(zlib.decompress(base64.b85decode(text)))
         assert isinstance(given, Given)
         return given
 
 
 def property_of(level: int) -> str:
-    """The property of a micro-batch's Spark job that says what is new for the tasks of a level."""
+    """Return the name of the Spark job's property with the data of a micro-batch for the tasks of a level."""
     return f"arcbeam.level.{level}"
 
 
@@ -202,9 +204,9 @@ class LevelTask:
     """All tasks of a level; pickled into the plan of their Spark job.
 
     Attributes:
-        location: the job's temporary location, where the job itself is.
-        level: of the tasks.
-        given: what is new in the micro-batch; None: a property of the Spark job says so.
+        location: the job's temporary location, which stores the job.
+        level: the tasks' level.
+        given: the data of the micro-batch; None: it is in a property of the Spark job.
     """
 
     location: JobLocation
@@ -212,14 +214,14 @@ class LevelTask:
     given: Given | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` runs."""
-        given = self.given or Given.told(self.level)
+        """Run the task: `mapInArrow` calls this."""
+        given = self.given or Given.of_spark_job(self.level)
         plan = given.order.plan
         context = TaskContext.get()
         again = context is not None and context.attemptNumber() > 0
         earlier = failure.recorded(self.location, error_stage(plan)) if again else None
         if earlier is not None:
-            # A retry after a user's error: the same bug is not run again.
+            # A retry after a user's error: do not run the same bug again.
             raise failure.one_line(earlier) from None
         job_here = _here(self.location)
         job = job_here.job
@@ -243,27 +245,25 @@ class LevelTask:
     def _escaped(
         self, plan: MicroBatchPlan, error: BaseException, micro_batch: str, about: Callable[[], str]
     ) -> BaseException:
-        """What to raise to Spark. Of this run of the micro-batch, all other tasks are told; another run may go
-        better.
-        """
+        """Return what to raise to Spark. A recorded error ends this run of the micro-batch, but not a later run."""
         if isinstance(error, InputLostError):
             return error
         described = usererrors.described(error, micro_batch)
         if isinstance(described, UserCodeError):
-            told = f"in micro-batch {plan.micro_batch}", about(), usererrors.element_of(error)
-            described = described.about(", ".join(filter(None, told)))
+            context = f"in micro-batch {plan.micro_batch}", about(), usererrors.element_of(error)
+            described = described.about(", ".join(filter(None, context)))
         if described is None:
             return failure.unrecorded(error, micro_batch)
         return failure.record(self.location, error_stage(plan), described)
 
 
 def error_stage(plan: MicroBatchPlan) -> str:
-    """What errors of a run of a micro-batch are recorded under."""
+    """Return the name under which the errors of a run of a micro-batch are recorded."""
     return f"step-{plan.micro_batch}-{plan.attempt}"
 
 
 class _Run:
-    """What one task does."""
+    """The run of one task."""
 
     def __init__(
         self, of: Given, level: int, job: _JobHere, batches: Iterator[pa.RecordBatch], rows: RowQueue[ExchangeRow]
@@ -281,15 +281,15 @@ class _Run:
         return "" if self._code is None else self._code.latest
 
     def about(self) -> str:
-        """What user code was called about last."""
+        """Return what user code was processing when it was called last."""
         return "" if self._code is None else self._code.about()
 
     def open_stage(self) -> TaskStage | None:
-        """The stage that ran last."""
+        """Return the stage that ran last."""
         return None if self._code is None else self._code.stage
 
     def work(self) -> None:
-        """All of it; the rows are in the queue when it returns."""
+        """Do all of the work; the rows are in the queue when this returns."""
         of, job = self._of, self._job
         plan, placing = of.order.plan, job.placing
         job.versions.check()
@@ -302,8 +302,10 @@ class _Run:
             warnings.simplefilter("default")
             sent = Sent(placing, self._level, self._rows.put)
             files, sides = self._here.files, self._here.sides(self._level, of.order.side_files)
-            told = plan.time if placing.plan.script is None else None
-            code = self._code = LevelCode(placing, self._level, self.task, self._open, sent, sides, files.scratch, told)
+            script_time = plan.time if placing.plan.script is None else None
+            code = self._code = LevelCode(
+                placing, self._level, self.task, self._open, sent, sides, files.scratch, script_time
+            )
             received = Received(self._batches, placing, self._level, sent, first=self._level == plan.first)
             attempt = TaskAttempt(
                 placing.layout,
@@ -327,10 +329,10 @@ class _Run:
         sent.report(pickle.dumps(LevelReport(report, tuple(self._bundles)), protocol=5))
 
     def _showing(self, now: Timestamp) -> AbstractContextManager[None]:
-        """The time to user code: that of a script, if there is one."""
+        """Show user code the time of the script, if there is one."""
         if self._job.placing.plan.script is None:
             return nullcontext()
-        # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+        # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
         from arcbeam.harness.streaming.scripts import showing
 
         return showing(now)
@@ -356,30 +358,30 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class OpenGraceful:
-    """Opens a stage in a worker for the sake of its `shutdown` alone; None if none of its DoFns offers that.
+    """Opens a stage in a worker only for its `shutdown`; returns None if no DoFn has one.
 
     Attributes:
-        location: of the job.
-        stage: its uid.
+        location: the job's temporary location.
+        stage: the stage's uid.
     """
 
     location: JobLocation
     stage: str
 
     def __call__(self) -> TaskStage | None:
-        """Opens it."""
+        """Open the stage."""
         job = _here(self.location).job
         if job.worker_setup is not None:
             job.worker_setup()
-        # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+        # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
         from arcbeam.harness.bundle.graceful import offers
 
         return _opened(job, self.stage) if offers(job.placing.stages[self.stage]) else None
 
 
 def _opened(job: StreamingJob, stage: str) -> TaskStage:
-    """Opens a stage in this worker. What runs user code elsewhere is another `TaskStage`, opened here."""
-    # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+    """Open a stage in this worker. To run user code elsewhere, open another `TaskStage` here."""
+    # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
     from arcbeam.harness.streaming.streamingstage import StreamingStage
 
     return StreamingStage(job.placing.stages[stage], job.settings)

@@ -1,6 +1,6 @@
-"""An unbounded plan on Spark: its driver, from taking the job over to its end.
+"""An unbounded plan on Spark: its driver, from taking the job over to the job's end.
 
-Owns what a driver has around it here: a clock, an inbox, a log, a cluster, those who steer it. Must not know protos.
+Owns what surrounds a driver: a clock, an inbox, a log, a cluster, control requests. Must not know protos.
 """
 
 from __future__ import annotations
@@ -83,31 +83,31 @@ _LOG = logging.getLogger("arcbeam.streaming")
 
 
 class Listener(Protocol):
-    """Who wants to know what a job does, while it does it. Called on the driver's thread."""
+    """Is notified of what a job does. Called on the driver's thread."""
 
     def opened(self) -> None:
-        """The job is taken over: from here on it goes on from what its folder has, whoever drives it."""
+        """The driver has taken the job over: from now on, any driver resumes it from its folder."""
 
     def reported(self, report: BundleReport) -> None:
-        """What the bundles of a stage and task come to; their micro-batch is committed."""
+        """A stage's bundles in a task have reported, and their micro-batch is committed."""
 
     def streaming(self, line: str) -> None:
         """A micro-batch is committed."""
 
     def warned(self, text: str) -> None:
-        """Something that people should know."""
+        """A warning for the user."""
 
     def turned(self, state: str) -> None:
-        """The job is DRAINING or CANCELLING from here on."""
+        """The job is now DRAINING or CANCELLING."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a job that has ended leaves.
+    """Result of a job that has ended.
 
     Attributes:
         state: how it ended.
-        micro_batches: that were committed by this driver.
+        micro_batches: how many this driver committed.
         head: the job's newest micro-batch.
     """
 
@@ -116,27 +116,27 @@ class Outcome:
     head: int
 
     def summary(self) -> dict[str, object]:
-        """Figures, for logs."""
+        """Return figures for logs."""
         return {"state": self.state.value, "micro_batches": self.micro_batches}
 
 
 class StreamRun:
-    """One driver's time with an unbounded job.
+    """One driver's run of an unbounded job.
 
     Args:
-        plan: what to run.
-        spark: where.
-        settings: of the job; its number of shards is that of a new one.
+        plan: the plan to run.
+        spark: the session to run it in.
+        settings: the job's settings; their number of shards is used only for a new job.
         job: unique id of the run; tags the Spark jobs, so that they can be interrupted.
         location: the run's temporary location; the caller removes it.
-        store: URL of the folder where the job's state is; an empty one begins a new job; None: a folder in `location`.
-        listener: is told what happens.
+        store: URL of the job's folder. An empty folder begins a new job; None: a folder in `location`.
+        listener: is notified of what the job does.
         worker_setup: called in a worker before it opens its first stage of this job.
-        how: an earlier job in the folder is gone on with.
+        how: how to resume an earlier job in the folder.
 
     Attributes:
-        store: URL of the folder where the job's state is.
-        kept: the folder outlives the run.
+        store: URL of the job's folder.
+        kept: whether the folder outlives the run.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class StreamRun:
     ) -> None:
         self._plan, self._spark, self._settings, self._how = plan, spark, settings, how
         self._job, self._location = job, location
-        # As a location has it: tasks run in other working directories.
+        # The full URL, as `JobLocation` makes it: tasks run in other working directories.
         self.store = location.below("state") if store is None else JobLocation(store).url
         self.kept = store is not None
         self._listener, self._worker_setup = listener, worker_setup
@@ -164,10 +164,10 @@ class StreamRun:
         self._machine: JobMachine | None = None
         self._log: CommitLog | None = None
         self._cluster: SparkCluster | None = None
-        # Of publishing and sweeping, by whatever thread.
-        self._said: SimpleQueue[Sequence[str]] = SimpleQueue()
+        # Warnings of publishing and sweeping, from any thread.
+        self._warnings: SimpleQueue[Sequence[str]] = SimpleQueue()
         self._blobs: DurableBlobs | None = None
-        # Why the micro-batch that runs is tried again.
+        # Why the current micro-batch is retried.
         self._trouble: Trouble | None = None
         self._driven = _driven(settings)
         self._activity = Activity(self._driven.retry.times + 1, self._driven.deaths.times + 1)
@@ -180,13 +180,11 @@ class StreamRun:
         self._measured: Callable[[], dict[str, Any]] = dict
 
     def progress(self) -> JobProgress:
-        """Where the run stands; callable from any thread."""
+        """Return the progress of the run; callable from any thread."""
         return self._counters.progress()
 
     def status(self) -> Status | None:
-        """Where the job stands, as of its newest micro-batch; None before it is taken over. Callable from any
-        thread.
-        """
+        """Return the job's status as of its newest micro-batch; None before the takeover. Callable from any thread."""
         log, trouble, heartbeat = self._log, self._trouble, self._heartbeat
         if log is None:
             return None
@@ -196,28 +194,28 @@ class StreamRun:
         return with_driver(status, heartbeat.note() if heartbeat else None)
 
     def state(self) -> str:
-        """Beam's name of the state of a run that goes on; callable from any thread."""
-        return self._mode.name if self._mode in _TOLD else Mode.RUNNING.name
+        """Return Beam's name of the state of a running job; callable from any thread."""
+        return self._mode.name if self._mode in _ENDING else Mode.RUNNING.name
 
     @property
     def ends(self) -> bool:
-        """Whether the job makes no further commit: it fails, was cancelled, or has made its last one."""
+        """Whether the job makes no further commit: it has failed, was cancelled, or has made its last commit."""
         machine = self._machine
         return self._end is not None or (machine is not None and machine.phase not in (Phase.NEW, Phase.RUNNING))
 
     def metrics(self) -> list[bytes]:
-        """Serialized MonitoringInfos of all committed micro-batches of this driver."""
-        return self._counters.real()
+        """Return the serialized MonitoringInfos of all micro-batches that this driver committed."""
+        return self._counters.committed_metrics()
 
     def attempted(self) -> list[bytes]:
-        """The same of all micro-batches that ran, committed or not."""
+        """Return the same for all micro-batches that ran, committed or not."""
         return self._counters.attempted()
 
     def ask(self, what: Asked, savepoint: str = "") -> Ticket:
-        """Asks something of the job; callable from any thread.
+        """Send a request to the job; callable from any thread.
 
         Raises:
-            RequestRefusedError: nothing can come of it.
+            RequestRefusedError: the job cannot do it.
         """
         return self._desk.ask(what, savepoint)
 
@@ -226,28 +224,28 @@ class StreamRun:
         return self._desk.draining()
 
     def interrupt(self) -> None:
-        """Ends the job; callable from any thread, and again."""
+        """End the job; callable from any thread, repeatedly."""
         self._inbox.put(CancelRequested(self._clock.now()))
 
     def run(self) -> Outcome:
-        """Drives the job to its end.
+        """Drive the job to its end.
 
         Raises:
-            UserCodeError, JobFailedError, …: it has failed.
-            JobCancelledError: it was cancelled.
+            UserCodeError, JobFailedError, …: the job failed.
+            JobCancelledError: the job was cancelled.
             StoreError: the job's folder cannot be opened.
         """
         why = ""
         try:
             end = self._run()
         except BaseException as e:
-            why = f"the job could not be run: {e}"
+            why = f"could not run the job: {e}"
             raise
         finally:
             try:
                 self._desk.close(self._end, why)
             except StoreError as e:
-                self.warn(f"who asked something of the job is not told how it ended: {e}")
+                self.warn(f"could not answer the requests to the job: {e}")
         assert self._log is not None
         return Outcome(end.state, self._counters.micro_batches, self._log.head.micro_batch)
 
@@ -255,32 +253,32 @@ class StreamRun:
         slots = default_parallelism(self._spark)
         check_owner(self.store)
         blobs = open_blobs(self.store)
-        who = f"{socket.gethostname()}:{self._job}"
-        # Where a script's clock begins.
+        driver_name = f"{socket.gethostname()}:{self._job}"
+        # The clock of a script begins at 0.
         began = self._clock.now() if self._plan.script is None else Timestamp(0)
-        taken = restore(self._plan, blobs, self._how, shards=self._settings.shards, now=began, driver=who)
+        taken = restore(self._plan, blobs, self._how, shards=self._settings.shards, now=began, driver=driver_name)
         log = self._log = taken.log
         self._listener.opened()
         self._clock.start_at(log.head.time)
-        # What the opening has, another driver may have published.
+        # Another driver may have published what the opening contains.
         self._opened = log.head.micro_batch
         for lost in taken.dropped:
-            self.warn(f"given up, as --allow_dropped_state says: {lost}")
+            self.warn(f"discarded because of --allow_dropped_state: {lost}")
         for move in taken.moved:
             _LOG.info(
-                "the state of stage '%s' was moved from level %d to %d: so many exchanges are in front of it now",
+                "moved the state of stage '%s' from level %d to %d: the number of exchanges before it changed",
                 move.stage,
                 move.source,
                 move.target,
             )
         for stage in taken.idle:
             self.warn(
-                f"stage '{stage}' is new, and all that it reads has ended: nothing comes to it (a source that is "
-                f"called otherwise is read from its beginning)"
+                f"stage '{stage}' is new, but all its inputs have ended, so it receives no elements. (A source that "
+                f"was renamed is read from its beginning.)"
             )
         if log.head.mode in ENDED:
             self.warn(
-                f"{called(self._plan.name, blobs)} is {log.head.mode} already: nothing is left to do, but perhaps "
+                f"{called(self._plan.name, blobs)} is already {log.head.mode}: nothing is left to do except perhaps "
                 "its last calls"
             )
         placing = placed(self._plan, taken.numbers, taken.shards, slots)
@@ -291,17 +289,17 @@ class StreamRun:
         give(job)
         commits = LogCommits(log, placing.layout, placing.side_readers, self.warn, figures=lambda: self._measured())
         cluster = self._cluster = SparkCluster(
-            self._spark, job, self._inbox, self._clock, slots, self._counters.ran, self._said.put, self._is_over
+            self._spark, job, self._inbox, self._clock, slots, self._counters.ran, self._warnings.put, self._is_over
         )
         self._measured = partial(self._figures, cluster, placing)
         machine = self._machine = JobMachine(placing.layout, self._driven)
         script = self._plan.script
         reader = None if script is None else ScriptReader(script, events_of, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=reader)
-        # A driver that only finishes a job that has ended has no epoch of its own, and writes nothing into the folder.
-        told = blobs if self.kept and log.head.mode not in ENDED else None
+        # A driver that only finishes an ended job has no epoch of its own, and writes nothing to the folder.
+        noted = blobs if self.kept and log.head.mode not in ENDED else None
         heartbeat = self._heartbeat = Heartbeat(
-            told, log.head, who, self._clock, self._activity, Heard(self._location), self.warn
+            noted, log.head, driver_name, self._clock, self._activity, Heard(self._location), self.warn
         )
         self._inbox.put(started(log.head, placing.layout, self._clock.now()))
         self._blobs = blobs if self.kept else None
@@ -311,7 +309,7 @@ class StreamRun:
                 end = self._end = drive(driver, self._inbox, self._clock, heartbeat.beat)
             if end is not None and end.state in _PUBLISHED:
                 cluster.sweep(log.head.micro_batch)
-            self._tell_what_is_said()
+            self._pass_warnings()
         finally:
             self._heartbeat = None
             if reader is not None:
@@ -322,7 +320,7 @@ class StreamRun:
             case EndState.FAILED:
                 if (fenced := log.fenced()) is not None:
                     raise fenced
-                # An error of a micro-batch that was to be run again is not why.
+                # An error of a micro-batch that was to be retried is not the reason.
                 if cluster.failure is not None and str(cluster.failure) in end.why:
                     if isinstance(cluster.failure, WorkerLostError) and machine.deaths:
                         raise cluster.failure.after(machine.deaths)
@@ -331,27 +329,27 @@ class StreamRun:
                     raise cluster.failure
                 raise JobFailedError(f"the job has failed: {end.why}")
             case EndState.CANCELLED:
-                # Another driver may run the job by now, which this one had no occasion to notice.
+                # Another driver may run the job by now, and this one may not have noticed.
                 if (fenced := log.overtaken()) is not None:
                     raise fenced
                 raise JobCancelledError(f"job '{self._plan.name}' was cancelled")
         return end
 
     def _how_to_continue(self) -> str:
-        """What to do once the server of a job that has lost it is there again."""
+        """Return what to do when the server that a job has lost runs again."""
         if self.kept:
             return f"start the server, and resume the job: arcbeam resume {shown(self.store)}"
         return "start the server, and run the job again from the beginning: without --checkpoint_dir it keeps no state"
 
     def _is_over(self) -> bool:
-        """Whether the run does not leave a job that is usually resumed: its copies on the hosts go with it."""
+        """Return whether this job is usually not resumed, so that its copies on the hosts can be removed."""
         return not self.kept or (self._log is not None and self._log.head.mode in ENDED)
 
     def _figures(self, cluster: SparkCluster, placing: PhysicalPlan) -> dict[str, Any]:
-        """What was measured of the micro-batch that is proposed: seconds of its parts, and what has left its stages.
+        """Return what was measured of the proposed micro-batch: seconds of its parts, and the output of its stages.
 
-        `plan`: until the micro-batch was Spark's; `spark`: from there on, without what transforms took; `user`: these;
-        `commit`: of the micro-batch before, as this one is not made yet.
+        `plan`: until Spark ran the micro-batch; `spark`: the time after that, without transforms; `user`: transforms;
+            `commit`: of the micro-batch before, as this one is not committed yet.
         """
         assert self._log is not None
         levels = {placed.name: placed.level for placed in placing.layout.stages}
@@ -359,17 +357,17 @@ class StreamRun:
         took, user = self._took / 1e6, found.get("user", 0.0)
         spark = max(0.0, took - cluster.planned - user)
         parts = {"seconds": took, "plan": cluster.planned, "spark": spark, "commit": self._committing}
-        # The recorded time of a job with a script is the script's.
+        # In a job with a script, the recorded time is the script's.
         wall = {} if self._plan.script is None else {"committed": self._clock.now()}
         return {**found, **wall, **{name: round(seconds, 4) for name, seconds in parts.items()}}
 
     def _left(self) -> str:
-        """What a job that drains has still to do; "" of others."""
+        """Return what a draining job still has to do; "" if it does not drain."""
         status = self.status() if self._mode is Mode.DRAINING else None
         return "" if status is None else undone(as_record(status))
 
-    def _told(self, reports: Sequence[BundleReport], left: str) -> dict[str, Any]:
-        """A micro-batch in one line, for programs; times are microseconds since 1970."""
+    def _record(self, reports: Sequence[BundleReport], left: str) -> dict[str, Any]:
+        """Return a micro-batch's log line for programs; times are microseconds since 1970."""
         status = self.status()
         assert status is not None
         return {
@@ -397,10 +395,10 @@ class StreamRun:
         assert self._cluster is not None
         self._cluster.publish(micro_batch, committables, again=micro_batch <= self._opened)
 
-    def _tell_what_is_said(self) -> None:
-        """Here, for listeners are called on the driver's thread, and publishing has one of its own."""
-        while not self._said.empty():
-            for text in self._said.get():
+    def _pass_warnings(self) -> None:
+        """Log the warnings of publishing: listeners are called on the driver's thread, but publishing has its own."""
+        while not self._warnings.empty():
+            for text in self._warnings.get():
                 self.warn(text)
 
     # `Watch`.
@@ -409,12 +407,12 @@ class StreamRun:
         """See `arcbeam.streaming.interfaces.Watch`."""
         assert self._machine is not None
         assert self._log is not None
-        self._tell_what_is_said()
+        self._pass_warnings()
         self._activity.handled(event, commands, self._clock.now())
-        # Before those who have asked hear of it: they may look what has become of the job.
+        # Before the requests are answered: the requester may then look at the job's state.
         if self._machine.mode is not self._mode:
             self._mode = self._machine.mode
-            if self._mode in _TOLD:
+            if self._mode in _ENDING:
                 self._listener.turned(self._mode.name)
         self._desk.handled(event, commands, self._log.head)
         for command in commands:
@@ -432,14 +430,14 @@ class StreamRun:
             left = self._left()
             line = f"{line}; draining: {left}" if left else line
             if _LOG.isEnabledFor(logging.INFO):
-                told = self._told(reports, left)
-                _LOG.info("%s", f"{self._plan.name}: {line}, {in_words(told)}" if watched() else json.dumps(told))
+                record = self._record(reports, left)
+                _LOG.info("%s", f"{self._plan.name}: {line}, {in_words(record)}" if watched() else json.dumps(record))
             self._listener.streaming(line)
         for report in reports:
             self._listener.reported(report)
 
     def _note_trouble(self, event: MicroBatchFailed) -> None:
-        """Has `arcbeam status` show why a micro-batch is tried again."""
+        """Record why a micro-batch is retried, for `arcbeam status`."""
         assert self._machine is not None
         assert self._log is not None
         failure = self._cluster.failure if self._cluster is not None else None
@@ -456,7 +454,7 @@ class StreamRun:
                 leave_trouble(self._blobs, self._trouble)
             except StoreError as e:
                 _LOG.warning(
-                    "%s: `arcbeam status` does not show why micro-batch %d fails: %s",
+                    "%s: could not record for `arcbeam status` why micro-batch %d fails: %s",
                     self._plan.name,
                     event.micro_batch,
                     e,
@@ -475,13 +473,13 @@ class StreamRun:
     def swept(self, swept: Swept | StoreError) -> None:
         """See `arcbeam.streaming.interfaces.Watch`."""
         if isinstance(swept, StoreError):
-            _LOG.warning("%s: not all files that nobody needs could be removed: %s", self._plan.name, swept)
+            _LOG.warning("%s: could not remove all unneeded files: %s", self._plan.name, swept)
 
 
 _PUBLISHED = (EndState.DONE, EndState.DRAINED, EndState.STOPPED)
 """Ends of a job whose last micro-batch is published."""
-_TOLD = (Mode.DRAINING, Mode.CANCELLING)
-"""What people are told that a job is heading for."""
+_ENDING = (Mode.DRAINING, Mode.CANCELLING)
+"""Modes that are reported as states: the job is about to end."""
 
 
 def _driven(settings: Settings) -> MachineSettings:

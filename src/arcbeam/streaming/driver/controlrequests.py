@@ -1,6 +1,6 @@
-"""What reaches a driver from outside: the time, events that wait for it, and requests in the job's folder.
+"""What reaches a driver from outside: the time, events, and requests in the job's folder.
 
-Owns waiting, and the thread that looks into the folder. Must not know what any of it means.
+Owns waiting, and the thread that reads requests from the folder. Must not know what any of them means.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from arcbeam.streaming.driver.requests import RequestDesk
 _LOG = logging.getLogger("arcbeam.streaming")
 
 _LONGEST_WAIT = 60.0
-"""Seconds. Whoever waits longer looks at the clock again: it may have been set, or the machine slept."""
+"""Seconds. After this time the clock is read again: it may have been set, or the machine may have slept."""
 
 _LOOKS_SECONDS = 1.0
-"""How often requests are looked for. In an object store each look is a request, too: some 90,000 a day."""
+"""Interval between two checks for requests. In an object store each check is a request: about 90,000 a day."""
 
 
 _FORGETS_EVERY = 3600
-"""Looks between two removals of old answers: about an hour."""
+"""Checks between two removals of old answers: about an hour."""
 
 
 class WallClock:
     """See `arcbeam.streaming.interfaces.Clock`: the system's time, but it never goes back.
 
-    When the system's clock is set back, this one goes on as fast as time does, until the other has come to where it is:
+    When the system's clock is set back, this clock continues at normal speed until the system's clock has caught up. So
     what is due in ten seconds is due in ten seconds.
     """
 
@@ -49,7 +49,7 @@ class WallClock:
             return self._last
 
     def start_at(self, moment: Timestamp) -> None:
-        """It is not earlier than that now: what was recorded by another, whose clock may have been ahead."""
+        """Make the time now at least `moment`, a time that another driver recorded; its clock may have been ahead."""
         with self._lock:
             self._last = max(self._last, moment)
 
@@ -75,11 +75,11 @@ class EventQueue:
 
 
 class RequestWatch:
-    """Looks for requests while the block runs. What the store does not give it, the next look does.
+    """Checks for requests while the block runs. If the store fails, the next check tries again.
 
     Args:
-        desk: takes them.
-        job: whose, for the thread's name.
+        desk: receives the requests.
+        job: the job's id, for the thread's name.
     """
 
     def __init__(self, desk: RequestDesk, job: str) -> None:
@@ -93,26 +93,26 @@ class RequestWatch:
 
     def __exit__(self, *error: object) -> None:
         self._ended.set()
-        # A store that does not answer keeps no job from ending.
+        # A store that does not answer must not keep the job from ending.
         self._thread.join(2 * _LOOKS_SECONDS)
 
     def _watch(self) -> None:
-        told = False
+        warned = False
         looks = 0
         while True:
             if looks % _FORGETS_EVERY == 0:
                 try:
                     self._desk.forget_old()
                 except StoreError as e:
-                    _LOG.debug("old answers stay: %s", e)
+                    _LOG.debug("could not remove old answers: %s", e)
             looks += 1
             try:
                 self._desk.look()
-                told = False
+                warned = False
             except Exception as e:
-                # Whatever it is: the next look may go better, and steering must not end unseen.
-                level = logging.DEBUG if told else logging.WARNING
-                _LOG.log(level, "requests to the job cannot be looked for: %s: %s", type(e).__name__, e)
-                told = True
+                # After any error: the next check may succeed, and control requests must not stop working silently.
+                level = logging.DEBUG if warned else logging.WARNING
+                _LOG.log(level, "could not check for requests to the job: %s: %s", type(e).__name__, e)
+                warned = True
             if self._ended.wait(_LOOKS_SECONDS):
                 return

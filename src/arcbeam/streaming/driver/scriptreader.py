@@ -1,6 +1,6 @@
-"""The script of a job, read for its driver.
+"""Reads the script of a job for its driver.
 
-Owns the thread that waits for a service to say what is next. Must not know when anybody asks for it.
+Owns the thread that waits for a service to send the next event. Must not know when events are needed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class ScriptReader:
     """See `arcbeam.streaming.interfaces.Scripted`.
 
     Args:
-        script: what to read.
-        events_of: the events of a script that come after so many others.
-        inbox: for answers.
-        clock: the time.
+        script: the script to read.
+        events_of: returns the events of a script after the first so many.
+        inbox: receives the events.
+        clock: the driver's clock.
     """
 
     def __init__(self, script: Script, events_of: Callable[[Script, int], Events], inbox: Inbox, clock: Clock) -> None:
@@ -51,7 +51,7 @@ class ScriptReader:
         self._closed = False
 
     def read(self, number: int) -> None:
-        """See `Scripted`: each event is asked for once, so only the first number must be looked for."""
+        """See `Scripted`. Each event is requested once, so only the first number must be searched for."""
         self._worker.submit(self._read, number)
 
     def _read(self, number: int) -> None:
@@ -67,14 +67,14 @@ class ScriptReader:
         except ArcbeamError as e:
             self._inbox.put(DriverFailed(self._clock.now(), str(e)))
         except BaseException as e:
-            _LOG.debug("the script of '%s' could not be read", self._script.name, exc_info=True)
-            why = f"the script of '{self._script.name}' could not be read: {type(e).__name__}: {e}"
+            _LOG.debug("could not read the script of '%s'", self._script.name, exc_info=True)
+            why = f"could not read the script of '{self._script.name}': {type(e).__name__}: {e}"
             self._inbox.put(DriverFailed(self._clock.now(), why))
         else:
             self._inbox.put(ScriptRead(self._clock.now(), number, event))
 
     def close(self) -> None:
-        """Nothing more will be read."""
+        """Stop reading."""
         with self._lock:
             self._closed = True
             if self._events is not None:

@@ -1,7 +1,7 @@
-"""Whether tasks of a micro-batch run: small files that long tasks write, for a driver that hears nothing else of them.
+"""Heartbeats of the tasks of a micro-batch: small files that long tasks write, so that the driver knows that they run.
 
-Owns both ends. Spark tells its driver nothing, with Connect or without, while a job waits for an executor. A task that
-is over within seconds writes no file, so usual micro-batches cost none. Must not know why no task runs.
+Owns both sides. Spark reports nothing to its driver, with Connect or without, while a job waits for an executor. A task
+that ends within seconds writes no file, so usual micro-batches cost none. Must not know why no task runs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.store.jobtemp.location import JobLocation
 
 _SECONDS: Final = 5.0
-"""Between two beats of a task, and before its first."""
+"""Interval between two heartbeats of a task, and before its first."""
 _BEAT: Final = struct.Struct("<qqq")
-"""Micro-batch, run of it, and a number that no other beat of the process has."""
+"""Micro-batch, its run, and a number that no other heartbeat of the process has."""
 _BEATS: Final = "beats/"
 
 
@@ -67,8 +67,8 @@ _beating = _Beating()
 
 @contextlib.contextmanager
 def beating(location: JobLocation, level: int, task: int, micro_batch: int, attempt: int) -> Iterator[None]:
-    """Inside, a task of a level writes every few seconds that it runs."""
-    # SUBTLE: not named by attempt: a task that runs again takes the place of the one that failed.
+    """Write a task's heartbeats every few seconds while the block runs."""
+    # SUBTLE: not named by attempt, so that a retry replaces the file of the failed attempt.
     id = _beating.add(location, f"{level}-{task}", micro_batch, attempt)
     try:
         yield
@@ -77,11 +77,11 @@ def beating(location: JobLocation, level: int, task: int, micro_batch: int, atte
 
 
 class Heard:
-    """What the driver hears of running tasks.
+    """The driver's view of running tasks.
 
     Args:
         location: the job's temporary location.
-        clock: seconds of a clock that only goes on.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, location: JobLocation, clock: Callable[[], float] = time.monotonic) -> None:
@@ -91,12 +91,12 @@ class Heard:
         self._last = 0.0
 
     def silent(self, run: tuple[int, int] | None) -> float:
-        """For how many seconds no task of a micro-batch has been heard of; 0 if none runs.
+        """Return for how many seconds no task of a micro-batch has sent a heartbeat; 0 if no micro-batch runs.
 
-        To be called every few seconds. Files are looked at only if the run takes longer than tasks are silent.
+        Call this every few seconds. It reads files only if the run takes longer than the heartbeat interval.
 
         Args:
-            run: micro-batch and run that Spark runs; None: none.
+            run: the micro-batch and the run that Spark runs; None if none runs.
         """
         now = self._clock()
         if run is None or run != self._run:
