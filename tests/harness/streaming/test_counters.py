@@ -22,9 +22,9 @@ def report(count: int) -> BundleReport:
 
 
 def values(counters: Counters) -> list[tuple[int | None, int | None]]:
-    found = JobMetrics(counters.committed_metrics(), True, counters.attempted()).query(MetricsFilter().with_name("words"))[
-        "counters"
-    ]
+    found = JobMetrics(counters.committed_metrics(), True, counters.attempted()).query(
+        MetricsFilter().with_name("words")
+    )["counters"]
     return [(each.attempted, each.committed) for each in found]
 
 

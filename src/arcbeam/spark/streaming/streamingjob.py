@@ -86,7 +86,7 @@ class Listener(Protocol):
     """Is notified of what a job does. Called on the driver's thread."""
 
     def opened(self) -> None:
-        """The driver has taken the job over: from now on, any driver resumes it from its folder."""
+        """The driver has taken the job over. If it ends, any driver can resume the job from its folder."""
 
     def reported(self, report: BundleReport) -> None:
         """A stage's bundles in a task have reported, and their micro-batch is committed."""
