@@ -71,7 +71,7 @@ _NUMBERS_APART = {
     ("engine/rows/keyspace.py", "_DIGEST_BYTES"): _FORMAT,
     ("store/shards/shardfile.py", "_MAX_BYTES"): _FORMAT,
     ("spark/tasks/openstages.py", "_FEW_MODULES"): "when a process looks for garbage",
-    ("spark/tasks/ending/publishing.py", "_MOST_SAID"): _SHOWN,
+    ("spark/tasks/ending/publishing.py", "_MOST_WARNINGS"): _SHOWN,
     ("engine/grouping/contents.py", "_LARGE"): _FORMAT,
     ("harness/encoding/windowcoder.py", "_BYTES"): _FORMAT,
     ("engine/rows/keyspace.py", "EVENT_HELD"): _FORMAT,
