@@ -1,8 +1,8 @@
 """Spark's Python daemon, with the SDK imported before it forks workers.
 
-Every Python worker is a fork of Spark's daemon. Importing the SDK takes seconds; done here, it is done once per
-executor. A session uses it if its `spark.python.daemon.module` says so, and works without it. Nothing imports this
-module: it is a program.
+Every Python worker is a fork of Spark's daemon. Importing the SDK takes seconds; here it is imported once per executor.
+A session uses this module if its `spark.python.daemon.module` names it, and works without it. No module imports this
+one: it is a program.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from arcbeam.store.blobs.claims import remove_all
 if __name__ == "__main__":
     archives.put_installed_first()
 
-from pyspark import daemon  # which PySpark, is decided above
+from pyspark import daemon  # the code above decides which PySpark
 
 MODULE: Final = "arcbeam.spark.daemon"
-"""This module's name, also where it is `__main__`."""
+"""This module's name, also if it runs as `__main__`."""
 
 _run_worker = daemon.worker
 
 
 def run_worker(sock: Any, authenticated: bool) -> int:
-    """Runs a forked worker until Spark has no more for it; see `pyspark.daemon.worker`.
+    """Run a forked worker until Spark has no more tasks for it; see `pyspark.daemon.worker`.
 
     Returns:
-        The exit code. A worker whose socket Spark has closed (its task was cancelled, or failed elsewhere) ends without
-        a word: Spark's own would print the traceback of a broken pipe.
+        The exit code. A worker whose socket Spark has closed (its task was cancelled, or failed elsewhere) ends
+        silently. Spark's own function would print the traceback of a broken pipe.
     """
     try:
         return _run_worker(sock, authenticated)
@@ -42,10 +42,10 @@ def run_worker(sock: Any, authenticated: bool) -> int:
 
 
 def prepare() -> None:
-    """Imports what workers need. What modules hold then is taken from the garbage collector's sight."""
-    # The SDK warns about optional packages at import; once, in the driver, is enough.
+    """Import what workers need, and hide the modules' objects from the garbage collector."""
+    # The SDK warns about optional packages at import; the driver's warning is enough.
     logging.disable(logging.WARNING)
-    # For their effect on the forks.
+    # Imported for their effect on the forks.
     import pyspark.worker  # noqa: F401
 
     import arcbeam.harness.batch.batchstage
@@ -59,7 +59,7 @@ def prepare() -> None:
 
 
 def main() -> None:
-    """Serves Spark until it goes away."""
+    """Serve Spark until it ends."""
     prepare()
     daemon.worker = run_worker
     pyspark_daemon: Any = daemon
@@ -69,5 +69,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # SUBTLE: not this module's own `main`, but its importable twin's: the workers' `__main__` is for classes of users.
+    # SUBTLE: not this module's `main`, but that of its importable copy: the workers' `__main__` is for users' classes.
     importlib.import_module(MODULE).main()

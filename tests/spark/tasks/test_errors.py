@@ -294,7 +294,7 @@ def _failed(tmp_path: Path, argument: str = "--shards=2", failing: str = "1 // 0
 
 @pytest.mark.contract("API-06")
 def test_a_script_that_fails_exits_non_zero(tmp_path: Path) -> None:
-    assert "is not of the form key=value" in _failed(tmp_path, "--spark_conf=spark.ui.enabled")
+    assert "--spark_conf 'spark.ui.enabled'" in _failed(tmp_path, "--spark_conf=spark.ui.enabled")
 
 
 @pytest.mark.long

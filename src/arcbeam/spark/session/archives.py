@@ -1,7 +1,7 @@
-"""The zip files that Spark puts in front of a worker's path, and the same packages beside them, installed.
+"""The order of a worker's path: Spark's zip files, and the same packages as installed folders.
 
-Owns the order of the two. A module of a zip file is compiled anew by each process that imports it; an installed one has
-its bytecode. Must not import PySpark: which one that is, is decided here.
+Each process that imports a module from a zip file compiles it again; an installed module has its bytecode. Must not
+import PySpark, because this module decides which PySpark is imported.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ _PACKAGES = ("pyspark", "py4j")
 
 
 def put_installed_first() -> None:
-    """Puts Spark's archives last on the path if what they hold is installed, in the same version; else, does nothing.
+    """Move Spark's archives to the end of the path if the same versions of their content are installed.
 
-    So it is where the Spark that runs is the one in the installed PySpark. To be called before PySpark is imported.
+    This is the case if Spark runs from the installed PySpark. Call this before PySpark is imported.
     """
     found = [entry for entry in sys.path if _ARCHIVE.fullmatch(Path(entry).name)]
     homes = {Path(entry).parents[2] for entry in found if entry.endswith(".zip")}
     if len(homes) != 1 or not _is_installed(home := homes.pop(), found):
         return
-    # A jar has no Python; what looks for a module that is nowhere need not have its list of files read.
+    # A jar has no Python; the search for a missing module need not read its list of files.
     last = [entry for entry in found if home in Path(entry).parents]
     sys.path[:] = [entry for entry in sys.path if entry not in last] + last
 
 
 def forget() -> None:
-    """Lets go of what was read of zip files on the path.
+    """Drop what was read of zip files on the path.
 
-    The first task of each worker has all of it read anew: once for PySpark's archive itself, and once more for each of
-    the packages in it. That takes longer than all else that a new worker does.
+    The first task of each worker reads all of it again: once for PySpark's archive itself, and once for each package in
+    it. That takes longer than everything else in a new worker.
     """
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimport.zipimporter):
@@ -42,7 +42,7 @@ def forget() -> None:
 
 
 def _is_installed(home: Path, archives: list[str]) -> bool:
-    """Whether without the archives, the path leads to the packages in and beside Spark's own folder."""
+    """Return whether, without the archives, the path leads to the packages in and beside Spark's own folder."""
     without = [entry for entry in sys.path if entry not in archives]
     for name in _PACKAGES:
         spec = PathFinder.find_spec(name, without)

@@ -1,7 +1,7 @@
-"""Spark's driver, the JVM of a session: whether it has died, of what, and how to let go of a dead one.
+"""Spark's driver, the JVM of a session: whether it has died, of what cause, and how to drop a dead one.
 
-Owns what PySpark keeps of a JVM that is gone: its classes hold the connection, and every new session would be built on
-it. Only the driver process looks here.
+Owns what PySpark keeps of a JVM that has ended: its classes hold the connection, and every new session would use it.
+Only the driver process uses this module.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from pyspark.sql import SparkSession
 from arcbeam.errors import DriverLostError
 
 _DYING_SECONDS = 10.0
-"""How long a driver that has shut its jobs down may take to end."""
+"""How long a driver may take to end after it has shut its jobs down."""
 
 _SIGNS = re.compile(
     r"SparkContext was shut ?down|Error while sending or receiving|Answer from Java side is empty"
     r"|error occurred while trying to connect to the Java server|Connection (refused|reset)|Broken pipe"
     r"|StatusCode\.UNAVAILABLE|failed to connect to all addresses"
 )
-"""What is raised where a driver has gone, or is going."""
+"""Texts of exceptions that are raised when a driver has ended or is ending."""
 
 _OUT_OF_MEMORY = (52, 3)
-"""Spark's own exit code for it, and that of Java's option `ExitOnOutOfMemoryError`."""
+"""The exit codes for it: Spark's own, and that of Java's option `ExitOnOutOfMemoryError`."""
 
 _dead: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-"""Sessions that were let go of, and of what their drivers have died."""
+"""Dropped sessions, and the causes of their drivers' deaths."""
 
 
 def death(spark: Any) -> str | None:
-    """Of what the session's driver has died; None if it lives, or if that cannot be known from here."""
+    """Return why the session's driver died; None if it lives, or if that cannot be known from this process."""
     if spark in _dead:
         return _dead[spark]
     gateway = SparkContext._gateway
@@ -46,7 +46,7 @@ def death(spark: Any) -> str | None:
         return None
     if process is not None:
         return None if process.poll() is None else _meaning(process.returncode)
-    try:  # a JVM that has started this process
+    try:  # a JVM that started this process
         with socket.create_connection((gateway.gateway_parameters.address, gateway.gateway_parameters.port), timeout=5):
             return None
     except OSError as e:
@@ -54,14 +54,14 @@ def death(spark: Any) -> str | None:
 
 
 def lost(spark: Any, error: Exception, own: bool) -> DriverLostError | None:
-    """What to raise in place of an error that came because the session's driver has died; None if it lives.
+    """Return the error to raise if an exception came because the session's driver has died; None if it lives.
 
-    A dead session is let go of: the next one starts anew.
+    A dead session is dropped, so that the next one starts a new driver.
 
     Args:
         spark: the session.
-        error: what a call of Spark's has raised.
-        own: the session is ours, and a later pipeline gets a new one without further ado.
+        error: the exception that a call of Spark raised.
+        own: whether arcbeam made the session, so that the next pipeline automatically gets a new one.
     """
     if not _SIGNS.search(f"{type(error).__name__}: {error}"):
         return None
@@ -77,25 +77,25 @@ def lost(spark: Any, error: Exception, own: bool) -> DriverLostError | None:
         "give it more memory (--spark_conf spark.driver.memory=8g)" if own else "set its spark.driver.memory to more"
     )
     found = DriverLostError(
-        f"Spark's driver, the Java process of the session, has died: {why}",
-        f"see above what it said itself; if memory ran out, {memory}, or let fewer tasks run at once; "
-        + ("the next pipeline starts a new driver" if own else "make a new SparkSession before the next pipeline"),
+        f"Spark's driver, the session's Java process, has died: {why}",
+        f"check its output above. If it ran out of memory, {memory}, or run fewer tasks concurrently. "
+        + ("The next pipeline starts a new driver" if own else "Make a new SparkSession before the next pipeline"),
     )
     found.__suppress_context__ = True
     return found
 
 
 def drop(spark: Any, why: str) -> None:
-    """Makes PySpark forget a session whose driver is dead, and the connection to it."""
+    """Make PySpark forget a session whose driver is dead, and the connection to it."""
     if spark in _dead:
-        return  # another thread was here; there may be a new one by now
+        return  # another thread has dropped it, and there may already be a new one
     _dead[spark] = why
     context = SparkContext._active_spark_context
     gateway = SparkContext._gateway
     with contextlib.suppress(Exception):
         gateway.close()  # type: ignore[union-attr]
     with SparkContext._lock:
-        # SUBTLE: `stop` would ask the JVM first. What it would do here itself is this.
+        # SUBTLE: `stop` would call the JVM first. The following is what it would do in this process.
         if context is not None:
             context._jsc = None
             with contextlib.suppress(Exception):
@@ -116,12 +116,12 @@ def _is_connect(spark: Any) -> bool:
 
 
 def _is_remote(spark: Any) -> bool:
-    """Whether the driver is not a child of this process: a Connect server somewhere else."""
+    """Return whether the driver is not a child of this process, but a Connect server elsewhere."""
     return _is_connect(spark) and SparkContext._gateway is None
 
 
 def _meaning(code: int) -> str:
-    """What an exit code says."""
+    """Return what an exit code means."""
     if code in _OUT_OF_MEMORY:
         return f"out of memory (exit code {code})"
     number = -code if code < 0 else code - 128
@@ -129,5 +129,5 @@ def _meaning(code: int) -> str:
         name = signal.Signals(number).name
     except ValueError:
         return f"exit code {code}"
-    killer = ", as the system does when memory runs out" if number == signal.SIGKILL else ""
-    return f"it was ended by {name}{killer} (exit code {code})"
+    killer = ", which the system sends when memory runs out" if number == signal.SIGKILL else ""
+    return f"killed by {name}{killer} (exit code {code})"

@@ -1,7 +1,7 @@
-"""How the workers of Spark's Python daemon end: noted beside the file that a worker has named.
+"""How the workers of Spark's Python daemon end: noted in a file beside the one that a worker has named.
 
-Owns what the daemon does when a worker it has forked dies. Only a parent learns its child's exit code or signal, and
-PySpark's daemon does not look at it. Must not know what else is in the worker's file.
+Owns what the daemon does when a worker that it forked dies. Only a parent learns its child's exit code or signal, and
+PySpark's daemon ignores it. Must not know what else is in the worker's file.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SUFFIX = ".exit"
 _LONGEST = 4096
 
 _children: dict[int, mmap.mmap] = {}
-# How those ended that had ended before `fork` returned here.
+# Statuses of children that ended before `fork` returned in the daemon.
 _early: dict[int, int] = {}
-# Of this worker: shared with the daemon that has forked it.
+# This worker's page, shared with the daemon that forked it.
 _shared: mmap.mmap | None = None
 
 
 def name_file(path: str) -> None:
-    """Tells the daemon which file this worker writes to; nothing if the daemon is not ours."""
+    """Pass the name of this worker's file to the daemon; do nothing if the daemon is not arcbeam's."""
     encoded = path.encode()
     if _shared is not None and len(encoded) < _LONGEST:
         _shared[: len(encoded) + 1] = encoded + b"\0"
@@ -37,7 +37,7 @@ def are_noted() -> bool:
 
 
 class Signals:
-    """The module `signal` as PySpark's daemon sees it: to ignore dead children means to note how they ended."""
+    """The module `signal` for PySpark's daemon: instead of ignoring dead children, it notes how they ended."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(signal, name)
@@ -49,7 +49,7 @@ class Signals:
 
 
 def forking(fork: Callable[[], int]) -> Callable[[], int]:
-    """Return `os.fork` for the daemon: it shares a page with each child."""
+    """Return a replacement of `os.fork` for the daemon, which shares a page with each child."""
 
     def forked() -> int:
         global _shared
@@ -85,6 +85,6 @@ def _note(pid: int, status: int) -> None:
     path = bytes(page).partition(b"\0")[0].decode()
     page.close()
     if status and path:
-        # The job's location may be gone by now: the worker was idle.
+        # The job's location may have been removed: the worker was idle.
         with contextlib.suppress(OSError), open(path + SUFFIX, "x", encoding="ascii") as file:
             file.write(str(os.waitstatus_to_exitcode(status)))

@@ -1,8 +1,8 @@
-"""How much memory the JVM of a local session of our own may use.
+"""The memory of the JVM of a local session that arcbeam makes.
 
-Spark's default is 1 GiB whatever the machine. In a local session that one heap serves all tasks: what they exchange,
-sort and keep for a second reader. Owns the default; what the user has set anywhere comes first, and sessions of the
-user's and of clusters are not touched.
+Spark's default is 1 GiB on any machine. In a local session that one heap serves all tasks: data that they exchange,
+sort and persist. Owns the default. The user's settings have priority, and sessions of users and of clusters are not
+changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from arcbeam.spark.session.sparklog import conf_folder
 _KEY = "spark.driver.memory"
 _LEAST, _MOST = 1 << 30, 16 << 30
 _SHARE = 4
-"""A quarter, as Java takes it when nobody says more: the rest is for the Python workers and the page cache."""
+"""A quarter, as is Java's own default. The rest is for the Python workers and the page cache."""
 
 _LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -26,12 +26,12 @@ _LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_byt
 def settings(
     chosen: Mapping[str, str], environ: Mapping[str, str] | None = None, root: Path = Path("/")
 ) -> dict[str, str]:
-    """The heap of a local session that starts a JVM; nothing if the user says how much.
+    """Return the heap setting of a local session that starts a JVM; empty if the user has set it.
 
     Args:
         chosen: the user's settings of the session.
-        environ: of Spark (default: this process's environment).
-        root: where the system tells its limits.
+        environ: Spark's environment (default: this process's environment).
+        root: the folder with the system's limits.
     """
     env = os.environ if environ is None else environ
     if _KEY in chosen or env.get("SPARK_DRIVER_MEMORY") or "driver" in env.get("PYSPARK_SUBMIT_ARGS", ""):
@@ -45,7 +45,7 @@ def settings(
 
 
 def available(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process can have: the machine's, or what its container is given."""
+    """Return the bytes of memory for this process: the machine's, or its container's limit."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in _LIMITS:
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"

@@ -1,8 +1,8 @@
-"""The interpreter of a local session's Python workers, compared with ours before anything runs in them.
+"""The interpreter of a local session's Python workers, compared with this process's before anything runs in them.
 
-Owns the question and its answer; what workers on other machines run, they say themselves (`versions`). A session that
-was made in a virtual environment that is not activated, without `PYSPARK_PYTHON`, has the system's Python in its
-workers, and every task would fail there in Spark's own words.
+Owns that check; workers on other machines check their versions themselves (`versions`). A session made in a virtual
+environment that is not activated, without `PYSPARK_PYTHON`, has the system's Python in its workers. Without this check,
+every task would fail there with an error of Spark's.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NEEDED = ("arcbeam", "apache_beam", "pyarrow", "pandas", "lmdb")
 
 
 def check(spark: Any) -> None:
-    """Raises EnvironmentMismatchError if the workers of a classic local session cannot run our tasks."""
+    """Raise EnvironmentMismatchError if the workers of a classic local session cannot run arcbeam's tasks."""
     command = str(getattr(spark.sparkContext, "pythonExec", "") or "")
     found = shutil.which(command)
     if found is None or _same_place(found, sys.executable):
-        return  # a command that is not there is Spark's to tell, in one line
+        return  # Spark reports a missing command in one line
     answer = _asked(found)
     if answer is None:
         return
@@ -41,7 +41,7 @@ def check(spark: Any) -> None:
     here = Versions.here().python
     if python == here and not missing:
         return
-    lacks = f"has no {', '.join(missing)}" if missing else "is of another version"
+    lacks = f"has no {', '.join(missing)}" if missing else "has another version"
     raise EnvironmentMismatchError(
         f"the session's Python workers would run {found} (Python {python}), which {lacks}; "
         f"this process runs {sys.executable} (Python {here})",
@@ -51,7 +51,7 @@ def check(spark: Any) -> None:
 
 
 def _same_place(one: str, other: str) -> bool:
-    """Whether two commands are in one folder and lead to one file: a virtual environment is a folder of links."""
+    """Return whether two commands are in one folder and are one file: a virtual environment is a folder of links."""
     try:
         return os.path.samefile(os.path.dirname(one), os.path.dirname(other)) and os.path.samefile(one, other)
     except OSError:
@@ -60,7 +60,7 @@ def _same_place(one: str, other: str) -> bool:
 
 @remembered()
 def _asked(command: str) -> tuple[str, tuple[str, ...]] | None:
-    """The version of an interpreter and what it lacks; None if it does not answer."""
+    """Return the version of an interpreter and the modules that it lacks; None if it does not answer."""
     try:
         done = subprocess.run(
             [command, "-c", _ASK % (_NEEDED,)], capture_output=True, text=True, timeout=_SECONDS, check=True

@@ -1,7 +1,6 @@
 """The Java that Spark would start, and whether Spark can run on it.
 
-Owns the search and the judgement. Imports neither Beam nor PySpark, so that `arcbeam doctor` can speak when they are
-missing.
+Owns the search and the check. Imports neither Beam nor PySpark, so that `arcbeam doctor` works when they are missing.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ JAVA_MINIMUM = 17
 
 _JAVA_REMEDY = (
     f"install a Java runtime {JAVA_MINIMUM} or newer (Debian, Ubuntu: apt-get install default-jre-headless; "
-    "macOS: brew install openjdk; elsewhere: https://adoptium.net) and put it on PATH or point JAVA_HOME at it; "
-    "only --spark_remote with a server elsewhere does without"
+    "macOS: brew install openjdk; elsewhere: https://adoptium.net) and put it on PATH or point JAVA_HOME at it. "
+    "Only --spark_remote with a server elsewhere works without Java"
 )
 _VERSION = re.compile(r'version "([^"]+)"')
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at and what came of it.
+    """A check of the installation and its result.
 
     Attributes:
-        name: what was looked at.
+        name: the subject of the check.
         ok: whether a pipeline can run with it.
-        found: what is there, for people.
+        found: what was found, for display.
         remedy: what to do; empty if ok.
     """
 
@@ -49,7 +48,8 @@ class Java:
 
     Attributes:
         path: the executable.
-        version: as it says itself, for example "17.0.15" or "1.8.0_392"; empty if it could not be run or read.
+        version: the version that it reports, for example "17.0.15" or "1.8.0_392"; empty if it could not be run or
+            read.
         origin: "JAVA_HOME" or "PATH".
         problem: why `version` is empty.
     """
@@ -61,7 +61,7 @@ class Java:
 
     @property
     def major(self) -> int:
-        """17 of "17.0.15", 8 of "1.8.0_392"; 0 if there is no version."""
+        """The major version: 17 for "17.0.15", 8 for "1.8.0_392"; 0 if there is no version."""
         numbers = [int(n) for n in re.findall(r"\d+", self.version)[:2]]
         if not numbers:
             return 0
@@ -69,18 +69,18 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java | None:
-    """The Java that Spark would start: of JAVA_HOME if that is set, else the first on PATH.
+    """Return the Java that Spark would start: that of JAVA_HOME if it is set, else the first on PATH.
 
     Args:
-        environ: where JAVA_HOME and PATH are looked up (default: this process's environment).
+        environ: where to look up JAVA_HOME and PATH (default: this process's environment).
 
     Returns:
-        None if there is none. A Java that cannot be run comes back with an empty version.
+        None if there is no Java. A Java that cannot be run is returned with an empty version.
     """
     env = os.environ if environ is None else environ
     home = env.get("JAVA_HOME", "")
     if home:
-        # SUBTLE: Spark does not fall back to PATH when JAVA_HOME is set and wrong, so neither do we.
+        # SUBTLE: Spark does not fall back to PATH if JAVA_HOME is set and wrong, so neither does this function.
         return _ask(str(Path(home, "bin", "java")), "JAVA_HOME")
     path = shutil.which("java", path=env.get("PATH", ""))
     return _ask(path, "PATH") if path else None
@@ -88,18 +88,18 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java | None:
 
 def _ask(path: str, origin: str) -> Java:
     try:
-        said = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Java(path, "", origin, f"{type(error).__name__}: {error}")
-    match = _VERSION.search(said.stderr) or _VERSION.search(said.stdout)
+    match = _VERSION.search(done.stderr) or _VERSION.search(done.stdout)
     if match is None:
-        words = (said.stderr or said.stdout).strip().splitlines()
-        return Java(path, "", origin, words[0] if words else f"exit code {said.returncode}, no output")
+        words = (done.stderr or done.stdout).strip().splitlines()
+        return Java(path, "", origin, words[0] if words else f"exit code {done.returncode}, no output")
     return Java(path, match.group(1), origin)
 
 
 def check_java(java: Java | None) -> Check:
-    """Judges the Java that was found: none, one that does not run, one too old, or a good one."""
+    """Check the Java that was found: none, one that does not run, one too old, or a suitable one."""
     if java is None:
         return Check("Java", False, "no Java: JAVA_HOME is not set and there is no java on PATH", _JAVA_REMEDY)
     where = f"{java.path} (from {java.origin})"
@@ -112,13 +112,13 @@ def check_java(java: Java | None) -> Check:
 
 
 def require_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The Java that Spark will start, if it can run Spark.
+    """Return the Java that Spark will start, if Spark can run on it.
 
     Args:
-        environ: where JAVA_HOME and PATH are looked up (default: this process's environment).
+        environ: where to look up JAVA_HOME and PATH (default: this process's environment).
 
     Raises:
-        SetupError: there is none, it does not run, or it is too old.
+        SetupError: there is no Java, it does not run, or it is too old.
     """
     java = find_java(environ)
     check = check_java(java)

@@ -1,6 +1,6 @@
-"""How Spark's JVM is started by a process that has threads already.
+"""How a process that already has threads starts Spark's JVM.
 
-Owns the process that PySpark starts as its gateway, and what is on its command line. Must not know sessions.
+Owns the process that PySpark starts as its gateway, and that process's command line. Must not know sessions.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from arcbeam.secrets import is_secret, without_credentials
 from arcbeam.store.blobs.claims import work_folder
 
 _FIRST_LINES = 20
-"""Of what Java says; what it has to say of itself is among them."""
+"""Lines of Java's output that are checked for Java's own warning."""
 
-# It stays what PySpark wants: the process is Java in the end, does not hear Ctrl-C, and ends with its standard input.
+# The process is what PySpark expects: it becomes Java, ignores Ctrl-C, and ends with its standard input.
 _SCRIPT = f"""
 trap '' INT
 exec "$@" 2> >(
@@ -34,17 +34,17 @@ exec "$@" 2> >(
 """
 
 _ASKING = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For the Java that Spark runs first, for a moment: it says the command line of the one that stays."""
+"""Options of the Java that Spark first runs briefly, to get the command line of the permanent one."""
 
 _lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def launching(environ: Mapping[str, str] = {}) -> Iterator[None]:
-    """Inside, PySpark starts Java without a fork of this process, and without Java's word on a module of its own.
+    """While the block runs, PySpark starts Java without a fork of this process and without Java's warning of a module.
 
     Args:
-        environ: variables that Java gets beside those of this process.
+        environ: variables that Java gets in addition to those of this process.
     """
     gateway: Any = java_gateway
     with _lock, contextlib.ExitStack() as leaving:
@@ -54,11 +54,13 @@ def launching(environ: Mapping[str, str] = {}) -> Iterator[None]:
             env = {**(kwargs.pop("env", None) or os.environ), **environ}
             # PySpark waits until Java has read its settings.
             command = without_secrets(command, leaving.enter_context(work_folder("spark")))
-            if preexec_fn is None:  # as on Windows: there is no fork, and no bash
+            if preexec_fn is None:  # as on Windows, which has neither fork nor bash
                 return before(command, env=env, **kwargs)
-            # SUBTLE: PySpark's `preexec_fn`, which only makes Java deaf to Ctrl-C, is why a process forks here at all;
-            # without it, it does not (vfork). In a fork, gRPC's handlers run: where gRPC is at work, as in a job
-            # server, the child dies of them, one time in three.
+            # SUBTLE: a process forks here only because of PySpark's `preexec_fn`, which makes Java ignore Ctrl-C;
+            # without
+            # it, vfork is used. In a fork, gRPC's handlers run. If gRPC is in use, as in a job server, they kill the
+            # child
+            # one time in three.
             env = {"SPARK_LAUNCHER_OPTS": _ASKING, **env}
             return before(["bash", "-c", _SCRIPT, "spark", *command], env=env, **kwargs)
 
@@ -70,13 +72,13 @@ def launching(environ: Mapping[str, str] = {}) -> Iterator[None]:
 
 
 def without_secrets(command: Sequence[str], folder: Path) -> list[str]:
-    """A command line of `spark-submit` whose secret settings are in a file that only this user can read.
+    """Move the secret settings in a command line of `spark-submit` to a file that only this user can read.
 
     Every user of a host can read the command line of every process.
 
     Args:
-        command: `spark-submit`, and its arguments.
-        folder: for the file; only this user can read it.
+        command: `spark-submit` and its arguments.
+        folder: the folder for the file; only this user can read it.
     """
     kept, secrets = list(command[:1]), []
     arguments = iter(command[1:])
@@ -86,7 +88,8 @@ def without_secrets(command: Sequence[str], folder: Path) -> list[str]:
             secrets.append(setting)
         else:
             kept += [argument] if setting is None else [argument, setting]
-    # SUBTLE: of two files Spark reads the last one. Then the secrets are set where PySpark makes the context.
+    # SUBTLE: of two such files Spark reads only the last. In that case PySpark sets the secrets when it makes the
+    # context.
     if secrets and "--properties-file" not in kept:
         file = folder / "secrets.properties"
         with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
@@ -105,7 +108,7 @@ def _parted(setting: str) -> tuple[str, str, str]:
 
 
 def _escaped(text: str) -> str:
-    """As a file of Java's properties has it."""
+    """Escape a text for a Java properties file."""
     units = text.encode("utf-16-be")
     codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
     return "".join(chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\u{code:04x}" for code in codes)

@@ -1,9 +1,9 @@
-"""Where the sockets of a session of our own listen: on this machine's loopback address, with authentication.
+"""The sockets of a session that arcbeam makes: they listen on this machine's loopback address, with authentication.
 
 Owns the settings, and the environment of the JVM, of a session whose driver and executors are all on this machine.
-Spark's own default is the machine's outside address without authentication: whoever reaches the port of Spark's RPC can
-send it objects to deserialize. What the user has set anywhere comes first. Sessions of the user's and clusters are not
-touched: their executors must reach the driver.
+Spark's own default is the machine's external address without authentication: any process that reaches the port of
+Spark's RPC can send it objects to deserialize. The user's settings have priority. Sessions of users and clusters are
+not changed, because their executors must reach the driver.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from arcbeam.spark.session.sparklog import conf_folder
 LOOPBACK = "127.0.0.1"
 
 ADDRESSES = ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME")
-"""Environment variables by which a user chooses the address."""
+"""Environment variables by which a user sets the address."""
 
 _ON_LOOPBACK = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
-    # Of a Connect server that the session starts; other sessions ignore it.
+    # For a Connect server that the session starts; other sessions ignore it.
     "spark.connect.grpc.binding.address": LOOPBACK,
 }
 _AUTHENTICATE, _SECRET = "spark.authenticate", "spark.authenticate.secret"
@@ -33,11 +33,11 @@ _AUTHENTICATE, _SECRET = "spark.authenticate", "spark.authenticate.secret"
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """What makes a session listen on loopback only.
+    """Settings that make a session listen on loopback only.
 
     Attributes:
-        settings: of the session.
-        environ: of its JVM, beside this process's environment.
+        settings: the session's settings.
+        environ: variables of its JVM, in addition to this process's environment.
     """
 
     settings: dict[str, str] = field(default_factory=dict)
@@ -45,15 +45,15 @@ class Listening:
 
 
 def on_loopback(master: str, chosen: Mapping[str, str], environ: Mapping[str, str] | None = None) -> Listening:
-    """What keeps the sockets of a session on this machine, which starts a JVM.
+    """Return settings that keep the sockets of a session, which starts a JVM, on this machine.
 
     Args:
-        master: of the session.
+        master: the session's master.
         chosen: the user's settings of the session.
-        environ: of Spark (default: this process's environment).
+        environ: Spark's environment (default: this process's environment).
 
     Returns:
-        Nothing for a master elsewhere. No addresses if the user names one in the environment.
+        Nothing for a master elsewhere. No addresses if the user sets one in the environment.
     """
     env = os.environ if environ is None else environ
     if not is_on_this_machine(master):
@@ -66,7 +66,7 @@ def on_loopback(master: str, chosen: Mapping[str, str], environ: Mapping[str, st
     settings, variables = {}, {}
     if not any(env.get(name) for name in ADDRESSES):
         settings = {key: value for key, value in _ON_LOOPBACK.items() if not is_set(key)}
-        # For what has no setting: the UI, and all of a local cluster's processes.
+        # For what has no setting: the UI, and all processes of a local cluster.
         variables = {ADDRESSES[0]: LOOPBACK}
     if not is_set(_AUTHENTICATE):
         settings[_AUTHENTICATE] = "true"
@@ -77,12 +77,12 @@ def on_loopback(master: str, chosen: Mapping[str, str], environ: Mapping[str, st
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Whether driver and executors of a master are all processes of this machine."""
+    """Return whether driver and executors of a master are all processes of this machine."""
     return re.match(r"local(-cluster)?(\[|$)", master) is not None
 
 
 def _defaults(env: Mapping[str, str]) -> frozenset[str]:
-    """Names of the settings in Spark's file of defaults."""
+    """Return the names of the settings in Spark's file of defaults."""
     with contextlib.suppress(OSError):
         text = (conf_folder(env) / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
         return frozenset(re.findall(r"^\s*(spark\.[^\s=:]+)", text, re.MULTILINE))

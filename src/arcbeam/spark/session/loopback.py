@@ -1,7 +1,7 @@
-"""The connection of a Python worker with Spark on the same machine: neither side waits for the other's silence.
+"""The connection of a Python worker with Spark on the same machine: no delayed acknowledgements.
 
 Owns the settings of its sockets. Spark writes a task's input in small pieces, and TCP holds a small piece back until
-the one before is acknowledged; a reader that has nothing to say acknowledges 40 ms later. Each stage of a small
+the one before is acknowledged. A reader that has nothing to send acknowledges only after 40 ms. Each stage of a small
 pipeline would wait that long.
 """
 
@@ -17,15 +17,16 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 
 def enable_quickack() -> None:
-    """Acknowledges at once what has come over TCP from this machine.
+    """Acknowledge immediately what has come over TCP from this machine.
 
-    To be called by each task, before it reads: the setting does not last. Does nothing where it is not known how, and
-    where new sockets have a timeout by default: looking at one would give it to Spark's.
+    Each task must call this before it reads, because the setting does not last. Does nothing on systems without this
+    setting. It also does nothing if new sockets have a default timeout, because inspecting Spark's socket would set
+    that timeout on it.
     """
     if not hasattr(socket, "TCP_QUICKACK") or not _OPEN_FILES.is_dir() or socket.getdefaulttimeout() is not None:
         return
     for name in os.listdir(_OPEN_FILES):
-        # One that has been closed meanwhile is none of ours.
+        # A descriptor may have been closed since it was listed.
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 _make_prompt(int(name))

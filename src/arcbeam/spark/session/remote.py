@@ -1,7 +1,6 @@
-"""Sessions of a Spark Connect server that goes away or is restarted, while a job runs whose state is not the server's.
+"""Sessions of a Spark Connect server that ends or restarts while a job runs whose state is not on the server.
 
-Owns how long PySpark's client tries by itself, what its errors mean, and a new session on the same server. Must not
-know jobs.
+Owns how long PySpark's client retries, what its errors mean, and a new session on the same server. Must not know jobs.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ from arcbeam.errors import ServerLostError
 _LOG = logging.getLogger("arcbeam.streaming")
 
 _RETRIES, _MOST_BACKOFF = 4, 1500
-"""Of PySpark's client, whose own 15 and 60,000 ms are ten minutes for each call, without a word."""
+"""For PySpark's client. Its own values, 15 and 60,000 ms, are ten silent minutes for each call."""
 
 _SIGNS = re.compile(
     r"\[?(NO_ACTIVE_SESSION|INVALID_HANDLE\.SESSION_\w+|INVALID_HANDLE\.OPERATION_(NOT_FOUND|ABANDONED)"
     r"|RESPONSE_ALREADY_RECEIVED)"
     r"|Received incorrect server side session identifier|Cannot invoke RPC( on closed channel|: Channel closed)"
 )
-"""How errors begin where another server is at the address of the one that had the session, or the session is closed.
+"""Beginnings of errors if another server now has the address of the session's server, or the session is closed.
 
-At their beginning only: an error of a user's transform may quote anything."""
+Only the beginning counts: an error of a user's transform may quote anything."""
 
 
 def is_connect(spark: Any) -> bool:
-    """Whether a session talks to a Connect server."""
+    """Return whether a session is one of a Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 @dataclass(slots=True)
 class _Hurried:
-    """The retry policies that are put back when the last of `users` ends."""
+    """The retry policies to restore when the last of `users` ends."""
 
     users: int
     before: Any
@@ -56,7 +55,7 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def impatient(spark: SparkSession) -> Iterator[None]:
-    """Inside, PySpark's client gives a server up after seconds: the job tries again itself, on a new session."""
+    """While the block runs, PySpark's client gives up on a server after seconds; the job retries, on a new session."""
     if not is_connect(spark):
         yield
         return
@@ -77,14 +76,14 @@ def impatient(spark: SparkSession) -> Iterator[None]:
 
 
 def _hurry(spark: Any) -> None:
-    # SUBTLE: imported late, for it needs gRPC, which classic sessions do without.
+    # SUBTLE: imported late, because it needs gRPC, which classic sessions do not.
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_MOST_BACKOFF)])
 
 
 def lost(spark: Any, error: BaseException) -> ServerLostError | None:
-    """What to raise in place of an error that came because the server is gone, or restarted; None if it is another."""
+    """Return the error to raise if an exception came because the server ended or restarted; else None."""
     if not is_connect(spark) or not _is_sign(error):
         return None
     _note(spark)
@@ -103,7 +102,7 @@ def _error(spark: Any, error: BaseException) -> ServerLostError:
     why = details[1] if details else next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return ServerLostError(
         f"the Spark Connect server at {_address(spark)} does not answer, or has lost the session ({why[:300]})",
-        "see that the server runs; the job continues when it answers",
+        "check that the server runs; the job continues when it answers",
     )
 
 
@@ -113,14 +112,14 @@ def _address(spark: Any) -> str:
 
 
 def _note(spark: Any) -> None:
-    """Closes the client of a session that is lost when the process ends."""
+    """Close the client of a lost session when the process ends."""
     with _lock:
         new = spark not in _lost
         _lost.add(spark)
     if new:
-        # SUBTLE: a call that got no answer is still open on the channel. Were that left to the garbage collector, which
-        # closes it after all other threads have ended, the process would wait for the answer for ever. And PySpark's
-        # own function for the exit calls the server unless the client is closed.
+        # SUBTLE: a call without an answer is still open on the channel. The garbage collector would close the channel
+        # only after all other threads have ended, so the process would wait for the answer forever. And PySpark's own
+        # exit function calls the server unless the client is closed.
         atexit.register(_close, spark.client)
 
 
@@ -130,7 +129,7 @@ def _close(client: Any) -> None:
 
 
 def gone(spark: Any) -> ServerLostError | None:
-    """Asks the server of a session for a setting: why that cannot be; None if it answers, or the session is classic."""
+    """Return why the server of a session cannot be reached; None if it answers, or the session is classic."""
     if not is_connect(spark):
         return None
     if spark.is_stopped:
@@ -144,9 +143,9 @@ def gone(spark: Any) -> ServerLostError | None:
 
 
 def closed_session() -> Any:
-    """The default session of a server that was restarted, which PySpark has closed by itself; None if there is none.
+    """Return the default session of a restarted server, which PySpark has closed by itself; None if there is none.
 
-    `SparkSession.active()` does not have it any more, as if there had never been one.
+    `SparkSession.active()` behaves as if there had never been a session.
     """
     sessions: Any = sys.modules.get("pyspark.sql.connect.session")
     default = None if sessions is None else sessions.SparkSession._default_session
@@ -154,26 +153,26 @@ def closed_session() -> Any:
 
 
 def drop(spark: Any) -> None:
-    """Makes PySpark forget a session that is lost."""
+    """Make PySpark forget a lost session."""
     with contextlib.suppress(Exception):
         spark.release_session_on_close = False
         spark.stop()
 
 
 def renewed(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """A new session on the server of a session that is lost, with settings; the same if PySpark opens none (4.3 does).
+    """Return a new session on the server of a lost one, with settings; the same session if PySpark opens none (4.3).
 
     Args:
-        spark: the session that is lost.
-        settings: that the new one is to have.
+        spark: the lost session.
+        settings: settings of the new session.
 
     Raises:
-        Exception: of PySpark: the server does not answer.
+        Exception: of PySpark, if the server does not answer.
     """
     try:
         new: SparkSession = spark.newSession()
     except (NotImplementedError, AttributeError):
-        return spark  # it may only have been out of reach
+        return spark  # the server may only have been unreachable
     try:
         _hurry(new)
         for name, value in settings.items():
@@ -182,5 +181,5 @@ def renewed(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
         _close(new.client)
         raise
     _note(new)
-    _LOG.info("a new session was opened on the Spark Connect server at %s", _address(new))
+    _LOG.info("opened a new session on the Spark Connect server at %s", _address(new))
     return new

@@ -1,6 +1,6 @@
-"""Which Spark session a pipeline runs on, and what it must be set to.
+"""The Spark session on which a pipeline runs, and its settings.
 
-Owns finding, building and preparing sessions, classic and Connect alike. Must not know pipelines.
+Owns finding, building and preparing sessions, classic and Connect. Must not know pipelines.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from arcbeam.spark.session.remote import is_connect
 _LOG = logging.getLogger("arcbeam")
 
 _DEFAULT_MASTER = "local[*,4]"
-"""All cores; a task whose worker died is tried again (a plain local[*] tries once)."""
+"""All cores; a task whose worker died is retried (with a plain local[*] it is not)."""
 
 _OWN_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
-    # A cancelled task ends when its worker is killed: Spark looks every two seconds, and then waits so long again.
+    # A cancelled task ends when its worker is killed: Spark checks every two seconds, and then waits as long again.
     "spark.python.task.killTimeout": "100ms",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
-    # A streaming job is many thousands of small Spark jobs. Their shuffle files are removed when Java has collected
-    # what stood for them; and what Spark keeps of each for its pages is kept whether there are pages or not.
+    # A streaming job runs many thousands of small Spark jobs. Their shuffle files are removed when Java has collected
+    # the objects that represent them. And Spark keeps each job's data for its UI, even if the UI is off.
     "spark.cleaner.periodicGC.interval": "5min",
     "spark.ui.retainedJobs": "200",
     "spark.ui.retainedStages": "500",
@@ -62,28 +62,28 @@ _OWN_SETTINGS = {
 _ANSWER_SECONDS = 5.0
 
 _JOB_SETTINGS = {
-    # Blobs are a few bytes or 256 KiB each, or one large element: batches are bounded by bytes, not by rows.
+    # Blobs are either small, or 256 KiB each, or one large element: batches are limited by bytes, not by rows.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "8388608",
-    # SUBTLE: what is persisted goes through Java serialization, which keeps 100 batches alive before it lets go of
-    # them: batches of 4 MiB (Spark's bound) would be 400 MiB of heap per task.
+    # SUBTLE: persisted data goes through Java serialization, which keeps 100 batches alive before it releases them:
+    # batches of 4 MiB (Spark's limit) would be 400 MiB of heap per task.
     "spark.sql.inMemoryColumnarStorage.batchSize": "1",
     "spark.sql.adaptive.enabled": "false",
-    # SUBTLE: a task that is interrupted while its Python worker starts takes that for a timeout. Spark then restarts
-    # the Python daemon: all workers of the session end, also those of other jobs.
+    # SUBTLE: a task that is interrupted while its Python worker starts reports a timeout. Spark then restarts the
+    # Python daemon, and all workers of the session end, also those of other jobs.
     "spark.sql.execution.interruptOnCancel": "false",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What the user asked for; all None: the active session, else one of our own on all cores.
+    """The user's choice of a session; all None: the active session, else a new one on all cores.
 
     Attributes:
-        master: of Spark.
+        master: Spark's master.
         conf: settings, each as "name=value".
         remote: address of a Connect server.
-        daemon: the module that forks the Python workers of a session of our own; None: Spark's own.
+        daemon: the module that forks the Python workers of a new session; None: Spark's own.
     """
 
     master: str | None = None
@@ -93,13 +93,12 @@ class SessionOptions:
 
 
 def open_session(options: SessionOptions) -> SparkSession:
-    """The active session if there is one, classic or Connect; else a new one from the options.
+    """Return the active session, classic or Connect; without one, a new one from the options.
 
     Raises:
-        SetupError: a setting is malformed, Spark cannot start (no Java, an address that does not answer), or the driver
-            of the user's own session is dead, or its Connect
-            server has lost it.
-        EnvironmentMismatchError: the workers of the user's own local session cannot run our tasks.
+        SetupError: a setting is malformed; Spark cannot start (no Java, an address that does not answer); the driver of
+            the user's own session is dead; or its Connect server has lost it.
+        EnvironmentMismatchError: the workers of the user's own local session cannot run arcbeam's tasks.
     """
     settings(options)
     active = active_session() or remote.closed_session()
@@ -107,7 +106,7 @@ def open_session(options: SessionOptions) -> SparkSession:
         if not is_own(active):
             raise SetupError(lost.message, "make a new SparkSession: stop this one, and connect to the server again")
         remote.drop(active)
-        _LOG.warning("%s: a new session is opened", lost.message)
+        _LOG.warning("%s: opening a new session", lost.message)
         if not (options.remote or options.master):
             options = replace(options, remote=_remotes.get(active))
         active = None
@@ -118,7 +117,7 @@ def open_session(options: SessionOptions) -> SparkSession:
                 f"the driver of the active Spark session has died: {why}",
                 "make a new SparkSession; without one, arcbeam starts one of its own",
             )
-        _LOG.warning("Spark's driver has died (%s): a new one is started", why)
+        _LOG.warning("Spark's driver has died (%s): starting a new one", why)
         active = None
     if active is None:
         return new_session(options)
@@ -128,9 +127,9 @@ def open_session(options: SessionOptions) -> SparkSession:
 
 
 def unheeded(spark: SparkSession, options: SessionOptions) -> list[str]:
-    """The options that this session, which was there before, does not have as they say."""
+    """Return the options that differ from the settings of this session, which existed before."""
     if is_connect(spark):
-        return []  # what its server has is not ours to ask
+        return []  # its server's settings are not checked
     found = [f"--spark_remote={redacted(options.remote)}"] if options.remote else []
     if options.master and options.master != _master(spark):
         found.append(f"--spark_master={options.master}")
@@ -143,7 +142,7 @@ def unheeded(spark: SparkSession, options: SessionOptions) -> list[str]:
 
 
 def settings(options: SessionOptions) -> dict[str, str]:
-    """The Spark settings that the options name.
+    """Return the Spark settings in the options.
 
     Raises:
         SetupError: one is malformed.
@@ -152,7 +151,7 @@ def settings(options: SessionOptions) -> dict[str, str]:
 
 
 def new_session(options: SessionOptions) -> SparkSession:
-    """A session built from the options; see `open_session`."""
+    """Return a session built from the options; see `open_session`."""
     chosen = settings(options)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
@@ -177,7 +176,7 @@ def new_session(options: SessionOptions) -> SparkSession:
         chosen = {**_OWN_SETTINGS, **forking, **heaped, **listening.settings, **chosen, **logged}
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    # What follows the address of a Connect server may be a token.
+    # The address of a Connect server may be followed by a token.
     where = (options.remote or master).partition("/;")[0]
     announce(f"starting Spark on {where}" if starts_java else f"connecting to Spark on {where}")
     started = time.monotonic()
@@ -188,7 +187,7 @@ def new_session(options: SessionOptions) -> SparkSession:
             launching(listening.environ) if starts_java else contextlib.nullcontext(),
         ):
             if starts_java:
-                # A Connect server that is started here has all settings from its beginning; PySpark sets them again.
+                # A Connect server that starts here has all settings from the beginning; PySpark sets them again.
                 warnings.filterwarnings("ignore", message=r".*CANNOT_MODIFY_(STATIC_)?CONFIG")
             session: SparkSession = builder.getOrCreate()
     except Exception as e:
@@ -201,20 +200,20 @@ def new_session(options: SessionOptions) -> SparkSession:
 
 
 _own: weakref.WeakSet[Any] = weakref.WeakSet()
-# The addresses of those of a Connect server.
+# The addresses of sessions of a Connect server.
 _remotes: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def is_own(spark: SparkSession) -> bool:
-    """Whether the session was built here, not by the user."""
+    """Return whether arcbeam built the session, not the user."""
     return spark in _own
 
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Holds a Ctrl-C back until the block has ended; a second one comes through at once.
+    """Hold a Ctrl-C back until the block has ended; a second one takes effect immediately.
 
-    PySpark that is interrupted while it starts Java leaves that behind, running.
+    If PySpark is interrupted while it starts Java, the Java process keeps running.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -232,19 +231,19 @@ def _uninterrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is hold:  # a new SparkContext installs a handler of its own
+        if signal.getsignal(signal.SIGINT) is hold:  # unless a new SparkContext has installed its own handler
             signal.signal(signal.SIGINT, before)
         if pressed:
             raise KeyboardInterrupt
 
 
 def active_session() -> SparkSession | None:
-    """The session that a pipeline would run on without further options, dead or alive; None if one would be built."""
+    """Return the session on which a pipeline would run by default, dead or alive; None if one would be built."""
     started = SparkSession._instantiatedSession
     if started is not None and not is_remote() and driver.death(started) is not None:
-        return started  # to be asked nothing more
+        return started  # dead: call nothing on it
     try:
-        # SUBTLE: "active" is a thread's own; the process's default session is found from any thread.
+        # SUBTLE: a thread has its own "active" session; the process's default session is found from any thread.
         session: SparkSession = SparkSession.active()
     except (PySparkRuntimeError, ImportError):
         return None
@@ -255,7 +254,7 @@ def _pair(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise SetupError(
-            f"--spark_conf {text!r} is not of the form key=value", "for example --spark_conf spark.ui.enabled=true"
+            f"--spark_conf {text!r} does not have the form key=value", "for example --spark_conf spark.ui.enabled=true"
         )
     return key.strip(), value
 
@@ -263,8 +262,8 @@ def _pair(text: str) -> tuple[str, str]:
 def _remedy(error: Exception) -> str:
     exited = isinstance(error, PySparkRuntimeError) and error.getCondition() == "JAVA_GATEWAY_EXITED"
     if exited or type(error).__name__ == "Py4JNetworkError":
-        # Java is gone; why, only itself has said.
-        return "see above what Java said; check --spark_master and --spark_conf, and run `arcbeam doctor`"
+        # Java has ended; only its own output says why.
+        return "check Java's output above; check --spark_master and --spark_conf, and run `arcbeam doctor`"
     return "check --spark_master and --spark_conf, and run `arcbeam doctor`"
 
 
@@ -275,11 +274,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _master_addresses(master: str) -> list[tuple[str, int]]:
-    """Hosts and ports of a standalone master; empty for what is not asked by address."""
+    """Return hosts and ports of a standalone master; empty for masters without an address."""
     if not _MASTER.match(master):
         raise SetupError(
             f"--spark_master {master!r} is not a Spark master",
-            "give local[n], local[n,4], spark://host:port, yarn, or k8s://https://host:port",
+            "use local[n], local[n,4], spark://host:port, yarn, or k8s://https://host:port",
         )
     if not master.startswith("spark://"):
         return []
@@ -288,9 +287,9 @@ def _master_addresses(master: str) -> list[tuple[str, int]]:
 
 def _remote_addresses(remote: str) -> list[tuple[str, int]]:
     if not remote.startswith("sc://"):
-        raise SetupError(f"--spark_remote {remote!r} is not an address", "give sc://host:port, or local[n]")
+        raise SetupError(f"--spark_remote {remote!r} is not an address", "use sc://host:port, or local[n]")
     if any(os.environ.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
-        return []  # the way there is gRPC's business
+        return []  # gRPC connects through a proxy
     return [_address(remote.removeprefix("sc://").partition("/")[0], 15002)]
 
 
@@ -301,12 +300,12 @@ def _address(text: str, default: int) -> tuple[str, int]:
     except ValueError:
         host, port = None, None
     if not host:
-        raise SetupError(f"{text!r} is not an address of Spark", "give host:port")
+        raise SetupError(f"{text!r} is not an address of Spark", "use host:port")
     return host, port or default
 
 
 def _require_answer(where: str, addresses: list[tuple[str, int]]) -> None:
-    """Raises SetupError if none of the addresses takes a connection; Spark itself would try for minutes."""
+    """Raise SetupError if none of the addresses accepts a connection; Spark itself would try for minutes."""
     problems = []
     for host, port in addresses:
         try:
@@ -317,13 +316,13 @@ def _require_answer(where: str, addresses: list[tuple[str, int]]) -> None:
     if problems:
         raise SetupError(
             f"Spark does not answer at {where} ({'; '.join(problems)})",
-            "check the address, and that the server runs and can be reached from here",
+            "check the address, and that the server runs and is reachable from this machine",
         )
 
 
 @dataclass(slots=True)
 class _Prepared:
-    """Settings of the user's that are put back when the last of `jobs` running jobs ends."""
+    """The user's settings, to restore when the last of `jobs` running jobs ends."""
 
     jobs: int
     before: dict[str, str | None]
@@ -335,7 +334,7 @@ _prepared_lock = threading.Lock()
 
 @contextlib.contextmanager
 def prepared(spark: SparkSession) -> Iterator[None]:
-    """Sets what our jobs need, and puts the user's settings back when the last job on the session has ended."""
+    """Set what arcbeam's jobs need; restore the user's settings when the last job on the session has ended."""
     with _prepared_lock:
         held = _prepared.get(spark)
         if held is None:
@@ -364,11 +363,11 @@ def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
                 spark.conf.set(key, old)
         except Exception as e:
             if remote.lost(spark, e) is not None:
-                return  # each other one would take as long
+                return  # each other setting would take as long
 
 
 def replaced(spark: SparkSession) -> SparkSession:
-    """A new session on the Connect server of a session that is lost, for the jobs of that one; see `remote.renewed`."""
+    """Return a new session on the Connect server of a lost one, for its jobs; see `remote.renewed`."""
     new = remote.renewed(spark, _JOB_SETTINGS)
     if spark in _own:
         _own.add(new)
@@ -376,7 +375,7 @@ def replaced(spark: SparkSession) -> SparkSession:
 
 
 FAIR = "spark.scheduler.mode=FAIR"
-"""The setting of a session on which jobs run beside each other."""
+"""The setting of a session on which jobs run concurrently."""
 
 _POOL = "spark.scheduler.pool"
 _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
@@ -386,9 +385,9 @@ _pools_lock = threading.Lock()
 
 @contextlib.contextmanager
 def pooled(spark: SparkSession, job: str) -> Iterator[None]:
-    """Gives a job a pool of its own while it runs, if the session schedules fairly: each gets its share of slots.
+    """Give a job its own pool while it runs, if the session schedules fairly, so that each job has its share of slots.
 
-    Pools stay in Spark for good, so their names are used again.
+    Pools stay in Spark permanently, so their names are reused.
     """
     if is_connect(spark) or spark.conf.get("spark.scheduler.mode", "FIFO") != "FAIR":
         yield
@@ -404,47 +403,47 @@ def pooled(spark: SparkSession, job: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
-    """Marks the Spark jobs that this thread starts as `job`'s, for `interrupt`, and for people in Spark's UI.
+    """Mark the Spark jobs that this thread starts as `job`'s, for `interrupt` and for Spark's UI.
 
-    There they have the job as their group, and `about` as their description. A Connect server gives its jobs a
-    description of its own: there `about` is another tag.
+    In the UI they have the job as their group, and `about` as their description. A Connect server sets its own
+    description, so `about` is another tag there.
     """
-    tag, said = _tag(job), _tagged_text(about or job)
+    tag, description = _tag(job), _tagged_text(about or job)
     before: dict[str, Any] = {}
-    # SUBTLE: a classic session's own tags are known to the thread that set them alone; its context's are not.
+    # SUBTLE: only the thread that set a classic session's own tags sees them; a context's tags are different.
     if is_connect(spark):
         spark.addTag(tag)
-        spark.addTag(said)
+        spark.addTag(description)
     else:
         context = spark.sparkContext
         context.addJobTag(tag)
         properties = {_GROUP: job, _DESCRIPTION: about or job}
         if (pool := _pools.get(job)) is not None:
             properties[_POOL] = f"arcbeam-{pool}"
-        # Of a bounded job this is the caller's own thread, which may have said something before.
+        # For a bounded job this is the caller's own thread, which may have set properties before.
         before = {name: context.getLocalProperty(name) for name in properties}
         for name, value in properties.items():
             context.setLocalProperty(name, value)
     try:
         yield
     finally:
-        with contextlib.suppress(Exception):  # the session may be gone by now
+        with contextlib.suppress(Exception):  # the session may have ended
             if driver.death(spark) is not None:
                 pass
             elif is_connect(spark):
-                spark.removeTag(said)
+                spark.removeTag(description)
                 spark.removeTag(tag)
             else:
                 for name, value in before.items():
-                    spark.sparkContext.setLocalProperty(name, value)  # None is what unsets it
+                    spark.sparkContext.setLocalProperty(name, value)  # None removes it
                 spark.sparkContext.removeJobTag(tag)
 
 
 def interrupt(spark: SparkSession, job: str) -> None:
-    """Cancels the running Spark jobs of a job; from any thread.
+    """Cancel the running Spark jobs of a job; callable from any thread.
 
-    Its tasks end within seconds, not at once: Spark kills the worker of a task that was cancelled. A Connect server
-    interrupts them, whatever the session's settings say.
+    Its tasks end within seconds, not immediately: Spark kills the worker of a cancelled task. A Connect server
+    interrupts tasks regardless of the session's settings.
     """
     if is_connect(spark):
         spark.interruptTag(_tag(job))
@@ -464,7 +463,7 @@ _parallelism: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def default_parallelism(spark: SparkSession) -> int:
-    """How many tasks Spark would run at once by default; asked once per session."""
+    """Return how many tasks Spark runs concurrently by default; determined once per session."""
     known = _parallelism.get(spark)
     if known is None:
         local = _LOCAL.fullmatch(_master(spark))
@@ -473,7 +472,7 @@ def default_parallelism(spark: SparkSession) -> int:
         elif local:
             known = 1
         else:
-            # SUBTLE: the partition's number is refused inside of an aggregate.
+            # SUBTLE: Spark rejects the partition's number inside an aggregate.
             numbered = spark.range(0, 1 << 16).select(F.spark_partition_id().alias("partition"))
             row = numbered.agg(F.max("partition")).first()
             known = int(row[0]) + 1 if row is not None else 1
@@ -490,7 +489,7 @@ def _master(spark: SparkSession) -> str:
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Whether the workers run on this machine, with its files."""
+    """Return whether the workers run on this machine, with its files."""
     if _LOCAL.fullmatch(_master(spark)) is None:
         return False
     return not is_connect(spark) or str(spark.client.host) in ("localhost", "127.0.0.1", "::1")

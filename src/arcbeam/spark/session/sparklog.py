@@ -1,7 +1,7 @@
-"""What Spark itself prints where a session of our own runs: its warnings, without what arcbeam tells better.
+"""What Spark itself logs in a session that arcbeam makes: its warnings, except those that arcbeam reports better.
 
-Owns the choice of Spark's log configuration (`log4j2.properties` beside this module says what is left out, and why).
-A session that the user brought, and a configuration of log4j that the user wrote, are not touched.
+Owns the choice of Spark's log configuration. `log4j2.properties` beside this module lists what is dropped, and why. A
+session that the user made, and the user's own log4j configuration, are not changed.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import pyspark
 _CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
 _DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
-"""SUBTLE: not `extraJavaOptions`, which come after them on Java's command line: whatever the user says there wins."""
+"""SUBTLE: not `extraJavaOptions`, which follow on Java's command line, so that the user's options there win."""
 
 _STRUCTURED = "spark.log.structuredLogging.enabled"
 
 
 def settings(chosen: Mapping[str, str], *, local: bool, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Settings that make the log of a session's driver short.
+    """Return settings that make the log of a session's driver short.
 
-    They are for a session that starts a JVM; in one that runs already, they change nothing.
+    They are for a session that starts a JVM; in one that already runs they change nothing.
 
     Args:
         chosen: the user's settings of the session.
         local: whether the executors run on this machine.
-        environ: of Spark (default: this process's environment).
+        environ: Spark's environment (default: this process's environment).
 
     Returns:
         Nothing if the user configures Spark's log.
@@ -44,7 +44,7 @@ def settings(chosen: Mapping[str, str], *, local: bool, environ: Mapping[str, st
 
 
 def conf_folder(env: Mapping[str, str]) -> Path:
-    """Where Spark looks for its configuration."""
+    """Return the folder in which Spark looks for its configuration."""
     return Path(env.get("SPARK_CONF_DIR") or Path(env.get("SPARK_HOME") or Path(pyspark.__file__).parent, "conf"))
 
 
@@ -58,7 +58,7 @@ def _has_own_configuration(chosen: Mapping[str, str], env: Mapping[str, str]) ->
         defaults = (folder / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-    # A setting of a session replaces what is there, and with it whatever else these options are for.
+    # A setting of a session replaces this one, with all its other options.
     return (
         re.search(rf"^\s*({re.escape(_DEFAULT_OPTIONS)}|{re.escape(_STRUCTURED)})\b", defaults, re.MULTILINE)
         is not None

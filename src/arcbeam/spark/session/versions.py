@@ -1,4 +1,4 @@
-"""What a process runs, and whether two processes go together. Imports no Spark: it is asked on both sides."""
+"""The versions of a process, and whether those of two processes are compatible. Imports no Spark: both sides use it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Versions:
     @staticmethod
     @remembered()
     def here() -> Versions:
-        """Of this process."""
+        """Return those of this process."""
         return Versions(f"{sys.version_info[0]}.{sys.version_info[1]}", _version("apache-beam"), _version("arcbeam"))
 
     def check(self) -> None:
-        """Raises EnvironmentMismatchError if this process does not run the same."""
+        """Raise EnvironmentMismatchError if this process has other versions."""
         here = Versions.here()
         if here != self:
             raise EnvironmentMismatchError(

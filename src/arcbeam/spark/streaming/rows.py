@@ -1,8 +1,7 @@
-"""Rows between the levels of a micro-batch: what a task sends to the owners of shards at the next level, and reads from
-it.
+"""Rows between the levels of a micro-batch: what a task sends to the owners of shards at the next level.
 
-Owns their shape and order. A row goes from level to level until it is at that of the stage that reads it. Must not know
-what a stage does, nor what is in a blob.
+Owns their schema and order. A row is passed from level to level until it reaches that of the stage that reads it. Must
+not know what a stage does, nor what is in a blob.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 ORDER: Final = ("shard", "stage", "bucket")
-"""In which a task reads: what is of no shard first, then shard after shard, and in each of them stage after stage."""
+"""The order in which a task reads: rows without a shard, then shard by shard, and in each shard stage by stage."""
 
 _NO_SHARD: Final = -1
 _MARKER: Final = -2
@@ -41,12 +40,12 @@ class ExchangeRow(NamedTuple):
     """A row.
 
     Attributes:
-        task: that reads it next.
-        shard: that it is for; markers and reports are for none.
-        stage: that reads it, by its place in the layout; else whether it is a marker or a report.
-        bucket: in ascending order of which a stage reads its rows.
-        blob: elements, in a form that only the harness reads; packed, perhaps.
-        unpacked: bytes of the blob when it is unpacked; 0 if it is not packed.
+        task: the next task to read it.
+        shard: the shard that it is for; markers and reports have none.
+        stage: the stage that reads it, as its index in the layout; for markers and reports, their kind.
+        bucket: a stage reads its rows in ascending order of bucket.
+        blob: elements, in a form that only the harness reads; may be packed.
+        unpacked: bytes of the blob before packing; 0 if it is not packed.
     """
 
     task: int
@@ -58,7 +57,7 @@ class ExchangeRow(NamedTuple):
 
 
 def packing(rows: Iterable[ExchangeRow], packer: Packer) -> Iterator[ExchangeRow]:
-    """Rows as they travel: what stages have written is packed, but for what was packed on an earlier level."""
+    """Pack rows that stages have written, except those that an earlier level has packed."""
     for row in rows:
         if row.stage < 0 or row.unpacked:
             yield row
@@ -67,21 +66,21 @@ def packing(rows: Iterable[ExchangeRow], packer: Packer) -> Iterator[ExchangeRow
 
 
 def reports_in(rows: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
-    """The reports among what leaves the last level, as (stage, blob)."""
+    """Return the reports among the output of the last level, given as (stage, blob)."""
     return (blob for stage, blob in rows if stage == _REPORT)
 
 
 class InputLostError(Exception):
-    """Spark has stopped to send what a task reads: it was killed, or a worker was lost. Not an error of user code."""
+    """Spark has stopped sending a task's input: the task was killed or a worker was lost. Not an error of user code."""
 
 
 class Sent:
-    """What a task sends.
+    """The output of a task.
 
     Args:
-        placing: of the job.
-        level: of the task.
-        put: takes a row.
+        placing: the job's stages.
+        level: the task's level.
+        put: receives a row.
 
     Attributes:
         bytes: how many it has sent.
@@ -95,35 +94,35 @@ class Sent:
         self.bytes = 0
 
     def put(self, row: Row) -> None:
-        """Sends what a stage has written to all that read it; see `arcbeam.model.rows.Outbox`."""
+        """Send what a stage has written to all stages that read it; see `arcbeam.model.rows.Outbox`."""
         task = self._owners[row.shard]
         for stage in self._readers[row.channel]:
             self.bytes += len(row.blob)
             self._put(ExchangeRow(task, row.shard, stage, row.bucket, row.blob))
 
     def pass_on(self, row: ExchangeRow) -> None:
-        """Sends on what is for a later level."""
+        """Pass on a row for a later level."""
         self._put(row._replace(task=self._owners[row.shard]))
 
     def mark(self, marker: Marker) -> None:
-        """Sends a marker to every task of the next level."""
+        """Send a marker to every task of the next level."""
         blob = pickle.dumps(marker, protocol=5)
         for task in range(self._next):
             self._put(ExchangeRow(task, _NO_SHARD, _MARKER, 0, blob))
 
     def report(self, blob: bytes) -> None:
-        """Sends a report, which the last level leaves to the driver."""
+        """Send a report, which the last level returns to the driver."""
         self._put(ExchangeRow(0, _NO_SHARD, _REPORT, 0, blob))
 
 
 class Received:
-    """What comes to a task, in `ORDER`.
+    """The input of a task, in `ORDER`.
 
     Args:
-        batches: of `SCHEMA`; at a micro-batch's first level of something else, which says nothing.
-        placing: of the job.
-        level: of the task.
-        sent: where reports go on.
+        batches: of `SCHEMA`; at a micro-batch's first level they have no data.
+        placing: the job's stages.
+        level: the task's level.
+        sent: passes reports on.
         first: whether the micro-batch begins with that level.
     """
 
@@ -139,7 +138,7 @@ class Received:
         self._ahead: ExchangeRow | None = next(self._rows, None)
 
     def markers(self) -> Sequence[Marker]:
-        """The markers of the level before; reports of it go on."""
+        """Return the markers of the level before, and pass its reports on."""
         markers: list[Marker] = []
         while self._ahead is not None and self._ahead.shard == _NO_SHARD:
             if self._ahead.stage == _MARKER:
@@ -150,32 +149,32 @@ class Received:
         return markers
 
     def of_stage(self, stage: str, shard: int) -> Iterator[Row]:
-        """The rows of a stage of this level, in a shard."""
+        """Yield the rows of a stage of this level, in a shard."""
         index = self._indexes[stage]
         while (row := self._ahead) is not None and row.shard == shard and row.stage == index:
             yield Row(index, shard, row.bucket, unpacked(row.blob, row.unpacked))
             self._advance()
 
     def passing(self, shard: int) -> Iterator[ExchangeRow]:
-        """What has come to a shard for later levels.
+        """Yield a shard's rows for later levels.
 
         Raises:
-            AssertionError: something came to a stage, or a shard, that had its turn.
+            AssertionError: there are rows of a stage or shard that has already been processed.
         """
         while (row := self._ahead) is not None and row.shard <= shard:
             if row.shard < shard:
-                raise AssertionError(f"a row of shard {row.shard} came behind those of shard {shard}")
+                raise AssertionError(f"a row of shard {row.shard} comes after those of shard {shard}")
             yield row
             self._advance()
 
     def end(self) -> None:
-        """All must have been read.
+        """Check that all rows have been read.
 
         Raises:
-            AssertionError: something is left.
+            AssertionError: some rows are left.
         """
         if self._ahead is not None:
-            raise AssertionError(f"a row of stage {self._ahead.stage}, shard {self._ahead.shard} was read by nobody")
+            raise AssertionError(f"a row of stage {self._ahead.stage}, shard {self._ahead.shard} was not read")
 
     def _advance(self) -> None:
         self._ahead = next(self._rows, None)
@@ -185,7 +184,7 @@ def _unbroken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     try:
         yield from batches
     except Exception as e:
-        raise InputLostError(f"the rows of a micro-batch end too early: {e}") from e
+        raise InputLostError(f"the rows of a micro-batch ended too early: {e}") from e
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[ExchangeRow]:
@@ -197,13 +196,13 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[ExchangeRow]:
 
 
 class LevelRows:
-    """What comes to a task and goes on; see `arcbeam.streaming.interfaces.Rows`.
+    """The input and output of a task; see `arcbeam.streaming.interfaces.Rows`.
 
     Args:
-        received: what comes.
-        sent: what goes on.
-        elements: makes elements of a stage's rows.
-        ends: called before the marker is sent: user code hands over what it holds.
+        received: the input.
+        sent: the output.
+        elements: decodes a stage's rows to elements.
+        ends: called before the marker is sent, so that user code outputs what it holds.
     """
 
     def __init__(
