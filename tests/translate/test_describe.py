@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.runners.pipeline_context import PipelineContext
 from apache_beam.transforms import trigger, window
 
+from arcbeam.engine.grouping import triggers
+from arcbeam.harness.bundle.strategies import trigger_of
 from arcbeam.model.plan import Firings
 from arcbeam.translate import describe
 from tests.translate.plans import plan_of, source, winding
@@ -83,3 +88,118 @@ def test_which_firings_of_a_side_input_are_read(view: Any, fires: Any, mode: Any
         return p | beam.Create([2]) | beam.Map(lambda x, of: x, view(side))
 
     assert [side.firings for stage in plan_of(make).stages for side in stage.side_inputs] == [expected]
+
+
+_WHEN = {
+    "default": "at the end",
+    "never": "never",
+    "always": "early, by elements",
+    "element_count": "early, by elements",
+    "after_processing_time": "early",
+    "after_synchronized_processing_time": "early in a stream",
+    "after_end_of_window": "as the early firings",
+    "repeat": "as any part",
+    "or_finally": "as any part",
+    "after_any": "as any part",
+    "after_all": "as all parts",
+    "after_each": "as the first part",
+}
+"""When each trigger may fire first. A trigger that is new in Beam's protos belongs here, in `describe`, and so on: see
+"a trigger" in docs/developers/where.md."""
+_KINDS = [field.name for field in runner_pb.Trigger.DESCRIPTOR.oneofs_by_name["trigger"].fields]
+_LEAVES = {
+    "default": runner_pb.Trigger(default=runner_pb.Trigger.Default()),
+    "element_count": runner_pb.Trigger(element_count=runner_pb.Trigger.ElementCount(element_count=3)),
+    "after_processing_time": runner_pb.Trigger(after_processing_time=runner_pb.Trigger.AfterProcessingTime()),
+}
+_IN_PARTS = sorted(kind for kind, when in _WHEN.items() if when.startswith("as "))
+
+
+def made(kind: str, *parts: Any) -> Any:
+    """A trigger of a kind whose parts, one after the other, are these, or the last of them."""
+    found = runner_pb.Trigger()
+    spec = getattr(found, kind)
+    spec.SetInParent()
+    left = list(parts)
+    for field in sorted(spec.DESCRIPTOR.fields, key=lambda field: field.number):
+        if field.message_type is not runner_pb.Trigger.DESCRIPTOR:
+            continue
+        if field.is_repeated:
+            getattr(spec, field.name).extend(left)
+        else:
+            getattr(spec, field.name).CopyFrom(left.pop(0) if len(left) > 1 else left[0])
+    return found
+
+
+def test_every_trigger_of_beam_is_described() -> None:
+    assert sorted(_WHEN) == sorted(_KINDS)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_parts_of_a_trigger_are_all_that_its_proto_has(kind: str) -> None:
+    one, other = _LEAVES["element_count"], _LEAVES["after_processing_time"]
+    spec = runner_pb.Trigger.DESCRIPTOR.fields_by_name[kind].message_type
+    fields = [field for field in spec.fields if field.message_type is runner_pb.Trigger.DESCRIPTOR]
+    assert (
+        describe.parts_of(made(kind, one, other))
+        == [one, other][: len(fields) if kind == "repeat" else 2 * len(fields)]
+    )
+    assert bool(fields) == (kind in _IN_PARTS)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_when_a_trigger_may_fire_first(kind: str) -> None:
+    early, late = _LEAVES["after_processing_time"], _LEAVES["default"]
+    match _WHEN[kind]:
+        case "as any part":
+            expected = {True: [(early, late), (late, early), (early, early)], False: [(late, late)]}
+        case "as all parts":
+            expected = {True: [(early, early)], False: [(early, late), (late, early), (late, late)]}
+        case "as the first part" | "as the early firings":
+            expected = {True: [(early, late), (early, early)], False: [(late, early), (late, late)]}
+        case when:
+            assert describe.may_fire_early(made(kind)) == (when in ("early", "early, by elements"))
+            assert describe.may_fire_early(made(kind), streaming=True) == when.startswith("early")
+            return
+    for answer, pairs in expected.items():
+        for pair in pairs:
+            if kind != "repeat" or pair[0] == pair[1]:
+                assert describe.may_fire_early(made(kind, *pair)) == answer, pair
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_values_are_not_combined_early_where_a_trigger_counts_elements(kind: str) -> None:
+    count, other = _LEAVES["element_count"], _LEAVES["default"]
+    if kind in _IN_PARTS:
+        with_count = [made(kind, count)] if kind == "repeat" else [made(kind, count, other), made(kind, other, count)]
+        assert not any(describe.may_lift(runner_pb.WindowingStrategy(trigger=each), False) for each in with_count)
+        plain = made(kind, other, other)
+    else:
+        plain = made(kind)
+    counts = _WHEN[kind] == "early, by elements"
+    assert describe.may_lift(runner_pb.WindowingStrategy(trigger=plain), False) == (not counts)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_every_trigger_of_beam_has_a_state_machine(kind: str) -> None:
+    assert isinstance(trigger_of(made(kind, _LEAVES["element_count"], _LEAVES["default"])), triggers.Trigger)
+
+
+def test_triggers_of_the_python_sdk_are_described() -> None:
+    part = trigger.AfterCount(2)
+    arguments: dict[str, tuple[Any, ...]] = {
+        "AfterCount": (2,),
+        "Repeatedly": (part,),
+        "AfterAny": (part, part),
+        "AfterAll": (part, part),
+        "AfterEach": (part, part),
+        "OrFinally": (part, part),
+        "AfterWatermark": (part, part),
+    }
+    kinds = {
+        found(*arguments.get(name, ())).to_runner_api(PipelineContext()).WhichOneof("trigger")
+        for name, found in vars(trigger).items()
+        if isinstance(found, type) and issubclass(found, trigger.TriggerFn) and not inspect.isabstract(found)
+    }
+    assert kinds <= set(_WHEN)
+    assert len(kinds) >= 11

@@ -43,6 +43,8 @@ def may_fire_early(trigger: Any, *, streaming: bool = False) -> bool:
     match trigger.WhichOneof("trigger"):
         case None | "default" | "never":
             return False
+        case "always" | "element_count" | "after_processing_time":
+            return True
         case "after_synchronized_processing_time":
             return streaming  # a bounded input reaches it only at its end
         case "after_end_of_window" | "after_each":
@@ -51,7 +53,7 @@ def may_fire_early(trigger: Any, *, streaming: bool = False) -> bool:
             return any(parts)
         case "after_all":
             return all(parts)
-    return True
+    raise _unknown(trigger)
 
 
 def firings(strategy: Any, *, singleton: bool) -> Firings:
@@ -81,8 +83,9 @@ def is_singleton(side: Any) -> bool:
 
 def _counts(trigger: Any) -> bool:
     """Return whether a trigger, or a part of it, depends on the number of elements."""
-    if trigger.WhichOneof("trigger") in ("element_count", "always"):
-        return True
+    match trigger.WhichOneof("trigger"):
+        case "element_count" | "always":
+            return True
     return any(map(_counts, parts_of(trigger)))
 
 
@@ -91,6 +94,10 @@ def parts_of(trigger: Any) -> list[Any]:
     kind = trigger.WhichOneof("trigger")
     spec: Any = getattr(trigger, kind) if kind else None
     match kind:
+        case None | "default" | "never" | "always" | "element_count":
+            return []
+        case "after_processing_time" | "after_synchronized_processing_time":
+            return []
         case "after_end_of_window":
             return [spec.early_firings, spec.late_firings]
         case "repeat":
@@ -99,7 +106,11 @@ def parts_of(trigger: Any) -> list[Any]:
             return [spec.main, getattr(spec, "finally")]
         case "after_any" | "after_all" | "after_each":
             return list(spec.subtriggers)
-    return []
+    raise _unknown(trigger)
+
+
+def _unknown(trigger: Any) -> ValueError:
+    return ValueError(f"unknown trigger: {trigger.WhichOneof('trigger')}")
 
 
 def coder(components: Any, coder_id: str) -> str:
