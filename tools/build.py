@@ -2,8 +2,9 @@
 
     python tools/build.py [--output dist]
 
-Both are built in isolated environments and checked by twine. The wheel is then installed into a new environment outside
-of the tree: `arcbeam doctor` must pass, and a pipeline must run there, bounded and with `--streaming`.
+Both are built in isolated environments and checked by twine. The wheel must hold the package and nothing else: neither
+the simulator nor tests. Its lines are printed. It is then installed into a new environment outside of the tree:
+`arcbeam doctor` must pass, and a pipeline must run there, bounded and with `--streaming`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+_PACKAGE = ROOT / "src" / "arcbeam"
 _PIPELINE = """
 import apache_beam as beam
 from apache_beam.testing.util import assert_that, equal_to
@@ -45,15 +47,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     built = sorted(output.iterdir())
     _run(sys.executable, "-m", "twine", "check", "--strict", *built)
     wheel = next(path for path in built if path.suffix == ".whl")
-    with zipfile.ZipFile(wheel) as archive:
-        strangers = [name for name in archive.namelist() if not name.startswith(("arcbeam/", "arcbeam-"))]
-        if strangers:
-            raise SystemExit(f"{wheel.name} has files outside of the package: {', '.join(strangers[:5])}")
-        print(f"{wheel.name}: {len(archive.namelist())} files, {wheel.stat().st_size >> 10} KiB")
+    print(report(wheel))
     with tempfile.TemporaryDirectory(prefix="arcbeam-wheel-") as folder:
         _tried(wheel, Path(folder))
     print("the wheel works in a new environment")
     return 0
+
+
+def report(wheel: Path) -> str:
+    """Return what a wheel holds, for people: files, bytes, lines of Python; and the lines of the simulator, outside.
+
+    Raises:
+        SystemExit: it holds files outside of the package, or fewer modules than the package has.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        strangers = [name for name in names if not name.startswith(("arcbeam/", "arcbeam-"))]
+        if strangers:
+            raise SystemExit(f"{wheel.name} has files outside of the package: {', '.join(strangers[:5])}")
+        modules = {name for name in names if name.endswith(".py")}
+        lines = sum(archive.read(name).count(b"\n") for name in modules)
+    package = {f"arcbeam/{path.relative_to(_PACKAGE).as_posix()}" for path in _PACKAGE.rglob("*.py")}
+    if missing := sorted(package - modules):
+        raise SystemExit(f"{wheel.name} has no {', '.join(missing[:5])}")
+    left_out = sum(path.read_bytes().count(b"\n") for path in (ROOT / "simulator").rglob("*.py"))
+    return (
+        f"{wheel.name}: {len(names)} files, {wheel.stat().st_size >> 10} KiB, {len(modules)} modules, {lines:,} lines; "
+        f"left out: the simulator, {left_out:,} lines"
+    )
 
 
 def _tried(wheel: Path, folder: Path) -> None:
