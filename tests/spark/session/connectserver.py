@@ -1,4 +1,4 @@
-"""A Spark Connect server of its own process, at one address, that can be killed and started again."""
+"""A Spark Connect server in its own process, at a fixed address, that can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class ConnectServer:
     """The server.
 
     Args:
-        folder: for its log.
+        folder: the folder for its log.
 
     Attributes:
-        url: of it.
+        url: its address.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class ConnectServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it, and waits until it answers."""
+        """Start it, and wait until it answers."""
         conf = {
             "spark.connect.grpc.binding.port": self._port,
             "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -74,11 +74,11 @@ class ConnectServer:
                 time.sleep(0.1)
 
     def kill(self) -> None:
-        """Kills it, with its workers."""
+        """Kill it, with its workers."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def tail(self) -> str:
-        """What it said last."""
+        """Return the end of its log."""
         return self._log.read_text(errors="replace")[-3000:]

@@ -1,4 +1,4 @@
-"""Which sockets of a process and its descendants listen: read from `/proc`, by tests and by tasks in workers."""
+"""The sockets on which a process and its descendants listen, read from `/proc` by tests and by tasks in workers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LISTENS = "0A"
 
 
 def listening(root: int) -> dict[tuple[str, int], str]:
-    """Address and port of every TCP socket on which a process or a descendant listens, with its command line."""
+    """Return address and port of every TCP socket on which a process or a descendant listens, with its command line."""
     owners: dict[str, int] = {}
     for pid in _tree(root):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended since then
             for name in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     owners.setdefault(os.readlink(f"/proc/{pid}/fd/{name}"), pid)
@@ -30,7 +30,7 @@ def listening(root: int) -> dict[tuple[str, int], str]:
 
 
 def outside(found: dict[tuple[str, int], str]) -> list[str]:
-    """Those that other hosts can reach."""
+    """Return those that other hosts can reach."""
     return [
         f"{host}:{port} of {command[:200]}" for (host, port), command in sorted(found.items()) if not _is_loopback(host)
     ]

@@ -13,7 +13,7 @@ from arcbeam.spark.session import archives
 
 
 def installed(root: Path, py4j: str = "0.10.9.9") -> list[str]:
-    """A folder of packages with PySpark and Py4J in it; the entries that Spark puts on its workers' path."""
+    """Make a folder of packages with PySpark and Py4J; return the entries that Spark puts on its workers' path."""
     lib, jars = root / "pyspark" / "python" / "lib", root / "pyspark" / "jars"
     for folder in (lib, jars, root / "py4j", root / f"py4j-{py4j}.dist-info"):
         folder.mkdir(parents=True)
@@ -32,35 +32,31 @@ def order(monkeypatch: pytest.MonkeyPatch, *path: str) -> list[str]:
     return sys.path
 
 
-def test_installed_packages_come_before_sparks_archives_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installed_packages_precede_spark_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = installed(tmp_path)
     users = str(tmp_path / "users.zip")
     assert order(monkeypatch, *put, users, str(tmp_path)) == [users, str(tmp_path), *put]
 
 
-def test_another_version_of_py4j_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_py4j_version_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put = installed(tmp_path, py4j="0.10.9.7")
     assert order(monkeypatch, *put, str(tmp_path)) == [*put, str(tmp_path)]
 
 
-def test_another_spark_than_the_installed_one_keeps_its_archives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_that_is_not_installed_keeps_its_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put, _ = installed(tmp_path / "one"), installed(tmp_path / "other")
     assert order(monkeypatch, *put, str(tmp_path / "other")) == [*put, str(tmp_path / "other")]
-    # Found first, it would hide the one that belongs to this Spark.
+    # If it were found first, it would hide the one that belongs to this Spark.
     path = [*put, str(tmp_path / "other"), str(tmp_path / "one")]
     assert order(monkeypatch, *path) == path
 
 
-def test_a_path_without_archives_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_without_archives_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(tmp_path)
     assert order(monkeypatch, "", str(tmp_path)) == ["", str(tmp_path)]
 
 
-def test_archives_on_the_path_are_not_read_anew_by_each_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_do_not_read_archives_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = tmp_path / "archive.zip"
     with zipfile.ZipFile(archive, "w") as content:
         content.writestr("found_in_an_archive/__init__.py", "")

@@ -19,7 +19,7 @@ from arcbeam.spark.session.sessions import interrupt, prepared, tagged
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Waits for it; a minute at most."""
+    """Wait for a condition; a minute at most."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -28,7 +28,7 @@ def until(condition: Callable[[], object]) -> None:
 
 @pytest.fixture
 def alone(spark: Any) -> Iterator[Any]:
-    """The session, with a Python daemon that has no idle worker yet."""
+    """Return the session, with a Python daemon that has no idle worker yet."""
     environment = spark.sparkContext.environment
     environment["ARCBEAM_TEST_DAEMON"] = os.urandom(8).hex()
     yield spark
@@ -36,7 +36,7 @@ def alone(spark: Any) -> Iterator[Any]:
 
 
 def holding(folder: str) -> Any:
-    """A task that says who it is, and ends when it is released."""
+    """Return a task that writes its name and ends when it is released."""
 
     def hold(batches: Any) -> Any:
         Path(folder, f"{os.getpid()}-{os.getppid()}").touch()
@@ -47,7 +47,7 @@ def holding(folder: str) -> Any:
 
 
 def run(spark: Any, job: str, task: Any) -> tuple[threading.Thread, list[Any]]:
-    """One task of a job on a thread of its own, and what comes of it: rows, or an error."""
+    """Run one task of a job on its own thread; return the thread, and a list for its rows or its error."""
     found: list[Any] = []
 
     def collect() -> None:
@@ -63,13 +63,13 @@ def run(spark: Any, job: str, task: Any) -> tuple[threading.Thread, list[Any]]:
 
 
 def workers(folder: Path) -> list[tuple[int, int]]:
-    """Workers that run, or ran, such a task, and their daemons."""
+    """Return the workers that run or have run such a task, and their daemons."""
     found = [file.name.split("-") for file in folder.iterdir() if "-" in file.name]
     return [(int(pid), int(daemon)) for pid, daemon in found]
 
 
 @pytest.mark.contract("BAT-05")
-def test_job_keeps_its_worker_when_another_is_cancelled_while_its_worker_starts(alone: Any, tmp_path: Path) -> None:
+def test_cancelled_start_does_not_end_neighbours_worker(alone: Any, tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for folder in (ours, theirs):
         folder.mkdir()
@@ -83,7 +83,7 @@ def test_job_keeps_its_worker_when_another_is_cancelled_while_its_worker_starts(
         neighbour, kept = run(alone, "neighbour", holding(str(ours)))
         until(lambda: workers(ours))
         ((_, daemon),) = workers(ours)
-        # No worker starts from here on.
+        # From this point no worker starts.
         os.kill(daemon, signal.SIGSTOP)
         try:
             cancelled, failed = run(alone, "cancelled", holding(str(theirs)))
@@ -93,7 +93,7 @@ def test_job_keeps_its_worker_when_another_is_cancelled_while_its_worker_starts(
         finally:
             os.kill(daemon, signal.SIGCONT)
         (theirs / "released").touch()
-        # Spark has let go of the task that was cancelled when another one runs in its place.
+        # Spark has released the cancelled task when another one runs in its place.
         after, rows = run(alone, "after", holding(str(theirs)))
         after.join()
         (ours / "released").touch()
@@ -109,11 +109,11 @@ MEASURES = Path(__file__).parents[3] / "benchmarks" / "cancellations.py"
 
 @pytest.mark.long
 @pytest.mark.contract("BAT-05")
-def test_job_keeps_its_worker_while_many_others_fail_and_are_cancelled() -> None:
+def test_failed_and_cancelled_jobs_keep_neighbours_worker() -> None:
     command = [sys.executable, str(MEASURES), "--count=45"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert (found["restarts"], found["neighbour"], found["neighbour_runs"]) == (0, "DONE", 1)
     noise = [line for line in done.stderr.splitlines() if " WARN " in line or " ERROR " in line]
-    assert noise == [], "nothing that Spark says of a task that was cancelled on purpose"
+    assert noise == [], "Spark must log nothing about a task that was cancelled on purpose"

@@ -1,4 +1,4 @@
-"""A driver that dies: told as what it is, and let go of."""
+"""A driver that dies is reported as the cause, and dropped."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_dead_driver_is_reported_and_replaced(tmp_path: Path) -> None:
     assert printed[1].startswith("DriverLostError "), printed
     assert "SIGKILL" in printed[1]
     assert "spark.driver.memory" in printed[2]
-    assert printed[3] == "done", "the next pipeline ran on a driver of its own"
+    assert printed[3] == "done", "the next pipeline must run on a new driver"
     assert printed[4] == "done", "and so did one after a death that no call had noticed"
     assert re.search(r"driver has died \(.*SIGKILL", done.stderr)
 

@@ -41,13 +41,13 @@ def test_exit_codes_and_signals_are_noted(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _DAEMON, str(tmp_path), *ways], capture_output=True, text=True, timeout=60, check=True
     )
-    assert json.loads(done.stdout) == 0, "children are left over"
+    assert json.loads(done.stdout) == 0, "some children were not noted"
     noted = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert noted == {"0.exit": "7", "2.exit": "-9", "4.exit": "-11"}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_folder_that_is_gone_is_no_error(tmp_path: Path) -> None:
+def test_missing_folder_is_ignored(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", _DAEMON, str(tmp_path / "gone"), "7"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""

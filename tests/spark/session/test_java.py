@@ -1,4 +1,4 @@
-"""The Java that Spark would start, played by scripts."""
+"""The Java that Spark would start, replaced by scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPENJDK = 'openjdk version "{}" 2025-04-15'
 
 
 def fake_java(folder: Path, says: str, code: int = 0) -> Path:
-    """A `java` in folder/bin that says something on stderr, as the real one does."""
+    """Make a `java` in folder/bin that prints a text to stderr, as the real one does."""
     path = folder / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n")
@@ -42,30 +42,30 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     assert (java.origin, java.version) == ("PATH", "11.0.2")
 
 
-def test_a_good_java_is_given_back(tmp_path: Path) -> None:
+def test_suitable_java_is_returned(tmp_path: Path) -> None:
     fake_java(tmp_path, OPENJDK.format("17.0.15"))
     assert javas.require_java({"JAVA_HOME": str(tmp_path), "PATH": ""}).major == 17
 
 
 def test_no_java(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="no Java: JAVA_HOME is not set and there is no java on PATH") as caught:
+    with pytest.raises(SetupError, match="JAVA_HOME is not set.* PATH") as caught:
         javas.require_java({"PATH": str(tmp_path)})
-    assert "install a Java runtime 17 or newer" in caught.value.remedy
+    assert " 17 " in caught.value.remedy
 
 
-def test_java_too_old(tmp_path: Path) -> None:
+def test_old_java_is_refused(tmp_path: Path) -> None:
     fake_java(tmp_path, 'java version "1.8.0_392"')
-    with pytest.raises(SetupError, match=r"Java 1\.8\.0_392 at .* \(from JAVA_HOME\) is too old.*17 or newer"):
+    with pytest.raises(SetupError, match=r"Java 1\.8\.0_392 at .* \(from JAVA_HOME\) .*17 or newer"):
         javas.require_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
 
 
 def test_java_home_without_java_does_not_fall_back_to_path(tmp_path: Path) -> None:
     good = fake_java(tmp_path / "good", OPENJDK.format("17.0.15"))
-    with pytest.raises(SetupError, match="does not run: FileNotFoundError"):
+    with pytest.raises(SetupError, match=r"\(from JAVA_HOME\).*: FileNotFoundError"):
         javas.require_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(good.parent)})
 
 
-def test_a_java_that_is_only_a_stub(tmp_path: Path) -> None:
+def test_java_stub_is_refused(tmp_path: Path) -> None:
     fake_java(tmp_path, "Unable to locate a Java Runtime.", code=1)
-    with pytest.raises(SetupError, match="does not run: Unable to locate a Java Runtime"):
+    with pytest.raises(SetupError, match=": Unable to locate a Java Runtime"):
         javas.require_java({"JAVA_HOME": str(tmp_path)})

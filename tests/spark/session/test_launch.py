@@ -1,4 +1,4 @@
-"""What PySpark starts as its JVM, and how: tried with other programs in Java's place."""
+"""How PySpark's JVM is started, tested with other programs in place of Java."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refuse() -> None:
 
 
 def launched(code: str) -> Any:
-    """A program of Python's, started as PySpark starts Java."""
+    """Start a Python program as PySpark starts Java."""
     gateway: Any = java_gateway
     with launching():
         return gateway.Popen(
@@ -35,19 +35,19 @@ def launched(code: str) -> Any:
 
 
 def said(*lines: str) -> str:
-    """What comes through of lines on standard error."""
+    """Return what is left of lines on standard error."""
     _, err = launched(f"import sys; sys.stderr.write({''.join(lines)!r})").communicate(timeout=60)
     return str(err.decode())
 
 
-def test_it_is_not_forked_and_does_not_hear_ctrl_c() -> None:
+def test_java_is_not_forked_and_ignores_ctrl_c() -> None:
     code = "import os, signal; print(os.getpid(), int(signal.getsignal(signal.SIGINT)))"
     process = launched(code)
     out, _ = process.communicate(timeout=60)
     assert out.decode().split() == [str(process.pid), str(int(signal.SIG_IGN))]
 
 
-def test_what_is_asked_for_the_command_line_is_told_to_be_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launcher_java_gets_fast_options(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import os; print(os.environ['SPARK_LAUNCHER_OPTS'])"
     monkeypatch.delenv("SPARK_LAUNCHER_OPTS", raising=False)
     assert b"-XX:+UseSerialGC" in launched(code).communicate(timeout=60)[0]
@@ -55,21 +55,21 @@ def test_what_is_asked_for_the_command_line_is_told_to_be_quick(monkeypatch: pyt
     assert launched(code).communicate(timeout=60)[0].strip() == b"-Dusers=1"
 
 
-def test_it_ends_with_its_input_and_gives_its_exit_code() -> None:
+def test_java_ends_with_its_input() -> None:
     process = launched("import sys; sys.exit(len(sys.stdin.read()))")
     process.stdin.write(b"abc")
     process.stdin.close()
     assert process.wait(60) == 3
 
 
-def test_java_does_not_speak_of_a_module_of_its_own() -> None:
+def test_javas_module_warning_is_dropped() -> None:
     assert said(INCUBATOR) == ""
     assert said("Picked up JAVA_TOOL_OPTIONS: -Xint\n", INCUBATOR, "no\\nnl\n", "\n", "part") == (
         "Picked up JAVA_TOOL_OPTIONS: -Xint\nno\\nnl\n\npart"
     )
 
 
-def test_everything_else_comes_through() -> None:
+def test_other_lines_are_passed_on() -> None:
     assert said("") == ""
     assert said("part  ") == "part  "
     many = [f"  line {n}\n" for n in range(100)]
@@ -77,7 +77,7 @@ def test_everything_else_comes_through() -> None:
     assert said(*many, INCUBATOR) == "".join([*many, INCUBATOR])
 
 
-def test_pyspark_is_as_before_afterwards() -> None:
+def test_pyspark_is_restored_afterwards() -> None:
     gateway: Any = java_gateway
     with launching():
         assert gateway.Popen is not subprocess.Popen
@@ -92,7 +92,7 @@ SECRETS = {
 
 
 def submitted(**settings: str) -> list[str]:
-    """A command line of `spark-submit`."""
+    """Return a command line of `spark-submit`."""
     return ["spark-submit", *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")), "x"]
 
 
@@ -109,17 +109,17 @@ def test_no_secret_setting_is_on_the_command_line(tmp_path: Path) -> None:
 
 
 def unescaped(text: str) -> str:
-    """As Java reads it."""
+    """Return a text as Java reads it."""
     return text.encode("ascii").decode("unicode_escape").encode("utf-16", "surrogatepass").decode("utf-16")
 
 
-def test_file_of_properties_of_the_user_stays_the_only_one(tmp_path: Path) -> None:
+def test_properties_file_of_the_user_is_kept(tmp_path: Path) -> None:
     command = [*submitted(**SECRETS), "--properties-file", "mine"]
     assert without_secrets(command, tmp_path) == ["spark-submit", "x", "--properties-file", "mine"]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_command_line_without_secrets_stays_as_it_is(tmp_path: Path) -> None:
+def test_command_line_without_secrets_is_unchanged(tmp_path: Path) -> None:
     assert without_secrets(submitted(a="b", c="d"), tmp_path) == submitted(a="b", c="d")
 
 
@@ -127,7 +127,7 @@ def test_file_of_secrets_is_removed_when_java_has_started(monkeypatch: pytest.Mo
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     gateway: Any = java_gateway
     with launching():
-        # Python takes the options for its own and ends; the file stays until Java would have read it.
+        # Python rejects the options and ends; the file stays until Java would have read it.
         command = [sys.executable, "--conf", "spark.authenticate.secret=abc"]
         gateway.Popen(command, stderr=subprocess.PIPE, preexec_fn=refuse).communicate(timeout=60)
         (folder,) = tmp_path.glob("arcbeam-*/work/spark-*/files")
@@ -136,7 +136,7 @@ def test_file_of_secrets_is_removed_when_java_has_started(monkeypatch: pytest.Mo
     assert list(tmp_path.glob("arcbeam-*/work/*")) == []
 
 
-def test_java_gets_variables_of_its_own() -> None:
+def test_java_gets_additional_variables() -> None:
     gateway: Any = java_gateway
     with launching({"ADDED": "1"}):
         code = "import os; print(os.environ['ADDED'])"

@@ -1,4 +1,4 @@
-"""The sockets of a job, a server and their Spark session are reachable from this machine only by default."""
+"""By default, the sockets of a job, a server and their Spark session are reachable only from this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_local_cluster_gets_a_secret_each_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host", "localhost"])
-def test_cluster_is_left_alone(master: str) -> None:
+def test_cluster_settings_are_unchanged(master: str) -> None:
     made = on_loopback(master, {}, {})
     assert made.settings == made.environ == {}
 
@@ -66,7 +66,7 @@ def test_address_in_the_environment_wins(name: str, tmp_path: Path) -> None:
     ("address", "port", "outer"),
     [("127.8.0.1", 1, False), ("::1", 1, False), ("::ffff:127.0.0.1", 1, False), ("0.0.0.0", 1, True), ("::", 1, True)],
 )
-def test_what_counts_as_outside(address: str, port: int, outer: bool) -> None:
+def test_addresses_reachable_from_outside(address: str, port: int, outer: bool) -> None:
     assert bool(listeners.outside({(address, port): "java"})) is outer
 
 
@@ -99,11 +99,11 @@ run("streaming", TestStream().add_elements([1]).advance_watermark_to_infinity(),
 '''
 
 LOCAL = ["--runner=arcbeam.ArcbeamRunner", "--metrics_address=0", "--spark_conf=spark.ui.enabled=true"]
-"""With all that can be made to listen."""
+"""Options that open as many sockets as possible."""
 
 
 def run(tmp_path: Path, *options: str, root: int = 0) -> dict[str, dict[tuple[str, int], str]]:
-    """What listened while pipelines ran, by their modes."""
+    """Return the sockets that were open while pipelines ran, by mode."""
     script, file = tmp_path / "pipelines.py", tmp_path / "found"
     script.write_text(PIPELINES)
     command = [sys.executable, str(script), str(root), str(file), *options]
@@ -121,13 +121,13 @@ def found_in(folder: Path) -> dict[str, dict[tuple[str, int], str]]:
 def check(found: dict[str, dict[tuple[str, int], str]]) -> None:
     assert set(found) == {"batch", "streaming"}
     for mode, each in found.items():
-        assert any("java" in command for command in each.values()), f"{mode}: Spark was not looked at"
+        assert any("java" in command for command in each.values()), f"{mode}: the sockets of Spark are missing"
         assert listeners.outside(each) == [], mode
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run on a local session of its own: `found`, and what it wrote to `stderr`."""
+    """Return the folder of a run on its own local session, with its files `found` and `stderr`."""
     folder = tmp_path_factory.mktemp("local")
     run(folder, *LOCAL, "--spark_master=local[2]")
     return folder
@@ -136,7 +136,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_socket_of_a_local_job_is_reachable_from_outside(local: Path) -> None:
     found = found_in(local)
     check(found)
-    # RPC, block manager, UI, gateway; the driver's own: metrics, accumulators.
+    # RPC, block manager, UI, gateway; and the driver process's metrics and accumulators.
     for mode, each in found.items():
         java = [command for command in each.values() if "java" in command]
         assert len(java) >= 4, mode
@@ -144,7 +144,7 @@ def test_no_socket_of_a_local_job_is_reachable_from_outside(local: Path) -> None
 
 
 @pytest.mark.contract("OPS-03")
-def test_start_of_a_stream_is_visible_without_a_terminal(local: Path) -> None:
+def test_start_of_a_stream_is_logged_without_terminal(local: Path) -> None:
     said = [line for line in (local / "stderr").read_text().splitlines() if line.startswith("arcbeam: ")]
     seconds, job = re.compile(r"\d+\.\d s"), re.compile(r"pipelines(?=:)")
     check_message("start-of-a-stream", "\n".join(said), seconds=seconds, job=job)
@@ -164,14 +164,14 @@ def test_no_socket_of_a_server_and_its_jobs_is_reachable_from_outside(tmp_path: 
 
 
 @pytest.mark.long
-def test_socket_is_reachable_from_outside_if_the_user_says_so(tmp_path: Path) -> None:
+def test_user_can_open_sockets_to_outside(tmp_path: Path) -> None:
     found = run(tmp_path, *LOCAL, "--spark_master=local[2]", "--spark_conf=spark.driver.bindAddress=0.0.0.0")
     assert len(listeners.outside(found["batch"])) == 2
 
 
 @contextmanager
 def serving(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """A job server of its own process: its address, and its id."""
+    """Run a job server in its own process; yield its address and its process id."""
     command = [str(Path(sys.executable).with_name("arcbeam")), "serve", "--port=0", f"--folder={tmp_path / 'server'}"]
     command += ["--", "--spark_master=local[2]"]
     with open(tmp_path / "log", "w") as log:

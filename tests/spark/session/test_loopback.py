@@ -1,4 +1,4 @@
-"""Connections within this machine are acknowledged at once; nothing else is touched."""
+"""Connections within this machine are acknowledged immediately; others are not changed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def is_prompt(sock: socket.socket) -> bool:
 
 @pytest.fixture
 def here() -> Iterator[socket.socket]:
-    """A connection within this machine that takes its time."""
+    """Make a connection within this machine with delayed acknowledgements."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as found:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
         assert not is_prompt(found)
         yield found
 
 
-def test_a_connection_within_the_machine_is_made_prompt(here: socket.socket, tmp_path: Path) -> None:
+def test_local_connection_is_acknowledged_immediately(here: socket.socket, tmp_path: Path) -> None:
     with (tmp_path / "file").open("w"), socket.socketpair()[0]:
         before = set(os.listdir("/proc/self/fd"))
         loopback.enable_quickack()
@@ -36,7 +36,7 @@ def test_a_connection_within_the_machine_is_made_prompt(here: socket.socket, tmp
         here.sendall(b"still open")
 
 
-def test_a_default_timeout_is_given_to_nobody(here: socket.socket) -> None:
+def test_default_timeout_is_not_set_on_sockets(here: socket.socket) -> None:
     socket.setdefaulttimeout(30)
     try:
         loopback.enable_quickack()
@@ -46,7 +46,7 @@ def test_a_default_timeout_is_given_to_nobody(here: socket.socket) -> None:
     assert not is_prompt(here)
 
 
-def test_where_it_is_not_known_how_nothing_is_done(here: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_without_quickack_are_unchanged(here: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback, "_OPEN_FILES", Path("/nowhere"))
     loopback.enable_quickack()
     assert not is_prompt(here)

@@ -1,4 +1,5 @@
-"""What errors of a Connect session mean. That a job continues: `tests/spark/streaming/days/test_connect_server.py`."""
+"""The meaning of a Connect session's errors. `tests/spark/streaming/days/test_connect_server.py` tests resuming
+jobs."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from arcbeam.spark.streaming.cluster import may_go_better
 
 
 class Status:
-    """As gRPC has them."""
+    """A status as in gRPC."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class GrpcError(Exception):
-    """An error of a call, by what is looked at: its status."""
+    """An error of a call with a status."""
 
     def __init__(self, status: str, text: str) -> None:
         super().__init__(text)
@@ -31,7 +32,7 @@ class GrpcError(Exception):
 
 
 class Client:
-    """Where a session's server is."""
+    """A client with the address of a session's server."""
 
     host = "spark.example"
 
@@ -39,7 +40,7 @@ class Client:
         self.policies = ["patient"]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def get_retry_policies(self) -> list[Any]:
         return list(self.policies)
@@ -49,7 +50,7 @@ class Client:
 
 
 class Session:
-    """A session by its module and its client, which is all that is looked at."""
+    """A session with only a module name and a client."""
 
     def __init__(self) -> None:
         self.client = Client()
@@ -73,7 +74,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Any:
         AssertionError("Received incorrect server side session identifier for request. Please create a new one"),
     ],
 )
-def test_lost_server_is_named_and_the_micro_batch_may_run_again(error: Exception, session: Any) -> None:
+def test_lost_server_is_named_and_retried(error: Exception, session: Any) -> None:
     told = remote.lost(session, error)
     assert isinstance(told, ServerLostError)
     assert "spark.example" in told.message
@@ -88,11 +89,11 @@ def test_lost_server_is_named_and_the_micro_batch_may_run_again(error: Exception
         GrpcError("INTERNAL", "user: StatusCode.UNAVAILABLE, failed to connect to all addresses"),
     ],
 )
-def test_other_errors_are_no_lost_server(error: Exception, session: Any) -> None:
+def test_other_errors_are_not_a_lost_server(error: Exception, session: Any) -> None:
     assert remote.lost(session, error) is None
 
 
-def test_policies_are_put_back_when_the_last_job_of_a_session_ends(session: Any) -> None:
+def test_retry_policies_are_restored_after_last_job(session: Any) -> None:
     with remote.impatient(session):
         with remote.impatient(session):
             assert session.client.policies != ["patient"]
@@ -100,7 +101,7 @@ def test_policies_are_put_back_when_the_last_job_of_a_session_ends(session: Any)
     assert session.client.policies == ["patient"]
 
 
-def test_session_stays_where_pyspark_opens_no_new_one(session: Any) -> None:
+def test_session_is_kept_if_pyspark_opens_none(session: Any) -> None:
     def refuse() -> None:
         raise PySparkNotImplementedError(errorClass="NOT_IMPLEMENTED", messageParameters={"feature": "newSession()"})
 
