@@ -1,4 +1,4 @@
-"""Transforms that kill their worker, in the ways in which workers die."""
+"""Transforms that kill their worker in different ways."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import apache_beam as beam
 
 WAYS = {"segfault": "signal 11 (SIGSEGV)", "exit": "exit code 7", "kill": "signal 9 (SIGKILL)"}
-"""How a worker dies, and how the error reports it. A kill stands for that of the out-of-memory killer, too."""
+"""How a worker dies, and how the error reports it. A kill also represents one by the out-of-memory killer."""
 
 
 def die(way: str) -> None:
-    """Ends this process."""
+    """End this process."""
     match way:
         case "segfault":
             ctypes.string_at(0)
@@ -25,19 +25,19 @@ def die(way: str) -> None:
 
 
 def same(element: Any) -> Any:
-    """A transform that does no harm."""
+    """Return the element."""
     return element
 
 
 def dies_at(element: Any, poison: Any, way: str) -> Any:
-    """Kills its worker when it gets one element."""
+    """Kill its worker at one element."""
     if element == poison:
         die(way)
     return element
 
 
 class DiesAt(beam.DoFn):
-    """The same, where the SDK calls the DoFn for each element."""
+    """The same as a DoFn that the SDK calls for each element."""
 
     def __init__(self, poison: Any, way: str) -> None:
         self._poison, self._way = poison, way

@@ -1,4 +1,4 @@
-"""A publisher that users may have written: rows are staged in files, and published by a rename."""
+"""A publisher as users may write it: rows are staged in files and published by renaming them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from arcbeam.io import Publisher, attempt
 
 
 class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """Stages a file of each bundle's elements, and puts out where it is."""
+    """Stages a file of each bundle's elements, and outputs its path."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def start_bundle(self) -> None:
-        """Nothing is staged."""
+        """Begin without elements."""
         self._elements: list[str] = []
 
     def process(self, element: Any) -> None:
-        """It waits for the bundle's end."""
+        """Keep the element until the bundle ends."""
         self._elements.append(str(element))
 
     def finish_bundle(self) -> Iterator[Any]:
-        """What there is becomes a file."""
+        """Write the elements to a file."""
         if self._elements:
             by = attempt()
-            assert by.token, "a task has a name"
+            assert by.token, "a task must have a name"
             name = f"{by.job}_{by.micro_batch}_{by.token}"
             staged = self._folder / "staged"
             staged.mkdir(exist_ok=True)
@@ -40,24 +40,24 @@ class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
 
 class Renames(Publisher):
-    """Renames what is staged.
+    """Renames staged files.
 
     Args:
-        folder: of all.
-        fails: so often, counted in a file, publishing fails when half of it is done.
+        folder: the folder of all files.
+        fails: how often publishing fails when half of it is done, counted in a file.
     """
 
     def __init__(self, folder: Path, fails: int = 0) -> None:
         self._folder, self._fails = folder, fails
 
     def setup(self) -> None:
-        """It is noted."""
+        """Record the call."""
         (self._folder / "lives").mkdir(exist_ok=True)
         self._life = self._folder / "lives" / uuid.uuid4().hex
         self._life.write_text("set up")
 
     def teardown(self) -> None:
-        """It is noted."""
+        """Record the call."""
         self._life.write_text(self._life.read_text() + ", torn down")
 
     def publish(self, committables: Sequence[str]) -> None:
@@ -80,15 +80,15 @@ class Renames(Publisher):
 
 
 def published(folder: Path) -> list[str]:
-    """All that is published, sorted."""
+    """Return all that is published, sorted."""
     return sorted(line for path in folder.iterdir() if path.is_file() for line in path.read_text().splitlines())
 
 
 def lives(folder: Path) -> set[str]:
-    """What became of all instances."""
+    """Return the recorded calls of all instances."""
     return {path.read_text() for path in (folder / "lives").iterdir()}
 
 
 def left_over(folder: Path) -> list[str]:
-    """What is staged, and was neither published nor removed."""
+    """Return staged files that were neither published nor removed."""
     return sorted(path.name for path in (folder / "staged").iterdir() if not path.name.startswith("."))

@@ -1,4 +1,4 @@
-"""The daemon that Python workers are forked from."""
+"""The daemon that forks Python workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from arcbeam.spark import daemon
 
 
-def test_the_sdk_is_imported_before_workers_are_forked() -> None:
+def test_sdk_is_imported_before_forking() -> None:
     program = (
         "import gc, sys, zipimport\n"
         "from pyspark import daemon as sparks\n"
@@ -24,7 +24,7 @@ def test_the_sdk_is_imported_before_workers_are_forked() -> None:
         "needed = {'arcbeam.spark.tasks.task', 'arcbeam.harness.batch.batchstage', "
         "'arcbeam.spark.tasks.ending.teardown', 'apache_beam.runners.worker.bundle_processor'}\n"
         "assert needed | {'pyspark.worker'} <= there, needed - there\n"
-        "assert not needed & before, 'what is imported sooner is not silenced'\n"
+        "assert not needed & before, 'an earlier import is not silenced'\n"
         "assert gc.get_freeze_count()\n"
         "assert not any(isinstance(f, zipimport.zipimporter) for f in sys.path_importer_cache.values())\n"
         "assert sparks.worker is daemon.run_worker\n"
@@ -35,7 +35,7 @@ def test_the_sdk_is_imported_before_workers_are_forked() -> None:
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError, EOFError])
-def test_a_worker_that_spark_hangs_up_on_ends_quietly(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+def test_disconnected_worker_ends_silently(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     def worker(sock: Any, authenticated: bool) -> int:
         raise error
 
@@ -44,7 +44,7 @@ def test_a_worker_that_spark_hangs_up_on_ends_quietly(monkeypatch: pytest.Monkey
         assert daemon.run_worker(sock, True) == 1
 
 
-def test_what_modules_hold_is_looked_at_no_more() -> None:
+def test_module_objects_are_not_garbage_collected() -> None:
     program = (
         "import gc, arcbeam.harness.batch.batchstage, arcbeam.spark.tasks.openstages as open_stages\n"
         "open_stages.freeze_imported_objects()\n"

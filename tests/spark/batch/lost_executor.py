@@ -1,7 +1,7 @@
-"""A pipeline on a small cluster of its own, one of whose executors is killed between two rounds of a splittable DoFn.
+"""A pipeline on a small cluster; one of its executors is killed between two rounds of a splittable DoFn.
 
-Run by `test_rounds`, for a process has one Spark: `lost_executor.py FOLDER`. Exits with 0 if nothing was lost, nor
-doubled.
+`test_rounds` runs it, because a process has only one Spark: `lost_executor.py FOLDER`. Exits with 0 if nothing was lost
+or duplicated.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Below(RestrictionProvider):
 
 
 class Slow(beam.DoFn):
-    """Notes which executor it is on, once per restriction."""
+    """Notes its executor, once per restriction."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -55,7 +55,7 @@ class Slow(beam.DoFn):
 
 
 def _executor() -> int:
-    """The JVM above this Python worker."""
+    """Return the JVM that is an ancestor of this Python worker."""
     pid = os.getpid()
     while Path(f"/proc/{pid}/comm").read_text().strip() != "java":
         pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -63,7 +63,7 @@ def _executor() -> int:
 
 
 def _kill_one(folder: Path) -> None:
-    """Kills the executor that worked first, once another round has begun."""
+    """Kill the executor that worked first, once another round has begun."""
     while len(notes := sorted(folder.glob("at-*"), key=lambda path: int(path.name.rsplit("-", 1)[1]))) < 4:
         time.sleep(0.05)
     os.kill(int(notes[0].name.split("-")[2]), signal.SIGKILL)
@@ -71,7 +71,7 @@ def _kill_one(folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    """Runs it."""
+    """Run the pipeline."""
     (folder / "notes").mkdir()
     options = [
         "--spark_master=local-cluster[2,1,1024]",

@@ -1,4 +1,4 @@
-"""A bounded plan as Spark jobs: what is kept for others to read, and that nothing is asked of Spark in vain."""
+"""A bounded plan as Spark jobs: what is persisted for several readers, and that no unnecessary operator is used."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from arcbeam import ArcbeamRunner
 
 
 @pytest.fixture
-def asked(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often a data frame was asked for some operators."""
+def requested(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count how often each operator of a data frame is used."""
     counts: Counter[str] = Counter()
 
     def counted(name: str, ask: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,7 +37,7 @@ def _given(x: int, *sides: Any) -> tuple[Any, ...]:
     return x, *(sorted(side) if isinstance(side, list) else side for side in sides)
 
 
-def test_what_only_goes_to_side_inputs_is_neither_kept_nor_looked_through(asked: Counter[str]) -> None:
+def test_output_for_side_inputs_is_not_persisted(requested: Counter[str]) -> None:
     with beam.Pipeline(runner=ArcbeamRunner()) as p:
         made = p | "Made" >> beam.Create([1, 2, 3], reshuffle=False)
         odd, even = made | beam.Partition(lambda x, n: 1 - x % n, 2)
@@ -47,17 +47,17 @@ def test_what_only_goes_to_side_inputs_is_neither_kept_nor_looked_through(asked:
             | beam.Map(_given, AsList(odd), AsSingleton(even))
             | beam.Map(lambda found: _require(found == (0, [1, 3], 2)))
         )
-    assert asked == {"mapInArrow": 2, "collect": 2}
+    assert requested == {"mapInArrow": 2, "collect": 2}
 
 
 def _require(right: bool) -> None:
     assert right
 
 
-def test_what_others_read_too_is_kept(asked: Counter[str]) -> None:
+def test_output_with_several_readers_is_persisted(requested: Counter[str]) -> None:
     with beam.Pipeline(runner=ArcbeamRunner()) as p:
-        # What would be made twice would not be the same.
+        # If it were computed twice, the results would differ.
         made = p | "Made" >> beam.Create([1], reshuffle=False) | beam.Map(lambda _: uuid.uuid4().hex)
         seen = made | beam.Map(_given, AsSingleton(made)) | beam.MapTuple(lambda a, b: a == b)
         assert_that(seen, equal_to([True]))
-    assert asked["persist"]
+    assert requested["persist"]

@@ -54,7 +54,7 @@ class TestSkew:
 
 
 class _Seen(beam.DoFn):
-    """Counts what must be there."""
+    """Counts the groups with the expected content."""
 
     def process(self, element: tuple[int, Iterable[int]]) -> None:
         key, values = element
@@ -213,7 +213,7 @@ def test_an_element_of_64_mib(where: str) -> None:
 
 
 class _Numbers(beam.DoFn):
-    """Numbers with their key and padding; says which process makes them, and which part it has begun."""
+    """Yields numbers with their key and padding; records its process and the part that it has begun."""
 
     def __init__(self, folder: str, each: int, parts: int) -> None:
         self._folder, self._each, self._parts = folder, each, parts
@@ -226,7 +226,7 @@ class _Numbers(beam.DoFn):
 
 
 class _Twice(beam.DoFn):
-    """Counts and sums the values of a group, twice; says which process reads them."""
+    """Counts and sums the values of a group, twice; records its process."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -242,7 +242,7 @@ class _Twice(beam.DoFn):
 
 
 @pytest.mark.contract("BAT-04", "STORE-02")
-def test_kill_9_of_workers_while_they_shuffle_is_exact(tmp_path: Path) -> None:
+def test_kill_9_of_workers_during_shuffle_is_exact(tmp_path: Path) -> None:
     """A worker is killed on each side of two exchanges that follow each other; every count and sum is exact."""
     each, parts = 30_000, 8
     killed: list[int] = []
@@ -296,7 +296,7 @@ def test_windows_of_a_key_are_grouped_apart() -> None:
 
 
 @pytest.mark.contract("BAT-02")
-def test_two_collections_are_side_inputs_of_each_others_users() -> None:
+def test_mutual_side_inputs_run() -> None:
     with _pipeline() as p:
         a, b = p | "A" >> beam.Create([1]), p | "B" >> beam.Create([2])
         found_b = a | "A with b" >> beam.Map(lambda x, side: (x, *side), pvalue.AsIter(b))

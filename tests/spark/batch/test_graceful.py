@@ -1,4 +1,4 @@
-"""What DoFns may do at the end of a bounded pipeline."""
+"""Calls of DoFns at the end of a bounded pipeline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pipeline(*arguments: str) -> beam.Pipeline:
 
 
 @pytest.mark.contract("END-05")
-def test_those_of_a_bounded_pipeline_are_asked_when_their_input_ends_and_shut_down_behind_all(tmp_path: Path) -> None:
+def test_bounded_pipeline_prepares_then_shuts_down_dofns(tmp_path: Path) -> None:
     calls, out = tmp_path / "calls", tmp_path / "out"
     out.mkdir()
     with pipeline() as p:
@@ -39,7 +39,7 @@ def test_those_of_a_bounded_pipeline_are_asked_when_their_input_ends_and_shut_do
 
 
 @pytest.mark.contract("END-04", "END-05")
-def test_none_is_called_in_a_bounded_pipeline_that_fails(tmp_path: Path) -> None:
+def test_failed_bounded_pipeline_calls_no_shutdown(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     with pytest.raises(UserCodeError, match="unlucky"), pipeline() as p:
         _ = p | beam.Create([12, 13], reshuffle=False) | beam.ParDo(Tells("it", calls))
@@ -47,9 +47,7 @@ def test_none_is_called_in_a_bounded_pipeline_that_fails(tmp_path: Path) -> None
 
 
 @pytest.mark.contract("END-05")
-def test_a_shutdown_that_raises_or_hangs_is_told_and_the_pipeline_is_done(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_shutdown_is_logged_and_pipeline_is_done(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     calls = tmp_path / "calls"
     with caplog.at_level(logging.WARNING, "arcbeam.batch"), pipeline("--shutdown_seconds=6") as p:
         raises = p | beam.Create([1], reshuffle=False) | "Raises" >> beam.ParDo(Tells("raises", calls, fails=True))

@@ -1,6 +1,6 @@
-"""Data larger than memory: grouped, hot keys, kept for two consumers, side inputs; the small variants in every run.
+"""Data larger than memory: groups, hot keys, persisted data, side inputs. The small variants are in every run.
 
-Each runs in a process of its own, whose Spark has the smallest heap that Spark accepts, or a little more.
+Each case runs in its own process, whose Spark has the smallest heap that Spark accepts, or a little more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CHECK = Path(__file__).resolve().parents[3] / "benchmarks" / "memory_check.py"
 
 
 def checked(*arguments: str) -> dict[str, dict[str, Any]]:
-    """Runs the check; returns its figures by what was run."""
+    """Run the check; return its figures by case."""
     require_java()
     done = subprocess.run([sys.executable, str(_CHECK), *arguments], capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -43,7 +43,7 @@ def test_data_beyond_memory(what: tuple[str, ...]) -> None:
 @pytest.mark.contract("BAT-01")
 @pytest.mark.parametrize("what", ["group", "hot", "reshuffle"])
 def test_3_gb_through_an_exchange(what: str) -> None:
-    """Over four times what the executor's heap takes; with all of the hot key's data in one partition."""
+    """Over four times the size of the executor's heap, with all of the hot key's data in one partition."""
     found = checked(what, "--mb", "3000", "--heap", "600m")
     assert found[what]["worker_mb"] < 600
     assert found[what]["jvm_mb"] < 1500
@@ -52,7 +52,7 @@ def test_3_gb_through_an_exchange(what: str) -> None:
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.contract("BAT-01")
-def test_a_partition_of_3_gb() -> None:
+def test_partition_of_3_gb() -> None:
     found = checked("hot", "--mb", "3000", "--heap", "600m", "--shards", "1")
     assert found["hot"]["worker_mb"] < 600
 
@@ -60,7 +60,7 @@ def test_a_partition_of_3_gb() -> None:
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.contract("BAT-01")
-def test_what_two_stages_read_is_kept_on_disk() -> None:
+def test_output_with_two_readers_is_on_disk() -> None:
     found = checked("twice", "--mb", "1500", "--heap", "500m")
     assert found["twice"]["worker_mb"] < 600
 
@@ -69,7 +69,7 @@ def test_what_two_stages_read_is_kept_on_disk() -> None:
 @pytest.mark.long
 @pytest.mark.contract("BAT-02")
 @pytest.mark.parametrize("what", ["iter", "multimap"])
-def test_a_side_input_of_1_gb(what: str) -> None:
+def test_side_input_of_1_gb(what: str) -> None:
     """The driver's heap is smaller; the workers stream it."""
     found = checked(what, "--mb", "1100", "--heap", "600m")
     assert found[what]["worker_mb"] < 600

@@ -1,4 +1,4 @@
-"""Part files of bounded jobs on Spark: written behind a source that runs in rounds, published at the end, or never."""
+"""Part files of bounded jobs on Spark: written after a source that runs in rounds, published at the end or never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bounded job publishes: all of it, once, at its end; nothing of a job that fails."""
+"""Publishing of a bounded job: everything, once, at its end; nothing if the job fails."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _run(folder: Path, *options: str, fails: int = 0, last: Any = None, publishe
 
 
 def _make_idle_workers(spark: Any) -> None:
-    """Leaves eight idle Python workers at least: who publishes, and who is asked later, are others then."""
+    """Leave at least eight idle Python workers, so that later tasks run in different ones."""
     frame = spark.range(0, 2, 1, 2)
     for _ in range(4):
         frame = frame.mapInArrow(lambda batches: batches, "id long")
@@ -45,7 +45,7 @@ def _make_idle_workers(spark: Any) -> None:
 
 @pytest.mark.contract("END-01")
 @pytest.mark.parametrize("options", [(), ("--streaming",)])
-def test_what_is_staged_is_published_once_all_is_done(tmp_path: Path, options: tuple[str, ...], spark: Any) -> None:
+def test_staged_files_are_published_once_at_end(tmp_path: Path, options: tuple[str, ...], spark: Any) -> None:
     _make_idle_workers(spark)
     _run(tmp_path, *options)
     assert published(tmp_path) == sorted(map(str, range(100)))
@@ -54,19 +54,19 @@ def test_what_is_staged_is_published_once_all_is_done(tmp_path: Path, options: t
 
 
 @pytest.mark.parametrize("options", [(), ("--streaming",)])
-def test_publishing_that_fails_half_way_is_tried_again(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_half_failed_publishing_is_retried(tmp_path: Path, options: tuple[str, ...]) -> None:
     _run(tmp_path, *options, fails=2)
     assert published(tmp_path) == sorted(map(str, range(100)))
     assert left_over(tmp_path) == []
 
 
-def test_what_a_publisher_warns_of_is_told_by_the_driver(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_publishers_warning_is_logged_by_driver(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     _run(tmp_path, publisher=Warns)
     assert "Publish(Warns)/Publish: look here, again: False" in caplog.text
 
 
 @pytest.mark.contract("END-04")
-def test_nothing_of_a_job_that_fails_is_published(tmp_path: Path) -> None:
+def test_failed_job_publishes_nothing(tmp_path: Path) -> None:
     def last(_: Any) -> None:
         raise ValueError("no")
 
@@ -76,9 +76,7 @@ def test_nothing_of_a_job_that_fails_is_published(tmp_path: Path) -> None:
     assert left_over(tmp_path) == []
 
 
-def test_publishing_that_fails_for_good_is_told_with_the_step_and_leaves_what_is_staged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_permanent_publishing_failure_keeps_staged_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boundedjob, "_PATIENCE_SECONDS", 1.0)
     with pytest.raises(UserCodeError, match=r"on fire[\s\S]*Publish\(Renames\)"):
         _run(tmp_path, fails=100)

@@ -29,10 +29,10 @@ def _pipeline(*arguments: str) -> beam.Pipeline:
 
 
 def _until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """What `condition` returns once it is true."""
+    """Return the result of `condition` once it is true."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.02)
     return found
 
@@ -46,9 +46,9 @@ def _dies(element: int, attempts: str) -> int:
 
 @pytest.mark.contract("BAT-04")
 @pytest.mark.usefixtures("spark")
-def test_a_worker_that_dies_every_time(tmp_path: Path) -> None:
+def test_worker_that_always_dies_fails_the_job(tmp_path: Path) -> None:
     attempts = tmp_path / "attempts"
-    with pytest.raises(WorkerLostError, match="a Python worker died") as caught, _pipeline() as p:
+    with pytest.raises(WorkerLostError, match=r"Map\(_dies\)") as caught, _pipeline() as p:
         _ = p | beam.Create([1]) | beam.Map(_dies, str(attempts))
     assert attempts.read_text() == "xxxx"
     assert "executor" in str(caught.value)
@@ -66,7 +66,7 @@ def _dies_once(element: int, marker: str) -> tuple[int, int]:
 
 @pytest.mark.contract("BAT-04")
 @pytest.mark.usefixtures("spark")
-def test_a_worker_that_dies_once_changes_nothing(tmp_path: Path) -> None:
+def test_worker_that_dies_once_is_replaced(tmp_path: Path) -> None:
     marker = tmp_path / "died"
     with _pipeline() as p:
         keyed = p | beam.Create(range(1000)) | beam.Map(_dies_once, str(marker))
@@ -76,7 +76,7 @@ def test_a_worker_that_dies_once_changes_nothing(tmp_path: Path) -> None:
 
 
 class Numbers(beam.DoFn):
-    """Many keyed numbers from one; says where it runs."""
+    """Yields many keyed numbers from one; records its process."""
 
     def __init__(self, folder: str, each: int) -> None:
         self._folder, self._each = folder, each
@@ -88,7 +88,7 @@ class Numbers(beam.DoFn):
 
 
 class Reader(beam.DoFn):
-    """Sums a group; says where it runs."""
+    """Sums a group; records its process."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -136,9 +136,9 @@ def test_cancel_ends_a_long_job_in_seconds(tmp_path: Path, caplog: pytest.LogCap
     assert result.cancel() == "CANCELLED"
     assert time.monotonic() - started < 20
     assert result.wait_until_finish() == "CANCELLED"
-    (told,) = [record.getMessage() for record in caplog.records if "cancelled;" in record.getMessage()]
-    check_message("cancelled-batch", told, job=result.plan.name)
-    with _pipeline() as p:  # the session is as good as before
+    (reported,) = [record.getMessage() for record in caplog.records if "cancelled;" in record.getMessage()]
+    check_message("cancelled-batch", reported, job=result.plan.name)
+    with _pipeline() as p:  # the session must still work
         assert_that(p | beam.Create([1]), equal_to([1]))
 
 
@@ -164,7 +164,7 @@ with beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner", "--spark_master=local
 def test_ctrl_c_cancels_and_exits_non_zero(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(INTERRUPTED)
-    # A group of its own, as a terminal gives it: Ctrl-C reaches the whole of it.
+    # In its own process group, as in a terminal: Ctrl-C reaches the whole group.
     process = subprocess.Popen(
         [sys.executable, str(script), str(tmp_path)], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -176,11 +176,11 @@ def test_ctrl_c_cancels_and_exits_non_zero(tmp_path: Path) -> None:
         process.kill()
     assert process.returncode not in (0, None)
     assert "KeyboardInterrupt" in errors
-    assert not list(tmp_path.glob("temp/*")), "the job's temporary folder is gone"
+    assert not list(tmp_path.glob("temp/*")), "the job's temporary folder must be removed"
 
 
 @pytest.mark.usefixtures("spark")
-def test_what_a_killed_driver_left_is_removed_by_the_next_but_not_what_was_kept(tmp_path: Path) -> None:
+def test_next_driver_removes_killed_drivers_temporary_files(tmp_path: Path) -> None:
     killed = (
         "import os, signal, sys\n"
         "from arcbeam.store.jobtemp.claim import Claim\n"
@@ -202,7 +202,7 @@ def test_what_a_killed_driver_left_is_removed_by_the_next_but_not_what_was_kept(
 
 
 def _figures(workers: dict[int, int]) -> dict[str, float]:
-    """What must level off."""
+    """Return the figures that must not grow."""
     gc.collect()
     return {
         "threads": threading.active_count(),
@@ -227,7 +227,7 @@ def _note(element: tuple[int, int, int], folder: str) -> None:
 
 
 def _many(count: int, folder: Path) -> list[dict[str, float]]:
-    """Runs `count` tiny pipelines; figures after each."""
+    """Run `count` small pipelines; return the figures after each."""
     figures = []
     for _ in range(count):
         for old in folder.iterdir():
@@ -240,7 +240,7 @@ def _many(count: int, folder: Path) -> list[dict[str, float]]:
 
 
 def _level(figures: list[dict[str, float]], warm: int) -> None:
-    """Nothing grows between the first `warm` pipelines and the last."""
+    """Check that nothing grows between the first `warm` pipelines and the last."""
     first, last = figures[warm - 1], figures[-1]
     sys.stdout.write(f"after {warm}: {first}\nafter {len(figures)}: {last}\n")
     for name, allowed in {"threads": 3, "files": 8, "temp": 1, "driver_mb": 30, "worker_mb": 25}.items():
@@ -249,7 +249,7 @@ def _level(figures: list[dict[str, float]], warm: int) -> None:
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for the workers' notes; the driver's temporary files go to one of their own."""
+    """Return a folder for the workers' notes; the driver's temporary files are in another folder."""
     (tmp_path / "notes").mkdir()
     (tmp_path / "temp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
@@ -258,11 +258,11 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("spark")
-def test_fifteen_pipelines_in_one_process(notes: Path) -> None:
+def test_15_pipelines_in_one_process_do_not_leak(notes: Path) -> None:
     _level(_many(15, notes), warm=5)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("spark")
-def test_a_hundred_pipelines_in_one_process(notes: Path) -> None:
+def test_100_pipelines_in_one_process_do_not_leak(notes: Path) -> None:
     _level(_many(100, notes), warm=20)

@@ -1,4 +1,4 @@
-"""Rounds of splittable stages: kept in files, of one attempt each; many of them; together; with executors that die."""
+"""Rounds of splittable stages: their files, attempts and due times, many rounds, and lost executors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def task(tmp_path: Path) -> StageTask:
 
 
 def _attempt(task: StageTask, monkeypatch: pytest.MonkeyPatch, *batches: pa.RecordBatch) -> BundleReport:
-    """Runs an attempt whose stage puts that out; returns its report."""
+    """Run an attempt whose stage outputs these batches; return its report."""
     monkeypatch.setattr(StageTask, "__call__", lambda self, _: iter_of(*batches))
     upstream = BundleReport("s0", 0).to_row()
     (report,) = (
@@ -70,7 +70,7 @@ def _read(location: JobLocation, *files: RowFile) -> list[Row]:
     return _rows(ReadRows(location, groups)(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
 
 
-def test_rows_go_to_files_by_channel_and_reports_come_out(task: StageTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_go_to_files_and_reports_are_output(task: StageTask, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, c = Row(3, 0, 7, b"a"), Row(4, 1, 0, b"b" * 100_000), Row(3, 1, 2, b"")
     rest = Row(RESIDUAL, 1, 0, b"rest")
     own = BundleReport("s1", 0, residuals=1).to_row()
@@ -85,7 +85,7 @@ def test_rows_go_to_files_by_channel_and_reports_come_out(task: StageTask, monke
     assert all(len(task.location.get_bytes(file.path)) == file.size for file in report.row_files)
 
 
-def test_an_attempt_that_fails_publishes_nothing(task: StageTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_attempt_publishes_nothing(task: StageTask, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(self: StageTask, _: Any) -> Iterator[pa.RecordBatch]:
         yield _batch(Row(3, 0, 7, b"a"))
         raise RuntimeError("the worker is ill")
@@ -96,7 +96,7 @@ def test_an_attempt_that_fails_publishes_nothing(task: StageTask, monkeypatch: p
     assert task.location.list() == []
 
 
-def test_finalization_waits_until_the_report_has_been_taken(task: StageTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finalization_waits_for_the_report(task: StageTask, monkeypatch: pytest.MonkeyPatch) -> None:
     finalized = []
 
     def finalizing(self: StageTask, _: Any) -> Iterator[pa.RecordBatch]:
@@ -109,14 +109,14 @@ def test_finalization_waits_until_the_report_has_been_taken(task: StageTask, mon
     assert next(out).column(0).to_pylist() == [REPORT]
     assert not finalized
     assert list(out) == []
-    assert len(finalized[0]) == 1, "the files are there by then"
+    assert len(finalized[0]) == 1, "the files must exist by then"
 
 
-def test_a_lost_file_is_recorded_as_what_it_is(tmp_path: Path) -> None:
+def test_lost_file_is_recorded(tmp_path: Path) -> None:
     location = JobLocation(str(tmp_path))
-    with pytest.raises(failure.TaskFailedError, match="'rows/s1/gone' is missing"):
+    with pytest.raises(failure.TaskFailedError, match="'rows/s1/gone'"):
         _read(location, RowFile(3, "rows/s1/gone", 10))
-    assert isinstance(failure.recorded(location), LostFileError), "so that it is not tried again, and the driver knows"
+    assert isinstance(failure.recorded(location), LostFileError), "it must not be retried"
 
 
 def test_files_are_grouped_by_size() -> None:
@@ -127,10 +127,8 @@ def test_files_are_grouped_by_size() -> None:
 
 
 @pytest.mark.contract("BAT-04")
-def test_only_the_attempt_that_was_reported_counts(
-    spark: Any, task: StageTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two attempts of a task were cut at different points; the one whose report came is taken whole."""
+def test_only_the_reported_attempt_counts(spark: Any, task: StageTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attempts of a task end at different points; all files of the one that reported count."""
     running = Rounds(spark, task.location, 2)
     running.add(task, spark.range(1))
     own = BundleReport("s1", 0, residuals=1).to_row()
@@ -139,7 +137,7 @@ def test_only_the_attempt_that_was_reported_counts(
     running.begin()
     assert running.end([BundleReport("s0", 0), second]) == set()
     source = running._running["s1"].source
-    for _ in range(2):  # however often Spark computes it
+    for _ in range(2):  # Spark may compute it several times
         assert [bytes(row.blob) for row in source.collect()] == [b"3"]
     third = _attempt(task, monkeypatch, _batch(Row(3, 1, 0, b"3")), _batch(BundleReport("s1", 0).to_row()))
     running.begin()
@@ -167,10 +165,10 @@ def test_rounds_start_when_they_are_due(spark: Any, task: StageTask, monkeypatch
     running.end(
         [BundleReport("s1", 0, residuals=1, row_files=left), BundleReport("s1", 1, row_files=left, next_due=9e9)]
     )
-    assert running.wait() == 0, "some of it may go on at once"
+    assert running.wait() == 0, "a part may start immediately"
 
 
-def test_plans_do_not_grow_with_the_rounds(spark: Any, task: StageTask, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plans_do_not_grow_with_rounds(spark: Any, task: StageTask, capsys: pytest.CaptureFixture[str]) -> None:
     def size(frame: Any) -> int:
         frame.explain()
         return len(re.sub(r"\d+", "0", capsys.readouterr().out))
@@ -188,7 +186,7 @@ def test_plans_do_not_grow_with_the_rounds(spark: Any, task: StageTask, capsys: 
 
 
 class OneByOne(beam.DoFn):
-    """Defers what is left after every number."""
+    """Defers the rest after every number."""
 
     def __init__(self, delay: float = 0.0) -> None:
         self._delay = delay
@@ -205,7 +203,7 @@ def _expected(element: int) -> list[Any]:
 
 
 class RoundsLog(logging.Handler):
-    """When rounds ended."""
+    """Records when rounds ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,17 +236,17 @@ def _pipeline(*arguments: str) -> beam.Pipeline:
 @pytest.mark.long
 @pytest.mark.contract("SDF-05")
 @pytest.mark.usefixtures("spark")
-def test_sixty_rounds_take_as_long_as_their_number(rounds_log: RoundsLog) -> None:
+def test_60_rounds_take_linear_time(rounds_log: RoundsLog) -> None:
     with _pipeline("--sdf_round_seconds=0") as p:
         assert_that(p | beam.Create([60]) | beam.ParDo(OneByOne()), equal_to(_expected(60)))
     ended = time.time()
     assert len(rounds_log.at) >= 59
     seconds = [later - earlier for earlier, later in zip(rounds_log.at, rounds_log.at[1:], strict=False)]
-    # Lower quartiles, for other things may run on the machine.
+    # Lower quartiles, because the machine may be busy.
     first, *_ = statistics.quantiles(seconds[5:25])
     last, *_ = statistics.quantiles(seconds[-20:])
-    assert last < 1.5 * first, f"rounds become slower: {seconds}"
-    assert ended - rounds_log.at[-1] < 30 * first, "the output of all of them is read like that of one"
+    assert last < 1.5 * first, f"later rounds are slower: {seconds}"
+    assert ended - rounds_log.at[-1] < 30 * first, "reading the output of all rounds must not be slower"
 
 
 @pytest.mark.contract("SDF-12")
@@ -283,7 +281,7 @@ def test_output_of_rounds_for_consumers_of_all_kinds() -> None:
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.contract("BAT-04", "SDF-12")
-def test_an_executor_that_dies_between_rounds_changes_nothing(tmp_path: Path) -> None:
+def test_executor_lost_between_rounds_changes_nothing(tmp_path: Path) -> None:
     require_java()
     script = Path(__file__).with_name("lost_executor.py")
     done = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, check=False)

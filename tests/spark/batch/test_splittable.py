@@ -1,4 +1,4 @@
-"""Splittable DoFns on Spark: rounds, due times, splits of what lags, and what else an SDF meets in a pipeline."""
+"""Splittable DoFns on Spark: rounds, due times, splits of lagging restrictions, and their place in pipelines."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Range(beam.DoFn):
 
 
 class OneByOne(beam.DoFn):
-    """Defers what is left after every number; notes when it was there, and by when it may be again."""
+    """Defers the rest after every number; records when it ran, and when it may run next."""
 
     def __init__(self, notes: str, delay: float) -> None:
         self._notes, self._delay = notes, delay
@@ -73,7 +73,7 @@ def _notes(folder: Path) -> dict[int, list[Any]]:
 
 @pytest.mark.contract("SDF-04", "SDF-05", "BAT-03")
 @pytest.mark.parametrize("budget", [0.1, 10.0], ids=["in rounds", "in one task"])
-def test_a_delay_is_honoured_to_the_fraction_of_a_second(tmp_path: Path, budget: float) -> None:
+def test_delay_is_exact_to_a_fraction_of_second(tmp_path: Path, budget: float) -> None:
     with _pipeline(f"--sdf_round_seconds={budget}") as p:
         found = p | beam.Create([3, 2]) | beam.ParDo(OneByOne(str(tmp_path), 0.3))
         assert_that(found, equal_to(_expected(3, 2)))
@@ -90,7 +90,7 @@ def test_a_checkpoint_at_every_claim(tmp_path: Path, budget: float) -> None:
 
 
 class Slow(beam.DoFn):
-    """Notes the task that claimed each number; a number takes a while."""
+    """Records the task that claimed each number; each number takes some time."""
 
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(UpTo())) -> Iterator[Any]:
         context = TaskContext.get()
@@ -110,7 +110,7 @@ def _in_parts(found: list[Any]) -> None:
 
 
 @pytest.mark.contract("SDF-06", "SDF-07", "SDF-08")
-def test_a_lagging_restriction_is_split_and_its_parts_go_to_several_tasks() -> None:
+def test_lagging_restriction_is_split_across_tasks() -> None:
     with _pipeline("--sdf_round_seconds=0.2", "--shards=2") as p:
         assert_that(p | beam.Create([100]) | beam.ParDo(Slow()), _in_parts)
 
@@ -205,7 +205,7 @@ class Careless(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-03")
-def test_work_that_was_not_claimed_fails_once_with_the_name_of_the_step() -> None:
+def test_unclaimed_work_fails_with_transforms_name() -> None:
     with pytest.raises(UserCodeError, match="has not been claimed") as failed, _pipeline() as p:
         _ = p | beam.Create([5]) | "Hasty" >> beam.ParDo(Careless())
     assert failed.value.step == "Hasty"

@@ -79,7 +79,7 @@ def test_state_and_timers_of_many_keys_in_windows(tmp_path: Path, arguments: lis
 
 
 class Delayed(beam.DoFn):
-    """Yields its element after a while of processing time, and how much too early."""
+    """Yields its element after some processing time, and how much too early it did so."""
 
     DUE = ReadModifyWriteStateSpec("due", PickleCoder())
     LATER = TimerSpec("later", TimeDomain.REAL_TIME)
@@ -97,7 +97,7 @@ class Delayed(beam.DoFn):
 
 
 @pytest.mark.contract("ENG-12", "BAT-03")
-def test_processing_time_timers_keep_their_time(tmp_path: Path) -> None:
+def test_processing_time_timers_fire_on_time(tmp_path: Path) -> None:
     elements = [(f"k{n}", 0.2 * (n % 3)) for n in range(30)]
     with _pipeline() as p:
         _ = (
@@ -125,7 +125,7 @@ def test_group_into_batches_then_group(tmp_path: Path) -> None:
 
 
 class Hoard(beam.DoFn):
-    """Keeps everything, and hands it out as it is in state when a timer fires."""
+    """Keeps all elements, and outputs its state when a timer fires."""
 
     ALL = BagStateSpec("all", StrUtf8Coder())
     END = TimerSpec("end", TimeDomain.WATERMARK)
@@ -144,7 +144,7 @@ class Hoard(beam.DoFn):
 
 
 @pytest.mark.contract("ENG-08")
-def test_a_bag_handed_out_crosses_an_exchange(tmp_path: Path) -> None:
+def test_output_bag_crosses_an_exchange(tmp_path: Path) -> None:
     with _pipeline("--bundle_elements=7") as p:
         _ = (
             p
@@ -168,10 +168,8 @@ class Counted(beam.DoFn):
 @pytest.mark.contract("PLAN-02", "ENG-12")
 @pytest.mark.parametrize("options", [(), ("--no_fusion",), ("--streaming",), ("--streaming", "--no_fusion")])
 @pytest.mark.parametrize("beside", ["itself", "another", "nothing"])
-def test_state_is_by_key_whoever_else_reads_what_comes_to_it(
-    tmp_path: Path, options: tuple[str, ...], beside: str
-) -> None:
-    """A Map that reads it last took the key away: in batch each task counted by itself."""
+def test_state_is_by_key_beside_other_readers(tmp_path: Path, options: tuple[str, ...], beside: str) -> None:
+    """A Map that read the input last dropped the key, so that each task counted by itself in batch."""
     with _pipeline(*options) as p:
         other = p | "Other" >> beam.Create([1])
         numbers = p | beam.Create(range(60)) | beam.Reshuffle()

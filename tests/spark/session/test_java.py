@@ -48,7 +48,7 @@ def test_suitable_java_is_returned(tmp_path: Path) -> None:
 
 
 def test_no_java(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="JAVA_HOME is not set.* PATH") as caught:
+    with pytest.raises(SetupError, match=r"JAVA_HOME is not set.* PATH") as caught:
         javas.require_java({"PATH": str(tmp_path)})
     assert " 17 " in caught.value.remedy
 

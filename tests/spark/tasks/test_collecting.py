@@ -1,4 +1,4 @@
-"""What Spark's own pages say of our jobs."""
+"""How Spark's UI describes arcbeam's jobs."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ def _shown(_: object) -> tuple[str | None, str | None]:
 @pytest.mark.parametrize(
     ("mode", "said"), [((), "nightly: Create/FlatMap("), (("--streaming",), "nightly: micro-batch 1: Create/FlatMap(")]
 )
-def test_spark_is_told_of_a_job_its_pipeline_step_and_stages(mode: tuple[str, ...], said: str) -> None:
+def test_spark_ui_shows_pipeline_and_stages(mode: tuple[str, ...], said: str) -> None:
     def check(found: list[tuple[str, str]]) -> None:
         ((group, about),) = found
         assert group.startswith("nightly-"), found
         assert about.startswith(said), found
-        assert ("assert_that/Group/CoGroupByKeyImpl/GroupByKey" in about) is bool(mode), found  # all levels of a step
+        assert ("assert_that/Group/CoGroupByKeyImpl/GroupByKey" in about) is bool(mode), (
+            found
+        )  # all levels of a micro-batch
 
     options = PipelineOptions(["--job_name=nightly", "--shards=2", *mode])
     with beam.Pipeline(runner=ArcbeamRunner(), options=options) as p:
         assert_that(p | beam.Create([1], reshuffle=False) | "Shown" >> beam.Map(_shown), check)
 
 
-def test_what_is_said_is_not_longer_than_people_read() -> None:
+def test_description_has_limited_length() -> None:
     assert described("p", ["a", "b"], 3) == "p: micro-batch 3: a; b"
     assert described("p", []) == "p"
     assert len(described("p", map(str, range(1000)), 3)) < 400

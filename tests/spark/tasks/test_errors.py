@@ -1,4 +1,4 @@
-"""Bad input, and what the user is told of it: each mistake once, by name, without the harness's own story."""
+"""Bad input, and the error that the user gets: each mistake once, by name, without the harness's own frames."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from arcbeam.errors import (
     InvalidPipelineError,
     JobCancelledError,
     JobFailedError,
+    MissingModuleError,
     UserCodeError,
     WorkerLostError,
 )
@@ -61,7 +62,7 @@ def _chained(x: int) -> float:
 
 @pytest.mark.contract("API-06", "BAT-04")
 @pytest.mark.usefixtures("spark")
-def test_a_user_error_is_told_once_and_not_run_again(tmp_path: Path) -> None:
+def test_user_error_is_reported_once_without_retry(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     with pytest.raises(UserCodeError) as caught, _pipeline() as p:
         _ = p | beam.Create(range(10)) | "Judge" >> beam.Map(_refuse_seven, str(seen)) | beam.combiners.Count.Globally()
@@ -80,7 +81,7 @@ def test_a_user_error_is_told_once_and_not_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.contract("API-06")
 @pytest.mark.usefixtures("spark")
-def test_the_cause_of_a_user_error_is_told() -> None:
+def test_cause_of_user_error_is_reported() -> None:
     with pytest.raises(UserCodeError) as caught, _pipeline() as p:
         _ = p | beam.Create([1]) | "Divide" >> beam.Map(_chained)
     text = str(caught.value)
@@ -91,7 +92,7 @@ def test_the_cause_of_a_user_error_is_told() -> None:
 
 
 class Odd:
-    """An element whose coder does not like all of them."""
+    """An element whose coder rejects some values."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -141,7 +142,7 @@ def _written_as(p: beam.Pipeline, place: str) -> None:
 @pytest.mark.contract("API-06")
 @pytest.mark.usefixtures("spark", "odd_coder")
 @pytest.mark.parametrize("place", ["values", "keys", "elements", "side"])
-def test_a_coder_that_fails_names_itself_the_element_and_the_step(place: str) -> None:
+def test_coder_error_names_coder_element_and_transform(place: str) -> None:
     with pytest.raises(CoderError) as caught, _pipeline() as p:
         _written_as(p, place)
     error = caught.value.error
@@ -156,7 +157,7 @@ def test_a_coder_that_fails_names_itself_the_element_and_the_step(place: str) ->
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("chains", [True, False])
 @pytest.mark.parametrize("behind", [beam.GroupByKey(), beam.Reshuffle(), beam.Values()], ids=lambda t: t.label)
-def test_an_element_that_does_not_fit_the_declared_type(behind: beam.PTransform[Any, Any], chains: bool) -> None:
+def test_element_of_undeclared_type_is_named(behind: beam.PTransform[Any, Any], chains: bool) -> None:
     def wrong(x: int) -> Any:
         return (0, "seven" if x == 7 else x)
 
@@ -187,7 +188,7 @@ class WrongState(beam.DoFn):
 @pytest.mark.contract("API-06")
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(("how", "cell", "value"), [("write", "count", "many"), ("add", "seen", "several")])
-def test_a_value_that_does_not_fit_its_state_cell(how: str, cell: str, value: str) -> None:
+def test_value_of_wrong_type_names_state_cell(how: str, cell: str, value: str) -> None:
     with pytest.raises(CoderError) as caught, _pipeline() as p:
         _ = p | beam.Create([(1, how)]) | "Keep" >> beam.ParDo(WrongState())
     assert f"state '{cell}'" in caught.value.error
@@ -206,16 +207,16 @@ def module_of_the_driver() -> Iterator[Any]:
 
 @pytest.mark.contract("API-05")
 @pytest.mark.usefixtures("spark")
-def test_a_module_that_is_missing_on_the_worker(module_of_the_driver: Any) -> None:
-    missing = "'only_on_the_driver' is missing on the worker"
-    with pytest.raises(EnvironmentMismatchError, match=missing) as caught, _pipeline() as p:
+def test_module_missing_on_worker_is_named(module_of_the_driver: Any) -> None:
+    missing = "'only_on_the_driver'"
+    with pytest.raises(MissingModuleError, match=missing) as caught, _pipeline() as p:
         _ = p | beam.Create([1]) | "Double" >> beam.Map(module_of_the_driver.twice)
     assert "--extra_package" in caught.value.remedy
 
 
 @pytest.mark.contract("API-05")
 @pytest.mark.usefixtures("spark")
-def test_other_versions_on_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_on_worker_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     other = types.SimpleNamespace(here=lambda: Versions("3.9", "2.50.0", "0.0.1"))
     monkeypatch.setattr("arcbeam.spark.batch.boundedjob.Versions", other)
     with pytest.raises(EnvironmentMismatchError) as caught, _pipeline() as p:
@@ -226,8 +227,8 @@ def test_other_versions_on_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.contract("API-04")
-def test_a_pipeline_with_nothing_in_it() -> None:
-    with pytest.raises(InvalidPipelineError, match="has no transforms"):
+def test_pipeline_without_transforms_is_refused() -> None:
+    with pytest.raises(InvalidPipelineError, match="no transforms"):
         _pipeline().run()
 
 
@@ -239,12 +240,12 @@ class Holder(beam.DoFn):
 
 
 @pytest.mark.contract("API-04")
-def test_an_unpicklable_dofn_is_named() -> None:
+def test_unpicklable_dofn_is_named() -> None:
     p = _pipeline()
     held = beam.ParDo(Holder())
     held.fn.handle = (i for i in range(3))
     _ = p | beam.Create([1]) | "Group of steps" >> beam.Map(str) | "Hold" >> held
-    with pytest.raises(InvalidPipelineError, match=r"'Hold' cannot be pickled: .*generator") as caught:
+    with pytest.raises(InvalidPipelineError, match=r"'Hold' .*generator") as caught:
         p.run()
     assert "setup()" in caught.value.remedy
 
@@ -255,22 +256,22 @@ def _to_other(x: int) -> Iterator[Any]:
 
 @pytest.mark.contract("API-06")
 @pytest.mark.usefixtures("spark")
-def test_an_undeclared_output_tag() -> None:
-    told = r"output tag 'othr' is not declared \(declared: 'other'\)"
-    with pytest.raises(UserCodeError, match=told) as caught, _pipeline() as p:
+def test_undeclared_output_tag_is_named() -> None:
+    declared = "'othr'.*'other'"
+    with pytest.raises(UserCodeError, match=declared) as caught, _pipeline() as p:
         _ = p | beam.Create([1, 3]) | "Split" >> beam.FlatMap(_to_other).with_outputs("other")
     assert caught.value.step.startswith("Split")
 
 
 @pytest.mark.usefixtures("spark")
-def test_tags_that_nobody_lists_are_dropped_as_beam_does() -> None:
+def test_output_tags_without_declaration_are_dropped() -> None:
     with _pipeline() as p:
         split = p | beam.Create([1, 3]) | beam.FlatMap(_to_other).with_outputs()
         assert_that(split.other, equal_to([1]))
 
 
 @pytest.mark.contract("API-06")
-def test_an_undeclared_tag_is_refused_while_the_pipeline_is_built() -> None:
+def test_undeclared_tag_is_refused_at_construction() -> None:
     split = _pipeline() | beam.Create([1]) | beam.FlatMap(_to_other).with_outputs("other")
     with pytest.raises(ValueError, match="Tag 'othr' is neither"):
         _ = split.othr
@@ -284,7 +285,7 @@ with beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner", "--spark_master=local
 
 
 def _failed(tmp_path: Path, argument: str = "--shards=2", failing: str = "1 // 0") -> str:
-    """What a script whose pipeline fails writes to stderr."""
+    """Return what a script whose pipeline fails writes to stderr."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(argument=argument, failing=failing))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=180)
@@ -293,32 +294,32 @@ def _failed(tmp_path: Path, argument: str = "--shards=2", failing: str = "1 // 0
 
 
 @pytest.mark.contract("API-06")
-def test_a_script_that_fails_exits_non_zero(tmp_path: Path) -> None:
+def test_failing_script_exits_non_zero(tmp_path: Path) -> None:
     assert "--spark_conf 'spark.ui.enabled'" in _failed(tmp_path, "--spark_conf=spark.ui.enabled")
 
 
 @pytest.mark.long
 @pytest.mark.contract("API-06")
 def test_spark_does_not_repeat_a_users_error(tmp_path: Path) -> None:
-    told = _failed(tmp_path)
-    assert told.count("ZeroDivisionError: integer") == 1
-    assert told.count("Traceback") == 2, told
+    reported = _failed(tmp_path)
+    assert reported.count("ZeroDivisionError: integer") == 1
+    assert reported.count("Traceback") == 2, reported
     for of_spark in ("Executor", "TaskSetManager", "BlockManager", "TaskFailedError", "NativeCodeLoader", "log4j"):
-        assert of_spark not in told
-    assert "arcbeam/spark" not in told
-    assert len(told.splitlines()) < 20
+        assert of_spark not in reported
+    assert "arcbeam/spark" not in reported
+    assert len(reported.splitlines()) < 20
 
 
 @pytest.mark.long
-def test_spark_tells_of_lost_workers_without_the_frames_of_the_jvm(tmp_path: Path) -> None:
-    told = _failed(tmp_path, failing="__import__('os')._exit(1)")
-    assert "WARN TaskSetManager: Lost task 0.0" in told
-    assert "Python worker exited unexpectedly" in told
-    assert "\tat " not in told
-    assert "WorkerLostError" in told
+def test_lost_worker_is_logged_without_jvm_frames(tmp_path: Path) -> None:
+    reported = _failed(tmp_path, failing="__import__('os')._exit(1)")
+    assert "WARN TaskSetManager: Lost task 0.0" in reported
+    assert "Python worker exited unexpectedly" in reported
+    assert "\tat " not in reported
+    assert "WorkerLostError" in reported
 
 
-# Without Spark: what exceptions and texts mean.
+# Without Spark: the meaning of exceptions and texts.
 
 
 def _raised(function: Any) -> BaseException:
@@ -337,7 +338,7 @@ def _no_memory() -> None:
     raise MemoryError
 
 
-def test_what_is_the_users_fault() -> None:
+def test_user_errors_are_distinguished() -> None:
     assert isinstance(usererrors.described(_raised(_exit), "A"), UserCodeError)
     assert usererrors.described(_raised(_no_memory), "A") is None
     ours = InvalidPipelineError("x")
@@ -353,22 +354,22 @@ def test_what_is_the_users_fault() -> None:
         "Can't get attribute 'Point' on <module 'pyspark.daemon' from '/x.py'>",
     ],
 )
-def test_a_class_that_cannot_be_found_by_name_comes_with_advice(text: str) -> None:
-    told = usererrors.described(pickle.PicklingError(text), "A")
-    assert isinstance(told, UserCodeError)
-    assert "define 'Point' at the top level" in told.error
+def test_class_not_found_by_name_has_remedy(text: str) -> None:
+    reported = usererrors.described(pickle.PicklingError(text), "A")
+    assert isinstance(reported, UserCodeError)
+    assert "'Point' at the top level" in reported.error
 
 
 def test_notes_of_an_exception_are_kept() -> None:
     error = _raised(lambda: 1 // 0)
     error.add_note("while dividing apples")
-    told = usererrors.described(error, "A")
-    assert isinstance(told, UserCodeError)
-    assert "while dividing apples" in told.error
-    assert str(told).count("apples") == 1
+    reported = usererrors.described(error, "A")
+    assert isinstance(reported, UserCodeError)
+    assert "while dividing apples" in reported.error
+    assert str(reported).count("apples") == 1
 
 
-def test_what_spark_sees_is_one_line(tmp_path: Path) -> None:
+def test_spark_sees_one_line(tmp_path: Path) -> None:
     location = JobLocation(str(tmp_path))
     error = UserCodeError("Step", "ValueError: " + "long " * 1000 + "\nsecond", "Traceback…")
     line = failure.record(location, "s1", error)
@@ -378,36 +379,36 @@ def test_what_spark_sees_is_one_line(tmp_path: Path) -> None:
     assert str(failure.recorded(location)) == str(error)
 
 
-def test_an_error_that_cannot_be_recorded_goes_to_spark_whole(tmp_path: Path) -> None:
+def test_unrecorded_error_is_raised_to_spark_whole(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     error = UserCodeError("Step", "ValueError", "Traceback…")
     assert failure.record(JobLocation(str(tmp_path / "file")), "s1", error) is error
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "told"),
+    ("text", "kind", "reported"),
     [
         ("Python worker exited unexpectedly (crashed)", WorkerLostError, "died"),
         ("Lost task 1.3 in stage 2.0 (TID 9) (10.0.0.7 executor 4): ExecutorLostFailure", WorkerLostError, "10.0.0.7"),
         ("x\nMemoryError\n", WorkerLostError, "out of memory"),
         ("[OPERATION_CANCELED] by user", JobCancelledError, "cancelled"),
-        ("Job 3 cancelled because SparkContext was shut down", JobFailedError, "session was stopped"),
-        ("ModuleNotFoundError: No module named 'arcbeam'", EnvironmentMismatchError, "'arcbeam' is missing"),
+        ("Job 3 cancelled because SparkContext was shut down", JobFailedError, "stopped"),
+        ("ModuleNotFoundError: No module named 'arcbeam'", EnvironmentMismatchError, "'arcbeam'"),
         (
             "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10 than that in driver: 3.11, PySpark",
             EnvironmentMismatchError,
-            "driver runs Python 3.11; the worker runs Python 3.10",
+            "Python 3.11; the worker runs Python 3.10",
         ),
         ("something else\nCaused by: java.io.IOException: no space", JobFailedError, "no space"),
     ],
 )
-def test_what_a_failed_spark_job_means(tmp_path: Path, text: str, kind: type[ArcbeamError], told: str) -> None:
+def test_failed_spark_job_is_classified(tmp_path: Path, text: str, kind: type[ArcbeamError], reported: str) -> None:
     found = failure.as_job_failure(RuntimeError(text), JobLocation(str(tmp_path)))
     assert type(found) is kind
-    assert told in str(found)
+    assert reported in str(found)
 
 
-def test_a_record_comes_before_what_spark_says(tmp_path: Path) -> None:
+def test_recorded_error_precedes_sparks_text(tmp_path: Path) -> None:
     location = JobLocation(str(tmp_path))
     location.record_error("s1", pickle.dumps(UserCodeError("Step", "ValueError", "T")))
     assert isinstance(failure.as_job_failure(RuntimeError("crashed"), location), UserCodeError)
@@ -416,12 +417,12 @@ def test_a_record_comes_before_what_spark_says(tmp_path: Path) -> None:
 @pytest.mark.contract("OPS-03")
 def test_log_lines_name_job_stage_and_bundle() -> None:
     record = logging.LogRecord("user", logging.INFO, __file__, 1, "hello", None, None)
-    told = workerlog.TaskFilter()
+    reported = workerlog.TaskFilter()
     workerlog.at("job-1", "s2", types.SimpleNamespace(instruction="s2-7"))
-    assert told.filter(record)
+    assert reported.filter(record)
     assert record.__dict__["arcbeam"] == "job-1 s2 s2-7"
     workerlog.at("", "")
-    assert told.filter(record)
+    assert reported.filter(record)
     assert record.__dict__["arcbeam"] == "-"
 
 
@@ -430,7 +431,7 @@ class Tagged(ValueError):
 
 
 @pytest.mark.parametrize("message", [Tagged("x"), "apitools not found, and …"])
-def test_what_is_told_elsewhere_is_not_logged(message: Any) -> None:
+def test_errors_reported_elsewhere_are_not_logged(message: Any) -> None:
     assert not workerlog.TaskFilter().filter(logging.LogRecord("root", logging.ERROR, "", 1, message, None, None))
 
 
@@ -440,12 +441,12 @@ def test_event_time_out_of_range_names_step_range_and_remedy(seconds: float) -> 
     def out() -> None:
         WindowedValue(1, Timestamp.of(seconds), (GlobalWindow(),))
 
-    told = usererrors.described(_raised(out), "Stamp")
-    assert isinstance(told, UserCodeError)
-    assert told.step == "Stamp"
-    check_message("event-time-out-of-range", told.error)
+    reported = usererrors.described(_raised(out), "Stamp")
+    assert isinstance(reported, UserCodeError)
+    assert reported.step == "Stamp"
+    check_message("event-time-out-of-range", reported.error)
 
 
 def test_other_overflow_has_no_advice_on_time() -> None:
-    told = usererrors.described(_raised(lambda: (2.0**1000) ** 2), "Power")
-    assert "event time" not in str(told)
+    reported = usererrors.described(_raised(lambda: (2.0**1000) ** 2), "Power")
+    assert "event time" not in str(reported)

@@ -1,4 +1,4 @@
-"""Pulses: a watched job's figures move while its tasks run, and are in the end what the reports say."""
+"""Heartbeats: the figures of a watched job grow while its tasks run, and agree with the reports in the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Bundles:
     elements = 0
 
 
-def test_a_pulse_lasts_until_the_report_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_counts_until_the_report_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     location, bundles, seen = JobLocation(str(tmp_path)), _Bundles(), []
     monkeypatch.setattr(heartbeat, "_SECONDS", 0.01)
 
@@ -47,7 +47,7 @@ def test_a_pulse_lasts_until_the_report_has_come(tmp_path: Path, monkeypatch: py
     assert unreported(location, [BundleReport("s1", 0, attempt=0)]) == (0, 0)
 
 
-def test_a_task_that_fails_has_not_ended(tmp_path: Path) -> None:
+def test_failed_task_has_not_ended(tmp_path: Path) -> None:
     def fails(_: Any) -> Iterator[Any]:
         yield from ()
         raise ValueError
@@ -58,7 +58,7 @@ def test_a_task_that_fails_has_not_ended(tmp_path: Path) -> None:
     assert unreported(location, []) == (0, 0)
 
 
-def test_nothing_is_written_where_nobody_looks_or_where_it_would_cost(tmp_path: Path) -> None:
+def test_unwatched_or_object_store_job_writes_nothing(tmp_path: Path) -> None:
     assert pulsing(len, "s1", JobLocation(str(tmp_path)), watched=False) is len
     assert pulsing(len, "s1", JobLocation("s3://bucket/job"), watched=True) is len
     assert unreported(JobLocation(str(tmp_path / "none")), []) == (0, 0)
@@ -71,7 +71,7 @@ def _slow(element: Any) -> int:
 
 @pytest.mark.contract("OPS-02")
 @pytest.mark.usefixtures("spark")
-def test_the_figures_of_a_watched_job_move_within_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watched_jobs_figures_grow_within_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "watched", lambda: True)
     p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions())
     large = p | beam.Create(range(24)) | beam.Map(lambda n: (n, "x" * 200_000)) | beam.Reshuffle()

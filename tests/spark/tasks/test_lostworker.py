@@ -1,4 +1,4 @@
-"""What is said of a worker that died, by what it has left behind."""
+"""The error for a worker that died, made of the notes that it left."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_kill_is_described(location: JobLocation) -> None:
     check_message("worker-lost-by-kill", str(error))
 
 
-def test_stack_names_signal_where_nobody_noted_exit(location: JobLocation) -> None:
+def test_stack_names_signal_without_exit_note(location: JobLocation) -> None:
     location.put_bytes("boxes/a-2-1", note("Parse", 23))
     location.put_bytes("boxes/a-2-1.stack", _STACK.encode())
     assert described(location).how == "signal of Segmentation fault"
@@ -95,7 +95,7 @@ def test_worker_that_left_nothing_names_stages(tmp_path: Path) -> None:
     check_message("worker-lost-without-trace", str(error))
 
 
-def test_lost_executor_is_no_death_of_worker(tmp_path: Path) -> None:
+def test_lost_executor_is_not_a_worker_death(tmp_path: Path) -> None:
     text = "Lost task 1.3 in stage 2.0 (TID 9) (10.0.0.7 executor 4): ExecutorLostFailure"
     assert not described(JobLocation(str(tmp_path / "none")), text).died
 
@@ -107,11 +107,11 @@ def test_memory_error_is_described_with_transform(tmp_path: Path) -> None:
     raised.__context__ = MemoryError()
     error = failure.unrecorded(raised, "Read")
     text = _TEXT.replace("Python worker exited unexpectedly (crashed)", f"{type(error).__name__}: {error}")
-    told = described(JobLocation(str(tmp_path / "job")), text)
-    assert (told.step, told.how, told.died) == ("Parse", "MemoryError", True)
-    check_message("worker-out-of-memory", str(told.after(3)))
+    reported = described(JobLocation(str(tmp_path / "job")), text)
+    assert (reported.step, reported.how, reported.died) == ("Parse", "MemoryError", True)
+    check_message("worker-out-of-memory", str(reported.after(3)))
 
 
-def test_other_error_is_raised_to_spark_as_it_is() -> None:
+def test_other_error_is_raised_to_spark_unchanged() -> None:
     error = KeyboardInterrupt()
     assert failure.unrecorded(error, "Read") is error

@@ -1,4 +1,4 @@
-"""The stages that a worker has open."""
+"""The stages that a worker keeps open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from arcbeam.store.jobtemp.location import JobLocation
 
 
 class Stage:
-    """Says when it is closed."""
+    """Records when it is closed."""
 
     def __init__(self, name: str, closed: list[str]) -> None:
         self.name, self._closed = name, closed
@@ -36,7 +36,7 @@ def opener(tmp_path: Path, closed: list[str]) -> Callable[..., Any]:
     return get
 
 
-def test_jobs_that_take_turns_keep_their_stages(tmp_path: Path) -> None:
+def test_alternating_jobs_keep_their_stages(tmp_path: Path) -> None:
     closed: list[str] = []
     get = opener(tmp_path, closed)
     first = {job: get(job, "1") for job in "abcdefgh"}
@@ -46,10 +46,10 @@ def test_jobs_that_take_turns_keep_their_stages(tmp_path: Path) -> None:
     assert closed == []
     get("a", "1")
     get("i", "1")
-    assert closed == ["b1"], "the job that was not seen for the longest time"
+    assert closed == ["b1"], "the least recently used job must be closed"
 
 
-def test_of_a_job_some_stages_stay_open(tmp_path: Path) -> None:
+def test_limited_number_of_stages_stays_open(tmp_path: Path) -> None:
     closed: list[str] = []
     get = opener(tmp_path, closed)
     other, kept = get("b", "1"), get("a", "1", 2)
@@ -60,7 +60,7 @@ def test_of_a_job_some_stages_stay_open(tmp_path: Path) -> None:
     assert get("b", "1") is other
 
 
-def test_the_stages_of_a_job_are_torn_down_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
+def test_stages_are_torn_down_in_requested_order(tmp_path: Path) -> None:
     closed: list[str] = []
     stages, location = OpenStages(), JobLocation(str(tmp_path))
     for id in ("s1", "s10", "s2", "breaks"):

@@ -1,4 +1,4 @@
-"""What a worker does first, as a job keeps it."""
+"""The worker setup that a job stores."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PRELUDE = WorkerSetup(
 )
 
 
-def test_a_prelude_comes_back_from_json() -> None:
+def test_setup_round_trips_through_json() -> None:
     record = json.loads(json.dumps(record_of(PRELUDE)))
     assert worker_setup_of(record, local=False) == PRELUDE
 
 
-def test_folders_count_on_the_machine_that_has_them(tmp_path: Path) -> None:
+def test_folders_count_only_on_local_workers(tmp_path: Path) -> None:
     kept = replace(PRELUDE, paths=(str(tmp_path), "/no/such/folder"), folder=str(tmp_path))
     record = record_of(kept)
     local = worker_setup_of(record, local=True)
@@ -45,5 +45,5 @@ def test_folders_count_on_the_machine_that_has_them(tmp_path: Path) -> None:
     assert (elsewhere.paths, elsewhere.folder) == ((), "")
 
 
-def test_what_a_record_lacks_has_its_default() -> None:
+def test_missing_field_has_its_default() -> None:
     assert worker_setup_of({}, local=False) == WorkerSetup()

@@ -1,4 +1,4 @@
-"""Calls of publishers: every committable is in one of them, however many there are."""
+"""Calls of publishers: every committable is in exactly one call."""
 
 from __future__ import annotations
 
