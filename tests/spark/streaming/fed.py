@@ -1,4 +1,4 @@
-"""A source that puts out what a test lets it, and ends when the test says so: what has come by then is not chance."""
+"""A source that outputs what a test allows, and ends when the test says so, so that its progress is deterministic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.05
 
 
 def feed(folder: Path, until: int, *, end: bool = False) -> None:
-    """Lets the source put out the numbers below `until`, and then end if that is all."""
+    """Allow the source to output the numbers below `until`, and then to end if `end` is set."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / "partial"
     partial.write_text(f"{until} {int(end)}")
@@ -39,7 +39,7 @@ def _numbers(folder: str, tracker: Any, promise: Callable[[int], object]) -> Ite
 
 
 class Fed(beam.DoFn):
-    """Numbers, each at its own second; the element is the folder that says how far."""
+    """Yields numbers, each at its own second; the element is the folder with their limit."""
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -52,7 +52,7 @@ class Fed(beam.DoFn):
 
 
 class Silent(beam.DoFn):
-    """As `Fed`, and says nothing of time before it ends."""
+    """Like `Fed`, but reports no watermark before it ends."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: str, tracker: Any = beam.DoFn.RestrictionParam(Endless())) -> Iterator[Any]:
@@ -60,5 +60,5 @@ class Silent(beam.DoFn):
 
 
 def fed(p: beam.Pipeline, folder: Path, *, silently: bool = False) -> beam.PCollection:
-    """The numbers of a source that `feed` feeds; it promises no time if it does so silently."""
+    """Return the numbers of a source that `feed` feeds; if `silently`, it reports no watermark."""
     return p | "Where" >> beam.Create([str(folder)]) | "Fed" >> beam.ParDo(Silent() if silently else Fed())

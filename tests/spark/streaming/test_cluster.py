@@ -29,7 +29,7 @@ from arcbeam.store.blobs.errors import (
         JobFailedError("whatever Spark says"),
     ],
 )
-def test_what_may_go_better_is_run_again(error: ArcbeamError) -> None:
+def test_transient_failure_is_retried(error: ArcbeamError) -> None:
     assert may_go_better(error)
 
 
@@ -43,5 +43,5 @@ def test_what_may_go_better_is_run_again(error: ArcbeamError) -> None:
         ValueError("a mistake of ours"),
     ],
 )
-def test_what_fails_for_good_is_not(error: Exception) -> None:
+def test_permanent_failure_is_not_retried(error: Exception) -> None:
     assert not may_go_better(error)

@@ -1,4 +1,4 @@
-"""What is new in a micro-batch comes to its tasks without a plan of its own, unless it is large."""
+"""The data of a micro-batch reaches its tasks without a new plan, unless it is large."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ from tests.streaming.test_physicalplan import at
 
 FILE = ShardFile("x" * 300, FileKind.DELTA, 1, 0, 1, 0, b"", b"", 1, 1)
 STATES = tuple(Shard(level, 0, (FILE,)) for level in range(3))
-"""Of each level, so that no two levels are given the same."""
+"""For each level, so that no two levels have the same."""
 
 
 @pytest.mark.contract("STORE-02")
-def test_a_plan_is_built_once_and_each_micro_batch_says_what_is_new_or_has_one_of_its_own(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_plan_is_reused_unless_data_is_large(spark: SparkSession, tmp_path: Path) -> None:
     job = StreamingJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here())
     frames, said = MicroBatchFrames(spark, job), spark.sparkContext.getLocalProperty
     order = TaskAssignment(plan(2, 1), 1, "store", (), (Shard(1, 0, (FILE,)), Shard(2, 1, (FILE,))))
@@ -48,7 +46,7 @@ def test_a_plan_is_built_once_and_each_micro_batch_says_what_is_new_or_has_one_o
     assert [said(property_of(level)) for level in range(3)] == [None] * 3
 
 
-def test_each_micro_batch_is_a_query_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_micro_batch_is_a_separate_query(spark: SparkSession, tmp_path: Path) -> None:
     """A data frame that is collected a second time would read the shuffle files of the first micro-batch."""
     frames = MicroBatchFrames(
         spark, StreamingJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here())
@@ -59,8 +57,8 @@ def test_each_micro_batch_is_a_query_of_its_own(spark: SparkSession, tmp_path: P
     assert len(queries) == 3
 
 
-def test_micro_batch_of_upper_levels_has_their_tasks_alone(spark: SparkSession, tmp_path: Path) -> None:
-    """Levels have different numbers of tasks here, and each level's property is its own or is cleared."""
+def test_micro_batch_of_upper_levels_has_only_their_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    """Levels have different numbers of tasks here, and each level's property has its own value or is cleared."""
     placing = at()
     placing = replace(placing, layout=replace(placing.layout, tasks=(2, 3, 4)))
     job = StreamingJob("job", placing, Settings(), JobLocation(str(tmp_path)), "", Versions.here())

@@ -1,8 +1,8 @@
-"""Simulated pipelines on Spark: what comes out is what the simulator's judges ask for.
+"""Simulated pipelines on Spark: their output is what the simulator's judges require.
 
     python -m tests.spark.streaming.test_replay A..B|N,M,… [--spark_remote=local[2]] [other options of pipelines]
 
-replays more seeds than a run of the tests does, and says which fail; the exit code is 1 if any does.
+replays more seeds than a test run does, and names those that fail. The exit code is 1 if any fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.contract("ENG-01", "ENG-02", "ENG-03", "ENG-05", "ENG-06", "ENG-08", "ENG-11", "ENG-12", "ENG-13")
 @pytest.mark.contract("SDF-02", "SDF-04", "SDF-10", "SDF-11", "STORE-01", "STORE-05")
 @pytest.mark.parametrize("seed", seeds())
-def test_what_comes_out_on_spark_is_what_the_simulator_asks_for(seed: int, tmp_path: Path) -> None:
+def test_output_on_spark_satisfies_the_simulator(seed: int, tmp_path: Path) -> None:
     replay(seed, tmp_path)
 
 
@@ -41,13 +41,13 @@ def test_what_comes_out_on_spark_is_what_the_simulator_asks_for(seed: int, tmp_p
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=[pytest.mark.long] if n > 1 else []) for n, seed in enumerate(seeds())]
 )
-def test_a_job_that_is_suspended_and_resumed_gives_what_one_gives_that_never_stopped(seed: int, tmp_path: Path) -> None:
+def test_resumed_job_has_output_of_undisturbed_job(seed: int, tmp_path: Path) -> None:
     replay_suspended(seed, tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.contract("API-01")
-def test_and_over_spark_connect() -> None:
+def test_output_on_spark_connect_satisfies_the_simulator() -> None:
     require_java()
     what = ",".join(map(str, seeds()))
     command = [sys.executable, "-m", "tests.spark.streaming.test_replay", what, "--spark_remote=local[2]"]
@@ -56,13 +56,13 @@ def test_and_over_spark_connect() -> None:
     assert f"{len(seeds())} replayed" in run.stdout
 
 
-def test_whatever_can_be_expressed_is_replayed() -> None:
+def test_expressible_pipelines_are_replayed() -> None:
     there = {what for seed in seeds() for what in has(seed)}
     assert [what for what in THERE_IS if what not in there] == []
 
 
-def test_little_is_left_out() -> None:
-    """What the SDK has no words for: something of one stage in six."""
+def test_few_properties_are_left_out() -> None:
+    """What the SDK cannot express: a property of one stage in six."""
     left_out = sum((chosen(seed).left_out for seed in AMONG), Counter())
     stages = sum(len(chosen(seed).pipeline.stages) for seed in AMONG)
     assert set(left_out) == {
@@ -73,19 +73,19 @@ def test_little_is_left_out() -> None:
     assert left_out.total() < stages / 5
 
 
-def test_each_trigger_is_one_of_the_sdk() -> None:
+def test_each_trigger_exists_in_the_sdk() -> None:
     assert set(SDKS_TRIGGERS) == set(TRIGGERS)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replays what is asked for."""
+    """Replay the given seeds."""
     what, *options = arguments
-    asked = [int(each) for each in what.split(",")] if "." not in what else seeds_of(what)
-    # As `conftest` has it: workers import these tests.
+    requested = [int(each) for each in what.split(",")] if "." not in what else seeds_of(what)
+    # As in `conftest`: workers import these tests.
     paths = [str(_ROOT / "src"), str(_ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     failed, left_out, counts = [], Counter[str](), Counter[str]()
-    for seed in asked:
+    for seed in requested:
         with tempfile.TemporaryDirectory(prefix="replay-") as folder:
             try:
                 found = replay(seed, Path(folder), options or ["--spark_master=local[2,4]"])

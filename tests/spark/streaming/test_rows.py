@@ -1,4 +1,4 @@
-"""Rows between the levels of a micro-batch: what is sent comes to the owners of its shards, in order, or goes on."""
+"""Rows between the levels of a micro-batch reach the owners of their shards in order, or are passed on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sent(rows: list[ExchangeRow], level: int = 0) -> Sent:
 
 
 def exchanged(rows: list[ExchangeRow], task: int) -> Iterator[pa.RecordBatch]:
-    """What Spark brings to a task."""
+    """Return what Spark sends to a task."""
     own = [row for row in rows if row.task == task]
     random.Random(task).shuffle(own)
     own.sort(key=lambda row: tuple(getattr(row, name) for name in ORDER))
@@ -33,7 +33,7 @@ def marker(task: int = 0, level: int = 0) -> Marker:
     return Marker(1, 0, level, task, b"token", b"", {})
 
 
-def test_a_row_goes_to_the_owner_of_its_shard_once_for_each_reader() -> None:
+def test_row_goes_to_shard_owner_once_per_reader() -> None:
     rows: list[ExchangeRow] = []
     to = sent(rows)
     to.put(Row(0, 1, 7, b"one"))
@@ -43,7 +43,7 @@ def test_a_row_goes_to_the_owner_of_its_shard_once_for_each_reader() -> None:
 
 
 @pytest.mark.contract("ENG-01")
-def test_markers_come_first_then_each_stage_of_each_shard_and_what_passes() -> None:
+def test_markers_precede_rows_in_order() -> None:
     rows: list[ExchangeRow] = []
     to = sent(rows)
     for bucket in (5, 3):
@@ -80,7 +80,7 @@ def test_markers_come_first_then_each_stage_of_each_shard_and_what_passes() -> N
     assert list(reports_in((row.stage, row.blob) for row in on)) == [b"report"]
 
 
-def test_the_last_level_leaves_reports_only() -> None:
+def test_last_level_outputs_only_reports() -> None:
     on: list[ExchangeRow] = []
     last = sent(on, 2)
     last.mark(marker())
@@ -89,16 +89,16 @@ def test_the_last_level_leaves_reports_only() -> None:
     assert len(on) == 1
 
 
-def test_what_comes_behind_its_turn_is_not_lost_unseen() -> None:
+def test_row_in_wrong_order_is_an_error() -> None:
     rows: list[ExchangeRow] = []
     sent(rows).put(Row(0, 0, 0, b"it"))
     received = Received(exchanged(rows, 0), at(), 1, sent([], 1), first=False)
     assert list(received.of_stage("the s1", 1)) == []
-    with pytest.raises(AssertionError, match="a row of shard 0 came behind"):
+    with pytest.raises(AssertionError, match="shard 0 .*shard 1"):
         list(received.passing(1))
 
 
-def test_what_is_packed_stays_so_until_its_stage_reads_it() -> None:
+def test_packed_blob_stays_packed_until_read() -> None:
     blob = b"over and over. " * 1000
     rows: list[ExchangeRow] = []
     to = sent(rows)

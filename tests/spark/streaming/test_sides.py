@@ -1,4 +1,4 @@
-"""Side inputs that change while a job goes on: what is read of them, and how many files they leave."""
+"""Side inputs that change while a job runs: the values that are read, and the number of files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MICRO_BATCHES = 14
 
 
 class OneAMicroBatch(beam.DoFn, WholeUpTo):
-    """Puts out a number, and defers the rest: to the next micro-batch."""
+    """Yields a number, and defers the rest to the next micro-batch."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[int]:
@@ -37,20 +37,20 @@ class OneAMicroBatch(beam.DoFn, WholeUpTo):
 
 
 def always(mode: Any) -> beam.WindowInto:
-    """A window that has no end, and fires whenever something has come."""
+    """A window without an end that fires whenever elements arrive."""
     return beam.WindowInto(
         window.GlobalWindows(), trigger=trigger.Repeatedly(trigger.AfterCount(1)), accumulation_mode=mode
     )
 
 
 @pytest.mark.contract("ENG-05", "STORE-04")
-def test_of_what_fires_again_and_again_the_newest_is_read_and_files_stay_few(tmp_path: Path) -> None:
+def test_newest_firing_is_read_and_files_stay_few(tmp_path: Path) -> None:
     state, seen_folder = tmp_path / "state", tmp_path / "seen"
     seen_folder.mkdir()
     options = PipelineOptions(["--streaming", "--shards=2", f"--checkpoint_dir={state}"])
     with beam.Pipeline(runner=ArcbeamRunner(), options=options) as p:
         polls = p | beam.Create([MICRO_BATCHES]) | beam.ParDo(OneAMicroBatch())
-        # Several firings of a micro-batch, each with all that came before.
+        # Several firings of a micro-batch, each with all earlier values.
         twice = polls | "Twice" >> beam.FlatMap(lambda n: [n, n]) | always(trigger.AccumulationMode.ACCUMULATING)
         count = twice | beam.combiners.Count.Globally().without_defaults()
         table = polls | beam.FlatMap(lambda n: [(key, n) for key in "abc"])
@@ -73,7 +73,7 @@ def test_of_what_fires_again_and_again_the_newest_is_read_and_files_stay_few(tmp
         assert count % 2 == 0
         assert last <= polls_read[-1]
         last = polls_read[-1]
-    assert seen[-1][3][0] == 0, "all that was ever put in"
+    assert seen[-1][3][0] == 0, "the pane must have all values"
     head = read_newest(open_blobs(str(state)))
     assert isinstance(head, Manifest)
     assert len(head.side_files) <= 3 * 6

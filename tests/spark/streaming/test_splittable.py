@@ -1,4 +1,4 @@
-"""Splittable DoFns that do not end by themselves, on Spark in a streaming job."""
+"""Splittable DoFns without an end, in a streaming job on Spark."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pipeline(*arguments: str) -> beam.Pipeline:
 
 
 class Feed(beam.DoFn):
-    """Numbers, each at its second, until a folder has what is expected of it; never returns before it is stopped."""
+    """Yields numbers, each at its second, until a folder has what is expected; returns only when it is stopped."""
 
     def __init__(self, folder: Path, expected: int) -> None:
         self._folder, self._expected = folder, expected
@@ -49,13 +49,13 @@ class Feed(beam.DoFn):
             yield TimestampedValue((element, at), at)
             at += 1
             if at % 1000 == 0 and len(noted(self._folder)) >= self._expected:
-                # It is at its end: all that is left is claimed.
+                # At its end: claim all that is left.
                 tracker.try_claim(NO_END)
                 return
 
 
 @pytest.mark.contract("SDF-01", "SDF-06")
-def test_windows_close_behind_a_process_that_never_returns(tmp_path: Path) -> None:
+def test_windows_close_after_endless_process(tmp_path: Path) -> None:
     with pipeline() as p:
         numbers = p | beam.Create(["a", "b"], reshuffle=False) | beam.ParDo(Feed(tmp_path, 8))
         counts = numbers | beam.WindowInto(window.FixedWindows(5000)) | beam.combiners.Count.PerKey()
@@ -72,7 +72,7 @@ def test_windows_close_behind_a_process_that_never_returns(tmp_path: Path) -> No
 
 
 class Polls(beam.DoFn):
-    """Looks at a source that has something every time; notes each look, and when the next one was to be."""
+    """Polls a source that always has something; records each poll, and when the next one was due."""
 
     def __init__(self, folder: str, looks: int, delay: float) -> None:
         self._folder, self._looks, self._delay = folder, looks, delay
@@ -92,14 +92,14 @@ class Polls(beam.DoFn):
         tracker.try_claim(at)
         yield TimestampedValue((element, at), now)
         estimator.set_watermark(now)
-        # By turns for some time, and until a time.
+        # Alternate between a delay and a time.
         due = now + Duration(self._delay)
         note((element, at, now.micros, due.micros), self._folder)
         tracker.defer_remainder(Duration(self._delay) if at % 2 else due)
 
 
 @pytest.mark.contract("SDF-04", "SDF-11")
-def test_what_is_deferred_is_looked_at_when_it_is_due_and_never_before(tmp_path: Path) -> None:
+def test_deferred_restriction_runs_when_due(tmp_path: Path) -> None:
     with pipeline() as p:
         _ = p | beam.Create(["a", "b"], reshuffle=False) | beam.ParDo(Polls(str(tmp_path), 4, 0.3))
     looks = sorted(noted(tmp_path))
@@ -109,7 +109,7 @@ def test_what_is_deferred_is_looked_at_when_it_is_due_and_never_before(tmp_path:
 
 
 @pytest.mark.contract("SDF-11", "STORE-01")
-def test_what_waits_goes_on_with_another_driver_and_not_before_its_time(tmp_path: Path) -> None:
+def test_deferred_restriction_resumes_when_due(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
 
     def begun(folder: Path) -> Any:
@@ -126,7 +126,7 @@ def test_what_waits_goes_on_with_another_driver_and_not_before_its_time(tmp_path
     assert begun(after).wait_until_finish() == "DONE"
     looks = sorted([*noted(before), *noted(after)])
     assert {at for _, at, _, _ in looks} == set(range(6))
-    # What was not committed when the first ended was looked at again.
+    # What was not committed when the first driver ended was polled again.
     assert len(looks) <= 7
     known = {at: due for _, at, _, due in noted(before)}
     first_again = min(noted(after))
@@ -134,7 +134,7 @@ def test_what_waits_goes_on_with_another_driver_and_not_before_its_time(tmp_path
 
 
 @pytest.mark.contract("END-01", "END-02", "SDF-12")
-def test_a_drain_ends_what_has_no_end_and_gives_out_what_has_come(tmp_path: Path) -> None:
+def test_drain_ends_endless_source_and_outputs_windows(tmp_path: Path) -> None:
     p = pipeline()
     numbers = p | beam.Create(["a", "b"], reshuffle=False) | beam.ParDo(Feed(tmp_path, NO_END))
     counts = numbers | beam.WindowInto(window.FixedWindows(5000)) | beam.combiners.Count.PerKey()
@@ -149,7 +149,7 @@ def test_a_drain_ends_what_has_no_end_and_gives_out_what_has_come(tmp_path: Path
 
 
 class Slow(beam.DoFn):
-    """A bounded restriction that takes longer than a micro-batch; notes which process has worked on it."""
+    """A bounded restriction that takes longer than a micro-batch; records the processes that work on it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -165,22 +165,21 @@ class Slow(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-05", "SDF-07", "SDF-08", "SDF-10")
-def test_one_large_restriction_is_shared_by_all_tasks_and_told_of_if_it_has_no_watermark(
+def test_large_restriction_is_shared_and_missing_watermark_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "arcbeam.streaming"), pipeline() as p:
         numbers = p | beam.Create([0], reshuffle=False) | "Slow one" >> beam.ParDo(Slow(str(tmp_path)))
         assert_that(numbers, equal_to(list(range(400))))
     assert len([file for file in tmp_path.iterdir() if file.read_text()]) >= 2, (
-        "two processes, or more, had a part of it"
+        "at least two processes must process a part"
     )
-    told = [record.getMessage() for record in caplog.records if "reports no watermark" in record.getMessage()]
-    assert len(told) == 1
-    assert "'Slow one/Process'" in told[0]
+    (warning,) = (record.getMessage() for record in caplog.records if "watermark" in record.getMessage())
+    assert "'Slow one/Process'" in warning
 
 
 class Acknowledged(beam.DoFn):
-    """Reads on only when it was told that what it has read is committed; ends with its third reading."""
+    """Reads on only after its finalizer has run; ends with its third reading."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -204,7 +203,7 @@ class Acknowledged(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-13")
-def test_what_is_read_is_acknowledged_by_its_commit_while_the_job_goes_on(tmp_path: Path) -> None:
+def test_commit_acknowledges_input_while_job_runs(tmp_path: Path) -> None:
     with pipeline() as p:
         numbers = p | beam.Create(["a"], reshuffle=False) | beam.ParDo(Acknowledged(tmp_path))
         assert_that(numbers, equal_to([0, 1, 2]))
@@ -212,7 +211,7 @@ def test_what_is_read_is_acknowledged_by_its_commit_while_the_job_goes_on(tmp_pa
 
 
 class WithSide(beam.DoFn):
-    """Numbers below an element, each with what a side input has; two at a time."""
+    """Yields numbers below an element, each with the values of a side input, two at a time."""
 
     def process(
         self, element: int, side: list[int], tracker: Any = beam.DoFn.RestrictionParam(Endless(5))
@@ -227,7 +226,7 @@ class WithSide(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-12", "ENG-05")
-def test_a_side_input_is_there_for_all_parts_of_a_restriction_and_outputs_are_apart() -> None:
+def test_side_input_exists_for_all_restriction_parts() -> None:
     with pipeline() as p:
         side = p | "Side" >> beam.Create([7, 8])
         found = p | beam.Create([1, 2]) | beam.ParDo(WithSide(), beam.pvalue.AsList(side))

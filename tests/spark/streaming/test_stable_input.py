@@ -1,4 +1,4 @@
-"""A DoFn that requires stable input, on Spark: what it has seen once it sees again, whatever happened to the job."""
+"""A DoFn that requires stable input, on Spark: a retry sees the same elements, whatever happened to the job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 
 class Stable(beam.ParDo):
-    """A ParDo whose DoFn requires stable input, which the Python SDK has no word for."""
+    """A ParDo whose DoFn requires stable input, which the Python SDK cannot express."""
 
     def to_runner_api_parameter(self, context: Any, **extra: Any) -> tuple[str, Any]:
         urn, payload = super().to_runner_api_parameter(context, **extra)
@@ -27,7 +27,7 @@ class Stable(beam.ParDo):
 
 
 class Charge(beam.DoFn):
-    """Notes what it is to do, and does it when there is a file."""
+    """Records what it is about to do, and does it when a file exists."""
 
     def __init__(self, folder: Path, go: Path) -> None:
         self._folder, self._go = str(folder), go
@@ -39,7 +39,7 @@ class Charge(beam.DoFn):
 
 
 @pytest.mark.contract("API-04", "STORE-01")
-def test_what_was_made_by_chance_is_the_same_when_it_comes_again(tmp_path: Path) -> None:
+def test_stable_input_is_the_same_after_retry(tmp_path: Path) -> None:
     before, after, go = tmp_path / "before", tmp_path / "after", tmp_path / "go"
 
     def begun(folder: Path) -> Any:

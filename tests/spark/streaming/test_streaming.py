@@ -1,4 +1,4 @@
-"""Pipelines in a streaming job on Spark: with --streaming they give what they give without."""
+"""Pipelines in a streaming job on Spark: --streaming does not change their output."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def pipeline(*arguments: str) -> beam.Pipeline:
 
 
 def timed(p: beam.Pipeline, count: int, keys: int = 3) -> beam.PCollection:
-    """Numbers, each at its own second."""
+    """Return numbers, each at its own second."""
     made = p | beam.Impulse() | beam.FlatMap(lambda _, count: range(count), count)
     return made | "Time" >> beam.Map(lambda x, keys: window.TimestampedValue((x % keys, x), x), keys)
 
 
 @pytest.mark.contract("API-01", "ENG-11")
-def test_windows_are_combined_over_levels_and_flattened_with_what_passes_them() -> None:
+def test_windows_are_combined_over_levels_and_flattened() -> None:
     with pipeline() as p:
         windowed = timed(p, 60) | beam.WindowInto(window.FixedWindows(20))
         sums = windowed | beam.CombinePerKey(sum)
@@ -72,7 +72,7 @@ def test_state_and_timers() -> None:
 
 
 @pytest.mark.contract("API-01", "ENG-05")
-def test_side_inputs_of_every_kind_are_waited_for() -> None:
+def test_every_kind_of_side_input_is_waited_for() -> None:
     with pipeline() as p:
         rates = p | "Rates" >> beam.Create([(0, 10), (1, 20), (2, 30), (2, 31)])
         most = rates | beam.Values() | beam.CombineGlobally(max)
@@ -87,7 +87,7 @@ def test_side_inputs_of_every_kind_are_waited_for() -> None:
 
 
 @pytest.mark.contract("ENG-05")
-def test_a_side_input_is_read_in_the_window_that_is_the_elements() -> None:
+def test_side_input_is_read_in_elements_window() -> None:
     with pipeline() as p:
         numbers = timed(p, 40) | beam.Values()
         tens = numbers | "Tens" >> beam.WindowInto(window.FixedWindows(10))
@@ -98,7 +98,7 @@ def test_a_side_input_is_read_in_the_window_that_is_the_elements() -> None:
 
 
 @pytest.mark.contract("SDF-04")
-def test_a_source_that_is_polled_puts_out_when_it_is_due_and_windows_close_behind_it(tmp_path: Path) -> None:
+def test_polled_source_outputs_when_due_and_windows_close(tmp_path: Path) -> None:
     with pipeline() as p:
         start = time.time()
         ticks = p | PeriodicImpulse(start, start + 3, 0.5, apply_windowing=False)
@@ -112,7 +112,7 @@ def test_a_source_that_is_polled_puts_out_when_it_is_due_and_windows_close_behin
 
 
 @pytest.mark.contract("ENG-11")
-def test_early_panes_come_before_the_last_one(tmp_path: Path) -> None:
+def test_early_panes_precede_the_last_pane(tmp_path: Path) -> None:
     with pipeline() as p:
         firing = beam.WindowInto(
             window.GlobalWindows(),
@@ -127,7 +127,7 @@ def test_early_panes_come_before_the_last_one(tmp_path: Path) -> None:
     assert len(noted(tmp_path)) >= 2
 
 
-def test_an_error_names_its_micro_batch_and_nothing_is_made_real(tmp_path: Path) -> None:
+def test_error_names_micro_batch_and_nothing_is_committed(tmp_path: Path) -> None:
     p = pipeline(f"--checkpoint_dir={tmp_path / 'state'}")
     _ = timed(p, 3) | "bad one" >> beam.Map(lambda pair: pair[1] // 0)
     with pytest.raises(UserCodeError, match=r"ZeroDivisionError.*while running 'bad one'"):
@@ -135,9 +135,7 @@ def test_an_error_names_its_micro_batch_and_nothing_is_made_real(tmp_path: Path)
 
 
 @pytest.mark.contract("END-01")
-def test_a_job_that_is_done_is_done_when_it_is_submitted_again_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_done_job_stays_done_when_submitted_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "notes").mkdir()
 
     def run() -> str:
@@ -147,10 +145,10 @@ def test_a_job_that_is_done_is_done_when_it_is_submitted_again_and_says_so(
         state: str = p.run().wait_until_finish()
         return state
 
-    for _ in range(3):  # a driver that is started again by others must end well each time
+    for _ in range(3):  # a driver that is restarted automatically must succeed each time
         assert run() == "DONE"
     assert sum(noted(tmp_path / "notes")) == 3
-    assert [r.message for r in caplog.records if "is done already: nothing is left" in r.message]
+    assert [r.message for r in caplog.records if r.levelname == "WARNING" and " done" in r.message]
 
 
 class Ordinal(beam.DoFn):
@@ -170,7 +168,7 @@ class Another(Ordinal):
 
 
 @pytest.mark.contract("STORE-01", "STORE-04", "STORE-05")
-def test_a_job_that_was_cancelled_goes_on_where_it_was_with_a_pipeline_that_fits(tmp_path: Path) -> None:
+def test_cancelled_job_resumes_with_compatible_pipeline(tmp_path: Path) -> None:
     source, state = tmp_path / "source", f"--checkpoint_dir={tmp_path / 'state'}"
     feed(source, 5)
 
@@ -191,9 +189,9 @@ def test_a_job_that_was_cancelled_goes_on_where_it_was_with_a_pipeline_that_fits
     first.savepoint("kept")
     first.cancel()
     assert first.state == "CANCELLED"
-    with pytest.raises(IncompatibleStateError, match="stage 'Keep' has state of another kind"):
+    with pytest.raises(IncompatibleStateError, match="'Keep'"):
         begun(after, Another()).wait_until_finish()
-    with pytest.raises(IncompatibleStateError, match="has 3 shards, and --shards=5 requests another number"):
+    with pytest.raises(IncompatibleStateError, match=r"3 shards.* --shards=5"):
         begun(after, Ordinal(), "--shards=5").wait_until_finish()
     feed(source, 24, end=True)
     assert begun(after, Ordinal()).wait_until_finish() == "DONE"
@@ -201,7 +199,7 @@ def test_a_job_that_was_cancelled_goes_on_where_it_was_with_a_pipeline_that_fits
 
 
 class Telling(beam.DoFn):
-    """Says by files when it is set up, told of a commit, and torn down; counts its elements."""
+    """Records in files when it is set up, finalized and torn down; counts its elements."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -223,15 +221,15 @@ class Telling(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-13", "API-06")
-def test_bundles_hear_of_their_commit_and_dofns_are_torn_down_and_counters_are_of_what_is_committed(
+def test_commit_runs_finalizers_counters_and_teardown(
     tmp_path: Path,
 ) -> None:
     p = pipeline()
     _ = p | beam.Create(["a", "b"]) | beam.ParDo(Telling(str(tmp_path)))
     result = p.run()
     assert result.wait_until_finish() == "DONE"
-    told = noted(tmp_path)
-    assert sorted(line for line in told if line.startswith("committed")) == ["committed a", "committed b"]
-    assert told.count("set up") == told.count("torn down") > 0
+    reported = noted(tmp_path)
+    assert sorted(line for line in reported if line.startswith("committed")) == ["committed a", "committed b"]
+    assert reported.count("set up") == reported.count("torn down") > 0
     found = result.metrics().query(beam.metrics.MetricsFilter().with_name("elements"))
     assert [counter.committed for counter in found["counters"]] == [2]

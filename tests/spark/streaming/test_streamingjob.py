@@ -1,4 +1,4 @@
-"""What a run on Spark reports to its listener, and what of it counts as committed."""
+"""What a run on Spark reports to its listener, and which of it counts as committed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.streaming.driver.test_driver import World
 
 
 class Listener:
-    """Hears of a run; `heard` is whether who has asked for something knew of it when the job turned."""
+    """Records a run; `heard` has each state, and whether the request was answered before it."""
 
     def __init__(self) -> None:
         self.ticket: Ticket | None = None
@@ -41,7 +41,7 @@ class Listener:
 
 
 class Run(World):
-    """A run on Spark, but for its cluster: what is refused of a micro-batch is in `refused`."""
+    """A run on Spark without its cluster; `refused` has the refused micro-batches."""
 
     def __init__(self, folder: Path, *reports: str) -> None:
         super().__init__(*reports)
@@ -67,7 +67,7 @@ class Run(World):
 
 
 @pytest.mark.contract("END-02")
-def test_who_asks_for_a_drain_hears_of_it_when_the_job_is_draining(tmp_path: Path) -> None:
+def test_drain_request_is_answered_when_job_is_draining(tmp_path: Path) -> None:
     world = Run(tmp_path, "more", "more")
     world.driver.handle(world.todo.pop(0))
     world.listener.ticket = world.desk.ask(Asked.DRAIN, "last")
@@ -77,7 +77,7 @@ def test_who_asks_for_a_drain_hears_of_it_when_the_job_is_draining(tmp_path: Pat
 
 
 @pytest.mark.contract("API-06", "END-03")
-def test_what_a_refused_run_has_counted_is_not_committed_by_a_suspension_in_its_place(tmp_path: Path) -> None:
+def test_suspension_does_not_commit_refused_runs_counters(tmp_path: Path) -> None:
     world = Run(tmp_path, "more", "more")
     while world.log.head.micro_batch == 0:
         world.driver.handle(world.todo.pop(0))

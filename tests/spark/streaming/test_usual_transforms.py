@@ -1,4 +1,4 @@
-"""Beam's own transforms with --streaming, on Spark: sources that are polled, sinks in windows, timers of the clock."""
+"""Beam's own transforms with --streaming on Spark: polled sources, sinks in windows, processing time timers."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def pipeline(*arguments: str) -> beam.Pipeline:
 
 
 def ticks(p: beam.Pipeline, seconds: float = 1.5, every: float = 0.25) -> beam.PCollection:
-    """Some moments from now on, each when it has come."""
+    """Return some instants from now, each at its time."""
     start = time.time()
     return p | PeriodicImpulse(start, start + seconds, every, apply_windowing=False)
 
 
 def numbered(p: beam.Pipeline, count: int = 6) -> beam.PCollection:
-    """Numbers from 0, each when its moment has come."""
+    """Return numbers from 0, each at its time."""
     start = Timestamp.of(time.time())
     end = start + Duration(count * 0.25)
     return p | PeriodicImpulse(start, end, 0.25, data=list(range(count)))
 
 
 @pytest.mark.contract("SDF-04", "SDF-12")
-def test_several_sequences_at_once_are_each_complete() -> None:
+def test_concurrent_sequences_are_complete() -> None:
     start = time.time()
     with pipeline() as p:
         sequences = p | beam.Create([(start + n / 10, start + n / 10 + 1, 0.5) for n in range(4)])
@@ -67,7 +67,7 @@ def test_several_sequences_at_once_are_each_complete() -> None:
         )
 
 
-def test_files_that_come_are_matched_once_and_read(tmp_path: Path) -> None:
+def test_new_files_are_matched_once_and_read(tmp_path: Path) -> None:
     watched, read = tmp_path / "watched", tmp_path / "read"
     watched.mkdir()
     read.mkdir()
@@ -88,7 +88,7 @@ def test_files_that_come_are_matched_once_and_read(tmp_path: Path) -> None:
     assert Counter(noted(read)) == Counter("abcd")
 
 
-def test_a_file_is_read_whole_where_a_stream_is_expected(tmp_path: Path) -> None:
+def test_file_is_read_completely_in_streaming(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("".join(f"{n}\n" for n in range(1000)))
     with pipeline() as p:
         total = p | beam.io.ReadFromText(str(tmp_path / "lines")) | beam.Map(int) | beam.CombineGlobally(sum)
@@ -122,7 +122,7 @@ def test_files_are_written_in_windows(tmp_path: Path) -> None:
 
 
 class Until(beam.DoFn):
-    """The time, several times a second, until a folder has so many notes."""
+    """Yields the time, several times a second, until a folder has a number of notes."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: tuple[str, int], tracker: Any = beam.DoFn.RestrictionParam(Endless())) -> Iterator[Any]:
@@ -136,8 +136,8 @@ class Until(beam.DoFn):
 
 
 @pytest.mark.contract("ENG-12", "SDF-10")
-def test_a_batch_that_is_not_full_goes_out_when_it_has_waited_long_enough(tmp_path: Path) -> None:
-    """Though no watermark is reported: it is the clock that counts."""
+def test_incomplete_batch_is_output_after_its_time(tmp_path: Path) -> None:
+    """The source reports no watermark, so only the clock can trigger it."""
     with pipeline() as p:
         keyed = (
             p
@@ -148,11 +148,13 @@ def test_a_batch_that_is_not_full_goes_out_when_it_has_waited_long_enough(tmp_pa
         _ = batches | beam.Map(lambda batch, to: note(time.time() - min(batch[1]), to), str(tmp_path))
     waited = noted(tmp_path)
     assert len(waited) >= 3
-    assert sum(seconds >= 0.3 for seconds in waited) >= len(waited) - 1, "all but the last, which the end let out"
+    assert sum(seconds >= 0.3 for seconds in waited) >= len(waited) - 1, (
+        "all but the last, which the end of input releases"
+    )
 
 
 @pytest.mark.contract("ENG-12")
-def test_what_comes_again_within_a_time_comes_out_once(tmp_path: Path) -> None:
+def test_duplicate_within_time_is_output_once(tmp_path: Path) -> None:
     with pipeline() as p:
         twice = ticks(p, 2) | beam.FlatMap(lambda at: ["always", f"at {at}"])
         first = twice | Deduplicate(event_time_duration=Duration(1000))
@@ -164,7 +166,7 @@ def test_what_comes_again_within_a_time_comes_out_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("ENG-05")
-def test_who_waits_goes_on_when_the_window_of_what_it_waits_for_is_over(tmp_path: Path) -> None:
+def test_wait_ends_with_the_awaited_window(tmp_path: Path) -> None:
     done, seen = tmp_path / "done", tmp_path / "seen"
     done.mkdir()
     seen.mkdir()
@@ -188,12 +190,12 @@ def test_who_waits_goes_on_when_the_window_of_what_it_waits_for_is_over(tmp_path
 
 
 class Service:
-    """A service that doubles numbers, and has too many requests at every other one.
+    """A service that doubles numbers, and refuses every other request as too many.
 
     Attributes:
-        url: where it is.
-        refused: the numbers that it was asked for, and did not double then.
-        answered: those that it did.
+        url: its address.
+        refused: the numbers of refused requests.
+        answered: the numbers of answered requests.
     """
 
     def __init__(self) -> None:
@@ -233,8 +235,9 @@ def _too_many(error: Exception) -> bool:
 
 
 class Ask(beam.DoFn):
-    """Asks a service about each element, as the SDK's `io.requestresponse` does it: its throttler before a call, its
-    retries with longer and longer pauses around that.
+    """Calls a service for each element, as the SDK's `io.requestresponse` does.
+
+    The throttler runs before a call; retries with increasing pauses are around both.
     """
 
     def __init__(self, url: str) -> None:
@@ -260,7 +263,7 @@ class Ask(beam.DoFn):
 
 
 @pytest.mark.contract("BAT-04", "ENG-02")
-def test_a_service_that_has_too_many_requests_is_asked_again_and_micro_batches_and_watermarks_go_on(
+def test_throttled_service_is_retried_while_watermarks_advance(
     tmp_path: Path,
 ) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
