@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
         counts += Counter(stages=len(found.expressed.pipeline.stages), out=len(found.outs), dropped=len(found.drops))
         counts += Counter({"jobs resumed": found.cancelled > 0, "workers dead": found.died})
         _say(f"seed {seed}: {len(found.outs)} came out, {len(found.drops)} too late; nothing is wrong")
-    _say(f"{len(asked)} replayed; {dict(counts)}; left out: {dict(left_out)}")
+    _say(f"{len(requested)} replayed; {dict(counts)}; left out: {dict(left_out)}")
     _say(f"failed: {', '.join(map(str, failed)) or 'none'}")
     return 1 if failed else 0
 

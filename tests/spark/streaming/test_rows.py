@@ -94,7 +94,7 @@ def test_row_in_wrong_order_is_an_error() -> None:
     sent(rows).put(Row(0, 0, 0, b"it"))
     received = Received(exchanged(rows, 0), at(), 1, sent([], 1), first=False)
     assert list(received.of_stage("the s1", 1)) == []
-    with pytest.raises(AssertionError, match="shard 0 .*shard 1"):
+    with pytest.raises(AssertionError, match=r"shard 0 .*shard 1"):
         list(received.passing(1))
 
 
