@@ -1,4 +1,4 @@
-"""Streaming jobs that have bad days: small ones, whose outcome is known."""
+"""Small streaming jobs with known results, for tests of faults."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def pipeline(*arguments: str) -> beam.Pipeline:
 
 
 class Ticks(beam.DoFn):
-    """So many numbers, each at its own second of event time; a few, then a pause: each few in another micro-batch.
+    """Yields numbers, each at its own second of event time, a few per micro-batch with pauses between.
 
     Args:
         few: numbers before a pause.
-        seconds: of the pause.
-        stalls_at: the number before which it pauses, until it is a file's: then it goes on.
+        seconds: length of the pause.
+        stalls_at: the number before which it pauses until a file exists.
     """
 
     def __init__(self, few: int = 2, seconds: float = 0.05, stalls_at: int | None = None, until: str = "") -> None:
@@ -58,8 +58,8 @@ def ticks(p: beam.Pipeline, count: int, name: str = "Ticks", **more: Any) -> Any
     return p | f"{name} of" >> beam.Create([count], reshuffle=False) | name >> beam.ParDo(Ticks(**more))
 
 
-def going_on(state: Path, out: Path, count: int = 30) -> Any:
-    """A job that counts numbers in windows of five."""
+def summing_job(state: Path, out: Path, count: int = 30) -> Any:
+    """Submit a job that counts numbers in windows of five."""
     out.mkdir(exist_ok=True)
     p = pipeline(f"--checkpoint_dir={state}")
     timed = ticks(p, count) | beam.WindowInto(window.FixedWindows(5)) | beam.Map(lambda n: (0, n)) | beam.GroupByKey()
@@ -67,26 +67,26 @@ def going_on(state: Path, out: Path, count: int = 30) -> Any:
     return p.run()
 
 
-def in_fives(count: int = 30) -> list[tuple[int, ...]]:
-    """What comes out of that."""
+def expected_panes(count: int = 30) -> list[tuple[int, ...]]:
+    """Return the job's expected output."""
     return [tuple(range(at, at + 5)) for at in range(0, count, 5)]
 
 
 def panes(out: Path) -> list[tuple[int, ...]]:
-    """What has come out; a side effect, so that of a micro-batch that ran twice counts once."""
+    """Return the output so far. It is a side effect, so values of a retried micro-batch count once."""
     return sorted({tuple(pane) for pane in noted(out)})
 
 
-def until_there_is_some(result: Any, out: Path) -> None:
+def until_output(result: Any, out: Path) -> None:
     while not noted(out):
         assert result.wait_until_finish(50) == "RUNNING"
 
 
-def until_it_is_told(result: Any, caplog: pytest.LogCaptureFixture, what: str) -> None:
+def until_logged(result: Any, caplog: pytest.LogCaptureFixture, what: str) -> None:
     while not any(what in message for message in caplog.messages):
         assert result.wait_until_finish(50) == "RUNNING"
 
 
 def head_of(state: Path) -> Any:
-    """The newest manifest of a job's folder."""
+    """Return the newest manifest of a job's folder."""
     return known(read_newest(FolderBlobs(state)))  # type: ignore[arg-type]

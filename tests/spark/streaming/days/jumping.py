@@ -1,6 +1,6 @@
-"""A job whose clock is set forward by a day, and back: run as a program, for the clock is that of all its processes.
+"""A job whose clock is set forward by a day, and back. It runs as a program, because all its processes use that clock.
 
-It does not return unless all is well.
+The program returns only if the job is correct.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ from tests.spark.streaming.fed import fed, feed
 
 DAY, HOUR = 86_400, 3_600
 POLLS_AFTER, FIRES_AFTER = 1.5, 1.0
-"""Seconds, by the clock that user code has."""
+"""Seconds of user code's clock."""
 EARLY = 0.3
-"""Seconds by which something may be early. Where a host's clock was set back, a task knows the job's time as of when
-its micro-batch was planned, and not how long it has waited since then: a tenth of a second or two, with other work
-beside."""
+"""Seconds by which something may be early.
+
+After a host's clock was set back, a task knows only the job's time at which its micro-batch was planned, not how long it
+has waited since: up to two tenths of a second on a busy machine.
+"""
 
 
 class AsOne(Endless):
-    """Is not shared out."""
+    """A restriction that is not split."""
 
     tracker = Whole
 
 
 class Polls(beam.DoFn):
-    """Wants to be asked again after a while, and says when it is."""
+    """Polls with a delay, and records when it runs."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: tuple[str, str], tracker: Any = beam.DoFn.RestrictionParam(AsOne())) -> Iterator[Any]:
@@ -58,7 +60,7 @@ class Polls(beam.DoFn):
 
 
 class Waits(beam.DoFn):
-    """Lets out how many of a key have come when the first of them has waited for a while by the clock."""
+    """Outputs the number of a key's elements when the first of them has waited for some processing time."""
 
     COUNT = userstate.CombiningValueStateSpec("count", sum)
     FIRE = userstate.TimerSpec("fire", TimeDomain.REAL_TIME)
@@ -97,7 +99,7 @@ class Trial:
         self._seen: list[tuple[int, dict[Any, int]]] = []
 
     def set(self, seconds: int) -> float:
-        """Sets the clock; when that was, by one that nobody sets."""
+        """Set the clock; return the time of a monotonic clock."""
         file = Path(os.environ["ARCBEAM_TRIAL_CLOCK"])
         partial = file.with_name("partial")
         partial.write_text(str(seconds))
@@ -121,7 +123,7 @@ class Trial:
             self.look()
 
     def look(self) -> None:
-        """Whatever the clock does, that of the job and its watermarks never go back."""
+        """Check that the job's clock and watermarks never go back, whatever the clock does."""
         head = read_newest(FolderBlobs(self.state))
         if not isinstance(head, Manifest):
             return
@@ -137,7 +139,7 @@ class Trial:
         return sorted(noted(self.windows))
 
     def fired(self, since: float) -> list[tuple[float, float]]:
-        """When timers were set, and when they fired, of all that were set since then."""
+        """Return when timers were set and when they fired, for timers set since a time."""
         events = sorted(noted(self.timers), key=lambda event: event[1])
         pairs = [(one[1], other[1]) for one, other in pairwise(events) if (one[0], other[0]) == ("set", "fired")]
         return [pair for pair in pairs if pair[0] > since]
@@ -156,7 +158,7 @@ def main(folder: Path) -> None:
 
     trial.set(DAY)
     feed(trial.source, 40)
-    # What is due by the clock is due.
+    # What is due by the clock has run.
     trial.until(result, lambda: trial.tens() == in_tens(40) and len(noted(trial.hours)) == 12)
 
     back = trial.set(0)
@@ -166,7 +168,7 @@ def main(folder: Path) -> None:
     trial.until(result, lambda: trial.tens() == in_tens(60) and bool(trial.fired(late)) and polled(trial, late) > 2)
     result.suspend()
 
-    # Another driver, whose clock begins where that of the one before had come to.
+    # Another driver, whose clock begins where that of the first ended.
     feed(trial.source, 80)
     again = time.monotonic()
     result = trial.submit()

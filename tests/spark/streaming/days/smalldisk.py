@@ -1,7 +1,7 @@
-"""A file system of a few megabytes, for jobs that run in processes of their own.
+"""A file system of a few megabytes, for jobs in separate processes.
 
-Whoever may mount one does so. Everybody else has it in a namespace of their own: processes enter it to use the disk,
-and its files are reached through one that stays there.
+It is mounted directly if this process may mount. Otherwise it is mounted in a separate namespace: processes enter it to
+use the disk, and its files are reached through a process that stays there.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _STAYS = 'mount -t tmpfs -o size="$1" tmpfs "$2" && echo mounted && exec sleep i
 
 @dataclass(frozen=True, slots=True)
 class SmallDisk:
-    """A disk that is soon full.
+    """A disk that fills up quickly.
 
     Attributes:
-        folder: where it is, to those who run on it.
-        here: the same, to this process.
-        enter: what a command begins with that runs on it.
+        folder: its path for processes on it.
+        here: its path for this process.
+        enter: prefix of commands that run on it.
     """
 
     folder: Path
@@ -33,7 +33,7 @@ class SmallDisk:
 
     @contextlib.contextmanager
     def full(self) -> Iterator[None]:
-        """While the block runs there is no room."""
+        """Leave no room while the block runs."""
         ballast = self.here / "ballast"
         with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
             while file.write(bytes(1 << 12)):
@@ -46,7 +46,7 @@ class SmallDisk:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str = "4m") -> Iterator[SmallDisk]:
-    """Makes one at a folder; the test is skipped where nobody lets us."""
+    """Make one at a folder; skip the test if mounting is not permitted."""
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
     if not mounted.returncode:
@@ -59,12 +59,12 @@ def small_disk(folder: Path, size: str = "4m") -> Iterator[SmallDisk]:
     try:
         stays = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except FileNotFoundError:
-        pytest.skip("there is no unshare, and nobody but root can mount a small file system")
+        pytest.skip("cannot mount a small file system: not root, and unshare is missing")
     with stays:
         try:
             assert stays.stdout is not None
             if stays.stdout.readline() != "mounted\n":
-                pytest.skip("neither root nor a namespace of our own: a small file system cannot be mounted")
+                pytest.skip("cannot mount a small file system: not root, and no namespace is permitted")
             enter = ("nsenter", f"--target={stays.pid}", "--user", "--mount", "--preserve-credentials")
             yield SmallDisk(folder, Path(f"/proc/{stays.pid}/root{folder}"), enter)
         finally:

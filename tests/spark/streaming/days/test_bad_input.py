@@ -1,4 +1,4 @@
-"""Bad input of a streaming job on Spark: what is wrong with it waits, is told, and holds up nobody else."""
+"""Bad input of a streaming job on Spark: it waits and is reported, and does not delay other elements."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from click.testing import CliRunner
 from arcbeam.cli import main
 from tests.notes import note, noted
 from tests.offsets import Endless
-from tests.spark.streaming.days.jobs import in_fives, panes, pipeline, ticks
+from tests.spark.streaming.days.jobs import expected_panes, panes, pipeline, ticks
 from tests.spark.streaming.fed import fed, feed
 
 pytestmark = pytest.mark.usefixtures("spark")
 
 
-def test_an_event_of_the_far_future_waits_and_holds_nobody_up(tmp_path: Path) -> None:
+def test_future_event_waits_without_delaying_others(tmp_path: Path) -> None:
     with pipeline() as p:
         far = Timestamp.from_rfc3339("9999-01-01T00:00:00Z")
         times = ticks(p, 12) | beam.Map(lambda n: window.TimestampedValue((0, n), far if n == 3 else n))
@@ -35,7 +35,7 @@ def test_an_event_of_the_far_future_waits_and_holds_nobody_up(tmp_path: Path) ->
 
 
 @pytest.mark.contract("ENG-02", "END-04")
-def test_a_source_that_stalls_holds_its_windows_and_nobody_else_and_goes_on_when_it_can(tmp_path: Path) -> None:
+def test_stalled_source_delays_only_its_windows(tmp_path: Path) -> None:
     alone, both, state, mended = (tmp_path / name for name in ("alone", "both", "state", "mended"))
     alone.mkdir()
     both.mkdir()
@@ -55,16 +55,16 @@ def test_a_source_that_stalls_holds_its_windows_and_nobody_else_and_goes_on_when
     assert any("Stalled" in cause.stage for cause in result.status().causes)
     result.cancel()
     result.wait_until_finish()
-    twice = [tuple(sorted(pane * 2)) for pane in in_fives(15)]
-    assert panes(alone) == in_fives(15)
+    twice = [tuple(sorted(pane * 2)) for pane in expected_panes(15)]
+    assert panes(alone) == expected_panes(15)
     assert panes(both) == twice[:1]
     mended.touch()
     assert submit().wait_until_finish() == "DONE"
-    assert panes(alone) == in_fives(15)
+    assert panes(alone) == expected_panes(15)
     assert panes(both) == twice
 
 
-def test_one_key_has_half_of_the_data() -> None:
+def test_key_with_half_of_the_data_is_grouped() -> None:
     with pipeline() as p:
         made = p | beam.Impulse() | beam.FlatMap(lambda _: range(40_000))
         keyed = made | beam.Map(lambda n: window.TimestampedValue((n % 1000 if n % 2 else -1, n), n // 10_000))
@@ -78,7 +78,7 @@ def test_one_key_has_half_of_the_data() -> None:
 
 
 class Silent(beam.DoFn):
-    """Numbers below what a folder says, of a source that knows no watermark, and no end."""
+    """Yields numbers below the limit in a folder, without a watermark and without an end."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: str, tracker: Any = beam.DoFn.RestrictionParam(Endless())) -> Iterator[Any]:
@@ -97,8 +97,8 @@ def keyed_by_two(n: int, read: str) -> tuple[int, int]:
 
 
 @pytest.mark.contract("END-02", "END-03", "WM-06")
-def test_windows_that_never_close_wait_in_state_are_told_and_come_out_with_a_drain(tmp_path: Path) -> None:
-    """One is the global one of a source without an end, the others are of a source that reports no watermark."""
+def test_unclosed_windows_are_reported_and_output_by_drain(tmp_path: Path) -> None:
+    """One window is the global one of an unbounded source; the others are of a source without a watermark."""
     source, state, read = (tmp_path / name for name in ("source", "state", "read"))
     outs = {name: tmp_path / name for name in ("global", "held")}
     for folder in (read, *outs.values()):
@@ -122,12 +122,12 @@ def test_windows_that_never_close_wait_in_state_are_told_and_come_out_with_a_dra
         return p.run()
 
     def kept(result: Any, least: int) -> int:
-        """Waits until both groupings have kept as much, and the job tells of both; bytes of their state."""
+        """Wait until both groupings have state and the job reports both; return the bytes of their state."""
         while True:
             status = result.status()
             groups = [] if status is None else [each for each in status.stages if "Group" in each.stage]
-            told = bool(groups) and all(stage.state_bytes > least for stage in groups)
-            if told and any("Silent" in cause.stage for cause in status.causes):
+            reported = bool(groups) and all(stage.state_bytes > least for stage in groups)
+            if reported and any("Silent" in cause.stage for cause in status.causes):
                 return min(stage.state_bytes for stage in groups)
             assert result.wait_until_finish(50) == "RUNNING"
 
@@ -140,8 +140,8 @@ def test_windows_that_never_close_wait_in_state_are_told_and_come_out_with_a_dra
     assert "reports no watermark" in CliRunner().invoke(main.main, ["status", str(state)]).output
     feed(source, 20_000)
     second = submit()
-    assert kept(second, before) > before, "it is in the state, and not in somebody's memory"
-    assert [noted(out) for out in outs.values()] == [[], []], "nothing fires for it"
+    assert kept(second, before) > before, "it is in the state, not only in memory"
+    assert [noted(out) for out in outs.values()] == [[], []], "no window may fire"
     while noted(read).count(19_999) < 2:
         assert second.wait_until_finish(50) == "RUNNING"
     second.drain()

@@ -1,7 +1,8 @@
-"""A streaming job whose transform kills its worker each time: it ends soon, and says why meanwhile."""
+"""A streaming job whose transform always kills its worker: it ends soon, and `status` shows the cause until then."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import apache_beam as beam
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 @pytest.mark.contract("BAT-06")
 @pytest.mark.parametrize("way", ["segfault", *(pytest.param(way, marks=pytest.mark.long) for way in ("exit", "kill"))])
-def test_job_gives_up_after_few_tries_and_status_has_shown_them(tmp_path: Path, way: str) -> None:
+def test_job_fails_after_few_tries_shown_by_status(tmp_path: Path, way: str) -> None:
     p = pipeline(f"--checkpoint_dir={tmp_path / 'state'}")
     fused = p | beam.Create(range(2_000), reshuffle=False) | "First" >> beam.Map(same)
     _ = fused | "Culprit" >> beam.Map(dies_at, 700, way) | "Last" >> beam.Map(same)
@@ -34,4 +35,4 @@ def test_job_gives_up_after_few_tries_and_status_has_shown_them(tmp_path: Path, 
     trouble = trouble_of(blobs, head)
     assert trouble is not None
     assert (trouble.stage, trouble.micro_batch) == ("Culprit", head.micro_batch + 1)
-    assert trouble.why == f"a worker died in try 2 of 3, in transform 'Culprit', {WAYS[way]}"
+    assert re.search(rf"2 of 3\b.*'Culprit', {re.escape(WAYS[way])}", trouble.why)

@@ -1,4 +1,4 @@
-"""Errors of user code in a streaming job on Spark: what they name, and that a job whose cause is mended goes on."""
+"""Errors of user code in a streaming job on Spark: what they name, and that a corrected job resumes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 
 class StateMetrics(beam.DoFn):
-    """How many of a key have come, and whether one of them may not."""
+    """Counts the elements of a key, and raises for one of them."""
 
     SEEN = userstate.CombiningValueStateSpec("seen", sum)
 
@@ -36,7 +36,7 @@ class StateMetrics(beam.DoFn):
 
 
 @pytest.mark.contract("BAT-04", "STORE-01", "STORE-04")
-def test_an_error_in_a_later_micro_batch_fails_the_job_and_mended_it_goes_on_from_the_micro_batch_before(
+def test_corrected_job_resumes_before_failed_micro_batch(
     tmp_path: Path,
 ) -> None:
     out, state = tmp_path / "out", f"--checkpoint_dir={tmp_path / 'state'}"
@@ -45,7 +45,7 @@ def test_an_error_in_a_later_micro_batch_fails_the_job_and_mended_it_goes_on_fro
     def run(poison: int | None) -> Any:
         p = pipeline(state)
         kept = ticks(p, 30) | beam.Map(lambda n: ("key", n)) | "Keep" >> beam.ParDo(StateMetrics(poison))
-        # What a micro-batch that failed had put out does not get behind an exchange.
+        # The output of a failed micro-batch does not pass an exchange.
         counted = kept | beam.WindowInto(window.FixedWindows(5)) | beam.Map(lambda pair: (0, pair)) | beam.GroupByKey()
         _ = counted | beam.Map(lambda pair, folder: note(sorted(pair[1]), folder), str(out))
         return p.run()
@@ -62,10 +62,10 @@ def test_an_error_in_a_later_micro_batch_fails_the_job_and_mended_it_goes_on_fro
 
 @pytest.mark.long
 @pytest.mark.contract("STORE-01", "STORE-04", "END-04", "END-06")
-def test_an_error_in_the_middle_of_the_hundredth_micro_batch_publishes_nothing_after_the_last_commit(
+def test_late_error_publishes_nothing_after_last_commit(
     tmp_path: Path,
 ) -> None:
-    """Elements before the poison one have gone through the micro-batch, and have staged what nobody is ever to see."""
+    """Elements before the failing one have passed the micro-batch, and have staged files that must never be visible."""
     state, rows, parts = (tmp_path / name for name in ("state", "rows", "parts"))
     rows.mkdir()
     count, few, poison = 420, 3, 334
@@ -97,7 +97,7 @@ def test_an_error_in_the_middle_of_the_hundredth_micro_batch_publishes_nothing_a
             for found in re.findall(rf"\n  in micro-batch (\d+), key {poison % 4}, element ", str(caught.value))
         )
         assert micro_batch > 100
-        assert head_of(state).micro_batch == micro_batch - 1, "the micro-batch is not real"
+        assert head_of(state).micro_batch == micro_batch - 1, "the micro-batch must not be committed"
         assert max(published_by_micro_batches()) < micro_batch
         committed = {line for n, line in expected.items() if n < poison // few * few}
         assert set(published(rows)) <= committed
@@ -106,15 +106,17 @@ def test_an_error_in_the_middle_of_the_hundredth_micro_batch_publishes_nothing_a
         assert len(in_parts()) == len(set(in_parts()))
         assert set(before) <= set(published(rows))
         before = published(rows)
-    assert len(committed) - len(before) <= few, "at most the last committed micro-batch's is not out when the job fails"
+    assert len(committed) - len(before) <= few, (
+        "only the files of the last commit may be unpublished when the job fails"
+    )
     assert run(None).wait_until_finish() == "DONE"
     assert published(rows) == in_parts() == sorted(expected.values())
     assert left_over(rows) == []
 
 
 @pytest.mark.contract("BAT-04", "STORE-04", "END-04")
-def test_a_poison_element_behind_a_source_is_named_with_its_key_and_the_restriction_each_time(tmp_path: Path) -> None:
-    """In a stage that is the source's own: what is committed of it stays, and mended the job goes on there."""
+def test_failing_element_is_named_with_key_and_restriction(tmp_path: Path) -> None:
+    """The error is in the source's stage. The corrected job resumes from the last commit."""
     state, rows = tmp_path / "state", tmp_path / "rows"
     rows.mkdir()
 

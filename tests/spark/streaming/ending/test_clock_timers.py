@@ -1,4 +1,4 @@
-"""What waits for the clock when a finite source is at its end: it comes out when the clock is there, as in batch."""
+"""What waits for processing time when a finite source ends: it is output at its time, as in batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FEW = 10
 
 
 class Calls(beam.DoFn):
-    """Gathers what is called together: a few of a key, or what there is when somebody has waited for a second."""
+    """Gathers elements for one call: a few of a key, or fewer when one has waited for a second."""
 
     GATHERED = userstate.BagStateSpec("gathered", beam.coders.VarIntCoder())
     LONG = userstate.TimerSpec("long", TimeDomain.REAL_TIME)
@@ -53,16 +53,14 @@ class Calls(beam.DoFn):
 def _run(numbers: Any, out: Path, windows: Any) -> None:
     pairs = numbers | "Key" >> beam.Map(lambda n: (n % 3, n)).with_output_types(tuple[int, int])
     called = pairs | "In" >> beam.WindowInto(windows) | "Call" >> beam.ParDo(Calls())
-    # What comes of it has its time: nothing is late where it is grouped.
+    # The output has the elements' time, so it is not late in a grouping.
     grouped = called | beam.WithKeys(0) | "Group" >> beam.GroupByKey()
     _ = grouped | "Note" >> beam.Map(lambda pair, to: note(sorted(n for some in pair[1] for n in some), to), str(out))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("windows", [window.GlobalWindows(), window.FixedWindows(10**9)])
-def test_of_a_bounded_input_all_comes_out_in_phases_and_in_micro_batches(
-    tmp_path: Path, windows: Any, streaming: bool
-) -> None:
+def test_clock_timers_of_bounded_input_all_fire(tmp_path: Path, windows: Any, streaming: bool) -> None:
     with beam.Pipeline(
         runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", "--shards=2"] if streaming else [])
     ) as p:
@@ -70,7 +68,7 @@ def test_of_a_bounded_input_all_comes_out_in_phases_and_in_micro_batches(
     assert [n for some in noted(tmp_path) for n in some] == list(range(64))
 
 
-def test_of_a_stream_that_ends_all_comes_out(tmp_path: Path) -> None:
+def test_clock_timers_of_ending_stream_all_fire(tmp_path: Path) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
     out.mkdir()
     feed(source, 64, end=True)

@@ -1,4 +1,4 @@
-"""A drain of all that could keep a job from ending: it ends within seconds, and what it had read is out."""
+"""A drain with everything that could delay a job's end: it ends within seconds, and outputs all that it has read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Looping(beam.DoFn):
 
 
 class Tomorrow(beam.DoFn):
-    """Keeps what comes until the end of its window; and has something to say tomorrow."""
+    """Keeps elements until the end of their window, and has a timer for tomorrow."""
 
     KEPT = userstate.BagStateSpec("kept", beam.coders.VarIntCoder())
     LATER = userstate.TimerSpec("later", userstate.TimeDomain.REAL_TIME)
@@ -78,7 +78,7 @@ class Tomorrow(beam.DoFn):
 
 
 class Deferring(beam.DoFn, beam.RestrictionProvider):
-    """Puts out one number of two a day; what is left is bounded, so a drain has it done."""
+    """Yields one of two numbers per day; the rest is bounded, so a drain finishes it."""
 
     def initial_restriction(self, element: int) -> OffsetRange:
         return OffsetRange(0, 2)
@@ -98,7 +98,7 @@ class Deferring(beam.DoFn, beam.RestrictionProvider):
 
 
 @pytest.mark.contract("END-02", "SDF-09")
-def test_a_drain_ends_within_seconds_whatever_waits(tmp_path: Path) -> None:
+def test_drain_ends_within_seconds(tmp_path: Path) -> None:
     source, state, out, read = (tmp_path / name for name in ("source", "state", "out", "read"))
     for folder in (out, read):
         folder.mkdir()
@@ -133,7 +133,7 @@ def test_a_drain_ends_within_seconds_whatever_waits(tmp_path: Path) -> None:
             *(("session", key, some) for key, some in enumerate((evens, odds))),
             *(("batch", key, some) for key, some in enumerate((evens, odds))),
             *(("kept", some) for some in (evens, odds)),
-            # Nobody waits for it, and what was gathered for it is not lost.
+            # A drain does not wait for it, and what it has gathered is not lost.
             *("tomorrow", "tomorrow"),
             *(("deferred", n, part) for n in (0, 1) for part in (0, 1)),
             *("looped", "looped"),

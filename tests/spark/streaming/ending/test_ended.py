@@ -46,7 +46,7 @@ def test_copied_scripts_are_refused_and_own_script_ends_again(tmp_path: Path) ->
         with pytest.raises(IncompatibleStateError, match=what):
             submit(out, factor, count=count).wait_until_finish()
         assert files(state) == left
-    # The script's own restart, with other options, and the folder alone.
+    # The script restarts with other options, and from the folder alone.
     assert submit("one", 10, "--job_name=again", "--no_fusion", "--micro_batch_seconds=1").wait_until_finish() == "DONE"
     assert resume(str(state)).wait_until_finish() == "DONE"
     assert files(state) == left

@@ -1,4 +1,4 @@
-"""What DoFns may do at the end of a streaming job: when they are asked, and what becomes of what they put out."""
+"""Calls of DoFns at the end of a streaming job: when they are made, and what happens to their output."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ALL = [f"{name} {what}" for what in ("prepares", "shuts down") for name in ("fi
 
 
 def pipeline(*arguments: str) -> beam.Pipeline:
-    # One task for each level, so each is asked by one.
+    # One task per level, so that one task makes each call.
     return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", "--shards=1", *arguments]))
 
 
 class Job:
-    """A source that is fed, a DoFn, one with state, and one behind a grouping; all in the global window."""
+    """A fed source, a DoFn, one with state, and one after a grouping; all in the global window."""
 
     def __init__(self, folder: Path) -> None:
         self.source, self.state, self.out, self.read = (folder / name for name in ("source", "state", "out", "read"))
@@ -46,7 +46,7 @@ class Job:
         return p.run()
 
     def submitted(self, count: int) -> Any:
-        """A job that has read so many."""
+        """Submit a job and wait until it has read `count` numbers."""
         feed(self.source, count)
         result = self.submit()
         while len(noted(self.read)) < count:
@@ -62,24 +62,24 @@ def _expected(count: int) -> dict[str, int]:
 
 
 @pytest.mark.contract("END-01", "END-03", "END-05")
-def test_none_is_asked_by_a_suspension_and_all_by_the_end_of_the_source(tmp_path: Path) -> None:
+def test_end_of_source_calls_all_and_suspension_none(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.submitted(4).suspend()
     assert called(job.calls) == []
     feed(job.source, 6, end=True)
     assert job.submit().wait_until_finish() == "DONE"
-    assert job.results() == _expected(6), "nothing of it is late"
+    assert job.results() == _expected(6), "nothing may be late"
     lines = job.calls.read_text().splitlines()
     assert called(job.calls) == _ALL, "from sources to sinks"
     assert [lines.count(f"{name} prepares") for name in ("first", "second", "third")] == [1, 1, 1]
-    # Whoever finds the job ended makes the last calls again: nobody knows whether they were made.
+    # A driver that finds the job ended repeats the last calls, because it is unknown whether they were made.
     job.calls.unlink()
     assert job.submit().wait_until_finish() == "DONE"
     assert called(job.calls) == _ALL[3:]
 
 
 @pytest.mark.contract("END-02", "END-05")
-def test_all_are_asked_by_a_drain(tmp_path: Path) -> None:
+def test_drain_calls_all(tmp_path: Path) -> None:
     job = Job(tmp_path)
     result = job.submitted(4)
     result.drain()
@@ -89,7 +89,7 @@ def test_all_are_asked_by_a_drain(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("END-04", "END-05")
-def test_none_is_asked_by_a_cancellation_or_an_error(tmp_path: Path) -> None:
+def test_cancellation_and_error_call_none(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.submitted(4).cancel()
     feed(job.source, 14, end=True)
@@ -100,9 +100,7 @@ def test_none_is_asked_by_a_cancellation_or_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("END-05")
-def test_shutdown_that_raises_or_hangs_is_told_by_name_and_the_job_ends_well(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_shutdown_is_named_and_job_is_done(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     calls = tmp_path / "calls"
     with caplog.at_level(logging.WARNING, "arcbeam.streaming"), pipeline("--shutdown_seconds=8") as p:
         raises = p | beam.Create([1]) | "Raises" >> beam.ParDo(Tells("raises", calls, fails=True))

@@ -20,8 +20,8 @@ _WAIT = 20.0
 
 
 @pytest.mark.contract("END-04", "END-05")
-def test_who_is_torn_down_does_not_wait_for_what_still_shuts_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same thread does both; and shutdown has all the time that it was given."""
+def test_teardown_does_not_wait_for_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same thread does both; and shutdown may use all its time."""
     runs = threading.Event()
 
     def hangs(calls: ShuttingDown, stages: Any) -> list[str]:
@@ -43,7 +43,7 @@ def test_who_is_torn_down_does_not_wait_for_what_still_shuts_down(monkeypatch: p
 
 
 @pytest.mark.contract("END-05", "END-06")
-def test_who_sweeps_behind_the_last_publishing_is_torn_down_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishers_that_swept_are_torn_down(monkeypatch: pytest.MonkeyPatch) -> None:
     holders: list[set[str]] = []
 
     def torn_down(*arguments: Any, name: str) -> TeardownReported:
@@ -76,7 +76,7 @@ def test_who_sweeps_behind_the_last_publishing_is_torn_down_too(monkeypatch: pyt
 
 
 @pytest.mark.contract("END-05")
-def test_what_is_given_up_says_so_and_what_is_late_too() -> None:
+def test_skipped_shutdown_names_its_reason() -> None:
     given_up = threading.Event()
     given_up.set()
     of = Graceful("s1", ("Close",), MagicMock())

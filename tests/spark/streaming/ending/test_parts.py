@@ -1,4 +1,4 @@
-"""Part files of streaming jobs on Spark, on local disk and S3: suspended, resumed and drained, each record once."""
+"""Part files of streaming jobs on Spark, on local disk and S3: after suspend, resume and drain, each record once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Files = dict[str, bytes]
 
 
 class Place:
-    """Where parts are written: what readers see there, and what is staged."""
+    """The folder of part files: what readers see, and what is staged."""
 
     def __init__(self, path: str, options: dict[str, Any]) -> None:
         self.path = path
@@ -41,7 +41,7 @@ class Place:
         return [each["Key"].removeprefix(prefix) for each in listed]
 
     def files(self, beginning: str = "") -> dict[str, bytes]:
-        """What readers see, but for names that are passed over."""
+        """Return what readers see, without hidden names."""
         names = [name for name in self._names() if name.startswith(beginning or ("part", "d"))]
         names = [name for name in names if beginning or "_SUCCESS" not in name]
         return {name: data for name in sorted(names) if (data := self._staging.get(name)) is not None}
@@ -80,7 +80,7 @@ def submit(source: Path, state: Path, place: Place, windowed: Any, **arguments: 
 
 @pytest.mark.contract("END-03", "END-01", "END-06", "STORE-01")
 @pytest.mark.parametrize("kind", ["local", pytest.param("s3", marks=pytest.mark.long)])
-def test_parts_in_progress_outlive_a_suspension_and_a_window_says_when_it_is_over(
+def test_open_parts_survive_suspension_and_windows_complete(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     place: Place = request.getfixturevalue(kind)
@@ -88,7 +88,7 @@ def test_parts_in_progress_outlive_a_suspension_and_a_window_says_when_it_is_ove
     said = {"roll": Roll(elements=20), "success": "_SUCCESS", "destination": lambda line: f"d{int(line) % 2}"}
     feed(source, 95)
     first = submit(source, state, place, window.FixedWindows(50), **said)
-    # A window that is over is whole; of the other one, of 45 lines, only full parts are there.
+    # A closed window is complete; of the other one, with 45 lines, only full parts exist.
     wait(first, lambda: len(place.lines()) == 50 + 20 + 20)
     first.suspend()
     seen = place.files()
@@ -99,7 +99,7 @@ def test_parts_in_progress_outlive_a_suspension_and_a_window_says_when_it_is_ove
     assert submit(source, state, place, window.FixedWindows(50), **said).wait_until_finish() == "DONE"
     assert place.lines() == [str(n) for n in range(120)]
     assert place.staged() == 0
-    assert all(place.files()[name] == data for name, data in seen.items()), "what was published stays as it is"
+    assert all(place.files()[name] == data for name, data in seen.items()), "published files must not change"
     over = [json.loads(data) for half in (0, 1) for data in place.files(f"d{half}/_SUCCESS").values()]
     assert sum(success["records"] for success in over) == 120
     assert sorted(file["name"] for success in over for file in success["files"]) == sorted(
@@ -109,7 +109,7 @@ def test_parts_in_progress_outlive_a_suspension_and_a_window_says_when_it_is_ove
 
 @pytest.mark.contract("END-02", "END-06")
 @pytest.mark.parametrize("kind", ["s3", pytest.param("local", marks=pytest.mark.long)])
-def test_a_drain_closes_all_parts_and_publishes_them(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
+def test_drain_closes_and_publishes_all_parts(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
     place: Place = request.getfixturevalue(kind)
     source, state = tmp_path / "source", tmp_path / "state"
     feed(source, 25)

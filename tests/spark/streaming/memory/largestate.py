@@ -1,12 +1,12 @@
-"""A job whose state is several times what its worker may have in memory, in a session of its own.
+"""A job whose state is several times larger than its worker's memory, in its own session.
 
     python -m tests.spark.streaming.memory.largestate FOLDER
 
-Every key gets a value of state; then the job is suspended, its copies of the state are removed, and it goes on: every
-value is read, and another written. One worker does all of it, and may have `ALLOWED` bytes of its own beside what it
-had when it began; pages of mapped files, which the system takes back when it needs them, are not among these.
+Every key gets a value of state. Then the job is suspended, its copies of the state are removed, and it resumes: every
+value is read and replaced. One worker does all of it. It may have `ALLOWED` bytes of private memory in addition to what
+it had at the start. Pages of mapped files do not count, because the system can reclaim them.
 
-What happened is in FOLDER/told: JSON of what came out, of how much there was, and of what an access took.
+FOLDER/result has the result as JSON: the output, its size, and the time of an access.
 """
 
 from __future__ import annotations
@@ -42,38 +42,38 @@ from tests.offsets import WholeUpTo
 KEYS = 128_000
 VALUE = 4_096
 AT_ONCE = 4_000
-"""Keys of a micro-batch: what a micro-batch changes is in memory until it is committed."""
+"""Keys of a micro-batch: its changes are in memory until it commits."""
 ALLOWED = 192 << 20
 TURNS = 2
 _STATUS = Path("/proc/self/status")
 
 
 def value_of(key: int, turn: int) -> bytes:
-    """What a key has behind a turn; no two are alike, and none is shorter on the disk."""
+    """Return a key's value after a turn; all values differ and cannot be compressed."""
     return hashlib.shake_128(b"%d %d" % (key, turn)).digest(VALUE)
 
 
 def in_status(what: str) -> int:
-    """A figure of this process's memory, in bytes."""
+    """Return a figure of this process's memory, in bytes."""
     found = re.search(rf"^{what}:\s+(\d+) kB", _STATUS.read_text(encoding="ascii"), re.MULTILINE)
     assert found, what
     return int(found[1]) << 10
 
 
 def limited() -> None:
-    """Lets this process have no more than it has now, and `ALLOWED`.
+    """Limit this process to its present memory and `ALLOWED` bytes more.
 
-    Linux counts for it what is private and can be written, so neither files that are mapped to be read nor shared ones.
+    Linux counts private writable memory. It counts neither files that are mapped for reading nor shared memory.
     """
     if resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY:
         limit = in_status("VmData") + ALLOWED
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         with contextlib.suppress(OSError), mmap.mmap(-1, 2 * ALLOWED, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
-            raise AssertionError("it does not hold")
+            raise AssertionError("the limit has no effect")
 
 
 class Keys(beam.DoFn):
-    """All keys in each turn, some in each micro-batch; after the first turn it waits until it may go on."""
+    """Yields all keys in each turn, some in each micro-batch; waits after the first turn until it may continue."""
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -83,17 +83,17 @@ class Keys(beam.DoFn):
         turn, first = divmod(at * AT_ONCE, KEYS)
         if turn and not first:
             Path(folder, "filled").touch()
-            if not Path(folder, "go on").exists():
+            if not Path(folder, "continue").exists():
                 tracker.defer_remainder(Timestamp.of(time.time() + 0.1))
                 return
         if tracker.try_claim(at):
             yield from ((key, turn) for key in range(first, first + AT_ONCE))
-            # To a time that comes: the next micro-batch, not this one goes on with it.
+            # Defer to a future time, so that the next micro-batch continues.
             tracker.defer_remainder(Timestamp.of(time.time() + 0.01))
 
 
 class StateMetrics(beam.DoFn):
-    """Replaces what a key has, and looks whether that is what it was given in the turn before."""
+    """Replaces a key's value, and checks that it is the one of the turn before."""
 
     KEPT = userstate.ReadModifyWriteStateSpec("kept", BytesCoder())
 
@@ -125,16 +125,16 @@ class StateMetrics(beam.DoFn):
 
     def finish_bundle(self) -> None:
         with open(Path(self._folder, f"worker-{os.getpid()}"), "a", encoding="ascii") as file:
-            told = [self._read, self._took_to_read, self._took_to_write]
-            file.write(json.dumps(told) + "\n")
+            reported = [self._read, self._took_to_read, self._took_to_write]
+            file.write(json.dumps(reported) + "\n")
 
 
 def pipeline(folder: Path) -> Any:
-    """Runs the job, or goes on with it."""
+    """Run or resume the job."""
     flags = [
         "--streaming",
         "--shards=2",
-        # A micro-batch of one claim: more of them would be in memory together.
+        # One claim per micro-batch: several would be in memory at the same time.
         "--micro_batch_seconds=0.1",
         "--backlog_micro_batch_seconds=0.1",
         "--spark_master=local[1,1]",
@@ -156,8 +156,8 @@ def wait(result: Any, done: Callable[[], bool]) -> None:
 
 
 def main(folder: Path) -> None:
-    """Runs it in two parts."""
-    # The copies of other jobs on this host are not this one's to remove.
+    """Run it in two parts."""
+    # Do not remove the copies of other jobs on this host.
     (folder / "temp").mkdir()
     os.environ["TMPDIR"], tempfile.tempdir = str(folder / "temp"), None
     assert folder in copies_folder().parents
@@ -166,20 +166,20 @@ def main(folder: Path) -> None:
     result.suspend()
     while copies_folder().exists():
         shutil.rmtree(copies_folder(), ignore_errors=True)
-    (folder / "go on").touch()
+    (folder / "continue").touch()
     result = pipeline(folder)
     result.wait_until_finish()
     newest = read_newest(open_blobs(str(folder / "state")))
     assert newest is not None
-    told = [json.loads(line) for file in folder.glob("worker-*") for line in file.read_text().splitlines()]
-    read, to_read, to_write = ([each for bundle in told for each in bundle[n]] for n in range(3))
+    reported = [json.loads(line) for file in folder.glob("worker-*") for line in file.read_text().splitlines()]
+    read, to_read, to_write = ([each for bundle in reported for each in bundle[n]] for n in range(3))
     found = {
         "keys": sorted(set(read)) == list(range(KEYS)),
         "state": sum(file.size for shard in known(newest).shards for file in shard.files),
         "µs to read": statistics.median(to_read) / 1000,
         "µs to write": statistics.median(to_write) / 1000,
     }
-    (folder / "told").write_text(json.dumps(found))
+    (folder / "result").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

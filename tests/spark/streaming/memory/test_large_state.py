@@ -1,4 +1,4 @@
-"""State on Spark that is larger than what its worker may have in memory."""
+"""State on Spark that is larger than its worker's memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_state_may_be_larger_than_memory(tmp_path: Path, record_property: Callab
         ended = subprocess.run(
             [sys.executable, "-m", "tests.spark.streaming.memory.largestate", str(tmp_path)],
             cwd=_ROOT,
-            # What threads have given back stays in arenas of theirs, and counts.
+            # Memory that threads have freed stays in their arenas, and counts.
             env={**os.environ, "MALLOC_ARENA_MAX": "1"},
             stdout=file,
             stderr=file,
@@ -33,8 +33,8 @@ def test_state_may_be_larger_than_memory(tmp_path: Path, record_property: Callab
             timeout=3600,
         )
     assert ended.returncode == 0, log.read_text(errors="replace")[-4000:]
-    told = json.loads((tmp_path / "told").read_text())
-    assert told["keys"], "each key had what it was given, behind a recovery without copies, too"
-    assert told["state"] > 2.5 * ALLOWED
+    reported = json.loads((tmp_path / "result").read_text())
+    assert reported["keys"], "each key must have its value, also after a recovery without copies"
+    assert reported["state"] > 2.5 * ALLOWED
     for what in ("µs to read", "µs to write"):
-        record_property(what, told[what])
+        record_property(what, reported[what])

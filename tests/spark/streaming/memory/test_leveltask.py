@@ -1,4 +1,4 @@
-"""What a process keeps of a job from task to task: side inputs are read anew when they change, however little does."""
+"""What a process keeps of a job from task to task: changed side inputs are read again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from arcbeam.streaming.task.sidefiles import SideFileWriter
 from tests.streaming.test_physicalplan import at
 
 LEVEL, CHANNEL = 2, 3
-"""Where the side input of the plan is read, and which channel it is."""
+"""The level that reads the plan's side input, and its channel."""
 
 
 @pytest.fixture
@@ -37,12 +37,12 @@ def put(here: _JobHere, folder: Path, micro_batch: int, content: bytes) -> SideF
     return here.files.side(Written(number, 0, micro_batch, 1, "attempt", "side"), data)
 
 
-def test_side_input_is_read_anew_though_it_has_as_many_files_of_one_size(here: _JobHere, tmp_path: Path) -> None:
+def test_changed_side_input_is_read_again(here: _JobHere, tmp_path: Path) -> None:
     old, other, new = (put(here, tmp_path, micro_batch, b"%d" % micro_batch) for micro_batch in (1, 2, 3))
     assert old.size == new.size
     first = here.sides(LEVEL, (old, other))
     assert list(first.chunks(CHANNEL, b"w")) == [b"1", b"2"]
-    assert here.sides(LEVEL, (old, other)) is first, "what was decoded is kept with the reader"
+    assert here.sides(LEVEL, (old, other)) is first, "decoded values must be kept with the reader"
     for files, content in (((other, new), [b"2", b"3"]), ((old, new), [b"1", b"3"]), ((old,), [b"1"]), ((), [])):
         sides = here.sides(LEVEL, files)
         assert sides is not first

@@ -1,6 +1,6 @@
-"""A clock that a file sets: imported by every Python process of a job under trial, before all else.
+"""A clock that a file sets. Every Python process of the tested job imports this first.
 
-On the path of those processes alone. The file says by how many seconds the clock is ahead of the machine's.
+It is on the path of those processes only. The file has the seconds by which the clock is ahead of the machine's.
 """
 
 import os
