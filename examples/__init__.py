@@ -1,1 +1,1 @@
-"""Beam pipelines to run and to read. They are ordinary ones: a runner is named on the command line only."""
+"""Beam pipelines to run and to read. They are ordinary pipelines: only the command line names a runner."""

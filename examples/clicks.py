@@ -1,11 +1,11 @@
-"""Ads that are seen, and clicks on them, as somebody would write it who comes from Spark's `withWatermark`.
+"""Views of ads and clicks on them, written for readers who know Spark's `withWatermark`.
 
     arcbeam run examples/clicks.py [--seconds 8] [--checkpoint_dir …]
 
-Browsers report what was seen and clicked some seconds later, in any order, clicks often twice, and a few long after.
-Events get their times, and a watermark that is two seconds behind the latest; clicks that come again are dropped; each
-view waits five seconds for its click, and comes out with it or alone; clicks are counted by the second, and those that
-come too late for their second are kept aside.
+Browsers report views and clicks some seconds later, in any order. They often report clicks twice, and a few much later.
+Events get their times, and a watermark two seconds behind the latest time. Repeated clicks are dropped. Each view waits
+five seconds for its click, and is output with it or alone. Clicks are counted per second; clicks that are too late for
+their second are kept in a separate output.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ WAITS = 5
 
 
 class Event(NamedTuple):
-    """What a browser reports.
+    """An event that a browser reports.
 
     Attributes:
         kind: "view" or "click".
-        ad: which ad was seen; each is seen once.
-        at: when, in seconds.
+        ad: the ad; each is viewed once.
+        at: the time, in seconds.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Event(NamedTuple):
 
 
 def reported(at: Timestamp) -> list[Event]:
-    """What is reported at a moment, of events of some moments before; for one moment always the same."""
+    """Return what is reported at a moment, about events of earlier moments; the same for each call."""
     return [event for number in _near(at) for event, when in _events(number) if when == _number(at)]
 
 
@@ -57,7 +57,7 @@ def _near(at: Timestamp) -> range:
 
 
 def _events(number: int) -> list[tuple[Event, int]]:
-    """The view of a moment, perhaps with a click, and when each is reported."""
+    """Return the view of a moment, perhaps with a click, and when each is reported."""
     chance, seen = random.Random(number), number * EVERY
     events = [(Event("view", f"ad-{number}", seen), number + chance.randrange(10))]
     if chance.random() < 0.4:
@@ -68,23 +68,23 @@ def _events(number: int) -> list[tuple[Event, int]]:
 
 
 def write(line: str, folder: str, name: str) -> None:
-    """Writes a result; if it runs again, the same again."""
+    """Write a result; a retry writes the same file."""
     Path(folder, name).write_text(f"{line}\n", encoding="utf-8")
 
 
 def write_count(clicks: tuple[str, int], folder: str, window: Any = beam.DoFn.WindowParam) -> None:
-    """Writes how many clicks there were in a second."""
+    """Write the number of clicks in a second."""
     write(str(clicks[1]), folder, f"second-{int(window.start)}")
 
 
 def write_late(click: LateElement, folder: str) -> None:
-    """Writes by how much a click was too late for its second."""
+    """Write how late a click was for its second."""
     by = float(click.watermark - click.window.end)
     write(f"{by:.1f} s", folder, f"late-{click.timestamp.micros}")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Joins and counts, and prints what came of it. Returns the exit status."""
+    """Join and count, and print the results. Return the exit status."""
     parser = argparse.ArgumentParser(description="Views of ads, and their clicks.")
     parser.add_argument("--output", type=Path, default=Path("build/clicks"), help="folder of the results")
     parser.add_argument("--seconds", type=float, default=8.0, help="how long events are reported")

@@ -1,10 +1,10 @@
-"""Deduplication with state: an order that comes twice within a time is let through once.
+"""Deduplication with state: an order that arrives twice within a time is output once.
 
     arcbeam run examples/deduplication.py [--seconds 5] [--checkpoint_dir …]
 
-Whoever sends orders repeats them until he hears of them, so most come several times. A stateful DoFn remembers each id,
-and a timer forgets it `KEEP` seconds of event time later: what is kept does not grow for ever. (Beam has it ready made:
-`apache_beam.transforms.deduplicate`.)
+A sender repeats orders until they are acknowledged, so most arrive several times. A stateful DoFn remembers each id,
+and a timer forgets it `KEEP` seconds of event time later. So the state does not grow forever. (Beam has this
+ready-made: `apache_beam.transforms.deduplicate`.)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Once(beam.DoFn):
         seen: Any = beam.DoFn.StateParam(SEEN),
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> Iterator[tuple[str, int]]:
-        """Lets an order through, and remembers it."""
+        """Output an order, and remember it."""
         if not seen.read():
             seen.write(True)
             forget.set(at + KEEP)
@@ -51,12 +51,12 @@ class Once(beam.DoFn):
 
     @on_timer(FORGET)
     def forget_it(self, seen: Any = beam.DoFn.StateParam(SEEN)) -> None:
-        """Nobody repeats it any more."""
+        """Forget the order: it is not repeated any more."""
         seen.clear()
 
 
 def sent(at: Timestamp) -> list[tuple[str, int]]:
-    """What comes at a moment: a new order, and some of the last ones again; for one moment always the same."""
+    """Return what arrives at a moment: a new order, and some of the last ones again; the same for each call."""
     number = round(float(at) / EVERY)
     chance = random.Random(number)
     numbers = [number, *(number - chance.randrange(1, 5) for _ in range(3))]
@@ -64,15 +64,15 @@ def sent(at: Timestamp) -> list[tuple[str, int]]:
 
 
 def write(total: int, output: str, window: Any = beam.DoFn.WindowParam) -> None:
-    """Writes how many orders a window had; if it runs again, the same again."""
+    """Write how many orders a window had; a retry writes the same file."""
     Path(output, f"{int(window.start)}.txt").write_text(f"{total}\n", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Counts the orders of each second, and prints their sum. Returns the exit status."""
-    parser = argparse.ArgumentParser(description="Counts orders, each once.")
+    """Count the orders of each second, and print their sum. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Count orders, each once.")
     parser.add_argument("--output", type=Path, default=Path("build/deduplication"), help="folder of the results")
-    parser.add_argument("--seconds", type=float, default=5.0, help="how long orders come")
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long orders arrive")
     known, beam_arguments = parser.parse_known_args(arguments)
     output = known.output.resolve()
     output.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,13 @@
-"""Rows into a database, each exactly once, whatever is killed: a sink of one's own that takes part in commits.
+"""Rows into a database, exactly once, also across kill -9: a user-defined sink that takes part in commits.
 
     arcbeam run examples/exactly_once_sql.py [--folder path] [--output path.db | postgresql://…] [--checkpoint_dir …]
 
-Lines of the files that come into a folder become rows of a table `words`. `Stage` writes the rows of a bundle into a
-table that nobody reads, and puts out the name of the lot. `Confirm` is called when that is committed, and moves the lot
-in one transaction of the database: if it has been moved already, there is nothing left to move. What was staged by
-attempts that were not committed is swept away.
+Lines of new files in a folder become rows of a table `words`. `Stage` writes the rows of a bundle to a table that
+readers do not use, and outputs the name of the lot. `Confirm` is called after that output is committed, and moves the
+lot in one transaction of the database. If the lot was moved before, nothing is left to move. What uncommitted attempts
+have staged is removed later.
 
-A database that Python's `sqlite3` opens, or one of PostgreSQL (`pip install psycopg2-binary`).
+The database is one that Python's `sqlite3` opens, or PostgreSQL (`pip install psycopg2-binary`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Row = tuple[str, int, str]
 
 
 class Database:
-    """A database, with its own words for parameters."""
+    """A database, with its own placeholder for parameters."""
 
     def __init__(self, url: str) -> None:
         self._parameter = "?"
@@ -46,13 +46,13 @@ class Database:
             self._parameter = "%s"
             self._connection: Any = psycopg2.connect(url)
         else:
-            # Who comes while another writes waits for so long.
-            # A bundle, publish and teardown may come in threads of their own, one at a time.
+            # A writer waits this long while another one writes.
+            # A bundle, publish and teardown may run in different threads, one at a time.
             self._connection = sqlite3.connect(url, timeout=60, isolation_level="IMMEDIATE", check_same_thread=False)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
-        """All that is done in the block, or nothing; gives what executes statements written with `?`: rows, if any."""
+        """Do everything in the block or nothing; yield a function that executes a statement with `?`."""
         cursor = self._connection.cursor()
 
         def execute(sql: str, *values: Any) -> list[Any]:
@@ -67,31 +67,31 @@ class Database:
             raise
 
     def close(self) -> None:
-        """It is not used again."""
+        """Close the connection."""
         self._connection.close()
 
 
 class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """Writes the rows of a bundle where nobody reads them, and puts out the name of the lot."""
+    """Writes the rows of a bundle to a table that readers do not use, and outputs the name of the lot."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._lots = 0
 
     def setup(self) -> None:
-        """One connection for all bundles."""
+        """Open one connection for all bundles."""
         self._database = Database(self._url)
 
     def start_bundle(self) -> None:
-        """A lot begins."""
+        """Begin a lot."""
         self._rows: list[Row] = []
 
     def process(self, row: Row) -> None:
-        """It goes with the others."""
+        """Add a row to the lot."""
         self._rows.append(row)
 
     def finish_bundle(self) -> Iterator[Any]:
-        """The lot is in the database, and committed there: another process may be asked to confirm it."""
+        """Write the lot to the database and commit it there: another process may publish it."""
         if not self._rows:
             return
         by = attempt()
@@ -103,25 +103,25 @@ class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         yield GlobalWindows.windowed_value(lot)
 
     def teardown(self) -> None:
-        """The connection is not used again."""
+        """Close the connection."""
         self._database.close()
 
 
 class Confirm(Publisher):
-    """Moves lots to where they are read."""
+    """Moves lots to the table for readers."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def setup(self) -> None:
-        """One connection for all calls."""
+        """Open one connection for all calls."""
         self._database = Database(self._url)
 
     def publish(self, lots: Sequence[str]) -> None:
-        """See `Publisher`: a lot that was moved is not there any more."""
+        """See `Publisher`: a lot that was moved is not in the table any more."""
         for lot in lots:
             with self._database.transaction() as execute:
-                # What is deleted is moved: who else is at the same lot deletes nothing.
+                # What is deleted is moved: a concurrent call for the same lot deletes nothing.
                 for row in execute("DELETE FROM staged WHERE lot = ? RETURNING file, line, text", lot):
                     execute("INSERT INTO words VALUES (?, ?, ?)", *row)
 
@@ -131,24 +131,24 @@ class Confirm(Publisher):
             execute("DELETE FROM staged WHERE job = ? AND micro_batch <= ?", job, micro_batch)
 
     def teardown(self) -> None:
-        """The connection is not used again."""
+        """Close the connection."""
         self._database.close()
 
 
 def rows(file: fileio.ReadableFile) -> Iterator[Row]:
-    """The lines of a file, with where they are from."""
+    """Yield the lines of a file, with their origin."""
     name = file.metadata.path.rpartition("/")[2]
     for number, line in enumerate(file.read_utf8().splitlines()):
         yield name, number, line
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Watches a folder until it is stopped. Returns the exit status."""
-    parser = argparse.ArgumentParser(description="Lines of files into a table of a database, each exactly once.")
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="what is watched")
-    parser.add_argument("--output", default="build/exactly_once.db", help="a file of SQLite, or postgresql://…")
-    parser.add_argument("--every", type=float, default=1.0, help="seconds between two looks")
-    parser.add_argument("--seconds", type=float, default=5.0, help="how long to watch; 0: until it is stopped")
+    """Watch a folder until the job is stopped. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Write lines of files to a table of a database, each exactly once.")
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="folder to watch")
+    parser.add_argument("--output", default="build/exactly_once.db", help="SQLite file, or postgresql://…")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two checks for files")
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long to watch; 0: until stopped")
     known, beam_arguments = parser.parse_known_args(arguments)
     url = known.output
     if not url.startswith("postgresql:"):

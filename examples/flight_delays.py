@@ -2,7 +2,7 @@
 
     arcbeam run examples/flight_delays.py [--output build/demo]
 
-The folder `flights` has its parts, of which `pipeline.py` is the one to read first.
+The folder `flights` has its parts; read `pipeline.py` first.
 """
 
 from __future__ import annotations

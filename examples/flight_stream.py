@@ -1,8 +1,8 @@
-"""The demo, streaming: a year of flights in the order in which they left, with a driver that is killed half-way.
+"""The streaming demo: a year of flights in the order of departure, with a driver that is killed half-way.
 
     python examples/flight_stream.py [--output build/demo-stream] [--delay 60] [--seconds 45]
 
-The folder `flights` has its parts, of which `stream.py` is the one to read first.
+The folder `flights` has its parts; read `stream.py` first.
 """
 
 from __future__ import annotations

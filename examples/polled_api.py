@@ -1,12 +1,12 @@
-"""An API that is polled for ever: a splittable DoFn that asks, waits without blocking, and says how far it has come.
+"""An API that is polled forever: a splittable DoFn that polls, defers without blocking, and reports its watermark.
 
     arcbeam run examples/polled_api.py [--seconds 10] [--checkpoint_dir …]
 
-The API gives the records behind a position, as many as there are by now. Here it is a function, `measurements`: three
-stations measure something every tenth of a second. The restriction is the positions that were not read yet. When there
-is nothing new, the rest is deferred: no worker waits, and no micro-batch runs. The watermark is the time of the last
-record: the mean of each second comes out in the next. It ends after `--seconds`, or, where the runner drains it, at
-once. With `--checkpoint_dir` it goes on, when it is started again, behind the last record that was read.
+The API returns the records after a position that exist so far. Here it is a function, `measurements`: three stations
+measure something every tenth of a second. The restriction is the positions that were not read yet. If nothing is new,
+the rest is deferred: no worker waits, and no micro-batch runs. The watermark is the time of the last record, so the
+mean of each second is output in the next. The pipeline ends after `--seconds`, or immediately if the runner drains it.
+With `--checkpoint_dir` it resumes after the last record that was read.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ EVERY = 0.1
 
 
 class Feed(NamedTuple):
-    """What is polled: records from one moment until another, in seconds since 1970."""
+    """What to poll: records from one moment until another, in seconds since 1970."""
 
     begin: float
     end: float
 
 
 def measurements(feed: Feed, position: int) -> list[tuple[float, str, float]]:
-    """The API: what there is behind a position, as (time, station, value)."""
+    """The API: return the records after a position, as (time, station, value)."""
     until = int((min(time.time(), feed.end) - feed.begin) / EVERY)
     times = ((n, feed.begin + n * EVERY) for n in range(position, until))
     return [(at, STATIONS[n % len(STATIONS)], 10 + math.sin(n / 10)) for n, at in times]
@@ -57,7 +57,7 @@ class Positions(beam.RestrictionProvider):
         return 1
 
     def truncate(self, feed: Feed, positions: OffsetRange) -> None:
-        """A drain does not wait for what may come."""
+        """Drop the rest: a drain does not wait for future records."""
 
 
 class Poll(beam.DoFn):
@@ -70,30 +70,30 @@ class Poll(beam.DoFn):
         tracker: Any = beam.DoFn.RestrictionParam(Positions()),
         watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
     ) -> Iterator[Any]:
-        """Puts out what there is, and comes back later."""
+        """Output the records that exist, and defer the rest."""
         position = tracker.current_restriction().start
         for at, station, value in measurements(feed, position):
             if not tracker.try_claim(position):
-                return  # the runner has taken the rest, and will give it back
+                return  # the runner has taken the rest and will process it later
             yield TimestampedValue((station, value), at)
-            # What comes next is no earlier.
+            # The next record is no earlier.
             watermark.set_watermark(Timestamp.of(at))
             position += 1
         if time.time() < feed.end:
             tracker.defer_remainder(Duration(0.3))
         else:
-            tracker.try_claim(sys.maxsize)  # all that is left: there is nothing more to come
+            tracker.try_claim(sys.maxsize)  # claim all that is left: no more records will come
 
 
 def write(mean: tuple[str, float], output: str, window: Any = beam.DoFn.WindowParam) -> None:
-    """Writes a window's mean under the window's name; if it runs again, the same again."""
+    """Write a window's mean to a file named after the window; a retry writes the same file."""
     station, value = mean
     Path(output, f"{int(window.start)}-{station}.txt").write_text(f"{value:.3f}\n", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Polls, and writes a file for each second and station. Returns the exit status."""
-    parser = argparse.ArgumentParser(description="Means of a polled API.")
+    """Poll, and write a file for each second and station. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Compute means of a polled API.")
     parser.add_argument("--output", type=Path, default=Path("build/polled_api"), help="folder of the results")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to poll")
     known, beam_arguments = parser.parse_known_args(arguments)

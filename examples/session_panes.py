@@ -1,10 +1,10 @@
-"""Sessions as they grow: an early pane after every third click, one when the session is over, more for what is late.
+"""Growing sessions: an early pane after every third click, one when the session ends, more for late clicks.
 
     arcbeam run examples/session_panes.py [--output build/session_panes]
 
-Clicks of two users come in the order in which their phones had a network, not in that in which they happened. Each pane
-has all clicks of the session so far, so the last pane of a session is the whole of it; a click that comes when its
-session was over makes another pane, as long as it is less than a minute late, and may join two sessions.
+Clicks of two users arrive in the order in which their phones had a network, not in the order of their times. Each pane
+has all clicks of the session so far, so the last pane of a session is complete. A click that arrives after its session
+ended makes another pane if it is less than a minute late, and may join two sessions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CLICKS = [
     (90, "ben", "home"),
     (60, "ben", "lost"),
 ]
-"""Seconds behind noon, user, page; in the order in which they come."""
+"""Seconds after noon, user, page; in the order of arrival."""
 EVERY = 0.3
 
 
@@ -49,7 +49,7 @@ def line(
     window: Any = beam.DoFn.WindowParam,
     pane: Any = beam.DoFn.PaneInfoParam,
 ) -> Iterator[tuple[str, int, str]]:
-    """A pane as (user, its number, text)."""
+    """Yield a pane as (user, its number, text)."""
     user, pages = clicks
     begin, end = int(window.start) - NOON, int(window.end) - NOON
     timing = PaneInfoTiming.to_string(pane.timing).lower()
@@ -57,14 +57,14 @@ def line(
 
 
 def write(pane: tuple[str, int, str], output: str, window: Any = beam.DoFn.WindowParam) -> None:
-    """Writes a pane as a file; if it runs again, the same again."""
+    """Write a pane to a file; a retry writes the same file."""
     user, number, text = pane
     Path(output, f"{user}-{int(window.start)}-{int(window.end)}-{number}.txt").write_text(f"{text}\n", encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Makes the panes, and prints them. Returns the exit status."""
-    parser = argparse.ArgumentParser(description="Panes of sessions.")
+    """Compute the panes, and print them. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Compute panes of sessions.")
     parser.add_argument("--output", type=Path, default=Path("build/session_panes"), help="folder of the results")
     known, beam_arguments = parser.parse_known_args(arguments)
     output = known.output.resolve()

@@ -2,10 +2,10 @@
 
     arcbeam run examples/sessions_stateful.py [--input 'log/*.csv'] [--output build/sessions]
 
-Does what `beam.WindowInto(Sessions(gap))` does, and shows what state and timers are for: events of a user arrive in any
-order, are merged into the visits that are open, and a visit is emitted as soon as the watermark says that nothing can
-extend it any more. Input are lines `user,seconds since 1970,page`; without `--input` a log of a day is made up, the
-same one every time. The visits are written as `{output}/visits-*.csv`.
+Does what `beam.WindowInto(Sessions(gap))` does, and shows the use of state and timers. Events of a user arrive in any
+order and are merged into the open visits. A visit is output as soon as the watermark shows that nothing can extend it.
+The input are lines `user,seconds since 1970,page`; without `--input`, a log of a day is generated, always the same. The
+visits are written to `{output}/visits-*.csv`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Visit(NamedTuple):
 
 
 def merge(visits: Iterable[Visit], gap: int) -> list[Visit]:
-    """The same events as few visits as possible: those less than a gap apart become one. In order of time."""
+    """Merge visits less than a gap apart; return as few visits as possible, in order of time."""
     merged: list[Visit] = []
     for visit in sorted(visits):
         if merged and visit.first - merged[-1].last < gap:
@@ -57,7 +57,7 @@ def merge(visits: Iterable[Visit], gap: int) -> list[Visit]:
 
 
 class Visits(beam.DoFn):
-    """(user, page) at its event time -> (user, Visit) once the visit is over."""
+    """(user, page) at its event time -> (user, Visit) once the visit has ended."""
 
     OPEN = ReadModifyWriteStateSpec("open", PickleCoder())
     CLOSE = TimerSpec("close", TimeDomain.WATERMARK)
@@ -72,7 +72,7 @@ class Visits(beam.DoFn):
         open_visits: Any = beam.DoFn.StateParam(OPEN),
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> None:
-        """Takes the event into the open visits; the timer waits for the one that ends first."""
+        """Merge the event into the open visits; the timer waits for the one that ends first."""
         second = int(timestamp)
         visits = merge([*(open_visits.read() or ()), Visit(second, second, 1)], self._gap)
         open_visits.write(visits)
@@ -86,7 +86,7 @@ class Visits(beam.DoFn):
         open_visits: Any = beam.DoFn.StateParam(OPEN),
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> Iterator[Any]:
-        """Emits the visits that ended, at the time of their last event plus the gap; waits on for the others."""
+        """Output the visits that ended, at the time of their last event plus the gap; wait for the others."""
         still_open = []
         for visit in open_visits.read() or ():
             if visit.last + self._gap <= fired:
@@ -101,18 +101,18 @@ class Visits(beam.DoFn):
 
 
 def parse_event(line: str) -> TimestampedValue:
-    """A line of the log as (user, page) at its event time."""
+    """Parse a line of the log to (user, page) at its event time."""
     user, second, page = line.split(",")
     return TimestampedValue((user, page), int(second))
 
 
 def format_visit(item: tuple[str, Visit]) -> str:
-    """One line of the results."""
+    """Format one line of the results."""
     return ",".join(str(cell) for cell in (item[0], *item[1]))
 
 
 def made_up_log(users: int = 200, seed: int = 7) -> list[str]:
-    """Lines of a day's log, in no order: each user comes a few times and looks at a few pages."""
+    """Return lines of a day's log, unordered: each user comes a few times and looks at a few pages."""
     chance = random.Random(seed)
     lines = []
     for user in range(users):
@@ -126,13 +126,13 @@ def made_up_log(users: int = 200, seed: int = 7) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Finds the visits and prints the longest. Returns the exit status."""
-    parser = argparse.ArgumentParser(description="Visits of users of a site, as a stateful Beam pipeline.")
+    """Find the visits and print the longest. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Find visits of a site's users with a stateful Beam pipeline.")
     parser.add_argument("--input", help="file pattern of the log")
     parser.add_argument("--output", type=Path, default=Path("build/sessions"), help="folder of the results")
     known, beam_arguments = parser.parse_known_args(arguments)
     output = known.output.resolve()
-    shutil.rmtree(output, ignore_errors=True)  # files of an earlier run could be taken for this one's
+    shutil.rmtree(output, ignore_errors=True)  # remove files of an earlier run
     output.mkdir(parents=True)
 
     with beam.Pipeline(options=PipelineOptions(beam_arguments)) as pipeline:

@@ -1,11 +1,11 @@
-"""A splittable DoFn: files searched in blocks, with a restriction and a tracker of its own.
+"""A splittable DoFn: files are searched in blocks, with its own restriction and tracker.
 
     arcbeam run examples/splittable.py [--input 'path/*.py'] [--pattern 'TODO|FIXME|XXX'] [--output build/notes]
 
-Each file is a restriction `Blocks`, cut at first into pieces of a few blocks. While a piece is being searched the
-runner may ask for the rest of it, to give it to a worker that has nothing to do; a line is found exactly once however
-the file was cut. Without `--input` it looks for the notes that the authors of Python's standard library left
-themselves. The lines found are written as `{output}/found-*.txt`.
+Each file is a restriction `Blocks`, cut at first into pieces of a few blocks. While a piece is searched, the runner may
+split off the rest for an idle worker. A line is found exactly once, however the file was cut. Without `--input` it
+searches the notes that the authors of Python's standard library left themselves. The lines found are written to
+`{output}/found-*.txt`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.core import RestrictionProvider
 
 BLOCK = 16 * 1024
-"""Bytes that are claimed at once."""
+"""Bytes of a claim."""
 FIRST_CUT = 8
 """Blocks of a piece at the start."""
 
@@ -45,10 +45,10 @@ class Blocks:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.stop:
-            raise ValueError(f"no such blocks: {self.start} to {self.stop}")
+            raise ValueError(f"invalid range of blocks: {self.start} to {self.stop}")
 
     def cut(self, size: int) -> Iterator[Blocks]:
-        """The same blocks in pieces of at most `size`; nothing for no blocks."""
+        """Cut the blocks into pieces of at most `size`; yields nothing for no blocks."""
         for start in range(self.start, self.stop, size):
             yield Blocks(start, min(start + size, self.stop))
 
@@ -95,7 +95,7 @@ class BlocksTracker(RestrictionTracker):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file to search. Attributes: path: as Beam's file systems know it; size: in bytes."""
+    """A file to search. Attributes: path: its path in Beam's file systems; size: in bytes."""
 
     path: str
     size: int
@@ -118,7 +118,7 @@ class WholeFile(RestrictionProvider):
 
 
 class Search(beam.DoFn):
-    """Files -> (path, offset of the line in bytes, line) of the lines that a pattern is found in."""
+    """Files -> (path, offset of the line in bytes, line) of the lines that match a pattern."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -141,11 +141,11 @@ class Search(beam.DoFn):
 
 
 def lines_of_block(file: BinaryIO, block: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) for each line that starts in the block, the last one to its end even if that is beyond."""
+    """Yield (offset, line) for each line that starts in the block; the last one may end in a later block."""
     start, stop = block * BLOCK, (block + 1) * BLOCK
     offset = start
     if start:
-        # A line that starts right at the block's first byte is the block's own: look for the end of the one before.
+        # A line that starts at the block's first byte belongs to the block: look for the end of the line before it.
         file.seek(start - 1)
         offset = start - 1 + len(file.readline())
     else:
@@ -159,20 +159,20 @@ def lines_of_block(file: BinaryIO, block: int) -> Iterator[tuple[int, bytes]]:
 
 
 def format_found(item: tuple[str, int, str]) -> str:
-    """One line of the results."""
+    """Format one line of the results."""
     path, offset, line = item
     return f"{os.path.basename(path)}\t{offset}\t{line}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Searches and prints where the most was found. Returns the exit status."""
-    parser = argparse.ArgumentParser(description="Searches files for a pattern, as a splittable Beam DoFn.")
+    """Search, and print the files with the most matches. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Search files for a pattern with a splittable DoFn.")
     parser.add_argument("--input", default=f"{sysconfig.get_path('stdlib')}/*.py", help="file pattern")
     parser.add_argument("--pattern", default=r"\b(TODO|FIXME|XXX)\b", help="regular expression")
     parser.add_argument("--output", type=Path, default=Path("build/notes"), help="folder of the results")
     known, beam_arguments = parser.parse_known_args(arguments)
     output = known.output.resolve()
-    shutil.rmtree(output, ignore_errors=True)  # files of an earlier run could be taken for this one's
+    shutil.rmtree(output, ignore_errors=True)  # remove files of an earlier run
     output.mkdir(parents=True)
 
     with beam.Pipeline(options=PipelineOptions(beam_arguments)) as pipeline:

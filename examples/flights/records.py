@@ -1,4 +1,4 @@
-"""Lines of the files as values, and what follows from one value alone: event time, weather classes.
+"""Lines of the files as values, and what follows from a single value: event time, weather classes.
 
 Pure functions over the standard library and dateutil; knows nothing of Beam.
 """
@@ -14,12 +14,12 @@ from typing import NamedTuple
 from dateutil import tz
 
 NEW_YORK = tz.gettz("America/New_York")
-"""dateutil rather than zoneinfo: it brings its own tables where the system has none."""
+"""dateutil instead of zoneinfo: it has its own tables if the system has none."""
 
 FLIGHT_COLUMNS = 19
 HOUR = 3600
 BELIEVABLE_WIND = 200.0
-"""Miles an hour. The file has a reading of 1048 at Newark on 12 February, which is a fault of the instrument."""
+"""Miles per hour. The file has a reading of 1048 at Newark on 12 February, a fault of the instrument."""
 
 WIND = ((10, "under 10 mph"), (20, "10 to 20 mph"), (30, "20 to 30 mph"))
 RAIN = ((0.001, "none"), (0.1, "under 0.1 in/h"))

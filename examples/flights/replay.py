@@ -1,6 +1,6 @@
-"""A year that passes in a minute, and its last days hour by hour: lines of a file, each when its time has come.
+"""A year that passes in a minute, and its last days hour by hour: lines of a file, each at its time.
 
-Owns the files in order, and the source that reads them. Knows Beam's splittable DoFns, and no runner.
+Owns the ordered files and the source that reads them. Knows Beam's splittable DoFns, and no runner.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 POLL = 0.2
-"""Seconds until it is looked again whether the time of the next line has come."""
+"""Seconds between two checks whether the time of the next line has come."""
 
 
 class Feed(NamedTuple):
-    """A file whose lines come at their times.
+    """A file whose lines arrive at their times.
 
     Attributes:
-        path: each line begins with its time, seconds since 1970, and a tab; lines are in the order of these.
-        begin: when the first one comes, seconds since 1970 by the clock.
-        first: the time at which that is in the file.
-        speed: so many seconds of the file pass in one by the clock.
-        ordered: the file has event times in order, so it says up to where it has come.
-        follows: behind the last line it waits for more, until it is drained; else it ends there.
-        live: lines from this time on come at `pace`, from the moment at which whoever reads has come there: who was
-            behind is not any more.
-        pace: as `speed`, of these.
+        path: each line begins with its time, seconds since 1970, and a tab; lines are ordered by time.
+        begin: when the first line arrives, seconds since 1970 by the clock.
+        first: the corresponding time in the file.
+        speed: seconds of the file per second of the clock.
+        ordered: whether the file has event times in order, so that the source reports a watermark.
+        follows: whether the source waits for more after the last line, until it is drained. Otherwise it ends there.
+        live: lines from this time on arrive at `pace`, from the moment when the reader reaches them. A reader that was
+            late catches up there.
+        pace: like `speed`, for these lines.
     """
 
     path: str
@@ -46,38 +46,38 @@ class Feed(NamedTuple):
     pace: float = 1.0
 
     def now(self, place: float) -> float:
-        """The time that it is in the file by now, for who has come to a line of this time."""
+        """Return the time in the file now, for a reader that has reached a line of this time."""
         if place < self.live:
             return min(self.first + (time.time() - self.begin) * self.speed, self.live)
         return self.live + (time.time() - _since(Path(f"{self.path}.live"))) * self.pace
 
 
 def _since(mark: Path) -> float:
-    """When this was first asked: the file stays, whoever asks again."""
+    """Return when this was first called; a file keeps the time for later calls."""
     if not mark.exists():
         mark.touch()
     return mark.stat().st_mtime
 
 
 def written_in_order(lines: Iterable[tuple[float, str]], file: Path) -> None:
-    """Writes (time, line) pairs to a file, by their times."""
+    """Write (time, line) pairs to a file, ordered by time."""
     with file.open("w", encoding="utf-8") as out:
         out.writelines(f"{at:.0f}\t{line}\n" for at, line in sorted(lines, key=lambda pair: pair[0]))
 
 
 class _InOrder(OffsetRestrictionTracker):  # type: ignore[misc]  # Beam is untyped
-    """A file that is read from its beginning to its end by one reader: half of the year is not there to be read yet."""
+    """A file that one reader reads from beginning to end: half of the year is still in the future."""
 
     def try_split(self, fraction: float) -> Any:
-        """See Beam: only what was not claimed yet goes away, all of it."""
+        """See Beam: a split gives away everything that was not claimed."""
         return super().try_split(fraction) if fraction == 0 else None
 
 
 class Replay(beam.DoFn, RestrictionProvider):  # type: ignore[misc]  # Beam is untyped
-    """Feeds -> their lines, without the times, as these come."""
+    """Feeds -> their lines, without the times, when they arrive."""
 
     def initial_restriction(self, element: Feed) -> OffsetRange:
-        # Who waits for more keeps a place behind the last line.
+        # A source that waits for more keeps a position after the last line.
         return OffsetRange(0, Path(element.path).stat().st_size + element.follows)
 
     def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
@@ -107,7 +107,7 @@ class Replay(beam.DoFn, RestrictionProvider):  # type: ignore[misc]  # Beam is u
                     tracker.defer_remainder(Duration(POLL))
                     return
                 place += len(line)
-                # A line is claimed by its last byte: what is left behind it begins with the next one.
+                # A line is claimed by its last byte: the rest begins with the next line.
                 if not tracker.try_claim(place - 1):
                     return
                 yield text

@@ -1,4 +1,4 @@
-"""What the pipeline wrote, read back and printed as tables. Knows the columns of the results; nothing of Beam's."""
+"""The results, read back and printed as tables. Knows the columns of the results; nothing of Beam."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Row = dict[str, str]
 
 
 def read_rows(results: Path, name: str) -> Iterator[Row]:
-    """Rows of all shards of a result, in no particular order."""
+    """Yield the rows of all shards of a result, in no particular order."""
     for shard in sorted(results.glob(f"{name}-*.csv")):
         with open(shard, newline="", encoding="utf-8") as lines:
             yield from csv.DictReader(lines)
 
 
 def delays_of(row: Row) -> Delays:
-    """The row's counts and sums."""
+    """Return the row's counts and sums."""
     return Delays(*(int(row[column]) for column in Delays._fields))
 
 
 def group(rows: Iterable[Row], *columns: str) -> dict[tuple[str, ...], Delays]:
-    """Delays added up by the values of some columns, in the order of these."""
+    """Add delays up by the values of some columns, in their order."""
     groups: dict[tuple[str, ...], Delays] = {}
     for row in rows:
         key = tuple(row[column] for column in columns)
@@ -33,7 +33,7 @@ def group(rows: Iterable[Row], *columns: str) -> dict[tuple[str, ...], Delays]:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A titled table; columns that hold numbers only are aligned on the right."""
+    """Format a titled table; columns with only numbers are aligned to the right."""
     body = [[_cell(value) for value in row] for row in rows]
     raw = [list(column) for column in zip(*body, strict=True)] or [[] for _ in columns]
     widths = [max(map(len, [name, *cells])) for name, cells in zip(columns, raw, strict=True)]
@@ -65,7 +65,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def report(results: Path) -> Iterator[str]:
-    """The tables, one after another."""
+    """Yield the tables, one after another."""
     yield _airports(results)
     yield _hours(results)
     yield _weather(results)

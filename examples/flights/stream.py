@@ -1,7 +1,7 @@
 """The streaming pipeline: hours and weeks of flights, joined with the weather, as the flights leave.
 
-Event time is the scheduled departure; flights come when they have left, minutes to a day later. Owns the graph; the
-same one gives the batch answer. Of arcbeam it uses `arcbeam.io`, whose transforms run on any runner.
+Event time is the scheduled departure. Flights arrive when they have left, minutes to a day later. Owns the graph, which
+also gives the batch answer. Of arcbeam it uses only `arcbeam.io`, whose transforms run on any runner.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ DAY = 24 * HOUR
 MIDNIGHT = 5 * HOUR
 """In New York, in winter."""
 EARLY = 2
-"""Seconds by the clock between what is told of an hour that is not over."""
+"""Seconds of processing time between two panes of an hour that has not ended."""
 LATENESS = HOUR / 2
-"""Seconds behind its end that an hour still changes, by the watermark."""
+"""Seconds of watermark after its end during which an hour still changes."""
 HOURS = ("hour", "airport", "pane", "timing", *Delays._fields)
 LATE = ("airport", "hour", *Flight._fields, "reason")
 WEEKS = ("week", "rain", *Delays._fields)
 SOON = Roll(seconds=5)
-"""Who reads along need not wait longer."""
+"""Readers of the files need not wait longer."""
 
 
 def build(
     flights: beam.PCollection[str], weather: beam.PCollection[str], results: str, delay: float, *, weeks: bool = True
 ) -> None:
-    """Adds everything behind the lines of both files.
+    """Add everything after the lines of both files.
 
     Args:
         flights: lines of flights.csv, in any order.
         weather: lines of weather.csv, by hour.
-        results: folder; `hours` has part files of all panes, `late` of what was too late, `weeks` of the weeks.
-        delay: seconds that a flight may come later than those scheduled with it.
-        weeks: whether weeks are wanted, too.
+        results: folder. `hours` has part files of all panes, `late` of late flights, `weeks` of the weeks.
+        delay: seconds by which a flight may arrive later than those scheduled with it.
+        weeks: whether to compute weeks, too.
     """
     readings = (
         weather
@@ -67,7 +67,7 @@ def build(
             accumulation_mode=trigger.AccumulationMode.ACCUMULATING,
             allowed_lateness=LATENESS,
         )
-        # Who comes before the weather of his day is complete waits for it.
+        # A flight waits until the weather of its day is complete.
         | "Join weather" >> beam.Map(join_weather, AsDict(readings))
     )
     hours, late = (
@@ -78,7 +78,7 @@ def build(
     (
         hours
         | "Hour rows" >> beam.Map(hour_row)
-        # A pane is written soon, whatever window it is of: so the year is some files, and not ten thousand.
+        # Panes are written soon, independent of their windows. So the year is a few files, not ten thousand.
         | "Any hour" >> beam.WindowInto(window.GlobalWindows())
         | "Write hours" >> WriteParts(f"{results}/hours", Csv(HOURS), roll=SOON)
     )
@@ -97,33 +97,33 @@ def build(
 
 
 def by_rain(pair: Joined) -> Iterable[tuple[str, Any]]:
-    """The flight, by how much it rained when it was to leave."""
+    """Yield the flight, by the rain at its scheduled departure."""
     return [(name, pair.flight) for measure, name in weather_classes(pair.weather) if measure == "Rain"]
 
 
 def date_of(seconds: float) -> str:
-    """The day in New York that begins, or is, then."""
+    """Return the day in New York that begins, or is, at this time."""
     return f"{datetime.fromtimestamp(seconds - MIDNIGHT, UTC):%Y-%m-%d}"
 
 
 def hour_of(seconds: float) -> str:
-    """The hour in New York that begins, or is, then."""
+    """Return the hour in New York that begins, or is, at this time."""
     return f"{datetime.fromtimestamp(seconds - MIDNIGHT, UTC):%Y-%m-%d %H:00}"
 
 
 def hour_row(
     item: tuple[str, Delays], hour: Any = beam.DoFn.WindowParam, pane: Any = beam.DoFn.PaneInfoParam
 ) -> tuple[Any, ...]:
-    """What is known of an airport's hour."""
+    """Return the row of an airport's hour."""
     airport, delays = item
     return (hour_of(int(hour.start)), airport, pane.index, PaneInfoTiming.to_string(pane.timing), *delays)
 
 
 def late_row(late: LateElement) -> tuple[Any, ...]:
-    """What is kept of a flight that came too late."""
+    """Return the row of a late flight."""
     return (late.key, hour_of(int(late.window.start)), *late.value, late.reason)
 
 
 def week_row(item: tuple[str, Delays], week: Any = beam.DoFn.WindowParam) -> tuple[Any, ...]:
-    """The delays of seven days in one class of rain."""
+    """Return the delays of seven days in one class of rain."""
     return (date_of(int(week.start)), item[0], *item[1])

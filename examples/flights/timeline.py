@@ -1,6 +1,6 @@
-"""What was seen of the streaming job, drawn: its watermarks while the year passes, what holds them, how late data is.
+"""A picture of the streaming job: its watermarks while the year passes, what holds them, and how late data is.
 
-Knows matplotlib; nothing of Beam's.
+Knows matplotlib; nothing of Beam.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 PICTURE = "watermark.png"
 DELAYS = (10, 60, 180)
-"""Minutes, of which it is shown what they would leave behind."""
+"""Minutes of delay, for which the picture shows how many flights would be late."""
 OBSERVED = "Replay flights"
-"""How the stage is called in which the flights' watermark is observed."""
+"""Name of the stage in which the flights' watermark is observed."""
 INK, FLIGHTS, RESULTS, KILLED = "#333333", "#3b6ea8", "#c2571a", "#a33a3a"
 HOLDS = {
     "restriction": ("#3b6ea8", "o"),
@@ -26,20 +26,20 @@ HOLDS = {
     "state": ("#8a6d5a", "v"),
     "elements": ("#c2571a", "P"),
 }
-"""Colour and mark of each kind of what holds a watermark."""
+"""Colour and mark of each kind of hold."""
 OTHER = "#888888", "h"
 ROWS = 8
-"""So many holders have a row of their own: those that held most often."""
+"""Number of holders with their own row: those that held most often."""
 END = 1e11
-"""Seconds since 1970 that are the end of time."""
+"""Seconds since 1970 that represent the end of time."""
 
 
 class Held(NamedTuple):
-    """A watermark waits for something.
+    """A watermark that waits.
 
     Attributes:
-        kind: of that, as `arcbeam status` has it.
-        stage: in which it is.
+        kind: the kind of its cause, as in `arcbeam status`.
+        stage: the stage of the cause.
         time: the watermark, seconds since 1970.
     """
 
@@ -49,16 +49,16 @@ class Held(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What `arcbeam status` has said.
+    """A state of the job, as `arcbeam status` showed it.
 
     Attributes:
-        at: when, seconds since the first look.
+        at: seconds since the first observation.
         micro-batch: the newest.
-        seen: the watermark of the flights, as it is observed; seconds since 1970.
-        watermark: the earliest of all: up to where everything is out.
-        rate: lines a second that are read.
+        seen: the observed watermark of the flights, seconds since 1970.
+        watermark: the earliest of all: everything before it has been output.
+        rate: lines read per second.
         backlog: bytes that are not read yet.
-        late: flights that came too late.
+        late: flights that were too late.
         held: what watermarks wait for.
     """
 
@@ -73,7 +73,7 @@ class Look(NamedTuple):
 
     @staticmethod
     def of(record: Mapping[str, Any], at: float) -> Look:
-        """What a record of `arcbeam status --json` says."""
+        """Convert a record of `arcbeam status --json`."""
         own = [stage["outputs"] for stage in record["stages"] if stage["stage"].startswith(OBSERVED)]
         observed = [out["watermark"] / 1e6 for outputs in own for out in outputs]
         return Look(
@@ -97,16 +97,16 @@ def draw(
     delay: float,
     how: str = "kill -9",
 ) -> None:
-    """Writes the picture as PNG.
+    """Write the picture as PNG.
 
     Args:
         picture: its file.
-        looks: in their order.
-        killed: when the driver was; as in looks.
-        resumed: when another one began.
-        lateness: of each flight, minutes behind the latest schedule before it.
+        looks: the observed states, in order.
+        killed: when the driver was killed; in the same seconds.
+        resumed: when another driver began.
+        lateness: for each flight, minutes behind the latest schedule before it.
         delay: minutes that the job allowed.
-        how: the job was stopped half-way.
+        how: how the job was stopped half-way.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -128,7 +128,7 @@ def draw(
         for name, color in (("seen", FLIGHTS), ("watermark", RESULTS)):
             furthest = accumulate((getattr(look, name) for look in shown), max)
             times = [datetime.fromtimestamp(each, UTC) for each in furthest]
-            label = {"seen": "observed: flights seen, less delay", "watermark": "earliest: all of it is out"}[name]
+            label = {"seen": "observed: flights seen, minus delay", "watermark": "earliest: everything output"}[name]
             left.plot([look.at for look in shown], times, color=color, label=label, linewidth=1.6)
         for axes in (left, holders):
             axes.axvline(killed, color=KILLED, linewidth=1)
@@ -145,9 +145,7 @@ def draw(
 
 
 def _held_times(axes: Any, looks: Sequence[Look]) -> None:
-    """The earliest watermark that each kind of holder keeps, once a micro-batch; hollow, as several may be at one
-    time.
-    """
+    """Draw the earliest watermark of each kind of holder, once per micro-batch; hollow, because marks may overlap."""
     firsts = [
         look for before, look in pairwise([None, *looks]) if before is None or look.micro_batch != before.micro_batch
     ]
@@ -165,7 +163,7 @@ def _held_times(axes: Any, looks: Sequence[Look]) -> None:
 
 
 def _holders(axes: Any, looks: Sequence[Look]) -> None:
-    """Who holds when: a row for each."""
+    """Draw which holder holds when, in a row for each."""
     often = Counter((held.kind, held.stage) for look in looks for held in {*look.held})
     for row, ((kind, stage), _) in enumerate(often.most_common(ROWS)):
         spans = [
@@ -187,7 +185,7 @@ def _kinds(looks: Sequence[Look]) -> list[str]:
 
 
 def _short(stage: str) -> str:
-    """A stage's name, as far as there is room: its transform's."""
+    """Return a stage's short name: its transform's."""
     name = stage.partition("/")[0]
     return name if len(name) <= 24 else f"{name[:23]}…"
 
@@ -197,18 +195,18 @@ def _micro_batch_at(looks: Sequence[Look], at: float) -> int:
 
 
 def _lateness(axes: Any, lateness: Sequence[float], delay: float) -> None:
-    """How many flights come how late, and what some delays would leave behind."""
+    """Draw how many flights are how late, and how many would be late with some delays."""
     hours = [minutes / 60 for minutes in lateness]
     axes.hist(hours, bins=[quarter / 4 for quarter in range(4 * 25)], color=FLIGHTS, alpha=0.6)
     axes.set_yscale("log")
     top = axes.get_ylim()[1]
     for place, minutes in enumerate(sorted({*DELAYS, int(delay)})):
-        behind = sum(each > minutes for each in lateness)
+        late = sum(each > minutes for each in lateness)
         axes.axvline(minutes / 60, color=KILLED if minutes == delay else INK, linewidth=0.8)
-        text = f"{minutes} min: {behind:,} flights ({behind / len(lateness):.1%}) behind the watermark"
-        # On white, for the lines of longer delays run through it.
+        text = f"{minutes} min: {late:,} flights ({late / len(lateness):.1%}) late"
+        # On white, because the lines of longer delays cross it.
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
         axes.annotate(text, (minutes / 60, top), (4, -12 * place - 8), textcoords="offset points", size=8, bbox=box)
-    axes.set_xlabel("hours behind the latest schedule that has been seen")
+    axes.set_xlabel("hours behind the latest schedule seen")
     axes.set_ylabel("flights")
-    axes.set_title("How late flights come, and what a delay leaves behind", loc="left", size=10)
+    axes.set_title("How late flights are, and how many stay late with a delay", loc="left", size=10)

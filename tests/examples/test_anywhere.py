@@ -1,4 +1,4 @@
-"""The examples are what people copy: each is a script that runs from any folder, and does not know its own name."""
+"""The examples are what users copy: each is a script that runs from any folder and does not depend on its name."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPTS = sorted(path for path in EXAMPLES.glob("*.py") if path.name != "__init__.py")
 OFFLINE = [path for path in SCRIPTS if path.stem != "flight_delays"]
-"""Those that fetch no data."""
+"""Examples that fetch no data."""
 
 
 def called(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    """What a command says in a folder from which the examples are not found as modules."""
+    """Return the output of a command in a folder from which the examples cannot be imported."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     words = [sys.executable, *map(str, command)]
     return subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.stem)
-def test_none_imports_the_package_of_examples(path: Path) -> None:
+def test_no_example_imports_the_package(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
@@ -46,7 +46,7 @@ def test_each_runs(path: Path, with_arcbeam: bool, tmp_path: Path) -> None:
     done = called(tmp_path, *command, path, *(["--streaming"] if streaming and with_arcbeam else []))
     assert done.returncode == 0, done.stderr
     if streaming and not with_arcbeam:
-        return  # Beam's own runner looks into a folder once
-    assert list((tmp_path / "build").iterdir()), "results are below the current folder"
-    assert done.stdout.strip(), "it says what came out"
+        return  # Beam's own runner lists the folder once
+    assert list((tmp_path / "build").iterdir()), "results must be below the current folder"
+    assert done.stdout.strip(), "it must print the results"
     assert "incubator" not in done.stderr

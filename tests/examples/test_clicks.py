@@ -1,4 +1,4 @@
-"""Views of ads, each once, with their clicks or alone; clicks, each counted in time or kept aside as late."""
+"""Views of ads, each once, with their clicks or alone; clicks, each counted in time or kept as late."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from examples.clicks import EVERY, main, reported
 
 @pytest.mark.contract("WM-01", "WM-05", "WM-08", "WM-09")
 @pytest.mark.usefixtures("spark")
-def test_each_view_comes_out_once_and_each_click_is_counted_or_late(tmp_path: Path) -> None:
+def test_each_view_is_output_once_and_clicks_counted(tmp_path: Path) -> None:
     options = ["--runner=arcbeam.ArcbeamRunner", "--streaming", f"--output={tmp_path}"]
     assert main([*options, "--seconds=4"]) == 0
     begin = _begin(tmp_path)
@@ -26,5 +26,5 @@ def test_each_view_comes_out_once_and_each_click_is_counted_or_late(tmp_path: Pa
 
 
 def _begin(folder: Path) -> int:
-    """When the job began, by its own first file."""
+    """Return when the job began, from its first file."""
     return int((folder / "began").read_text())

@@ -1,4 +1,4 @@
-"""Orders that come several times are counted once."""
+"""Orders that arrive several times are counted once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows into a database, each once: also where the job is cancelled, resumed, and what it had staged is swept."""
+"""Rows into a database, each once, also if the job is cancelled and resumed; leftover staged rows are removed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_each_line_is_one_row(tmp_path: Path) -> None:
         assert list(database.execute("SELECT * FROM staged")) == []
 
 
-def test_a_lot_is_moved_once_however_often_it_is_confirmed(tmp_path: Path) -> None:
+def test_lot_is_moved_once(tmp_path: Path) -> None:
     url = str(tmp_path / "words.db")
     database = Database(url)
     with database.transaction() as execute:
@@ -65,7 +65,7 @@ def test_a_lot_is_moved_once_however_often_it_is_confirmed(tmp_path: Path) -> No
 
 @pytest.fixture
 def postgresql(tmp_path: Path) -> Iterator[str]:
-    """A server of its own; its URL."""
+    """Start a separate server; yield its URL."""
     initdb = shutil.which("initdb") or next(
         (str(path) for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")), None
     )

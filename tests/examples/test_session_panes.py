@@ -1,4 +1,4 @@
-"""The last pane of each session has all of its clicks, those that came late, too."""
+"""The last pane of each session has all of its clicks, also the late ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from examples.session_panes import CLICKS, GAP, main
 
 
 def sessions() -> set[tuple[str, ...]]:
-    """The sessions, as user and pages in order of time."""
+    """Return the sessions, as user and pages in order of time."""
     found: set[tuple[str, ...]] = set()
     for user in {user for _, user, _ in CLICKS}:
         together: list[tuple[int, str]] = []
@@ -25,7 +25,7 @@ def sessions() -> set[tuple[str, ...]]:
 
 @pytest.mark.contract("API-01", "ENG-11")
 @pytest.mark.usefixtures("spark")
-def test_the_last_panes_are_whole(tmp_path: Path) -> None:
+def test_last_panes_are_complete(tmp_path: Path) -> None:
     assert main(["--runner=arcbeam.ArcbeamRunner", "--streaming", f"--output={tmp_path}"]) == 0
     last: dict[tuple[str, ...], tuple[int, list[str]]] = {}
     for file in tmp_path.iterdir():

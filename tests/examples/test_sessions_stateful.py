@@ -33,7 +33,7 @@ def test_the_order_of_events_does_not_matter(seconds: list[int], chance: object)
     assert one_by_one == merge(events(seconds), gap=10)
 
 
-def test_the_log_is_the_same_every_time() -> None:
+def test_generated_log_is_deterministic() -> None:
     assert made_up_log() == made_up_log()
 
 

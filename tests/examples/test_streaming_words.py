@@ -1,4 +1,4 @@
-"""Words of files that come while the pipeline runs: each counted once, in a window that ends."""
+"""Words of files that arrive while the pipeline runs: each counted once, in a window that ends."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_script_of_a_page_has_a_plan(script: Path) -> None:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("script", ["words.py"], indirect=True)
 def test_script_of_the_batch_tutorial_runs(script: Path) -> None:
-    # What workers print does not reach the test.
+    # The test does not see what workers print.
     text = script.read_text(encoding="utf-8")
     script.write_text(text.replace("beam.Map(print)", "beam.io.WriteToText('top', shard_name_template='')"))
     result = CliRunner().invoke(main, ["run", script.name])
