@@ -131,9 +131,7 @@ def test_picture_is_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.contract("STORE-04", "END-02", "WM-06")
-def test_demo_survives_kill_and_equals_the_batch_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_demo_survives_kill_and_equals_the_batch_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chance = random.Random(13)
     days = [(month, day) for month in range(1, 13) for day in range(1, 29)]
     flights = [

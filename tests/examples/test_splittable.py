@@ -18,7 +18,7 @@ def test_cutting_loses_nothing() -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2)])
 def test_invalid_blocks_are_refused(start: int, stop: int) -> None:
-    with pytest.raises(ValueError, match="\d to \d"):
+    with pytest.raises(ValueError, match=r"\d to \d"):
         Blocks(start, stop)
 
 
