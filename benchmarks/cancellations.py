@@ -1,10 +1,10 @@
-"""Pipelines that fail or are cancelled, one after the other, beside a neighbour in the same Spark session.
+"""Pipelines that fail or are cancelled, one after the other, beside another job in the same Spark session.
 
     python benchmarks/cancellations.py [--count 45] [--seed 1] [--interrupt]
 
-Counts how often Spark has restarted its Python daemon, which ends every Python worker of the session; how many times
-the neighbour's one task ran; and how long the next pipeline took. With --interrupt, tasks that are cancelled are
-interrupted, as is Spark's default.
+Counts how often Spark restarted its Python daemon, which ends every Python worker of the session; how many times the
+other job's only task ran; and how long the next pipeline took. With --interrupt, cancelled tasks are interrupted, as is
+Spark's default.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INTERRUPT = "spark.sql.execution.interruptOnCancel"
 
 
 def hold(folder: str) -> Iterator[int]:
-    """A neighbour's work: says which worker does it, and lasts until it is released."""
+    """The other job's work: records its worker, and lasts until it is released."""
     Path(folder, f"{os.getpid()}-{time.time_ns()}").touch()
     while not Path(folder, "released").exists():
         time.sleep(0.05)
@@ -40,7 +40,7 @@ def hold(folder: str) -> Iterator[int]:
 
 
 def fail(x: int) -> int:
-    """Fails for one element; the others last."""
+    """Fail for one element; take long for the others."""
     if x == 3:
         raise ValueError("on purpose")
     time.sleep(0.2)
@@ -48,13 +48,13 @@ def fail(x: int) -> int:
 
 
 def last(x: int) -> int:
-    """Lasts longer than anybody waits."""
+    """Take longer than any caller waits."""
     time.sleep(0.5)
     return x
 
 
 def daemons() -> set[int]:
-    """Python daemons of this process's Spark: children of its Java."""
+    """Return the Python daemons of this process's Spark: children of its Java."""
     return {
         int(folder.name)
         for folder in Path("/proc").glob("[0-9]*")
@@ -73,14 +73,14 @@ def _read(file: Path) -> str:
 
 
 def submitted(options: PipelineOptions, work: Any, elements: list[Any]) -> Any:
-    """A pipeline that runs."""
+    """Return a pipeline that runs."""
     pipeline = beam.Pipeline(options=options)
     _ = pipeline | beam.Create(elements) | beam.Reshuffle() | beam.FlatMap(work)
     return pipeline.run()
 
 
 def measured(count: int, seed: int) -> dict[str, Any]:
-    """Runs everything, and says what came of it."""
+    """Run everything, and return the results."""
     options = PipelineOptions(
         ["--runner=arcbeam.ArcbeamRunner", "--spark_master=local[3,4]", f"--spark_conf={sessions.FAIR}"]
     )
@@ -123,7 +123,7 @@ def measured(count: int, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Prints one line of JSON."""
+    """Print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=45)
     parser.add_argument("--seed", type=int, default=1)

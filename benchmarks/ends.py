@@ -1,9 +1,9 @@
-"""How long a job with much in state takes to be suspended, to go on, and to be drained.
+"""How long a job with a large state takes to be suspended, to resume, and to be drained.
 
     python benchmarks/ends.py [--keys 1000000] [--timers 100000] [--master local[2,4]]
 
-Each key has a value; some have a timer of event time that is a day away, which a drain fires. Prints seconds, and what
-has come out.
+Each key has a value; some have an event time timer that is a day away, which a drain fires. Prints seconds, and the
+number of outputs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POLL = 0.2
 
 
 class Keys(beam.DoFn, beam.RestrictionProvider):
-    """Each key once; then it waits for more, which never comes."""
+    """Yields each key once; then waits for more, which never arrives."""
 
     def initial_restriction(self, element: int) -> OffsetRange:
         return OffsetRange(0, _MOST)
@@ -53,7 +53,7 @@ class Keys(beam.DoFn, beam.RestrictionProvider):
 
 
 class Kept(beam.DoFn):
-    """Keeps each key's value; of every so-manyth it puts it out a day later."""
+    """Keeps each key's value; outputs every so-manyth value a day later."""
 
     VALUE = userstate.ReadModifyWriteStateSpec("value", beam.coders.VarIntCoder())
     LATER = userstate.TimerSpec("later", userstate.TimeDomain.WATERMARK)
@@ -77,7 +77,7 @@ class Kept(beam.DoFn):
 
 
 class Seen(beam.DoFn):
-    """Counts what comes out."""
+    """Counts its input."""
 
     def __init__(self) -> None:
         self._out = beam.metrics.Metrics.counter("ends", "out")
@@ -87,7 +87,7 @@ class Seen(beam.DoFn):
 
 
 def main() -> None:
-    """Measures it."""
+    """Run the measurement."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--timers", type=int, default=100_000)
@@ -103,7 +103,7 @@ def main() -> None:
             return p.run()
 
         def until(result: Any, name: str, count: int) -> float:
-            """Seconds until a transform has read so many elements."""
+            """Return the seconds until a transform has read so many elements."""
             started = time.monotonic()
             while True:
                 status = result.status()
@@ -122,7 +122,7 @@ def main() -> None:
                 stopped = result.status().micro_batch
             elif what == "resume":
                 result = begun()
-                # Behind its opening there is a micro-batch.
+                # After its opening there is a micro-batch.
                 while (status := result.status()) is None or status.micro_batch < stopped + 2:
                     result.wait_until_finish(50)
             else:
@@ -133,7 +133,7 @@ def main() -> None:
             sys.stdout.write(f"{text}: {seconds:.1f} s\n")
         counted = result.metrics().query(beam.metrics.MetricsFilter().with_name("out"))["counters"]
         out = sum(each.committed for each in counted)
-        sys.stdout.write(f"{result.state}, {out} came out at the drain\n")
+        sys.stdout.write(f"{result.state}, {out} outputs of the drain\n")
         assert out == len(range(0, asked.keys, asked.keys // asked.timers))
 
 

@@ -3,9 +3,9 @@
     python benchmarks/engine.py
     python benchmarks/engine.py --work groups,timers --runs 5
 
-Processor time where nothing waits for a disk, so other loads matter less; the best of several runs, as they only make
-figures worse. Prints a table; with --record, or when all was measured at full size, it is put between its markers in
-benchmarks/records.md.
+Measures processor time where nothing waits for a disk, so that other loads matter less; the best of several runs,
+because other loads only make figures worse. Prints a table. With --record, or if everything was measured at full size,
+writes it between its markers in benchmarks/records.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _with_folder(work: Callable[[int, Path], list[Figure]]) -> Callable[[int], l
 
 
 _TURNS = 3
-"""Of what is compared; the best of each."""
+"""Runs of each comparison; the best counts."""
 WORKS: dict[str, tuple[Callable[[int], list[Figure]], int]] = {
     "cells": (_with_folder(state.on_disk), M),
     "timers": (time.pending_timers, M),
@@ -49,7 +49,7 @@ WORKS: dict[str, tuple[Callable[[int], list[Figure]], int]] = {
     "order": (time.in_order, 200_000),
     "watermark": (lambda size: times.watermarks(size, _TURNS), 500_000),
 }
-"""What is measured, and its size: keys, timers, elements, MiB."""
+"""The measured works, and their sizes: keys, timers, elements, MiB."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -64,8 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(as_text(table))
     if options.record:
         day = datetime.datetime.now().astimezone().date().isoformat()
-        told = f"{day}; one core, its processor time (the disk's: wall clock); the best of {options.runs}."
-        replace_section(ROOT / "benchmarks" / "records.md", f"{as_markdown(table)}\n\n{told}", "engine")
+        text = f"{day}; one core, its processor time (the disk's: wall clock); the best of {options.runs}."
+        replace_section(ROOT / "benchmarks" / "records.md", f"{as_markdown(table)}\n\n{text}", "engine")
     return 0
 
 
@@ -78,12 +78,12 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(prog="benchmarks/engine.py", description=__doc__)
     parser.add_argument("--work", type=chosen, default=list(WORKS), help=f"of {','.join(WORKS)} (default: all)")
-    parser.add_argument("--runs", type=int, default=3, help="of each; the large ones once (default 3)")
-    parser.add_argument("--divide", type=int, default=1, help="all sizes by this, to try it")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each work; one of the large ones (default 3)")
+    parser.add_argument("--divide", type=int, default=1, help="divide all sizes by this number, for a trial")
     parser.add_argument("--record", action=argparse.BooleanOptionalAction, help="write benchmarks/records.md")
     options = parser.parse_args(arguments)
     if options.runs < 1 or options.divide < 1:
-        parser.error("--runs and --divide are at least 1")
+        parser.error("--runs and --divide must be at least 1")
     if options.record is None:
         options.record = len(options.work) == len(WORKS) and options.divide == 1
     return options

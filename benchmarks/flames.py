@@ -2,9 +2,9 @@
 
     python benchmarks/flames.py
 
-Writes docs/flames/<work>-<before or after>.svg: pictures that need nothing else. py-spy takes the samples, and names
-the SDK's compiled functions, too; it looks at another process, which the system may allow to root only. The pictures
-are drawn here: py-spy's own have all that runs before and beside the work, and are several times as large.
+Writes docs/flames/<work>-<before or after>.svg: self-contained pictures. py-spy takes the samples, and also names the
+SDK's compiled functions. It reads another process, which the system may allow to root only. The pictures are drawn
+here: py-spy's own contain everything that runs before and beside the work, and are several times as large.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "flames"
 WORKS = ("map", "group", "count")
 OPTIMIZATIONS = ("value_chains", "loops", "record_lists", "folds", "batches", "bulk_values")
-"""Fields of `arcbeam.harness.operations.taskcontext.Settings` that are off before."""
+"""Fields of `arcbeam.harness.operations.taskcontext.Settings` that are off in "before"."""
 BELOW = "BoundedStage.run"
 """What a worker does with a task's rows."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks/flames.py", description=__doc__)
-    parser.add_argument("--work", choices=WORKS, help="only this one")
-    parser.add_argument("--elements", type=int, default=4_000_000, help="of each run (default 4 M)")
-    parser.add_argument("--rate", type=int, default=100, help="samples a second (default 100)")
+    parser.add_argument("--work", choices=WORKS, help="only this work")
+    parser.add_argument("--elements", type=int, default=4_000_000, help="elements of each run (default 4 M)")
+    parser.add_argument("--rate", type=int, default=100, help="samples per second (default 100)")
     options = parser.parse_args()
     spy = shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if spy is None:
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _record(spy: str, path: Path, work: str, elements: int, rate: int, off: tuple[str, ...]) -> None:
-    """One flame graph. What the process does before it is ready is not in it."""
+    """Record one flame graph, without what the process does before it is ready."""
     paths = [ROOT / "src", ROOT, ROOT / "benchmarks", *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     command = [sys.executable, "-m", "bench.flamed", work, str(elements), *off]
@@ -64,10 +64,10 @@ def _record(spy: str, path: Path, work: str, elements: int, rate: int, off: tupl
             raise RuntimeError(f"{work} did not run")
         record = [spy, "record", "--pid", str(worker.pid), "--rate", str(rate), "--output", str(path)]
         outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        # Native frames, because most of the SDK's operations are compiled: without them their time has no name.
+        # Native frames, because most of the SDK's operations are compiled; without them their time has no name.
         with subprocess.Popen([*record, "--format", "raw", "--function", "--native", "--gil"], **outputs) as sampler:
             assert sampler.stdout is not None
-            said = sampler.stdout.readline()  # that it has begun, or why it cannot
+            said = sampler.stdout.readline()  # reports that it has begun, or the error
             worker.stdin.write("go\n")
             worker.stdin.close()
             said += sampler.stdout.read()

@@ -1,11 +1,11 @@
-"""What a streaming job costs while nothing comes: a source that is polled every ten seconds, and has nothing to say.
+"""What an idle streaming job costs: its source is polled every ten seconds and has nothing.
 
     python benchmarks/idle.py [--seconds 300] [--poll 10] [--warm 200] [--master local[2,4]]
 
-It prints micro-batches, and seconds of processor time a second of driver, JVM and workers: a hundredth is one per cent
-of a core. The first polls come at once, so that Java has compiled what a micro-batch needs; in a job that is idle from
-its start that takes an hour, in which a micro-batch costs two to three times as much. A table says what of this is as
-it should be.
+Prints micro-batches, and seconds of processor time per second of driver, JVM and workers: a hundredth is one per cent
+of a core. The first polls follow each other immediately, so that Java has compiled what a micro-batch needs. In a job
+that is idle from its start that takes an hour, in which a micro-batch costs two to three times as much. A table
+compares the figures with their targets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from microbatchtime import EachMicroBatch, Seen
 
 
 class Polled(EachMicroBatch):
-    """Looks now and then, and finds nothing; a byte in a file for each look."""
+    """Polls and finds nothing; writes a byte to a file for each poll."""
 
     def __init__(self, seconds: float, warm: int, polls: str) -> None:
         self._seconds, self._warm, self._polls = seconds, warm, polls
@@ -51,7 +51,7 @@ class Polled(EachMicroBatch):
 
 
 def main() -> None:
-    """Runs it for a while."""
+    """Run the job for a while."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--poll", type=float, default=10.0)
@@ -78,15 +78,20 @@ def main() -> None:
     polled, count = polls.stat().st_size, len(micro_batches)
     threading.Event().wait(options.seconds)
     after, took = cpu_by_kind(), time.monotonic() - begun
-    # A poll is noted before its micro-batch.
+    # A poll is recorded before its micro-batch.
     count = len(micro_batches) - count
     polled = polls.stat().st_size - polled
     spent = {kind: (seconds - before.get(kind, 0.0)) / took for kind, seconds in after.items()}
-    told = ", ".join(f"{kind} {share:.4f}" for kind, share in spent.items())
-    sys.stdout.write(f"{count} micro-batches and {polled} polls in {took:.0f} s, a poll each {options.poll:g} s\n")
-    sys.stdout.write(f"processor time a second: {told}; in all {sum(spent.values()):.4f}\n")
+    text = ", ".join(f"{kind} {share:.4f}" for kind, share in spent.items())
+    sys.stdout.write(f"{count} micro-batches and {polled} polls in {took:.0f} s, one poll every {options.poll:g} s\n")
+    sys.stdout.write(f"processor time per second: {text}; in total {sum(spent.values()):.4f}\n")
     figures = [
-        Figure(f"idle: micro-batches a poll, behind {options.warm} micro-batches", count / max(polled, 1), "steps", 1),
+        Figure(
+            f"idle: micro-batches per poll, after {options.warm} micro-batches",
+            count / max(polled, 1),
+            "micro-batches",
+            1,
+        ),
         Figure("… of a core, driver, JVM and workers", 100 * sum(spent.values()), "%", 2),
     ]
     table = [["what", "measured", "should be", ""], *(figure.cells() for figure in figures)]

@@ -1,13 +1,12 @@
-"""Whether a streaming job stays as it is: thousands of small micro-batches; every so many, what its processes and
-folders have.
+"""Whether a streaming job stays stable over thousands of small micro-batches, by its use of processes and folders.
 
     nice python benchmarks/longrun.py [--micro-batches 5000] [--every 500] [--master local[2,4]]
 
-A source puts out three numbers a micro-batch, which go over two exchanges to a DoFn with state, timers and a side input
-that changes with every micro-batch in a window without end. It prints a table as benchmarks/records.md has it: seconds
-a micro-batch (median of the last ones), processor time a micro-batch of all processes, memory (driver, JVM, all
-workers), threads and open files, files and bytes in Spark's folder, the job's folder and this host's copies, and what
-the manifest names.
+A source outputs three numbers per micro-batch, which pass two exchanges to a DoFn with state, timers and a side input.
+The side input changes with every micro-batch, in a window without an end. Prints a table as in benchmarks/records.md:
+seconds per micro-batch (median of the last ones), processor time of all processes per micro-batch, memory (driver, JVM,
+all workers), threads and open files, files and bytes in Spark's folder, the job's folder and this host's copies, and
+the size of the manifest.
 """
 
 from __future__ import annotations
@@ -38,34 +37,34 @@ from bench.processes import processes
 from microbatchtime import EachMicroBatch
 
 _HEAD = (
-    "steps", "s/step", "cpu/step", "driver MB", "JVM MB", "workers MB (n)", "threads d/j", "files d/j",
-    "Spark files (MB)", "job files (MB)", "copies (MB)", "side files", "manifest B",
+    "micro-batches", "s/micro-batch", "cpu/micro-batch", "driver MB", "JVM MB", "workers MB (n)", "threads d/j",
+    "files d/j", "Spark files (MB)", "job files (MB)", "copies (MB)", "side files", "manifest B",
 )  # fmt: skip
 
 
 class Ticking(beam.DoFn):
-    """Counts what comes to a key, and sets a timer that has it told."""
+    """Counts a key's elements, and sets a timer for the count."""
 
     SEEN = userstate.CombiningValueStateSpec("seen", sum)
-    TOLD = userstate.TimerSpec("told", userstate.TimeDomain.REAL_TIME)
+    REPORT = userstate.TimerSpec("report", userstate.TimeDomain.REAL_TIME)
 
     def process(
         self,
         pair: tuple[int, int],
         newest: int,
         seen: Any = beam.DoFn.StateParam(SEEN),
-        told: Any = beam.DoFn.TimerParam(TOLD),
+        report: Any = beam.DoFn.TimerParam(REPORT),
     ) -> None:
         seen.add(1)
-        told.set(time.time())
+        report.set(time.time())
 
-    @userstate.on_timer(TOLD)
+    @userstate.on_timer(REPORT)
     def tell(self) -> None:
-        """Nobody wants to know."""
+        """Do nothing."""
 
 
 def folder(path: Path) -> str:
-    """How many files are below a folder, and their megabytes."""
+    """Return how many files are below a folder, and their megabytes."""
     count = size = 0
     for at, _, names in os.walk(path):
         for name in names:
@@ -78,7 +77,7 @@ def folder(path: Path) -> str:
 
 
 class Table:
-    """A row every so many micro-batches."""
+    """A table with a row every so many micro-batches."""
 
     def __init__(self, every: int, spark: Path, state: Path) -> None:
         self._every, self._spark, self._state = every, spark, state
@@ -86,7 +85,7 @@ class Table:
         self._cpu = 0.0
 
     def watch(self) -> None:
-        """Looks over the job's shoulder."""
+        """Observe the job."""
         note = Counters.ran
 
         def noted(this: Any, micro_batch: int, reports: Sequence[Any]) -> None:
@@ -128,7 +127,7 @@ class Table:
 
 
 def main() -> None:
-    """Runs the micro-batches."""
+    """Run the micro-batches."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--micro-batches", type=int, default=5000)
     parser.add_argument("--every", type=int, default=500)
@@ -138,7 +137,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as where:
         spark, state = Path(where, "spark"), Path(where, "state")
         spark.mkdir()
-        # Copies of other jobs are not counted.
+        # Copies of other jobs do not count.
         os.environ["TMPDIR"] = tempfile.tempdir = where
         os.environ["SPARK_LOCAL_DIRS"] = str(spark)
         Table(options.every, spark, state).watch()

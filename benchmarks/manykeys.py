@@ -1,24 +1,24 @@
-"""Whether a micro-batch costs what it touches, however much state there is; and how soon a job has its state back.
+"""Whether a micro-batch costs only what it touches, however large the state is; and how fast a job recovers its state.
 
     python benchmarks/manykeys.py [--keys 100000,10000000] [--touched 10000] [--micro-batches 60] [--value 64] [--seed]
                                   [--limit 1200]
 
-For each number of keys: a job gives all of them state, as fast as it can, and then touches some in each micro-batch. It
-prints keys a second; of the micro-batches the median, the slowest tenth and the slowest, and processor time a
-micro-batch of driver, JVM and workers, which is what to compare on a machine with other work; and the bytes of the
-state that counts. Then the job is suspended and goes on, twice, in the same session: with the copies of its state on
-this host, and without; what is told is its first micro-batch with them, so that neither Spark's start nor Python's is
-in it, and one that follows.
+For each number of keys, a job gives all of them state, as fast as it can, and then touches some of them in each
+micro-batch. It prints keys per second; the median, the slowest tenth and the slowest of the micro-batches; and
+processor time of driver, JVM and workers per micro-batch, which is the figure to compare on a machine with other load;
+and the bytes of the current state. Then the job is suspended and resumed, twice, in the same session: with the copies
+of its state on this host, and without. The figures are its first micro-batch with them, so that neither Spark's start
+nor Python's is included, and a later one.
 
-With `--seed` the keys do not come through the job, which takes minutes for some million: it gives a thousand of them
-state and is suspended; files with a row for each key, of the form of those rows, are committed beside it, and it goes
-on.
+With `--seed` the keys do not pass through the job, which takes minutes for some million. Instead, the job gives a
+thousand of them state and is suspended. Files with a similar row for each key are committed without the job, and the
+job resumes.
 
-A table says what of this is as it should be: with 10 M keys and their gigabyte, what is asked; with fewer, the same of
-what there is. Copies of state are in a folder of this run's own: those of other jobs on this host stay.
+A table compares the figures with their targets: for 10 M keys with a gigabyte of state, or in proportion. Copies of
+state are in a folder of this run: those of other jobs on this host stay.
 
-Each micro-batch is a line on standard error. What does not come to the next of these parts within `--limit` seconds is
-given up, and it is told how far it came.
+Each micro-batch is a line on standard error. If one of these parts does not begin within `--limit` seconds, the run is
+abandoned, and its progress is printed.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ _CLAIM = 200_000
 _SEED = 1_000
 _PRIME = 2_654_435_761
 _LAST = "without copies, a later micro-batch"
-"""The figure that comes last."""
+"""The last figure."""
 
 
 class Keys(EachMicroBatch):
-    """All keys, some thousands a claim; then some of them in each micro-batch."""
+    """Yields all keys, some thousands per claim; then some of them in each micro-batch."""
 
     def __init__(self, keys: int, come: int, touched: int, full: Path) -> None:
         self._keys, self._come, self._touched, self._full = keys, come, touched, full
@@ -90,7 +90,7 @@ class Keys(EachMicroBatch):
                 yield from ((key, at) for key in range(at * _CLAIM, min((at + 1) * _CLAIM, self._come)))
                 at += 1
                 continue
-            # Says, on the one host that there is, that all keys have been put out.
+            # Record, on the only host, that all keys have been output.
             self._full.touch()
             first = at * self._touched
             yield from ((n * _PRIME % self._keys, at) for n in range(first, first + self._touched))
@@ -99,7 +99,7 @@ class Keys(EachMicroBatch):
 
 
 class Kept(beam.DoFn):
-    """Counts what comes to a key, in so many bytes; notes what a look at that takes, the median of each bundle."""
+    """Counts a key's elements, in a value of a given size; records the median time of an access in each bundle."""
 
     KEPT = userstate.ReadModifyWriteStateSpec("kept", BytesCoder())
 
@@ -122,11 +122,11 @@ class Kept(beam.DoFn):
 
 
 class Late(Exception):
-    """Something took longer than it may."""
+    """A part took longer than its limit."""
 
 
 class Watched:
-    """When each micro-batch began and ended."""
+    """The begin and end of each micro-batch."""
 
     def __init__(self) -> None:
         self.begun: list[float] = []
@@ -146,18 +146,22 @@ class Watched:
         self.begun, self.ended, self.cpu = [], [], []
 
     def micro_batches(self, count: int) -> dict[str, float]:
-        """What the last of them took."""
+        """Return how long the last of them took."""
         took = sorted(after - before for before, after in itertools.pairwise(self.begun[-count:]))
-        found = {"step": statistics.median(took), "slowest tenth": took[int(len(took) * 0.9)], "slowest": took[-1]}
+        found = {
+            "micro-batch": statistics.median(took),
+            "slowest tenth": took[int(len(took) * 0.9)],
+            "slowest": took[-1],
+        }
         spent = self.cpu[-count:]
         return found | {
-            f"cpu a micro-batch of {kind}": (spent[-1][kind] - seconds) / (len(spent) - 1)
+            f"cpu per micro-batch of {kind}": (spent[-1][kind] - seconds) / (len(spent) - 1)
             for kind, seconds in spent[0].items()
         }
 
 
 def seed(blobs: DurableBlobs, scratch: Path, keys: int) -> None:
-    """Commits a state in which all keys have what a few have; the job does not run."""
+    """Commit a state in which all keys have a copy of a few keys' state; the job does not run."""
     newest = read_newest(blobs)
     assert newest is not None
     log = CommitLog.open(blobs, known(newest).shape, known(newest).time)
@@ -165,7 +169,7 @@ def seed(blobs: DurableBlobs, scratch: Path, keys: int) -> None:
     rows = {row: value for shard in head.shards for row, value in scan(blobs, shard.files)}
     known_key = part(encode(1))
     (row, value), *more = ((row, value) for row, value in rows.items() if row[0] == Kind.KEYED and known_key in row)
-    assert not more, "a key has one row"
+    assert not more, "a key must have one row"
     start, _, rest = row.partition(known_key)
     mine = [list[bytes]() for _ in range(head.shape.shards)]
     for n in range(keys):
@@ -189,17 +193,17 @@ def seed(blobs: DurableBlobs, scratch: Path, keys: int) -> None:
 
 
 class Job:
-    """A job with so many keys; each of its runs goes on with the one before."""
+    """A job with a number of keys; each of its runs resumes the one before."""
 
     def __init__(self, keys: int, options: argparse.Namespace, watched: Watched, folder: Path) -> None:
         self._keys, self._options, self._watched, self._folder = keys, options, watched, folder
         self._come = min(keys, _SEED) if options.seed else keys
 
     def measured(self) -> Iterator[tuple[str, float]]:
-        """Figures, as soon as each is known.
+        """Yield figures as soon as each is known.
 
         Raises:
-            Late: what comes next took too long.
+            Late: the next part took too long.
         """
         watched, micro_batches, full = self._watched, self._options.micro_batches, self._folder / "full"
         began = time.perf_counter()
@@ -213,8 +217,8 @@ class Job:
             shutil.rmtree(copies_folder(), ignore_errors=True)
             result = self._run(full)
             self._wait(result, lambda: bool(watched.ended))
-            yield "first micro-batch of what was seeded", watched.ended[0] - watched.begun[0]
-        # The micro-batch that came to the end of the keys, and one more that has some of them to put away.
+            yield "first micro-batch of seeded state", watched.ended[0] - watched.begun[0]
+        # The micro-batch that reached the end of the keys, and one more, which stores some of them.
         until = len(watched.ended) + 2 + micro_batches
         looks = self._folder / "looks"
         looks.unlink(missing_ok=True)
@@ -254,7 +258,7 @@ class Job:
                 raise RuntimeError(f"the job has ended: {result.state}")
             if time.perf_counter() > latest:
                 result.cancel()
-                raise Late(f"given up after {self._options.limit} s and {len(self._watched.ended)} micro-batches")
+                raise Late(f"abandoned after {self._options.limit} s and {len(self._watched.ended)} micro-batches")
             time.sleep(0.05)
 
     def _newest(self) -> Any:
@@ -264,7 +268,7 @@ class Job:
 
 
 def judged(found: dict[int, dict[str, float]]) -> list[Figure]:
-    """What is asked of it; nothing of what was given up."""
+    """Compare the figures with their targets; abandoned runs have none."""
     whole = [keys for keys in sorted(found) if _LAST in found[keys]]
     if not whole:
         return []
@@ -273,11 +277,11 @@ def judged(found: dict[int, dict[str, float]]) -> list[Figure]:
     figures = []
     if len(whole) > 1:
         cpu = [
-            sum(each for what, each in its.items() if what.startswith("cpu a micro-batch of")) for its in (few, many)
+            sum(each for what, each in its.items() if what.startswith("cpu per micro-batch of")) for its in (few, many)
         ]
         beside = f"{of} to {whole[0]:,}"
         figures = [
-            Figure(f"a micro-batch's time, {beside}: medians", many["step"] / few["step"], "times", 1.2),
+            Figure(f"a micro-batch's time, {beside}: medians", many["micro-batch"] / few["micro-batch"], "times", 1.2),
             Figure("… its processor time", cpu[1] / cpu[0], "times"),
         ]
     again, without = (many[name] - many[f"{name}, a later micro-batch"] for name in ("with copies", "without copies"))
@@ -285,22 +289,22 @@ def judged(found: dict[int, dict[str, float]]) -> list[Figure]:
     return [
         *figures,
         Figure(f"{of}: to read a key's state, median", many["µs to read a key"], "µs"),
-        Figure("… the first micro-batch on a host with copies, beside a later one", again, "s", 1),
-        Figure("… the first micro-batch without, beside a later one, for a gigabyte", without / gigabytes, "s", 10),
+        Figure("… the first micro-batch on a host with copies, minus a later one", again, "s", 1),
+        Figure("… the first micro-batch without copies, minus a later one, per gigabyte", without / gigabytes, "s", 10),
     ]
 
 
 def main() -> None:
-    """Measures each number of keys."""
+    """Measure each number of keys."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--keys", default="100000,10000000")
     parser.add_argument("--touched", type=int, default=10_000)
     parser.add_argument("--micro-batches", type=int, default=60)
     parser.add_argument("--value", type=int, default=64, help="bytes of each key's state")
-    parser.add_argument("--seed", action="store_true", help="write the keys' state instead of having it made")
-    parser.add_argument("--limit", type=float, default=1200, help="seconds for the keys, and for what follows")
+    parser.add_argument("--seed", action="store_true", help="write the keys' state instead of running the job for it")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds for the keys, and for each later part")
     options = parser.parse_args()
-    # Workers inherit it, so it is set before there are any.
+    # Set before workers start, because they inherit it.
     own = tempfile.mkdtemp(prefix="bench-")
     os.environ["TMPDIR"], tempfile.tempdir = own, None
     session = open_session()

@@ -1,11 +1,11 @@
-"""Runs pipelines whose data is larger than the memory they are given, checks their results, and measures peak memory.
+"""Runs pipelines with more data than memory, checks their results, and measures peak memory.
 
     python benchmarks/memory_check.py group hot --mb 3000 --heap 600m
 
-It starts a Spark of its own with a small heap (driver and executor in one process), makes the data on the workers and
-prints one line of JSON for each: what, ok, mb, heap, seconds, elements, worker_mb, mapped_mb, jvm_mb.
-`worker_mb` is the largest anonymous memory of any one Python worker, `mapped_mb` the most that one had mapped of files
-(which the system takes back when it needs it), `jvm_mb` the largest resident memory of the JVM.
+It starts its own Spark with a small heap (driver and executor in one process), makes the data on the workers, and
+prints one line of JSON for each: what, ok, mb, heap, seconds, elements, worker_mb, mapped_mb, jvm_mb. `worker_mb` is
+the largest anonymous memory of any Python worker. `mapped_mb` is the most that one had mapped of files, which the
+system can reclaim. `jvm_mb` is the largest resident memory of the JVM.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ HOT = -1
 LOOKUPS = 200
 WHATS = {
     "group": "GroupByKey, the values of each key iterated twice",
-    "hot": "the same, half of the data under one key",
+    "hot": "the same, with half of the data under one key",
     "reshuffle": "Reshuffle",
     "twice": "two GroupByKeys of the same elements",
     "iter": "a side input iterated as a whole, by each of four elements",
-    "multimap": "a side input of which some keys are looked up",
+    "multimap": "a side input in which some keys are looked up",
 }
 
 
@@ -46,10 +46,10 @@ class Make(beam.DoFn):
     """Makes keyed values that do not compress; each begins with its number.
 
     Args:
-        elements: of each part.
+        elements: elements of each part.
         size: bytes of a value.
         keys: number of keys.
-        hot: whether every second value is of one key.
+        hot: whether every second value has the same key.
     """
 
     def __init__(self, elements: int, size: int, keys: int, hot: bool) -> None:
@@ -64,7 +64,7 @@ class Make(beam.DoFn):
 
 
 def _tally(values: Iterable[bytes]) -> tuple[int, int]:
-    """How many values there are, and the sum of their numbers."""
+    """Return how many values there are, and the sum of their numbers."""
     count = total = 0
     for value in values:
         count += 1
@@ -103,7 +103,7 @@ class LookUp(beam.DoFn):
     def process(self, key: int, side: Any) -> None:
         _count(*_tally(side[key]))
         if list(side[key + (1 << 40)]):
-            raise ValueError("a key that is not there has values")
+            raise ValueError("a missing key has values")
 
 
 def build(p: beam.Pipeline, what: str, elements: int, size: int, keys: int) -> dict[str, int]:
@@ -124,7 +124,7 @@ def build(p: beam.Pipeline, what: str, elements: int, size: int, keys: int) -> d
     if what == "reshuffle":
         _ = made | "Again" >> beam.Reshuffle() | beam.MapTuple(lambda key, value: _count(*_tally([value])))
         return {"count": elements, "total": total}
-    if what == "twice":  # two consumers: the producer's output is kept
+    if what == "twice":  # two consumers: the producer's output is persisted
         for n in range(2):
             grouped = made | f"Group{n}" >> beam.GroupByKey()
             _ = grouped | f"Twice{n}" >> beam.ParDo(Twice())
@@ -139,7 +139,7 @@ def build(p: beam.Pipeline, what: str, elements: int, size: int, keys: int) -> d
 
 
 class Peaks(threading.Thread):
-    """Looks at the memory of all descendants of this process until it is stopped; see the module for the fields."""
+    """Samples the memory of all descendants of this process until it is stopped; see the module for the fields."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -207,7 +207,7 @@ def _session(heap: str, folder: str) -> Any:
 
 
 def check(what: str, asked: argparse.Namespace, folder: str) -> bool:
-    """Runs one check on the active session, and prints its line; False if the result is wrong."""
+    """Run one check on the active session, and print its line; return False if the result is wrong."""
     options = PipelineOptions(
         [f"--group_memory_mb={asked.group_memory_mb}", f"--shards={asked.shards}", f"--arcbeam_temp={folder}"]
     )
@@ -242,7 +242,7 @@ def check(what: str, asked: argparse.Namespace, folder: str) -> bool:
 
 
 def main() -> int:
-    """Runs the checks; 1 if a result is wrong."""
+    """Run the checks; return 1 if a result is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "what",
@@ -251,9 +251,9 @@ def main() -> int:
         metavar="what",
         help="; ".join(f"{name}: {text}" for name, text in WHATS.items()),
     )
-    parser.add_argument("--mb", type=int, default=3000, help="data in all (default 3000)")
-    parser.add_argument("--heap", default="600m", help="of driver and executor, which are one JVM (default 600m)")
-    parser.add_argument("--value_bytes", type=int, default=10_000, help="of a value (default 10000)")
+    parser.add_argument("--mb", type=int, default=3000, help="total MB of data (default 3000)")
+    parser.add_argument("--heap", default="600m", help="heap of driver and executor, which are one JVM (default 600m)")
+    parser.add_argument("--value_bytes", type=int, default=10_000, help="bytes of a value (default 10000)")
     parser.add_argument("--keys", type=int, default=20_000, help="keys (default 20000)")
     parser.add_argument("--group_memory_mb", type=int, default=32, help="see arcbeam's option (default 32)")
     parser.add_argument("--shards", type=int, default=4, help="see arcbeam's option (default 4)")

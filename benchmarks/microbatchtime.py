@@ -1,15 +1,15 @@
-"""What a micro-batch costs that has next to nothing to do: median and slowest, and where the time goes.
+"""What a micro-batch with almost no work costs: median and slowest, and where the time goes.
 
-    python benchmarks/steptime.py [--micro-batches 200] [--warm 50] [--master local[2,4]] [--json] [--toggle KEY=A,B]
+    python benchmarks/microbatchtime.py [--micro-batches 200] [--warm 50] [--master local[2,4]] [--json]
+                                        [--toggle KEY=A,B]
 
-A source puts out three numbers in each micro-batch, which go over two exchanges to a DoFn with state; two shards. Of
-the `micro_batches` behind the first `warm` it prints seconds of the wall clock a micro-batch (median, 99th percentile),
-and means of its
-parts: building the data frame, Spark's job, what the tasks of each level take in Python, and the rest (proposal,
-manifest, publishing); of it all, what driver and workers spend on telling of themselves (status and metrics: see
-`bench.telling`), by processor time. With `cpu`, seconds of processor time a micro-batch of driver, JVM and workers: on
-a machine with other work, compare those. With `--toggle`, ten micro-batches run with one value of one or more of the
-session's settings, ten with the other, and so on: what compares best. A table says what of this is as it should be.
+A source outputs three numbers in each micro-batch, which pass two exchanges to a DoFn with state; two shards. For the
+micro-batches after the first `warm`, it prints seconds of wall clock per micro-batch (median, 99th percentile), and
+means of the parts: building the data frame, Spark's job, what the tasks of each level take in Python, and the rest
+(proposal, manifest, publishing). It also prints what driver and workers spend on status and metrics (see
+`bench.telling`), as processor time. `cpu` is seconds of processor time per micro-batch of driver, JVM and workers: on a
+machine with other load, compare those. With `--toggle`, ten micro-batches run with one value of one or more of the
+session's settings, ten with the other, and so on; this compares best. A table compares the figures with their targets.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ _BLOCK = 10
 
 
 class Whole(OffsetRestrictionTracker):
-    """Is not shared out: only what is deferred is split off."""
+    """A restriction that is not split: only what is deferred is split off."""
 
     def try_split(self, fraction_of_remainder: float) -> Any:
         return super().try_split(fraction_of_remainder) if fraction_of_remainder == 0 else None
 
 
 class _Watched:
-    """User code that lets its worker note what it spends on telling.
+    """User code that lets its worker record what it spends on status and metrics.
 
     Attributes:
-        told: the folder for it; "": nothing is noted.
+        folder: the folder for the records; "": nothing is recorded.
     """
 
-    told = ""
+    folder = ""
 
     def setup(self) -> None:
-        if self.told:
-            watch_worker(self.told)
+        if self.folder:
+            watch_worker(self.folder)
 
 
 class EachMicroBatch(_Watched, beam.DoFn, beam.RestrictionProvider):
-    """Puts out some numbers, and defers the rest: to the next micro-batch."""
+    """Yields some numbers, and defers the rest to the next micro-batch."""
 
     def initial_restriction(self, element: int) -> OffsetRange:
         return OffsetRange(0, element)
@@ -88,7 +88,7 @@ class EachMicroBatch(_Watched, beam.DoFn, beam.RestrictionProvider):
 
 
 class Seen(_Watched, beam.DoFn):
-    """Counts what comes to a key."""
+    """Counts a key's elements."""
 
     SEEN = userstate.CombiningValueStateSpec("seen", sum)
 
@@ -97,25 +97,25 @@ class Seen(_Watched, beam.DoFn):
 
 
 class Times:
-    """When what happened, by micro-batch; `told` is the folder for what workers say that they spend on telling."""
+    """Times of events by micro-batch; `folder` is the one for what workers spend on status and metrics."""
 
-    def __init__(self, told: str) -> None:
+    def __init__(self, folder: str) -> None:
         self.begun: list[float] = []
         self.built: list[float] = []
         self.ended: list[float] = []
         self.levels: list[dict[str, float]] = []
         self.cpu: list[dict[str, float]] = []
-        # What was spent on telling of it all before the micro-batches that count, and with them.
+        # What was spent on status and metrics before the micro-batches that count, and with them.
         self.telling: list[float] = []
-        self._told, self._driver = told, Spent()
+        self._folder, self._driver = folder, Spent()
 
     def tell(self) -> None:
-        """Notes what has been spent by now."""
+        """Record what has been spent so far."""
         self.cpu.append(cpu_by_kind())
-        self.telling.append(self._driver.seconds + of_workers(self._told))
+        self.telling.append(self._driver.seconds + of_workers(self._folder))
 
     def watch(self, warm: int, toggled: dict[str, tuple[str, str]]) -> None:
-        """Looks over the cluster's shoulder."""
+        """Observe the cluster."""
         frame, run, reported = dataframes.MicroBatchFrames.of, cluster.SparkCluster._run, Counters.ran
 
         def timed_frame(this: Any, *args: Any) -> Any:
@@ -148,7 +148,7 @@ class Times:
 
 
 def figures(times: Times, warm: int) -> dict[str, Any]:
-    """What came out, without the first micro-batches."""
+    """Return the results, without the first micro-batches."""
     begun, built, ended = times.begun[warm:], times.built[warm:], times.ended[warm:]
     whole = sorted(after - before for before, after in itertools.pairwise(begun))
     jobs = [end - start - build for start, end, build in zip(begun, ended, built, strict=False)]
@@ -169,8 +169,8 @@ def figures(times: Times, warm: int) -> dict[str, Any]:
 
 
 def judged(found: dict[str, Any], warm: int) -> list[Figure]:
-    """What is asked of a micro-batch."""
-    what = f"a micro-batch with little data, two exchanges, behind {warm}"
+    """Compare a micro-batch's figures with their targets."""
+    what = f"a micro-batch with little data, two exchanges, after {warm}"
     telling = 100 * found["telling"] / sum(found["cpu"].values())
     return [
         Figure(f"{what}: median of {found['micro_batches']}", found["median"], "s", 0.3),
@@ -180,7 +180,7 @@ def judged(found: dict[str, Any], warm: int) -> list[Figure]:
 
 
 def compared(times: Times, warm: int) -> str:
-    """The figures of both settings, without the first micro-batches."""
+    """Compare the figures of both settings, without the first micro-batches."""
     lines = []
     for which in range(2):
         blocks = [n for n in range(warm // _BLOCK, len(times.cpu) - 2) if n % 2 == which]
@@ -191,13 +191,13 @@ def compared(times: Times, warm: int) -> str:
             kind: statistics.median(times.cpu[n + 1][kind] - times.cpu[n][kind] for n in blocks) / _BLOCK
             for kind in times.cpu[0]
         }
-        told = ", ".join(f"{kind} {seconds:.3f}" for kind, seconds in cpu.items())
-        lines.append(f"{'AB'[which]}: median {statistics.median(whole):.3f} s; cpu a micro-batch: {told}\n")
+        text = ", ".join(f"{kind} {seconds:.3f}" for kind, seconds in cpu.items())
+        lines.append(f"{'AB'[which]}: median {statistics.median(whole):.3f} s; cpu per micro-batch: {text}\n")
     return "".join(lines)
 
 
 def main() -> None:
-    """Runs the micro-batches, and prints what they took."""
+    """Run the micro-batches, and print their times."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--micro-batches", type=int, default=200)
     parser.add_argument("--warm", type=int, default=50)
@@ -207,16 +207,16 @@ def main() -> None:
     parser.add_argument("--toggle", action="append", default=[], metavar="KEY=A,B")
     options = parser.parse_args()
     if options.micro_batches <= options.warm + 2:
-        parser.error(f"--micro-batches are all of them: more than the {options.warm} of --warm, and two")
+        parser.error(f"--micro-batches counts all of them: it must be more than the {options.warm} of --warm, plus two")
     toggled = {key: tuple(values.split(",")) for key, _, values in (each.partition("=") for each in options.toggle)}
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as told:
-        times = Times(told)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as spent:
+        times = Times(spent)
         times.watch(options.warm, toggled)
         flags = ["--streaming", f"--spark_master={options.master}", "--shards=2", f"--checkpoint_dir={folder}/state"]
         flags += [f"--spark_conf={conf}" for conf in options.conf]
         p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
         each, seen = EachMicroBatch(), Seen()
-        each.told = seen.told = told
+        each.folder = seen.folder = spent
         _ = p | beam.Create([options.micro_batches]) | beam.ParDo(each) | beam.ParDo(seen)
         result = p.run()
         result.wait_until_finish()
@@ -232,11 +232,11 @@ def main() -> None:
         f"{found['micro_batches']} micro-batches: median {found['median']:.3f} s, p99 {found['p99']:.3f} s\n"
     )
     sys.stdout.write(f"  build {found['build']:.3f}, job {found['job']:.3f}, between {found['between']:.3f}\n")
-    sys.stdout.write(f"  to tell of it, processor time of driver and workers: {found['telling']:.4f}\n")
+    sys.stdout.write(f"  status and metrics, processor time of driver and workers: {found['telling']:.4f}\n")
     for name, seconds in found["stages"].items():
         sys.stdout.write(f"  tasks of '{name}': {seconds:.3f}\n")
     cpu = ", ".join(f"{kind} {seconds:.3f}" for kind, seconds in found["cpu"].items())
-    sys.stdout.write(f"  cpu a micro-batch: {cpu}\n")
+    sys.stdout.write(f"  cpu per micro-batch: {cpu}\n")
     table = [["what", "measured", "should be", ""], *(figure.cells() for figure in judged(found, options.warm))]
     sys.stdout.write(f"{as_text(table)}\n")
     sys.stdout.flush()

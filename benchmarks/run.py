@@ -1,6 +1,6 @@
-"""`make bench`: the same work by arcbeam, hand-written PySpark and Beam's local runner, in turns.
+"""`make bench`: the same work by arcbeam, hand-written PySpark and Beam's local runner, in alternation.
 
-Prints a table, writes build/bench.json and, when everything was measured at its full size, the section of
+Prints a table, writes build/bench.json and, if everything was measured at its full size, the section of
 benchmarks/records.md between its markers.
 """
 
@@ -69,9 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measure(work: Work, contenders: list[Peer], runs: int, elements: int | None) -> list[Series]:
-    """One work: the peers in turns, once for memory, then `runs` times for speed. One that fails gets no other turn.
+    """Measure one work: the peers alternate, once for memory, then `runs` times for speed. One that fails is skipped.
 
-    Of ways no memory is told, so the first turn only warms up what is shared.
+    For ways no memory is measured, so the first run only warms up what is shared.
     """
     series = []
     for peer in contenders:
@@ -83,9 +83,9 @@ def _measure(work: Work, contenders: list[Peer], runs: int, elements: int | None
                 continue
             try:
                 warm_up = min(WARM_UP, one.elements)
-                # The first full one is for memory: what it finds cold is warm for the others.
+                # The first full run is for memory, and warms up for the others.
                 if number == 0 and work.way:
-                    # A process that is new for each run has nothing to warm up.
+                    # A process that is new for each run cannot warm up.
                     outcome = (
                         "warm" if peer.name == "local" else f"{peer.run(work, one.elements, warm_up):.2f} s, warming up"
                     )
@@ -115,7 +115,7 @@ def _write_rows(series: list[Series]) -> None:
 
 
 def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """An argument type: names separated by commas, put in the order of the known ones."""
+    """Return an argument type: names separated by commas, put in the order of the known ones."""
 
     def parse(text: str) -> list[str]:
         names = text.split(",")
@@ -132,13 +132,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--work", type=_names(WORKS), default=list(WORKS), help=f"of {','.join(WORKS)}")
     parser.add_argument("--peers", type=_names(NAMES), default=list(NAMES), help=f"of {','.join(NAMES)}")
     parser.add_argument("--elements", type=int, help="at most so many elements (default: each work's own, up to 4 M)")
-    parser.add_argument("--runs", type=int, default=5, help="of each work and peer (default 5)")
-    parser.add_argument("--runs-of-ways", type=int, default=3, help="of each way to write it and peer (default 3)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each work and peer (default 5)")
+    parser.add_argument("--runs-of-ways", type=int, default=3, help="runs of each way to write it and peer (default 3)")
     parser.add_argument(
         "--clock",
         choices=CLOCKS,
         default="wall",
-        help="what is measured: wall clock, or what all processes spent of the processors (if others use them, too)",
+        help="what to measure: wall clock, or processor time of all processes (for a machine with other load)",
     )
     parser.add_argument("--quick", action="store_true", help="one run of 100,000 elements: does everything work?")
     parser.add_argument(
@@ -148,7 +148,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     if min(options.runs, options.runs_of_ways) < 1 or (options.elements is not None and options.elements < 1):
-        parser.error("--runs, --runs-of-ways and --elements are at least 1")
+        parser.error("--runs, --runs-of-ways and --elements must be at least 1")
     if options.quick:
         options.runs, options.runs_of_ways, options.elements = 1, 1, options.elements or 100_000
     if options.record is None:

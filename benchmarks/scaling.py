@@ -3,8 +3,8 @@
     python benchmarks/scaling.py --record
     python benchmarks/scaling.py --what executors,shards --runs 1
 
-Map, and group by key and sum, each setting in a fresh process with a Spark of its own; every result is checked. One
-thing varies at a time; the rest is as in `BASE`. Prints tables; with --record they are put between their markers in
+Map, and group by key and sum. Each setting runs in a fresh process with its own Spark; every result is checked. One
+parameter varies; the rest is as in `BASE`. Prints tables; with --record, writes them between their markers in
 benchmarks/records.md.
 """
 
@@ -33,10 +33,11 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is run.
+    """The parameters of a run.
 
     Attributes:
-        executors: of one core each; 0: none, driver and executor are one JVM with `threads` tasks at once.
+        executors: number of executors with one core each; 0: driver and executor are one JVM with `threads` concurrent
+            tasks.
         threads: of that JVM.
     """
 
@@ -52,7 +53,7 @@ class Setting:
 
     @property
     def cores(self) -> int:
-        """That it can use of this machine's."""
+        """The number of this machine's cores that it can use."""
         return min(self.executors or self.threads, os.cpu_count() or 1)
 
     def cells(self) -> list[str]:
@@ -64,9 +65,9 @@ class Figure:
     """What one setting took.
 
     Attributes:
-        seconds: of each run, by work.
-        python: MiB of all Python processes together, the driver too, at the peak.
-        error: why there are none.
+        seconds: seconds of each run, by work.
+        python: peak MiB of all Python processes together, including the driver.
+        error: why there are no figures.
     """
 
     seconds: dict[str, list[float]]
@@ -106,7 +107,7 @@ def _scaled(settings: list[Setting], elements: int | None) -> list[Setting]:
 
 
 def _measure(setting: Setting, runs: int) -> Figure:
-    """One setting, in a process of its own."""
+    """Measure one setting, in a separate process."""
     sizes = (setting.elements, setting.keys, setting.shards, runs)
     command = [sys.executable, "-m", "bench.scaled", setting.master, *map(str, sizes)]
     folder = str(Path(__file__).resolve().parent)
@@ -128,7 +129,7 @@ def _measure(setting: Setting, runs: int) -> Figure:
 
 
 def _table(settings: list[Setting], figures: dict[Setting, Figure]) -> list[list[str]]:
-    """A row per setting: for either work, seconds, M elements a second, µs of a core per element."""
+    """Return a row per setting. For both works: seconds, M elements per second, µs of a core per element."""
     each = ("s", "M elements/s", "µs·core/element")
     table = [["master", "elements", "keys", "shards", *(f"{w}: {u}" for w in ("map", "group") for u in each), "MiB"]]
     for setting in settings:
@@ -146,15 +147,15 @@ def _table(settings: list[Setting], figures: dict[Setting, Figure]) -> list[list
 
 def _section(tables: dict[str, list[list[str]]], runs: int) -> str:
     day = datetime.datetime.now().astimezone().date().isoformat()
-    told = {"executors": "More executors", "elements": "More elements", "keys": "More keys", "shards": "More shards"}
-    parts = [f"{told[what]}:\n\n{as_markdown(table)}" for what, table in tables.items()]
+    titles = {"executors": "More executors", "elements": "More elements", "keys": "More keys", "shards": "More shards"}
+    parts = [f"{titles[what]}:\n\n{as_markdown(table)}" for what, table in tables.items()]
     cores = os.cpu_count()
     parts.append(
         f"{day}; {cores} cores; median of {runs}, after a small run of the same work; "
         f"{', '.join(f'`{setting}`' for setting in CONF[:1])}. "
-        "`local-cluster[n,1,1024]`: n executors of one core and 1 GiB; `local[n]`: n tasks at once in one JVM. "
-        f"µs·core: wall clock times the cores that can be used, at most {cores}. "
-        "MiB: all Python processes together at their peak, the driver and the workers of either work."
+        "`local-cluster[n,1,1024]`: n executors of one core and 1 GiB; `local[n]`: n concurrent tasks in one JVM. "
+        f"µs·core: wall clock times the usable cores, at most {cores}. "
+        "MiB: peak of all Python processes together, with the driver and the workers of both works."
     )
     return "\n\n".join(parts)
 
@@ -175,12 +176,12 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(prog="benchmarks/scaling.py", description=__doc__)
     parser.add_argument("--what", type=chosen, default=list(WHAT), help=f"of {','.join(WHAT)} (default: all)")
-    parser.add_argument("--runs", type=int, default=3, help="of each work and setting (default 3)")
-    parser.add_argument("--elements", type=int, help="at most so many (default: up to 16 M)")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each work and setting (default 3)")
+    parser.add_argument("--elements", type=int, help="maximum elements (default: up to 16 M)")
     parser.add_argument("--record", action="store_true", help="write benchmarks/records.md")
     options = parser.parse_args(arguments)
     if options.runs < 1:
-        parser.error("--runs is at least 1")
+        parser.error("--runs must be at least 1")
     return options
 
 

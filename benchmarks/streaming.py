@@ -3,10 +3,10 @@
     python benchmarks/streaming.py
     python benchmarks/streaming.py --work count,state --quick
 
-Each work by arcbeam (`--streaming`, `local[2]`) and by hand-written Structured Streaming, in turns, from the start of
-the job to its last pane, each behind a small run of the same; results are checked. Then what waits for the clock:
-micro-batches and latency. Prints tables; with --record, or when all was measured at full size, they are put between
-their markers in benchmarks/records.md.
+Each work by arcbeam (`--streaming`, `local[2]`) and by hand-written Structured Streaming, in alternation, from the
+start of the job to its last pane, each after a small run of the same; results are checked. Then micro-batches and
+latency, which depend on the clock. Prints tables. With --record, or if everything was measured at full size, writes
+them between their markers in benchmarks/records.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TITLES = {"arcbeam": "arcbeam", "structured": "Structured Streaming, Python", "n
 
 @dataclass(slots=True)
 class Series:
-    """All runs of a work by a peer; `elements` come in each of its `streams`."""
+    """All runs of a work by a peer; each of its `streams` has `elements` elements."""
 
     elements: int
     streams: int = 1
@@ -54,7 +54,7 @@ class Series:
 
     @property
     def rate(self) -> float | None:
-        """M elements a second; None if it failed, or was not run."""
+        """M elements per second; None if it failed or did not run."""
         if self.error or not self.seconds:
             return None
         return self.elements * self.streams / statistics.median(self.seconds) / M
@@ -62,7 +62,7 @@ class Series:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
-    # Structured Streaming brings times to Python in the zone of the process.
+    # Structured Streaming passes times to Python in the process's time zone.
     os.environ["TZ"] = "UTC"
     time.tzset()
     logging.disable(logging.WARNING)
@@ -87,9 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.record:
         few = f"{TITLES['structured']}: {options.runs_of_structured}"
         day = datetime.datetime.now().astimezone().date().isoformat()
-        told = (
+        conditions = (
             f"{day}; `local[{CORES}]`; median of {options.runs} ({few}), in M elements/s (of all streams) from a job's "
-            f"start to its last pane, behind a small run of the same; micro-batches and latency: {options.seconds:g} s."
+            f"start to its last pane, after a small run of the same; micro-batches and latency: {options.seconds:g} s."
         )
         sizes = [["work", "what", "elements", f"elements, {TITLES['structured']}"]]
         sizes += [
@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
             "Sizes:",
             as_markdown(sizes, left=2),
             *(f"- {line}" for line in failed),
-            told,
+            conditions,
         ]
         replace_section(ROOT / "benchmarks" / "records.md", "\n\n".join(parts), "streaming")
     return 1 if failed else 0
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _measure(
     work: StreamWork, session: SparkSession, runs: dict[str, int], most: int | None, clock: Callable[[], float]
 ) -> dict[str, Series]:
-    """The peers in turns, each as often as it is to run. One that fails gets no other turn."""
+    """Measure the peers in alternation, each as often as requested. One that fails is skipped."""
     found: dict[str, Series] = {}
     for peer in runs:
         if _job(peer, work.name, session) is not None:
@@ -129,16 +129,16 @@ def _measure(
                 seconds = clock() - started
                 _compare(work, series.elements, answer)
                 series.seconds.append(seconds)
-                told = f"{series.elements * work.streams / seconds / M:.3g} M elements/s"
+                outcome = f"{series.elements * work.streams / seconds / M:.3g} M elements/s"
             except Exception as error:
                 lines = [line for line in str(error).splitlines() if line.strip()]
-                told = series.error = f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
-            print(f"{work.name:<14} {number + 1}/{runs[peer]} {peer:<10} {told}", file=sys.stderr, flush=True)
+                outcome = series.error = f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+            print(f"{work.name:<14} {number + 1}/{runs[peer]} {peer:<10} {outcome}", file=sys.stderr, flush=True)
     return found
 
 
 def _job(peer: str, name: str, session: SparkSession) -> Callable[[int], Answer] | None:
-    """What does a work; None if the peer does not do it."""
+    """Return the function that does a work; None if the peer does not do it."""
     if peer == "arcbeam":
         from bench.streaming import beam
 
@@ -164,7 +164,7 @@ def _compare(work: StreamWork, elements: int, answer: Answer) -> None:
 
 
 def _live(works: list[str], seconds: float, *, quick: bool) -> tuple[list[Figure], list[str]]:
-    """The figures of what waits for the clock; and what went wrong."""
+    """Return the figures that depend on the clock, and the errors."""
     from bench.streaming import live
 
     kinds: dict[str, Callable[[], list[Figure]]] = {
@@ -196,13 +196,13 @@ def _rates(measured: dict[str, dict[str, Series]]) -> list[list[str]]:
 
 
 def _least(work: StreamWork, measured: dict[str, dict[str, Series]]) -> tuple[float | None, str]:
-    """What arcbeam's rate should be at least, and how that is told; None if what it is judged by was not measured."""
+    """Return the minimum of arcbeam's rate, and its text; None if the work to compare with was not measured."""
     if not work.beside:
         return work.target, f"≥ {work.target:g}"
     other = measured.get(work.beside, {}).get("arcbeam")
     rate = None if other is None else other.rate
-    told = f"≥ {work.target:g} of {work.beside}"
-    return (None, told) if rate is None else (work.target * rate, f"{told}: {work.target * rate:.3g}")
+    least = f"≥ {work.target:g} of {work.beside}"
+    return (None, least) if rate is None else (work.target * rate, f"{least}: {work.target * rate:.3g}")
 
 
 def _runs(options: argparse.Namespace) -> dict[str, int]:
@@ -229,11 +229,11 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/streaming.py", description=__doc__)
     parser.add_argument("--work", type=chosen(known), default=known, help=f"of {','.join(known)} (default: all)")
     parser.add_argument("--peers", type=chosen(PEERS), default=list(PEERS), help=f"of {','.join(PEERS)} (default: all)")
-    parser.add_argument("--runs", type=int, default=3, help="of each work and peer (default 3)")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each work and peer (default 3)")
     parser.add_argument(
-        "--runs-of-structured", type=int, help="of the slowest peer, which takes minutes (default: as --runs)"
+        "--runs-of-structured", type=int, help="runs of the slowest peer, which takes minutes (default: as --runs)"
     )
-    parser.add_argument("--elements", type=int, help="at most so many elements (default: each work's own, up to 4 M)")
+    parser.add_argument("--elements", type=int, help="maximum elements (default: each work's own, up to 4 M)")
     parser.add_argument(
         "--seconds", type=float, default=LIVE_SECONDS, help="how long micro-batches and latency are watched"
     )
@@ -243,7 +243,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.runs_of_structured = options.runs_of_structured or options.runs
     if options.runs < 1 or (options.elements is not None and options.elements < 1) or options.seconds <= 0:
-        parser.error("--runs and --elements are at least 1, --seconds more than 0")
+        parser.error("--runs and --elements must be at least 1, --seconds more than 0")
     if options.record is None:
         complete = options.work == known and options.peers == list(PEERS) and options.elements is None
         options.record = complete and options.clock == "wall" and not options.quick

@@ -1,6 +1,6 @@
-"""What the engine's and the store's figures have in common: a value, its unit, what it should be, and how it is timed.
+"""What the engine's and the store's figures have in common: a value, its unit, its target, and how it is timed.
 
-Owns clocks, bests and verdicts. Knows nothing of what is measured.
+Owns clocks, best values and verdicts. Must not know what is measured.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class Figure:
     """One value.
 
     Attributes:
-        what: was measured.
+        what: what was measured.
         value: in `unit`.
-        target: at least so much of a rate, at most so much of anything else; None: it is only told.
+        target: the minimum of a rate, the maximum of anything else; None: it has no target.
     """
 
     what: str
@@ -32,7 +32,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether it is what it should be; None if nothing was asked of it."""
+        """Whether it meets its target; None if it has none."""
         if self.target is None:
             return None
         return self.value >= self.target if self.is_rate else self.value <= self.target
@@ -45,7 +45,7 @@ class Figure:
 
 
 def best(runs: Iterable[list[Figure]]) -> list[Figure]:
-    """The best of each of several runs' figures: other loads only make them worse."""
+    """Return the best of several runs' figures: other loads only make them worse."""
     return [
         max(same, key=lambda figure: figure.value if figure.is_rate else -figure.value)
         for same in zip(*runs, strict=True)
@@ -53,9 +53,9 @@ def best(runs: Iterable[list[Figure]]) -> list[Figure]:
 
 
 def core_seconds(work: Callable[[], object]) -> float:
-    """Processor time of this process for a piece of work, the system's part included.
+    """Return the processor time of this process for a piece of work, including the system's part.
 
-    Python's collection of cycles runs within it as it would; what was there before is not looked at again and again.
+    Python's garbage collector runs as usual, but does not examine objects that existed before.
     """
     gc.collect()
     gc.freeze()
@@ -67,12 +67,12 @@ def core_seconds(work: Callable[[], object]) -> float:
 
 
 def wall_seconds(work: Callable[[], object]) -> float:
-    """Time that passes meanwhile, for what waits for a disk."""
+    """Return the elapsed time, for work that waits for a disk."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def per_second(what: str, count: int, seconds: float, target: float | None = None) -> Figure:
-    """A rate in thousands."""
+    """Return a rate in thousands."""
     return Figure(what, count / seconds / 1e3, "k/s", target)

@@ -1,6 +1,6 @@
-"""A flame graph as a small SVG that needs nothing else: a frame's width is its part of all samples, callers below.
+"""A flame graph as a small self-contained SVG: a frame's width is its share of all samples, callers below.
 
-Owns the picture. Knows nothing of who took the samples.
+Owns the picture. Must not know who took the samples.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 WIDTH, ROW, LEAST = 1200.0, 17, 2.0
-"""Pixels; a frame that is narrower than the least is left out."""
+"""Pixels; narrower frames are omitted."""
 _LETTER = 6.3
 _COLOURS = (
     ("the pipeline's own functions", "#8fce8f", ("bench/", "loop (chain", "lambda")),
@@ -25,24 +25,24 @@ class Frame:
     """A function below its callers.
 
     Attributes:
-        samples: in which it was running, or something that it had called.
-        called: by its name.
+        samples: samples in which it, or a function that it called, was running.
+        called: its callees, by name.
     """
 
     samples: int = 0
     called: dict[str, Frame] = field(default_factory=dict)
 
     def depth(self, least: float) -> int:
-        """Of the frames above it that are drawn, itself included."""
+        """Return the number of drawn frames above it, including itself."""
         return 1 + max((one.depth(least) for one in self.called.values() if one.samples >= least), default=0)
 
 
 def tree(lines: Iterable[str], root: str) -> Frame:
-    """Puts stacks together.
+    """Merge stacks to a tree.
 
     Args:
         lines: "caller;called;… samples".
-        root: only what runs below the function that begins so counts.
+        root: only what runs below the function with this prefix counts.
     """
     top = Frame()
     for line in lines:
@@ -60,7 +60,7 @@ def tree(lines: Iterable[str], root: str) -> Frame:
 
 
 def svg(title: str, top: Frame) -> str:
-    """The picture."""
+    """Return the picture."""
     if not top.samples:
         raise ValueError(f"{title}: no samples")
     pixels = WIDTH / top.samples
@@ -85,9 +85,9 @@ def _drawn(frame: Frame, x: float, y: float, pixels: float, total: int) -> Itera
         letters = int((width - 4) / _LETTER)
         shown = name if len(name) <= letters else name[: max(letters - 1, 0)] + "…"
         label = f'<text x="{x + 2:.1f}" y="{y + 12:g}">{html.escape(shown)}</text>' if letters > 3 else ""
-        told = f"{html.escape(name)}: {100 * called.samples / total:.1f} %"
+        text = f"{html.escape(name)}: {100 * called.samples / total:.1f} %"
         yield (
-            f'<g><title>{told}</title><rect x="{x:.1f}" y="{y:g}" width="{width - 0.4:.1f}" height="{ROW - 1}" '
+            f'<g><title>{text}</title><rect x="{x:.1f}" y="{y:g}" width="{width - 0.4:.1f}" height="{ROW - 1}" '
             f'fill="{_colour(name)}"/>{label}</g>'
         )
         yield from _drawn(called, x, y - ROW, pixels, total)

@@ -1,7 +1,7 @@
 """A work in this process, without Spark, for `flames.py`: `python -m bench.flamed WORK ELEMENTS SWITCH …`.
 
-The worker's Python code alone: what Spark does between stages is done with lists by the tests' drive. Switches are
-optimizations to be off. After a small run it says "ready" and waits for a line; then comes the run to look at.
+Runs only the worker's Python code: the tests' drive does with lists what Spark does between stages. Switches are
+optimizations to turn off. After a small run it prints "ready" and waits for a line; then the run to sample begins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WARM_UP = 20_000  # elements
 
 
 def run(name: str, elements: int, off: dict[str, Any]) -> None:
-    """One run of a work; its answer is not looked at."""
+    """Run a work once; its answer is not checked."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, Driven(shards=2, **off) as pipeline:
         registry.jobs("arcbeam")[name](pipeline, elements, folder)
 

@@ -1,6 +1,6 @@
-"""Beam's local runner, in a process of its own: `python -m bench.local WORK ELEMENTS WARM_UP FOLDER CLOCK`.
+"""Beam's local runner, in a separate process: `python -m bench.local WORK ELEMENTS WARM_UP FOLDER CLOCK`.
 
-A process of its own gives every run the same start and lets its memory be told from the benchmark's. Prints one line of
+A separate process gives every run the same start, and separates its memory from the benchmark's. Prints one line of
 JSON: {"seconds", "count", "total"}. The clock is "wall" or "processor".
 """
 

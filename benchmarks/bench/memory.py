@@ -1,7 +1,7 @@
 """Peak memory of a run: a thread that sums the memory of processes found through /proc.
 
-A page that forked Python workers share with their parent counts once: each has its part of it, as Linux's "proportional
-set size" has it.
+A page that forked Python workers share with their parent counts once: each has its share, as in Linux's "proportional
+set size".
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Sampler:
-    """A context manager; `python` and `jvm` are the peaks in bytes of what `tag` names, once it has been left.
+    """A context manager; afterwards, `python` and `jvm` are the peaks in bytes of the processes that `tag` names.
 
     Args:
         tag: `NAME=value` in the environment of the Python processes to count.
         jvm: whether to count Java processes among the descendants of this one.
-        seconds: between samples.
+        seconds: interval between samples.
     """
 
     def __init__(self, tag: str, *, jvm: bool, seconds: float = 0.2) -> None:
@@ -70,11 +70,11 @@ class Sampler:
 
 
 def descendants(root: int) -> Iterator[int]:
-    """Process ids of all children, their children, and so on; the root itself is left out."""
+    """Yield the process ids of all descendants, without the root itself."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            # The command's name, in parentheses, may hold anything: fields are counted from behind it.
+            # The command's name, in parentheses, may contain anything: fields are counted after it.
             fields = _read(f"/proc/{entry.name}/stat").rpartition(b")")[2].split()
             if len(fields) > 1:
                 children.setdefault(int(fields[1]), []).append(int(entry.name))

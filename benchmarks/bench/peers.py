@@ -71,7 +71,7 @@ class Peer(Protocol):
 
 
 class SparkPeer:
-    """A peer in the shared session, with Python workers of its own (told by a variable in their environment).
+    """A peer in the shared session, with its own Python workers (identified by a variable in their environment).
 
     Args:
         start: does one of the peer's jobs.

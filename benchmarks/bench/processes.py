@@ -1,6 +1,6 @@
-"""What a job's processes use: this one is the driver, and has started the JVM, which has started the workers.
+"""What a job's processes use: this one is the driver, which has started the JVM, which has started the workers.
 
-Owns telling them apart, and reading /proc.
+Owns how they are distinguished, and reading /proc.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One of them: what it is ("driver", "jvm", "worker"), seconds of processor time (its ended children's, too),
-    bytes in memory, and how many threads and open files it has.
+    """A process: its kind ("driver", "jvm", "worker"), seconds of processor time (with its ended children's), bytes of
+    memory, and numbers of threads and open files.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class Process:
 
 
 def processes() -> Iterator[Process]:
-    """Those that live, with this one at their root."""
+    """Yield the living ones, with this process as their root."""
     found: dict[int, tuple[int, list[str], bytes]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -49,7 +49,7 @@ def processes() -> Iterator[Process]:
 
 
 def cpu_by_kind() -> dict[str, float]:
-    """Seconds of processor time, by kind."""
+    """Return seconds of processor time, by kind."""
     spent: dict[str, float] = {}
     for process in processes():
         spent[process.kind] = spent.get(process.kind, 0.0) + process.cpu

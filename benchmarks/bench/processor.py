@@ -1,7 +1,7 @@
-"""The clocks that runs are timed by: the wall's, and the processors'.
+"""The clocks for runs: wall clock and processor time.
 
-On a machine that others use, too, wall clock says little; what processors have spent on this process and all that it
-has started says more, though also what they spent beside the work (a JVM compiles and collects).
+On a machine with other load, wall clock says little. The processor time of this process and all that it has started
+says more, though it includes work beside the measured one (a JVM compiles and collects).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def processor_seconds() -> float:
-    """What this process and its descendants have spent so far, those that ended included.
+    """Return what this process and its descendants have spent so far, including those that ended.
 
-    A process that ended counts for its parent, once that has waited for it.
+    A process that ended counts for its parent once the parent has waited for it.
     """
     return sum(_ticks(pid) for pid in (os.getpid(), *descendants(os.getpid()))) / _TICKS
 
@@ -31,5 +31,5 @@ def _ticks(pid: int) -> int:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
         return 0
-    # Behind the name, which may have anything in it: the fields from the 3rd on; wanted are the 14th to the 17th.
+    # After the name, which may contain anything, are the fields from the 3rd on; the 14th to the 17th are needed.
     return sum(map(int, text.rpartition(")")[2].split()[11:15]))

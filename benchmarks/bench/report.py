@@ -1,6 +1,6 @@
-"""What comes out: rows for programs, a table for people, a section of benchmarks/records.md.
+"""The output: rows for programs, a table to read, a section of benchmarks/records.md.
 
-Owns units, medians and ratios. Knows nothing of how anything was measured.
+Owns units, medians and ratios. Must not know how anything was measured.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Series:
     """All runs of one work by one peer.
 
     Attributes:
-        elements: of each run.
-        runs: seconds of each.
-        memory: of a run of its own, once that was.
-        error: what went wrong, if anything did; then the runs before it do not count.
+        elements: elements of each run.
+        runs: seconds of each run.
+        memory: of a separate run, once it was made.
+        error: what failed, if anything did; then the runs before it do not count.
     """
 
     work: Work
@@ -48,12 +48,12 @@ class Series:
 
     @property
     def unit(self) -> str:
-        """Millions of elements a second; for a tiny pipeline, seconds."""
+        """Millions of elements per second; for a tiny pipeline, seconds."""
         return "M elements/s" if self.work.elements else "s"
 
     @property
     def values(self) -> list[float]:
-        """One per run, in `unit`."""
+        """One value per run, in `unit`."""
         if self.work.elements:
             return [self.elements / seconds / 1e6 for seconds in self.runs]
         return self.runs
@@ -61,14 +61,14 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a table was measured with."""
+    """The conditions of the measurement."""
 
     runs: int
     runs_of_ways: int
     started: str
 
     def lines(self) -> list[str]:
-        """As a Markdown list."""
+        """Return them as a Markdown list."""
         versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("apache-beam", "pyspark", "pyarrow"))
         settings = ", ".join(f"`{key}={value}`" for key, value in SETTINGS.items())
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -78,12 +78,12 @@ class Conditions:
             f"- Python {platform.python_version()}, {versions}.",
             f"- The Spark peers share one session `local[{CORES}]` ({settings}); Beam's local runner has one process.",
             f"- Median of {self.runs} (of the ways: {self.runs_of_ways}); the peers take turns, each run after a small "
-            "one of the same work, all of them after one of full size (whose memory is sampled, but of the ways).",
+            "one of the same work, all of them after one of full size (whose memory is sampled, except for the ways).",
         ]
 
 
 def rows(series: Sequence[Series]) -> list[dict[str, Any]]:
-    """For build/bench.json: speed and peak memory of each work and peer."""
+    """Return speed and peak memory of each work and peer, for build/bench.json."""
     found: list[dict[str, Any]] = []
     for one in series:
         base = next((s for s in series if s.work.name == one.work.name and s.peer == "rdd"), None)
@@ -111,7 +111,7 @@ def _row(unit: str, values: list[float], reference: list[float]) -> dict[str, An
 
 
 def speed_table(series: Sequence[Series], peers: Sequence[str]) -> list[list[str]]:
-    """Medians, and arcbeam's ratio to each of the others: above 1, arcbeam is faster (tiny ones too)."""
+    """Return medians, and arcbeam's ratio to each other peer: above 1, arcbeam is faster (also for tiny works)."""
     others = [peer for peer in peers if peer != "arcbeam"] if "arcbeam" in peers else []
     table = [["work", "unit", *(TITLES[p] for p in peers), *(f"arcbeam / {TITLES[p]}" for p in others)]]
     for work in _works(series):
@@ -123,7 +123,7 @@ def speed_table(series: Sequence[Series], peers: Sequence[str]) -> list[list[str
 
 
 def ways_table(series: Sequence[Series]) -> list[list[str]]:
-    """The ways to write it: medians and ratios as in the speed table, of the peers that have any; and what they do."""
+    """Return the ways to write it: medians and ratios as in the speed table, of the peers that have any."""
     found = {s.peer for s in series}
     table = speed_table(series, [peer for peer in TITLES if peer in found])
     what = ["what", *(work.what for work in _works(series))]
@@ -131,7 +131,7 @@ def ways_table(series: Sequence[Series]) -> list[list[str]]:
 
 
 def memory_table(series: Sequence[Series], peers: Sequence[str]) -> list[list[str]]:
-    """Peak MiB: of Python, and of the JVM behind a plus sign."""
+    """Return peak MiB: of Python, plus that of the JVM."""
     table = [["work", *(TITLES[p] for p in peers)]]
     for work in _works(series):
         mine = {s.peer: s for s in series if s.work is work}
@@ -140,7 +140,7 @@ def memory_table(series: Sequence[Series], peers: Sequence[str]) -> list[list[st
 
 
 def as_text(table: Sequence[Sequence[str]]) -> str:
-    """Aligned columns: the first to the left, numbers to the right."""
+    """Align columns: the first to the left, numbers to the right."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = []
     for row in table:
@@ -150,13 +150,13 @@ def as_text(table: Sequence[Sequence[str]]) -> str:
 
 
 def as_markdown(table: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table; all but the first `left` columns are to the right."""
+    """Return a Markdown table; all but the first `left` columns are aligned to the right."""
     header, *body = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in table]
     return "\n".join([header, f"|{'---|' * left}{'---:|' * (len(table[0]) - left)}", *body])
 
 
 def section(series: Sequence[Series], peers: Sequence[str], conditions: Conditions) -> str:
-    """What stands between the markers in benchmarks/records.md."""
+    """Return the text between the markers in benchmarks/records.md."""
     works, ways = ([s for s in series if s.work.way is way] for way in (False, True))
     sizes = [["work", "what", "elements", f"elements, {TITLES['local']}"]]
     for work in _works(works):
@@ -185,8 +185,8 @@ def _ways_section(ways: Sequence[Series]) -> list[str]:
         return []
     sizes = {(s.elements, s.peer == "local") for s in ways}
     spark, local = (sorted({size for size, of in sizes if of is local}) for local in (False, True))
-    told = f"{_either(spark)} elements" + (f"; {TITLES['local']}: {_either(local)}" if local else "")
-    return [f"Ways to write it, in M elements/s ({told}):", as_markdown(ways_table(ways))]
+    text = f"{_either(spark)} elements" + (f"; {TITLES['local']}: {_either(local)}" if local else "")
+    return [f"Ways to write it, in M elements/s ({text}):", as_markdown(ways_table(ways))]
 
 
 def _either(sizes: Sequence[int]) -> str:
@@ -194,7 +194,7 @@ def _either(sizes: Sequence[int]) -> str:
 
 
 def replace_section(path: Path, text: str, name: str = "bench") -> None:
-    """Puts `text` between the markers of that name in a document.
+    """Write `text` between the markers of that name in a document.
 
     Raises:
         ValueError: the document has no such markers.

@@ -1,7 +1,7 @@
-"""One setting of `scaling.py`, in a process of its own: `python -m bench.scaled MASTER ELEMENTS KEYS SHARDS RUNS`.
+"""One setting of `scaling.py`, in a separate process: `python -m bench.scaled MASTER ELEMENTS KEYS SHARDS RUNS`.
 
-Maps, and groups by a settable number of keys and sums, after a small run of both; every result is checked. Prints one
-line of JSON: {"map": [seconds, …], "group": [seconds, …]}.
+Maps, and groups by a number of keys and sums, after a small run of both; every result is checked. Prints one line of
+JSON: {"map": [seconds, …], "group": [seconds, …]}.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONF = (
 
 
 def keyed_by(keys: int) -> Callable[[int], tuple[int, int]]:
-    """Gives a number one of so many keys; for 100 k, as `work.keyed` does."""
+    """Return a function that gives a number one of so many keys; for 100 k, like `work.keyed`."""
 
     def keyed(x: int) -> tuple[int, int]:
         return (x * 2654435761 & 0xFFFFFFFF) % keys, x
@@ -55,7 +55,7 @@ def group(p: beam.Pipeline, elements: int, keys: int, folder: str) -> None:
 
 @functools.cache
 def group_answer(elements: int, keys: int) -> Answer:
-    """The right answer of `group`; sums are exact, as they stay below 2**53."""
+    """Return the right answer of `group`; sums are exact, because they stay below 2**53."""
     sums, counts = np.zeros(keys), np.zeros(keys, dtype=np.int64)
     for start in range(0, elements, _CHUNK):
         values = np.arange(start, min(start + _CHUNK, elements), dtype=np.uint64)
@@ -67,7 +67,7 @@ def group_answer(elements: int, keys: int) -> Answer:
 
 
 def timed(name: str, elements: int, keys: int, options: PipelineOptions) -> float:
-    """Seconds from building the pipeline to having its result; raises if that is wrong."""
+    """Return the seconds from building the pipeline to its result; raise if that is wrong."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         start = time.perf_counter()
         pipeline = beam.Pipeline(runner=ArcbeamRunner(), options=options)
@@ -96,7 +96,7 @@ def main() -> None:
             timed(name, WARM_UP, keys, options)
             seconds[name] = [timed(name, elements, keys, options) for _ in range(runs)]
     print(json.dumps(seconds), flush=True)
-    os._exit(0)  # Spark's own way of ending takes seconds, and a wrong answer has been told by now.
+    os._exit(0)  # Spark's own exit takes seconds, and a wrong answer has already been reported.
 
 
 if __name__ == "__main__":

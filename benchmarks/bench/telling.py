@@ -1,7 +1,7 @@
-"""What a streaming job spends on telling of itself: how it stands (status), and its metrics, in driver and workers.
+"""What a streaming job spends on its status and its metrics, in driver and workers.
 
-Owns which functions those are, and how their processor time comes from workers to the driver: a small file of each.
-What the engine needs to go on (holds, watermarks) is not telling.
+Owns which functions those are, and how their processor time gets from workers to the driver: each worker writes a small
+file. What the engine needs itself (holds, watermarks) does not count.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Spent:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def timed(self, function: Callable[..., Any], behind: Callable[[], None] = lambda: None) -> Callable[..., Any]:
-        """A function whose time is counted; once, where one is called by another of these."""
+    def timed(self, function: Callable[..., Any], after: Callable[[], None] = lambda: None) -> Callable[..., Any]:
+        """Return a function whose time is counted; only once if another of these functions calls it."""
 
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -35,13 +35,13 @@ class Spent:
                 return function(*args, **kwargs)
             finally:
                 _here.within, self.seconds = False, self.seconds + time.thread_time() - started
-                behind()
+                after()
 
         return counted
 
 
 def watch_driver() -> Spent:
-    """Counts what this process spends on it from now on."""
+    """Start to count what this process spends on it."""
     from arcbeam.harness.streaming.counters import Counters
     from arcbeam.spark.streaming.streamingjob import StreamRun
     from arcbeam.streaming.driver import proposals
@@ -63,7 +63,7 @@ _watched: list[Spent] = []
 
 
 def watch_worker(folder: str) -> None:
-    """The same in a worker, which writes down what it is by then; to be called by user code of each stage."""
+    """Do the same in a worker, which writes the result; user code of each stage must call this."""
     from arcbeam.harness.bundle.metrics import MetricsTable
 
     if _watched:
@@ -81,5 +81,5 @@ def watch_worker(folder: str) -> None:
 
 
 def of_workers(folder: str) -> float:
-    """What all workers have spent so far."""
+    """Return what all workers have spent so far."""
     return sum(float(file.read_text(encoding="ascii")) for file in Path(folder).glob("*.spent"))

@@ -1,6 +1,6 @@
-"""What a commit costs on a local disk, beside the writing of data: the manifest, synced.
+"""What a commit costs on a local disk, apart from writing data: the manifest, synced.
 
-Owns a job whose shard files nobody has written: a manifest only names them.
+Owns a job whose shard files do not exist: a manifest only names them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from arcbeam.store.manifest.values import JobShape, StageShape
 from bench.figures import Figure, wall_seconds
 
 FILES = 6
-"""Of each shard."""
+"""Files of each shard."""
 COMMITS = 50
 _attempts = itertools.count()
 
@@ -42,12 +42,15 @@ def commits(shards: int, folder: Path) -> list[Figure]:
             assert isinstance(log.propose(draft), Committed)
 
         seconds.append(wall_seconds(commit))
-    told = seconds[FILES:]
+    counted = seconds[FILES:]
     return [
         Figure(
-            f"commit of {shards} shards, {shards * FILES} files named, median", statistics.median(told) * 1e3, "ms", 5
+            f"commit of {shards} shards, {shards * FILES} files named, median",
+            statistics.median(counted) * 1e3,
+            "ms",
+            5,
         ),
-        Figure("… the quickest", min(told) * 1e3, "ms"),
+        Figure("… the quickest", min(counted) * 1e3, "ms"),
     ]
 
 

@@ -1,8 +1,8 @@
 """What the engine's grouping by key and window costs, on one core.
 
-Elements come in a streaming job; in each, all elements of a key at once; then the watermark passes the micro-batch's
-windows, their timers fire, and the panes are read. Processor time of the grouping alone: elements are made before,
-timers are kept by hand.
+Elements arrive in micro-batches; in each, all elements of a key together. Then the watermark passes the micro-batch's
+windows, their timers fire, and the panes are read. Measures processor time of the grouping only: elements are made
+before, and timers are kept outside.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Total:
 def micro_batches_of(
     elements: int, micro_batches: int, keys: int, windowfn: WindowFn
 ) -> list[dict[bytes, list[Element]]]:
-    """The elements of each micro-batch by key; a micro-batch covers a minute of event time."""
+    """Return the elements of each micro-batch by key; a micro-batch covers a minute of event time."""
     rng, same = random.Random(1), {}  # type: ignore[var-annotated]
     made = []
     for micro_batch in range(micro_batches):
@@ -83,7 +83,7 @@ def micro_batches_of(
 
 
 def measure(strategy: Strategy, micro_batches: list[dict[bytes, list[Element]]]) -> float:
-    """Seconds of processor time."""
+    """Return seconds of processor time."""
     view = MemoryView()
     grouping = Grouping(strategy, view, b"stage")
     timers: dict[Any, Timestamp] = {}
@@ -130,7 +130,7 @@ WORKS: dict[str, tuple[Strategy, WindowFn]] = {
     "sliding": (Strategy(DEFAULT), SLIDING),
     "sessions": (Strategy(DEFAULT, merging=SessionMerging()), Sessions(Duration(5 * SECOND))),
 }
-TOLD = {
+TEXTS = {
     "elements": "windows of a minute",
     "earliest": "the same at the earliest element's time",
     "combined": "the same with a combiner",
@@ -151,7 +151,7 @@ class _Reads:
 
 
 class _NoEnd:
-    """As long as it takes."""
+    """A budget without a limit."""
 
     def exhausted(self) -> bool:
         return False
@@ -161,7 +161,7 @@ _DID = CallResult()
 
 
 def stage_seconds(micro_batches: list[dict[bytes, list[Element]]]) -> float:
-    """Seconds of processor time of a whole grouping stage, with its holds and timers, over the store's overlays."""
+    """Return processor seconds of a whole grouping stage, with its holds and timers, over the store's overlays."""
     placed = Placed(StageFlow("group", (Port("read", "main"),), ("main",), 1), 1, 1)
     kind = Grouped(Strategy(DEFAULT), IntervalWindow.from_ordered)
     watermark = said = MIN_TIMESTAMP
@@ -183,31 +183,29 @@ def stage_seconds(micro_batches: list[dict[bytes, list[Element]]]) -> float:
             assert not work.fire(watermark)
             assert place.tally.fired >= len(by_key)
             said = watermark
-            assert len(list(view.changes())) == 1, "state is left, beside the clock"
+            assert len(list(view.changes())) == 1, "state other than the clock is left"
 
     return core_seconds(run)
 
 
 def stages(elements: int) -> list[Figure]:
-    """A grouping stage as it stands in a micro-batch: with few and with many elements of a key in a window and
-    micro-batch.
-    """
+    """Measure a grouping stage in a micro-batch, with few and with many elements per key, window and micro-batch."""
     figures = []
     for per_key in (1, 10, 100):
         micro_batches = micro_batches_of(elements, 10, elements // 10 // per_key, FIXED)
         target = 400.0 if per_key == 10 else None
-        what = f"grouping stage, its holds and timers included: {per_key} of a key in a micro-batch"
+        what = f"grouping stage, with its holds and timers: {per_key} of a key in a micro-batch"
         figures.append(per_second(what, elements, stage_seconds(micro_batches), target))
     return figures
 
 
 def groups(elements: int) -> list[Figure]:
-    """Each kind of grouping, with few and with many elements of a key in a window and micro-batch."""
+    """Measure each kind of grouping, with few and with many elements per key, window and micro-batch."""
     figures = []
     for name, (strategy, windowfn) in WORKS.items():
         for per_key in (1, 10, 100):
             micro_batches = micro_batches_of(elements, 10, elements // 10 // per_key, windowfn)
             target = 400.0 if name == "elements" and per_key == 10 else None
-            what = f"grouping, {TOLD[name]}: {per_key} of a key in a micro-batch"
+            what = f"grouping, {TEXTS[name]}: {per_key} of a key in a micro-batch"
             figures.append(per_second(what, elements, measure(strategy, micro_batches), target))
     return figures

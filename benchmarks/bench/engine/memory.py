@@ -1,7 +1,7 @@
 """Peak memory of one micro-batch on a shard of many keys: `python -m bench.engine.memory KEYS`; prints MiB.
 
-Makes the shard, brings its copy, reads and writes some of its keys at random, commits. Only the process's own memory
-counts: pages of mapped files are the system's to take back.
+Makes the shard, copies it, reads and writes some of its keys at random, and commits. Counts only the process's own
+memory, because the system can reclaim pages of mapped files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def own() -> int:
-    """KiB of anonymous memory."""
+    """Return KiB of anonymous memory."""
     found = re.search(r"^RssAnon:\s+(\d+) kB", _STATUS.read_text(encoding="ascii"), re.MULTILINE)
     return int(found[1]) if found else 0
 

@@ -1,6 +1,6 @@
 """What the engine's cells cost, and what the store's copies of shards cost: state on a local disk.
 
-Each function measures once and gives its figures; how often, and in what order, is the caller's.
+Each function measures once and returns its figures; the caller decides how often, and in what order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WINDOW = (1_700_000_000_000 + (1 << 63)).to_bytes(8, "big") + b"\xe0\xd4\x03"
 VALUE = b"12345678"
 MIB = 2**20
 TOUCHED = 50_000
-"""Keys that a micro-batch changes where memory is looked at."""
+"""Keys that a micro-batch changes when memory is measured."""
 MEMORY_KEYS = (100_000, 1_000_000, 4_000_000)
 
 
@@ -33,7 +33,7 @@ def key_of(number: int) -> bytes:
 
 
 class Value(BagCell):
-    """A state of one value, as the SDK's is kept: a bag that is read, and filled anew."""
+    """A state of one value, as the SDK's is kept: a bag that is read, and filled again."""
 
     def value(self, key: bytes, window: bytes) -> bytes | None:
         return next(self.read(key, window), None)
@@ -43,7 +43,7 @@ class Value(BagCell):
 
 
 def rows_of(keys: int, value: bytes = VALUE) -> Iterator[tuple[bytes, bytes | None]]:
-    """The rows of a state of one value of so many keys, ascending."""
+    """Yield the rows of a state with one value for each of so many keys, ascending."""
     view = MemoryView()
     Value(Cells(view, 1), "value").write(key_of(0), WINDOW, value)
     ((row, stored),) = view.snapshot().items()
@@ -52,7 +52,7 @@ def rows_of(keys: int, value: bytes = VALUE) -> Iterator[tuple[bytes, bytes | No
 
 
 def on_disk(keys: int, folder: Path) -> list[Figure]:
-    """A value of each of `keys` keys on disk, a third of them read and written in a micro-batch, at random."""
+    """Measure a value for each of `keys` keys on disk; a micro-batch reads and writes a third of them, at random."""
     shard = DiskShard(folder)
     shard.fill(rows_of(keys))
     shard.view().close()
@@ -73,13 +73,13 @@ def on_disk(keys: int, folder: Path) -> list[Figure]:
     size = f"{_short(keys)} keys on disk"
     return [
         per_second(f"a value: read, modify, write; {size}", len(chosen), modified, 300),
-        per_second("… with the writing of the micro-batch's delta", len(chosen), modified + committed),
-        per_second("… and its way into the copy", len(chosen), modified + committed + applied),
+        per_second("… with writing the micro-batch's delta", len(chosen), modified + committed),
+        per_second("… and applying it to the copy", len(chosen), modified + committed + applied),
     ]
 
 
 def in_memory(count: int) -> list[Figure]:
-    """Cells over a view in memory: what the engine alone costs."""
+    """Measure cells over a view in memory: the cost of the engine only."""
     keys = [key_of(n * 7919 % count) for n in range(count)]
     cells = Cells(MemoryView(), 1)
     value, bag, ordered = Value(cells, "value"), BagCell(cells, "bag"), OrderedListCell(cells, "list")
@@ -115,7 +115,7 @@ def in_memory(count: int) -> list[Figure]:
 
 
 def copies(megabytes: int, folder: Path) -> list[Figure]:
-    """A large shard: opened when its copy is there, and brought to this host when it is not."""
+    """Measure a large shard: opened if its copy exists, and copied to this host if not."""
     shard = DiskShard(folder)
     value = bytes(range(256)) * 4
     keys = megabytes * MIB // (len(value) + 40)
@@ -136,21 +136,21 @@ def copies(megabytes: int, folder: Path) -> list[Figure]:
     named = f"a shard of {size / 1024:.2g} GiB"
     return [
         Figure(f"open {named} at its committed version, cached", first * 1e3, "ms", 50),
-        Figure("… by a process that has had it open", again * 1e3, "ms"),
+        Figure("… by a process that has opened it before", again * 1e3, "ms"),
         Figure("recover it without a copy", size / brought, "MiB/s"),
         Figure("read and check its file", size / checked, "MiB/s"),
-        Figure("read its file, plainly", size / plain, "MiB/s"),
+        Figure("read its file without checks", size / plain, "MiB/s"),
     ]
 
 
 def _opened_first(shard: DiskShard) -> float:
-    """Seconds to open it where this process has not had it open."""
+    """Return the seconds to open it in a process that has not opened it before."""
     cache._databases.close_below(shard.copies)
     return wall_seconds(lambda: shard.view().close())
 
 
 def memory(scale: float = 1.0) -> list[Figure]:
-    """Memory of a process that does the same micro-batch on shards of more and more keys."""
+    """Measure the memory of a process that does the same micro-batch on shards of more and more keys."""
     figures = []
     for keys in MEMORY_KEYS:
         keys = int(keys * scale)
@@ -165,7 +165,7 @@ def memory(scale: float = 1.0) -> list[Figure]:
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
-    """A folder on the disk that the project is on: a temporary folder may be in memory."""
+    """Return a folder on the project's disk: a temporary folder may be in memory."""
     build = Path(__file__).resolve().parents[3] / "build"
     build.mkdir(exist_ok=True)
     return tempfile.TemporaryDirectory(prefix="bench-", dir=build)

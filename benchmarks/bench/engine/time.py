@@ -1,6 +1,6 @@
-"""What the engine's timers, holds and order of time cost: as many pending ones as there are keys.
+"""What the engine's timers, holds and order of time cost, with as many pending ones as there are keys.
 
-Each function measures once and gives its figures.
+Each function measures once and returns its figures.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def _fire_all(timers: Timers) -> None:
 
 
 def pending_timers(count: int) -> list[Figure]:
-    """So many are set, and then all of them fire, in one micro-batch of the store's overlay."""
+    """So many are set, and then all of them fire, in one micro-batch over the store's overlay."""
     keys, timers = _keys(count), _timers(Overlay(EmptyBase()))
     setting = core_seconds(lambda: _set_all(timers, keys))
     firing = core_seconds(lambda: _fire_all(timers))
     return [
         per_second("timers: set", count, setting, 200),
-        per_second("timers: fire, the sorting of what was set included", count, firing, 200),
+        per_second("timers: fire, including the sorting of those set", count, firing, 200),
         per_second("timers: set and fire, as a pair", count, setting + firing),
     ]
 
 
 def timers_on_disk(count: int, folder: Path) -> list[Figure]:
-    """So many are committed; in the next micro-batch they fire, and a quarter of them sets itself again."""
+    """So many are committed; in the next micro-batch they fire, and a quarter of them is set again."""
     shard, keys = DiskShard(folder), _keys(count)
     view = shard.view()
     _set_all(_timers(view), keys)
@@ -81,7 +81,7 @@ def timers_on_disk(count: int, folder: Path) -> list[Figure]:
 
 
 def timers_in_memory(count: int) -> list[Figure]:
-    """Over a view in memory: what the engine alone costs."""
+    """Over a view in memory: the cost of the engine only."""
     keys, timers = _keys(count), _timers(MemoryView())
     setting = core_seconds(lambda: _set_all(timers, keys))
     firing = core_seconds(lambda: _fire_all(timers))
@@ -92,7 +92,7 @@ def timers_in_memory(count: int) -> list[Figure]:
 
 
 def holds(count: int) -> list[Figure]:
-    """Holds are set, looked at, cleared."""
+    """Holds are set, read and cleared."""
     holds = Holds(Overlay(EmptyBase()), 1)
     holders = [Holder(HolderKind.STATE, "pane", key, WINDOW) for key in _keys(count)]
 

@@ -1,9 +1,9 @@
-"""What `WithWatermark` costs an element where a Map could stand: a stage in one process, without Spark.
+"""What `WithWatermark` costs per element compared with a Map: a stage in one process, without Spark.
 
-Elements come in blocks, pass a Map, what is measured, and two Maps behind it, and end there. Each figure is the
-processor time of an element less what the same chain takes with a Map in that place that gives back what it gets. So
-it has what it costs those behind it that elements differ in time; unless they did before, as what a stream's source
-brings does.
+Elements arrive in blocks, pass a Map, the measured transform, and two Maps after it, and end there. Each figure is the
+processor time of an element minus that of the same chain with an identity Map in that place. So it includes what later
+transforms pay for elements with different times, unless the elements had such times before, as those of a stream's
+source do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.harness.drive import Driven
 TARGET = 0.1
 """Microseconds."""
 _LIST = 50_000
-"""Elements that are made once, and come again and again."""
+"""Elements that are made once and reused."""
 _DELAY = 60
 
 
@@ -64,7 +64,7 @@ def _elements(kind: str) -> list[Any]:
     return [_MADE[kind](n) for n in range(_LIST)]
 
 
-# SUBTLE: functions of a module are pickled by name; a lambda would bring along all that it refers to.
+# SUBTLE: functions of a module are pickled by name; a lambda would be pickled with all that it refers to.
 
 
 def _given(_: int, kind: str) -> list[Any]:
@@ -94,14 +94,14 @@ class Form(NamedTuple):
     """What is measured.
 
     Attributes:
-        told: of it.
-        kind: of the elements.
-        place: what stands in the chain.
+        name: its name in the table.
+        kind: the kind of the elements.
+        place: the transform in the chain.
         target: microseconds.
-        timed: elements have times of their own before.
+        timed: whether elements have times of their own before.
     """
 
-    told: str
+    name: str
     kind: str
     place: Callable[[], beam.PTransform]
     target: float | None = TARGET
@@ -131,7 +131,7 @@ FORMS = (
 
 
 def watermarks(elements: int, runs: int) -> list[Figure]:
-    """Microseconds of an element, beside those of a Map that does nothing: of the best runs of both, made in turns."""
+    """Return microseconds per element compared with an identity Map, from the best of alternating runs of both."""
     logging.disable(logging.WARNING)
     chains = sorted({(form.kind, form.timed) for form in FORMS})
     plain, took = dict.fromkeys(chains, math.inf), [math.inf] * len(FORMS)
@@ -141,7 +141,7 @@ def watermarks(elements: int, runs: int) -> list[Figure]:
         for n, form in enumerate(FORMS):
             took[n] = min(took[n], _micros(form.kind, form.timed, form.place(), elements))
     return [
-        Figure(f"{form.told}: beside a Map in its place", micros - plain[form.kind, form.timed], "µs", form.target)
+        Figure(f"{form.name}: compared with a Map", micros - plain[form.kind, form.timed], "µs", form.target)
         for form, micros in zip(FORMS, took, strict=True)
     ]
 
@@ -159,7 +159,7 @@ def _micros(kind: str, timed: bool, place: beam.PTransform, elements: int) -> fl
 
 
 def _watch(stage: BoundedStage) -> None:
-    """Has times observed, as a streaming job has it."""
+    """Observe times, as in a streaming job."""
     for op in stage.processor.sdk.ops.values():
         if isinstance(op, ObservingOperation):
             op.watched = True

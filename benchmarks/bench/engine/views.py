@@ -1,6 +1,6 @@
-"""A shard's state on a local disk, as the engine finds it: the store's copy in LMDB under an overlay.
+"""A shard's state on a local disk, as the engine uses it: the store's copy in LMDB under an overlay.
 
-Owns a job of one shard in a folder, and its versions. Knows nothing of what its rows mean.
+Owns a job of one shard in a folder, and its versions. Must not know what its rows mean.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class DiskShard:
     """One shard of a job below `folder`.
 
     Attributes:
-        version: what is committed.
-        copies: where this host's copy is.
+        version: the committed version.
+        copies: the folder of this host's copy.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,7 +37,7 @@ class DiskShard:
         self.version = ShardVersion(f"job{next(_attempts)}", 1, 0, 0, (), ())
 
     def fill(self, entries: Iterator[tuple[bytes, bytes | None]]) -> None:
-        """Makes `entries`, ascending, all there is."""
+        """Replace the content by `entries`, ascending."""
         micro_batch = self.version.micro_batch + 1
         written = self._written(micro_batch, "snapshot")
         file = publish(
@@ -51,11 +51,11 @@ class DiskShard:
         self.version = replace(self.version, micro_batch=micro_batch, files=(file,))
 
     def view(self) -> Overlay:
-        """For one micro-batch."""
+        """Return a view for one micro-batch."""
         return self.cache.view(self.blobs, self.version)
 
     def commit(self, view: Overlay) -> None:
-        """Writes a micro-batch's changes as a delta, closes the view, and goes on to the version with them."""
+        """Write a micro-batch's changes as a delta, close the view, and use the version with the changes."""
         micro_batch = self.version.micro_batch + 1
         file = self.cache.publish(self.blobs, self.version, self._written(micro_batch, "delta"), view, micro_batch)
         view.close()
@@ -63,7 +63,7 @@ class DiskShard:
         self.version = replace(self.version, micro_batch=micro_batch, files=files)
 
     def forget(self) -> None:
-        """Removes the copy."""
+        """Remove the copy."""
         self.cache.forget(self.version.job)
 
     @property

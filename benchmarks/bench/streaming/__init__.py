@@ -1,1 +1,1 @@
-"""Unbounded pipelines: works, who does them, and how that is told."""
+"""Unbounded pipelines: works, the peers that do them, and the report."""

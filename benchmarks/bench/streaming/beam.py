@@ -57,7 +57,7 @@ class _Partition(RestrictionProvider):
 
 
 class Read(beam.DoFn):
-    """Reads a partition, some records at once, as a log is polled; says how far it has come."""
+    """Reads a partition, some records at once, as a log is polled; reports its watermark."""
 
     def __init__(self, elements: int) -> None:
         self.elements = elements
@@ -105,7 +105,7 @@ def _count(p: beam.Pipeline, elements: int) -> beam.PCollection[int]:
 
 def _reader(elements: int) -> beam.DoFn:
     class ReadSome(Read):
-        """A parameter's default is the class's own."""
+        """A copy of `Read`, because a parameter's default belongs to the class."""
 
         @beam.DoFn.unbounded_per_element()
         def process(
@@ -124,7 +124,7 @@ def _count_create(p: beam.Pipeline, elements: int) -> beam.PCollection[int]:
 
 
 def _watermark(p: beam.Pipeline, elements: int) -> beam.PCollection[int]:
-    # What is read in several shards at once comes in no order: nothing is to be late.
+    # Several shards are read concurrently, so elements are unordered: none may be late.
     return _counted(created(p, elements) | WithWatermark(works.second_of, elements / works.PER_SECOND))
 
 
@@ -212,7 +212,7 @@ PIPELINES: dict[str, Callable[[beam.Pipeline, int], beam.PCollection[int]]] = {
 
 
 def run(name: str, elements: int, folder: str) -> work.Answer:
-    """Runs a work in a streaming job in the active session."""
+    """Run a work in a streaming job in the active session."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from arcbeam import ArcbeamRunner

@@ -1,6 +1,6 @@
-"""Pipelines that wait for the clock: how long a micro-batch takes, and how long an element waits for its pane.
+"""Pipelines that depend on the clock: the duration of a micro-batch, and the latency from an element to its pane.
 
-Owns a source that puts out what is due, and what is measured of its elements. Only arcbeam is measured so.
+Owns a source that outputs what is due, and the measurement. Only arcbeam is measured in this way.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from bench.figures import Figure
 
 KEYS = 10
 POLL = 0.1
-"""Seconds between two looks of the source."""
+"""Seconds between two polls of the source."""
 PER_SECOND = 1_000
 SKIPPED_MICRO_BATCHES = 200
 SKIPPED_SECONDS = 15.0
-"""What is slow until the JVM is warm is not counted."""
+"""The first ones, which are slow until the JVM is warm, do not count."""
 
 
 class _Numbers(RestrictionProvider):
-    """All that is put out before the end, by number."""
+    """All elements until the end, by number."""
 
     def initial_restriction(self, source: tuple[float, float, float]) -> OffsetRange:
         _, seconds, per_second = source
@@ -48,7 +48,7 @@ class _Numbers(RestrictionProvider):
 
 
 class Ticks(beam.DoFn):
-    """Puts out, for (start, seconds, per second), so many elements a second: the times at which each was due."""
+    """Yields, for (start, seconds, per second), so many elements per second: the times at which each was due."""
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -71,7 +71,7 @@ class Ticks(beam.DoFn):
 
 
 class Waits(beam.DoFn):
-    """Notes for each element how long ago its window ended, and it was due; a file per bundle."""
+    """Records for each element how long ago its window ended and it was due; a file per bundle."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class Waits(beam.DoFn):
 
 
 class MicroBatches(logging.Handler):
-    """The durations of a job's micro-batches, as it logs them."""
+    """The durations of a job's micro-batches, from its log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class MicroBatches(logging.Handler):
 
 
 def _run(seconds: float, per_second: float, folder: str) -> list[float]:
-    """Runs the source into windows of a second for so long; the durations of the micro-batches."""
+    """Run the source into windows of a second for so long; return the durations of the micro-batches."""
     from arcbeam import ArcbeamRunner
 
     logger, micro_batches = logging.getLogger("arcbeam.streaming"), MicroBatches()
@@ -124,12 +124,12 @@ def _run(seconds: float, per_second: float, folder: str) -> list[float]:
 
 
 def micro_batches(seconds: float, skipped: int = SKIPPED_MICRO_BATCHES) -> list[Figure]:
-    """How long a micro-batch takes that has next to nothing to do."""
+    """Measure a micro-batch with almost no work."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         took = sorted(_run(seconds, 1 / POLL, folder)[skipped:])
     if not took:
-        raise ValueError(f"there were no more than {skipped} micro-batches in {seconds:g} s: let it run for longer")
-    what = f"a micro-batch with little data, two exchanges, behind the first {skipped}"
+        raise ValueError(f"there were at most {skipped} micro-batches in {seconds:g} s: increase --seconds")
+    what = f"a micro-batch with little data, two exchanges, after the first {skipped}"
     return [
         Figure(f"{what}: median of {len(took)}", _part(took, 0.5), "s", 0.3),
         Figure("… the 99th of 100", _part(took, 0.99), "s", 1.0),
@@ -137,13 +137,13 @@ def micro_batches(seconds: float, skipped: int = SKIPPED_MICRO_BATCHES) -> list[
 
 
 def latency(seconds: float, skipped: float = SKIPPED_SECONDS) -> list[Figure]:
-    """How long elements wait."""
+    """Measure how long elements wait."""
     started = time.time()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         _run(seconds, PER_SECOND, folder)
         noted = [tuple(wait) for file in Path(folder).iterdir() for wait in json.loads(file.read_text())]
     if len(noted) != int(seconds * PER_SECOND):
-        raise ValueError(f"{len(noted)} elements came in panes, and {int(seconds * PER_SECOND)} were put out")
+        raise ValueError(f"{len(noted)} elements were in panes, but {int(seconds * PER_SECOND)} were read")
     late = [wait for wait in noted if wait[0] > started + skipped]
     behind, old = sorted(wait[1] for wait in late), sorted(wait[2] for wait in late)
     what = f"{PER_SECOND:,} elements a second, windows of a second: from a window's end to its pane"

@@ -1,8 +1,8 @@
-"""The works as one would write them by hand with Structured Streaming in Python, on the same element functions.
+"""The works as hand-written Structured Streaming in Python, with the same element functions.
 
-All elements are one micro-batch, and the watermark is moved by one more element behind them: `availableNow` would leave
-the last windows open. Whatever waits is kept by `applyInPandasWithState`, or where there is a timer for each element by
-`transformWithState`. `NATIVE` has what Spark itself does without Python behind the reading.
+All elements are one micro-batch, and one more element after them moves the watermark: `availableNow` would leave the
+last windows open. State is kept by `applyInPandasWithState`, or by `transformWithState` if there is a timer for each
+element. `NATIVE` has what Spark itself does without Python after reading.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.works.work import SEEDS, Answer
 
 _AT_ONCE = 10_000
 _LAST = -1
-"""The key of what only moves the watermark."""
+"""The key of the element that only moves the watermark."""
 _END = 4_000_000_000.0
 _DIGEST = "digest long"
 _NO_STATE = "nothing boolean"
@@ -40,7 +40,7 @@ def _source(spark: SparkSession, elements: int, folder: Path, key: Any, second: 
     for number, line in enumerate([*seeds, "end"]):
         file = folder / f"{number:02}.txt"
         file.write_text(line)
-        # The last one is a batch of its own: files come in the order of their times.
+        # The last one is a separate batch: files are read in the order of their times.
         moment = 1_000_000_000 + number
         os.utime(file, (moment, moment))
 
@@ -79,7 +79,7 @@ def _seconds(times: Iterable[Any]) -> list[float]:
 def _windowed(
     source: DataFrame, keeps: str, add: Callable[[Any, pd.DataFrame], Any], tell: Callable[[Any], int]
 ) -> Any:
-    """A pane for each key and window, of what `add` has made of its elements."""
+    """Return a pane for each key and window, with the result of `add` over its elements."""
 
     def pane(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         user_key, end = map(int, key)
@@ -148,7 +148,7 @@ def _sessions(source: DataFrame) -> DataFrame:
             seconds = sorted([*seconds, *_seconds(frame["time"])])
         if key[0] != _LAST:
             state.update((pickle.dumps(seconds),))
-            # All of a key at once: sessions that have ended before are told with the last.
+            # All elements of a key together: sessions that ended earlier are output with the last one.
             state.setTimeoutTimestamp(int((seconds[-1] + GAP) * 1000))
 
     return source.groupBy("key").applyInPandasWithState(
@@ -174,7 +174,7 @@ class _Later(StatefulProcessor):
         yield pd.DataFrame({"digest": [works.digest(key[0], second, 0)]})
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def _timers(source: DataFrame) -> DataFrame:
@@ -185,7 +185,7 @@ def _native_count(source: DataFrame) -> DataFrame:
     counts = source.groupBy("key", F.window("time", f"{WINDOW} seconds")).count()
     end = F.unix_timestamp(F.col("window.end"))
     digest = (F.col("key") * 31 + end * 17 + F.col("count")) % 10_007
-    # No filter: it would be applied to what is read, and the watermark would not move.
+    # No filter: Spark would apply it to the input, and the watermark would not move.
     return counts.select(F.when(F.col("key") != _LAST, digest).alias("digest"))
 
 
@@ -216,7 +216,7 @@ NATIVE: dict[str, tuple[Job, Any]] = {
 
 
 def run(session: SparkSession, jobs: dict[str, tuple[Job, Any]], name: str, elements: int) -> Answer:
-    """Runs a work to its end."""
+    """Run a work to its end."""
     job, functions = jobs[name]
     found = [0, 0]
 
@@ -236,7 +236,7 @@ def run(session: SparkSession, jobs: dict[str, tuple[Job, Any]], name: str, elem
 
 
 def prepare(session: SparkSession) -> None:
-    """What these queries need of a session."""
+    """Set what these queries need of a session."""
     session.conf.set(
         "spark.sql.streaming.stateStore.providerClass",
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",

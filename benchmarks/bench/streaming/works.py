@@ -1,7 +1,7 @@
-"""What is measured of unbounded pipelines: element functions, right answers, and what a figure should be.
+"""What is measured of unbounded pipelines: element functions, right answers, and targets.
 
-Owns sizes, functions and answers; knows neither Beam nor Spark. An answer is as in `bench.works.work`: only who has
-done all of it has it.
+Owns sizes, functions and answers; knows neither Beam nor Spark. Answers are as in `bench.works.work`: only a peer that
+has done all of the work has the right one.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import numpy as np
 from bench.works.work import KEYS, Answer, M, key_of
 
 PER_SECOND = 20_000
-"""Elements in a second of event time."""
+"""Elements per second of event time."""
 WINDOW = 60
 """Seconds."""
 GAP = 20
-"""Seconds of nothing behind which a session ends."""
+"""Seconds without elements after which a session ends."""
 SESSION_KEYS = 20_000
 VALUE_BYTES = 1_000
 PARTITIONS = 4
-"""Of what is read by a splittable DoFn."""
+"""Partitions that a splittable DoFn reads."""
 CLAIM = 1_000
-"""Elements that it claims at once."""
+"""Elements of one of its claims."""
 _PRIME = 10_007
 
 
 class Target(NamedTuple):
-    """What a figure should be: at least so much of a rate (M elements/s), at most so much of anything else (s)."""
+    """The target of a figure: the minimum of a rate (M elements/s), the maximum of anything else (s)."""
 
     value: float
     unit: str = "M elements/s"
@@ -38,17 +38,17 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamWork:
-    """One thing to measure.
+    """One work to measure.
 
     Attributes:
         name: as on the command line and in the table.
-        what: for people.
-        elements: that come.
-        structured_elements: at most so many for Structured Streaming, which would take too long otherwise.
-        target: of the rate of all that comes, in M elements/s; of a work `beside` another, a part of that one's rate.
-        answer: the right one for a number of elements.
-        streams: that have so many elements.
-        beside: the work that it is judged by, of the same run and peer; "": the target is a rate.
+        what: its description.
+        elements: number of elements.
+        structured_elements: the maximum for Structured Streaming, which would otherwise take too long.
+        target: of the rate of all elements, in M elements/s; of a work `beside` another, a share of that one's rate.
+        answer: returns the right answer for a number of elements.
+        streams: number of streams with so many elements each.
+        beside: the work of the same run and peer that it is compared with; "": the target is a rate.
     """
 
     name: str
@@ -65,17 +65,17 @@ class StreamWork:
 
 
 def second_of(x: int) -> float:
-    """When an element happens; not at 0, which is too late for Structured Streaming from its beginning on."""
+    """Return when an element happens; not at 0, which is too late for Structured Streaming from its start."""
     return (x + 1) / PER_SECOND
 
 
 def window_end(second: float) -> int:
-    """Of the window that a second is in."""
+    """Return the end of the window that contains a second."""
     return (int(second) // WINDOW + 1) * WINDOW
 
 
 def session_second(x: int) -> float:
-    """The same for sessions: a key's elements come in bursts, some of which are near enough to be one session."""
+    """Do the same for sessions: a key's elements come in bursts, some of which are close enough to be one session."""
     return x // SESSION_KEYS * 7 + (x // SESSION_KEYS // 3) * 25 + x % 7 + 1
 
 
@@ -84,22 +84,22 @@ def session_key(x: int) -> int:
 
 
 def big_value(x: int) -> bytes:
-    """A value of a kilobyte."""
+    """Return a value of a kilobyte."""
     return x.to_bytes(8, "big") * (VALUE_BYTES // 8)
 
 
 def offsets(partition: int, elements: int) -> range:
-    """The elements of a partition: they take turns."""
+    """Return the elements of a partition: elements alternate between partitions."""
     return range(partition, elements, PARTITIONS)
 
 
 def digest(key: int, end: float, value: int) -> int:
-    """Of what comes of a key and window."""
+    """Return the digest of a result for a key and window."""
     return (key * 31 + int(end) * 17 + value) % _PRIME
 
 
 def sum_of_big(values: Iterable[bytes]) -> int:
-    """What is made of a group of big values."""
+    """Return the result for a group of big values."""
     return sum(value[7] + len(value) for value in values)
 
 
@@ -147,7 +147,7 @@ def _timers(elements: int) -> Answer:
 
 
 def _sessions(elements: int) -> Answer:
-    """Every session is made by hand: those of one key are like those of others, but for its own second."""
+    """Each session is computed directly: those of one key equal those of others, except for their own second."""
     x = np.arange(elements, dtype=np.int64)
     keys = x % SESSION_KEYS
     turns = x // SESSION_KEYS

@@ -1,7 +1,7 @@
-"""The works as one would write them by hand with PySpark's DataFrames and Python functions.
+"""The works as hand-written PySpark DataFrames with Python functions.
 
-Element functions are the same Python functions as everywhere, as Arrow-optimised UDFs or inside `mapInArrow`; grouping,
-counting, windows and joins are Spark's own, so some of it runs in the JVM without any Python.
+Element functions are the same Python functions as for the other peers, as Arrow-optimised UDFs or inside `mapInArrow`.
+Grouping, counting, windows and joins are Spark's own, so some of it runs in the JVM without Python.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def tally(frame: DataFrame, digest: Callable[..., int]) -> Answer:
 
 
 def flat_map(frame: DataFrame, function: Callable[[Any], Iterable[Any]], schema: str) -> DataFrame:
-    """Applies `function` to each row (a dict) and makes rows (tuples) of what it returns."""
+    """Apply `function` to each row (a dict), and make rows (tuples) of its results."""
     names = StructType.fromDDL(schema).names
 
     def part(batches: Batches) -> Batches:
@@ -100,7 +100,7 @@ def _cogroup(spark: SparkSession, elements: int) -> Answer:
     rights = keyed(numbers(spark, elements - half, half)).groupBy("key").agg(F.collect_list("x").alias("rights"))
 
     def merge(lefts: Sequence[int] | None, rights: Sequence[int] | None) -> int:
-        # Arrow hands arrays to a UDF as numpy arrays or lists, and a missing side as None.
+        # Arrow passes arrays to a UDF as numpy arrays or lists, and a missing side as None.
         return int(work.merge([] if lefts is None else lefts, [] if rights is None else rights))
 
     return tally(lefts.join(rights, "key", "full").select("key", udf(merge)("lefts", "rights")), pair)

@@ -1,7 +1,7 @@
 """The works as Beam pipelines, the same for every Beam runner.
 
-A pipeline's last micro-batch writes one small file per bundle with its part of the answer, as a hand-written Spark job
-returns one number per partition to the driver: a runner that does not run everything has no answer.
+A pipeline's last transform writes one small file per bundle with its part of the answer, as a hand-written Spark job
+returns one number per partition to the driver. So a runner that does not run everything has no answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.works import uses, work
 from bench.works.work import Answer
 
 PARTS = "parts"
-"""In the folder of the answer: files of lines, which are the answer."""
+"""Name in the answer's folder: files of lines that are the answer."""
 
 
 class Tally(beam.DoFn):

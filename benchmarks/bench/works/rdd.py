@@ -1,4 +1,4 @@
-"""The works as one would write them by hand with PySpark's RDDs."""
+"""The works as hand-written PySpark RDDs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""All works, and what each peer does for each: the one place that a new work is entered in.
+"""All works, and what each peer does for each: the only place to register a new work.
 
-A work is in one of two tables: the works themselves, and the ways that users write things (`Work.way`). A peer
-that has no job for a work is left out of its row.
+A work is in one of two tables: the works themselves, and the ways that users write things (`Work.way`). A peer that has
+no job for a work is omitted from its row.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ WORKS: dict[str, Work] = work.WORKS | ways.WORKS | uses.WORKS
 
 
 def jobs(peer: str) -> Mapping[str, Callable[..., Any]]:
-    """A peer's jobs by the names of their works; Beam's runners share theirs.
+    """Return a peer's jobs by the names of their works; Beam's runners share theirs.
 
-    What is asked for is imported: a process that runs one peer need not have the others' libraries.
+    Imports only what is requested: a process that runs one peer need not have the others' libraries.
     """
     match peer:
         case "rdd":

@@ -1,6 +1,7 @@
-"""The works in pure Spark SQL, without any Python function: what there is to gain where SQL can say it.
+"""The works in pure Spark SQL, without Python functions: the potential gain where SQL can express the work.
 
-The element functions are written again as SQL. What SQL cannot say as it stands (state by key) numbers rows instead.
+The element functions are written again in SQL. State by key, which SQL cannot express directly, is replaced by
+numbering rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _PAIR = f"(key * 31 + value) % {_PRIME}"
 
 
 def tally(frame: DataFrame, digest: str) -> Answer:
-    """Count of the rows, and sum of an expression over them."""
+    """Return the count of the rows, and the sum of an expression over them."""
     row = frame.selectExpr("count(*)", f"sum({digest})").first()
     assert row is not None
     return Answer(row[0], row[1] or 0)

@@ -1,7 +1,7 @@
-"""More ways to write it: state and timers, aggregates of rows, files. What they do, and the right answer of each.
+"""More ways to write it: state and timers, aggregates of rows, files. The functions, and the right answers.
 
-Beside `ways`; knows neither Beam nor Spark. Files that are read are made once per size; files that are written
-are looked at as bytes, or by what they say of themselves, so that looking takes next to no time.
+Beside `ways`; knows neither Beam nor Spark. Files to read are made once per size. Written files are checked as bytes,
+or by their metadata, so that checking takes almost no time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def digest_record(record: dict[str, Any]) -> int:
 
 
 def digest_sale(sale: Any) -> int:
-    """Of what is made of a key's rows: its fields are the key, and the aggregates."""
+    """Return the digest of a result for a key's rows: its fields are the key and the aggregates."""
     key, *aggregates = sale
     return (key * 31 + sum(aggregates)) % _PRIME
 
@@ -61,7 +61,7 @@ def digest_sale(sale: Any) -> int:
 
 
 def files(kind: str, elements: int) -> Path:
-    """A folder of files of text, Parquet or Avro with that many elements. Made once per size."""
+    """Return a folder of text, Parquet or Avro files with that many elements. Made once per size."""
     folder = _FOLDER / f"{kind}-{elements}"
     done = folder.with_suffix(".done")
     if not done.exists():
@@ -86,7 +86,7 @@ def _make(kind: str, path: Path, numbers: Iterable[int]) -> None:
 
 
 def look_at(kind: str, folder: Path) -> Answer:
-    """What was written to a folder: how many elements, and a sum over them or over their bytes."""
+    """Return what was written to a folder: the number of elements, and a sum over them or over their bytes."""
     found = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith((".", "_"))]
     parts = [{"text": _look_at_text, "parquet": _look_at_parquet, "avro": _look_at_avro}[kind](path) for path in found]
     return Answer(sum(count for count, _ in parts), sum(total for _, total in parts))

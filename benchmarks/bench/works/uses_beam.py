@@ -29,7 +29,7 @@ class Counted(beam.DoFn):
 
 
 class Later(beam.DoFn):
-    """Puts each element out when its timer fires."""
+    """Outputs each element when its timer fires."""
 
     TIMER = TimerSpec("timer", TimeDomain.WATERMARK)
 
@@ -82,7 +82,7 @@ _READS: dict[str, Callable[[str], beam.PTransform]] = {
 
 
 class LookAt(beam.DoFn):
-    """Looks at what was written, once it is; a file with the answer in `folder`, and the written ones are removed."""
+    """Checks written files once they exist; writes the answer to a file in `folder`, and removes the written files."""
 
     def __init__(self, kind: str, written: str, folder: str) -> None:
         self.kind, self.written, self.folder = kind, Path(written), Path(folder)
@@ -104,7 +104,7 @@ def _write(kind: str) -> Pipeline:
 
 
 def _write_parts(p: beam.Pipeline, elements: int, folder: str) -> None:
-    # What is published at the end of the job is looked at when it has ended.
+    # Files that are published at the end of the job are checked after its end.
     _ = numbers(p, elements) | beam.Map(uses.line_of) | WriteParts(f"{folder}/{PARTS}")
 
 

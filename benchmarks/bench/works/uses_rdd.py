@@ -1,4 +1,4 @@
-"""State and timers, aggregates of rows, and files as one would write them with PySpark's RDDs, pandas and fastavro."""
+"""State and timers, aggregates of rows, and files as hand-written PySpark RDDs, pandas and fastavro."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the ways to write it do: the functions that every peer applies, and the right answer of each.
+"""The ways to write it: the functions that every peer applies, and the right answer of each.
 
-The works of `work` are what is fast for everybody; these are the same few things as users commonly write them. A
-row for each way, not for the way that is fast. Knows neither Beam nor Spark.
+The works of `work` are fast for every peer; these are the same tasks as users commonly write them, with a row for each
+way. Knows neither Beam nor Spark.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of keys, and the 100,000 of it (or as many as it has).
+    """A type of keys, with 100,000 keys (or as many as it has).
 
     Attributes:
-        what: for people.
-        number: of a key, from 0: the inverse of what makes it.
+        what: its description.
+        number: returns a key's number, from 0: the inverse of the function that makes it.
         keys: how many there are.
     """
 
