@@ -1,4 +1,4 @@
-"""The job of `tests.chaos.pipeline` with tasks that take long until a copy of theirs runs beside them.
+"""The job of `tests.chaos.pipeline` with tasks that take long until Spark runs a copy of them.
 
 python -m tests.chaos.copies FOLDER [options of Beam]
 """
@@ -25,27 +25,27 @@ NUMBERS: Final = 8_000
 KEYS: Final = 16
 _LOOKS_SECONDS: Final = 0.02
 _COPY_SECONDS: Final = 20.0
-"""After that nobody copies it."""
+"""Seconds after which a task that has no copy continues."""
 _KILLED_SECONDS: Final = 5.0
-"""After that nobody ends the one that is copied."""
+"""Seconds after which a task whose copy has ended continues, if Spark has not ended it."""
 
 
 class Dawdle:
-    """Holds up some tasks, each once. A copy of a task holds up nobody.
+    """Delays some tasks, each once. Copies of tasks are not delayed.
 
-    Half of those that are held up go on as soon as their copy does, so that both come to their end; the others wait for
-    being ended when the copy has.
+    Half of the delayed tasks continue as soon as their copy does, so that both finish; the others wait until Spark ends
+    them after the copy has finished.
 
     Args:
-        folder: where notes are left.
-        one_of: about so many tasks, one is held up.
+        folder: folder for notes.
+        one_of: about one in so many tasks is delayed.
     """
 
     def __init__(self, folder: Path, one_of: int) -> None:
         self._folder, self._one_of = folder, one_of
 
     def __call__(self) -> None:
-        """In the middle of a task."""
+        """Delay the task, in the middle of its work."""
         task = TaskContext.get()
         assert task is not None
         name = f"{task.stageId()}-{task.partitionId()}"
@@ -74,12 +74,12 @@ class Dawdle:
 
 
 def met(folder: Path) -> int:
-    """How many tasks ran beside a copy of theirs."""
+    """Return how many tasks ran beside a copy."""
     return len(list((folder / "tasks").glob("*-met")))
 
 
 def run_bounded(folder: Path, *options: str, held_up: Dawdle) -> None:
-    """The same three places in a bounded pipeline: behind a source, beside a side input, behind a grouping."""
+    """Run the same three places in a bounded pipeline: after a source, beside a side input, after a grouping."""
 
     def pair(n: int, total: int) -> tuple[int, tuple[int, int]]:
         if n % 1_000 == 500:
@@ -105,11 +105,11 @@ def run_bounded(folder: Path, *options: str, held_up: Dawdle) -> None:
 
 
 def wrong_bounded(folder: Path) -> list[str]:
-    """What is not as it must be in what the bounded one wrote."""
+    """Return what is wrong with the output of the bounded pipeline."""
     found = Counter(line for file in (folder / "lines").glob("part-*") for line in file.read_text().splitlines())
     wanted = Counter(f"{n}\t{sum(range(NUMBERS))}" for n in range(NUMBERS))
     staged = [str(file) for file in folder.rglob("*") if "/.arcbeam/staged" in str(file)]
-    return [f"lost: {line}" for line in wanted - found] + [f"doubled: {line}" for line in found - wanted] + staged
+    return [f"lost: {line}" for line in wanted - found] + [f"duplicated: {line}" for line in found - wanted] + staged
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A job that ends in whatever way it is asked to: a source, state, hooks, and part files as its output.
+"""A job that ends in each possible way: a source, state, end hooks, and part files as its output.
 
-What it puts out is numbers, each with its ordinal among those of its key, which depends on all that were there before.
+It outputs numbers, each with its ordinal among those of its key, which depends on all earlier ones.
 
     python -m tests.chaos.ends FOLDER OUT [options of Beam]
 """
@@ -34,7 +34,7 @@ _PAUSE_SECONDS = 0.1
 
 
 class Numbers(beam.DoFn):
-    """Puts out numbers, a hundred at once; then it defers the rest. It ends where a file says so."""
+    """Yields a hundred numbers together, then defers the rest. Ends when a file exists."""
 
     def __init__(self, folder: Path) -> None:
         self._until = folder / "until"
@@ -60,7 +60,7 @@ class Numbers(beam.DoFn):
 
 
 class Ordinals(beam.DoFn):
-    """Gives each number of a key its ordinal. Where a file says so, it fails."""
+    """Gives each number of a key its ordinal. Fails when a file exists."""
 
     SEEN = userstate.CombiningValueStateSpec("seen", sum)
 
@@ -78,7 +78,7 @@ class Ordinals(beam.DoFn):
 
 
 class Marked(beam.DoFn, GracefulShutdown):
-    """Notes that it was called at the end, and puts out a line then."""
+    """Records its calls at the end, and then outputs a line."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -98,7 +98,7 @@ class Marked(beam.DoFn, GracefulShutdown):
 
 
 def run(folder: Path, out: str, *options: str) -> Any:
-    """Runs it to its end; the state then."""
+    """Run the job to its end; return its state."""
     (folder / "driver").write_text(str(os.getpid()))
     p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", *options]))
     numbers = p | beam.Create([0]) | beam.ParDo(Numbers(folder))

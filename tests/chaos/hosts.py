@@ -1,7 +1,7 @@
-"""Processes in which jobs under trial run, one job after the other: a Spark session takes longer to start than a trial.
+"""Processes that run the tested jobs one after the other: a Spark session takes longer to start than a trial.
 
-A host is killed with the driver that it is at that moment; the next driver has a new one. On the path of its processes
-is what lets `tests.chaos.points` count (see `hook`).
+A host is killed together with its current driver; the next driver gets a new host. A module on the path of its
+processes lets `tests.chaos.points` count (see `hook`).
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _LOOKS_SECONDS: Final = 0.02
 
 
 class Driver:
-    """One driver of a job; as `subprocess.Popen`, of which it has a part."""
+    """One driver of a job, with a part of the interface of `subprocess.Popen`."""
 
     def __init__(self, host: subprocess.Popen[bytes], ended: Path) -> None:
         self._host, self._ended = host, ended
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """0, or 1 if the job has failed; what its host ended with, if that did; None while it runs."""
+        """Return 0, or 1 if the job failed, or its host's exit code if the host ended; None while it runs."""
         if self.returncode is None:
-            # In this order: a host that has said how it went may be killed.
+            # In this order, because a host may be killed after it has reported the result.
             ended = self._host.poll()
             self.returncode = int(self._ended.read_text()) if self._ended.exists() else ended
         return self.returncode
 
     def wait(self, seconds: float) -> int:
-        """Until it has ended.
+        """Wait until it has ended.
 
         Raises:
-            TimeoutExpired: it has not.
+            TimeoutExpired: it has not ended in time.
         """
         until = time.monotonic() + seconds
         while (code := self.poll()) is None:
@@ -50,12 +50,12 @@ class Driver:
 
 
 class Host:
-    """Where drivers run that have the same master.
+    """Runs drivers with the same master.
 
     Args:
-        folder: of its own.
-        master: Spark's.
-        environ: what its processes have in their environment beside ours.
+        folder: the host's folder.
+        master: Spark's master.
+        environ: variables of its processes in addition to those of this process.
     """
 
     def __init__(self, folder: Path, master: str, environ: Mapping[str, str] | None = None) -> None:
@@ -66,12 +66,12 @@ class Host:
         self._drivers = 0
 
     def start(self, trial: Path, out: str, options: Sequence[str]) -> Driver:
-        """A driver of the job of `tests.chaos.ends`.
+        """Start a driver of the job of `tests.chaos.ends`.
 
         Args:
-            trial: its folder.
-            out: where its part files go.
-            options: more of the pipeline's.
+            trial: the trial's folder.
+            out: the target of its part files.
+            options: additional options of the pipeline.
         """
         partial = self._now.with_name("next")
         partial.symlink_to(trial)
@@ -87,16 +87,16 @@ class Host:
         return Driver(self._process, ended)
 
     def tail(self) -> str:
-        """What it said last."""
+        """Return the end of its log."""
         return self._log.read_text(errors="replace")[-6000:]
 
     def signal(self, number: int) -> None:
-        """Sends a signal to it, and to all that it has started."""
+        """Send a signal to it, and to all that it has started."""
         assert self._process is not None
         os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
-        """Ends it, with all that it has started."""
+        """End it, with all that it has started."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -104,7 +104,7 @@ class Host:
     def _started(self) -> subprocess.Popen[bytes]:
         path = os.pathsep.join([str(_ROOT / "tests" / "chaos" / "hook"), str(_ROOT)])
         trial = {"ARCBEAM_TRIAL": str(self._now), "ARCBEAM_TRIAL_ROOT": str(_ROOT), "PYTHONPATH": path}
-        # It lives for a while only: to compile its code well is not worth it.
+        # It lives only for a short time, so compiling its code well does not pay.
         trial["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
         with open(self._log, "ab") as log:
             return subprocess.Popen(
@@ -119,10 +119,10 @@ class Host:
 
 
 def serve(run: Callable[..., object]) -> None:
-    """In a host: runs what it is asked to, until nobody can ask any more.
+    """Run jobs on request in a host, until no more requests can arrive.
 
     Args:
-        run: runs a job; called with its folder, where its files go, and options.
+        run: runs a job; called with its folder, the target of its files, and options.
     """
     import traceback
 

@@ -1,4 +1,4 @@
-"""The table of ends and kills in docs/explanation/guarantees.md, from what `tests.chaos.test_ends` has said.
+"""The table of ends and kills in docs/explanation/guarantees.md, from the output of `tests.chaos.test_ends`.
 
 python -m tests.chaos.test_ends local >local.log; python -m tests.chaos.matrix local.log s3.log
 """
@@ -20,11 +20,11 @@ _LINE: Final = re.compile(
     r"^(?P<where>local|s3): (?P<end>\w+), (?P<victim>\w+), "
     rf"(?P<point>{'|'.join(POINTS)}): (?P<said>well, and not reached|well|WRONG)"
 )
-_SHORT: Final = {"well": "ok", "well, and not reached": "over before", "WRONG": "**wrong**"}
+_SHORT: Final = {"well": "ok", "well, and not reached": "ended before", "WRONG": "**wrong**"}
 
 
 def table(lines: Iterable[str]) -> str:
-    """A row for each end and victim, a column for each point; in a cell, how it went on a local disk, and on S3."""
+    """Return a table: a row for each end and victim, a column for each point; cells show local disk and S3."""
     said: dict[tuple[str, ...], str] = {}
     for line in lines:
         if found := _LINE.match(line):
@@ -46,7 +46,7 @@ def table(lines: Iterable[str]) -> str:
 
 
 def main(*logs: str) -> None:
-    """Writes it."""
+    """Write the table."""
     text = _DOCUMENT.read_text()
     begin, end = text.index(_BEGIN) + len(_BEGIN), text.index(_END)
     lines = [line for log in logs for line in Path(log).read_text().splitlines()]

@@ -1,7 +1,7 @@
-"""A streaming job for those that kill it: a slow source, state, windows, side inputs that grow, late data, part files.
+"""A streaming job to be killed: a slow source, state, windows, growing side inputs, late data, part files.
 
-What it writes is known beforehand, but for what chance decides in any run: in which order numbers come, which of those
-that have an early time are too late, how much of the table a number finds. Of that `wrong` knows what must hold.
+Its output is known beforehand, except for what depends on chance in any run: the order of the numbers, which of the
+early ones are late, and how much of the table a number finds. `wrong` checks what must hold of these.
 
     python -m tests.chaos.pipeline FOLDER [options of Beam]
 """
@@ -30,26 +30,26 @@ from tests.offsets import UpTo
 RECORDS: Final = 30_000
 KEYS: Final = 20
 PER_WINDOW: Final = 3_000
-"""A number is a second of event time; so it is the length of a window, too."""
+"""A number is a second of event time, so this is also the length of a window."""
 _AT_ONCE: Final = 2_000
 _PAUSE_SECONDS: Final = 0.2
 _EVERY: Final = 250
-"""So many numbers give the table one entry."""
+"""Numbers per entry of the table."""
 _EARLY: Final = 4_000
-"""So much earlier than it should be is the time of every tenth number, where late data is looked at."""
+"""Seconds by which every tenth number is earlier, when late data is tested."""
 _SUCCESS: Final = "_SUCCESS"
 
 
 def at_once() -> None:
-    """Holds nobody up."""
+    """Do not delay."""
 
 
 class Numbers(beam.DoFn):
-    """Puts out numbers, some at once; then it defers the rest. Says in a file that it does.
+    """Yields some numbers together, then defers the rest. Notes in a file that it runs.
 
     Args:
-        folder: of the job.
-        held_up: called in the middle of it.
+        folder: the job's folder.
+        held_up: called in the middle of its work.
     """
 
     def __init__(self, folder: Path, held_up: Callable[[], None] = at_once) -> None:
@@ -75,18 +75,18 @@ class Numbers(beam.DoFn):
 
 
 class Line(NamedTuple):
-    """What is written of a number.
+    """The output for a number.
 
     Attributes:
-        number: itself.
-        ordinal: its place among those of its key, which depends on all that were there before.
-        found: entries that it found in the table.
-        different: of these.
-        marks: their sum: two that find as many find the same ones.
-        counted: how many there were by the side input that counts them.
-        start: of its window.
-        total: the sum of its window's numbers, as a side input says.
-        complete: the sum of the table's entries of its window, as a side input says when that is over.
+        number: the number.
+        ordinal: its place among those of its key, which depends on all earlier ones.
+        found: how many entries it found in the table.
+        different: how many of these differ.
+        marks: their sum: two numbers that find as many entries find the same ones.
+        counted: the number of entries, from the side input that counts them.
+        start: start of its window.
+        total: the sum of its window's numbers, from a side input.
+        complete: the sum of the table's entries of its window, from a side input after the window's end.
     """
 
     number: int
@@ -101,10 +101,10 @@ class Line(NamedTuple):
 
 
 class Ordinals(beam.DoFn):
-    """Gives each number of a key its ordinal, and says what it finds in the table at that moment.
+    """Gives each number of a key its ordinal, and reads the table at that moment.
 
     Args:
-        held_up: called in the middle of it.
+        held_up: called in the middle of its work.
     """
 
     SEEN = userstate.CombiningValueStateSpec("seen", sum)
@@ -133,7 +133,7 @@ def lines(
     held_up: Callable[[], None],
     of: Any = beam.DoFn.WindowParam,
 ) -> Iterator[str]:
-    """What is written of the numbers of a key and window."""
+    """Yield the output for the numbers of a key and window."""
     start = int(of.start)
     held_up()
     complete = sum(table[start])
@@ -142,34 +142,34 @@ def lines(
 
 
 def always(mode: Any) -> beam.WindowInto:
-    """The window that has no end, and fires whenever something has come."""
+    """The window without an end, which fires whenever elements arrive."""
     return beam.WindowInto(
         window.GlobalWindows(), trigger=trigger.Repeatedly(trigger.AfterCount(1)), accumulation_mode=mode
     )
 
 
 def time_of(n: int) -> int:
-    """Where late data is looked at, some have an earlier time than they should have."""
+    """Return a number's time; when late data is tested, some numbers have an earlier time."""
     return n - _EARLY if n % 10 == 7 else n
 
 
 def late_line(late: LateElement) -> str:
-    """What is written of a number that came too late."""
+    """Return the output for a late number."""
     return f"{late.value}\t{late.reason}\t{int(late.window.end)}\t{int(late.watermark)}"
 
 
 def reading(folder: Path) -> Path:
-    """The file that is there when the source has been called."""
+    """Return the file that exists once the source has been called."""
     return folder / "reading"
 
 
 def run(folder: Path, *options: str, held_up: Callable[[], None] = at_once) -> None:
-    """Runs it to its end.
+    """Run the job to its end.
 
     Args:
-        folder: for what it writes.
-        options: Beam's.
-        held_up: called in a source, in a DoFn with state, and behind a grouping, in the middle of their work.
+        folder: the folder for its output.
+        options: Beam's options.
+        held_up: called in a source, in a DoFn with state, and after a grouping, in the middle of their work.
     """
     fixed = window.FixedWindows(PER_WINDOW)
     with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", *options])) as p:
@@ -196,14 +196,14 @@ def run(folder: Path, *options: str, held_up: Callable[[], None] = at_once) -> N
 
 
 def essence(folder: Path) -> Counter[tuple[str, ...]]:
-    """What was written, without what chance decides in any run."""
+    """Return the output without what depends on chance in any run."""
     found = Counter((str(of.number), str(of.start), str(of.total), str(of.complete)) for of in _written(folder))
     found.update((number,) for number, *_ in _of_late(folder))
     return found
 
 
 def wrong(folder: Path) -> list[str]:
-    """What is not as it must be in what was written; nothing if all is well."""
+    """Return what is wrong with the output; nothing if it is correct."""
     written = list(_written(folder))
     staged = [str(path) for path in folder.rglob("*") if path.is_file() and "/." in str(path)]
     return [
@@ -235,11 +235,11 @@ def _not_once(what: str, numbers: Iterable[int]) -> Iterator[str]:
     times = Counter(numbers)
     lost, doubled = sorted(set(range(RECORDS)) - times.keys()), sorted(n for n, some in times.items() if some > 1)
     if lost or doubled:
-        yield f"{what}: {len(lost)} lost, from {lost[:3]} on; {len(doubled)} doubled, from {doubled[:3]} on"
+        yield f"{what}: {len(lost)} lost, from {lost[:3]} on; {len(doubled)} duplicated, from {doubled[:3]} on"
 
 
 def _wrong_numbers(written: list[Line]) -> Iterator[str]:
-    """Each is there once, and each ordinal of a key."""
+    """Each number occurs once, and so does each ordinal of a key."""
     yield from _not_once("lines", (of.number for of in written))
     by_key: dict[int, list[int]] = {key: [] for key in range(KEYS)}
     for of in written:
@@ -251,7 +251,7 @@ def _wrong_numbers(written: list[Line]) -> Iterator[str]:
 
 
 def _wrong_sides(written: list[Line]) -> Iterator[str]:
-    """What a side input says of a window is whole; a table that grows is at any moment what all see, and only grows."""
+    """A window's side input is complete; the growing table is the same for all at any moment, and only grows."""
     marks: dict[int, int] = {}
     last = dict.fromkeys(range(KEYS), 1)
     whole = {
@@ -263,9 +263,9 @@ def _wrong_sides(written: list[Line]) -> Iterator[str]:
         if (of.start, of.total, of.complete) != wanted:
             yield f"the window of {of} is not {wanted}"
         if of.different != of.found or of.counted != of.found:
-            yield f"entries are there twice, or the table and its count are of two moments: {of}"
+            yield f"duplicate entries, or the table and its count are from different moments: {of}"
         if marks.setdefault(of.found, of.marks) != of.marks:
-            yield f"what {of} has found never was the table: others have found as many with {marks[of.found]}"
+            yield f"{of} has found a state that the table never had: others have found as many with {marks[of.found]}"
         if of.found < last[of.number % KEYS]:
             yield f"one before {of} has found {last[of.number % KEYS]}"
         last[of.number % KEYS] = of.found
@@ -274,16 +274,16 @@ def _wrong_sides(written: list[Line]) -> Iterator[str]:
 
 
 def _wrong_windows(folder: Path) -> Iterator[str]:
-    """What is said of each window when it is over is what is there."""
+    """The success record of each window agrees with its files."""
     files = _files(folder / "lines")
-    told = [json.loads(path.read_text(encoding="utf-8")) for path in (folder / "lines").glob(f"{_SUCCESS}*")]
-    names = sorted(file["name"] for of in told for file in of["files"])
-    if len(told) != RECORDS // PER_WINDOW or names != sorted(files):
-        yield f"{len(told)} windows of {len(names)} files are said to be over; there are {len(files)} files"
+    successes = [json.loads(path.read_text(encoding="utf-8")) for path in (folder / "lines").glob(f"{_SUCCESS}*")]
+    names = sorted(file["name"] for of in successes for file in of["files"])
+    if len(successes) != RECORDS // PER_WINDOW or names != sorted(files):
+        yield f"{len(successes)} windows with {len(names)} files are complete, but there are {len(files)} files"
 
 
 def _wrong_late(folder: Path) -> Iterator[str]:
-    """Each number is in a group or late, never both; what is late was to be."""
+    """Each number is in a group or late, never both; only late numbers are reported as late."""
     found = list(_of_late(folder))
     yield from _not_once("late and in time", (int(number) for number, *_ in found))
     late = [(int(of[0]), of[1], int(of[2]), int(of[3])) for of in found if len(of) > 1]

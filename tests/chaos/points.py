@@ -1,7 +1,7 @@
-"""Points in the life of a job at which one of its processes is killed, once, by itself or by one that is there.
+"""Points in the life of a job at which one of its processes is killed, once, by itself or by another.
 
-What runs is what always runs: modules of ours get a call at these points when they are imported, in the processes of a
-job under trial. A trial's folder says which point is next and who dies there.
+The job's code is unchanged: when modules of arcbeam are imported in the processes of a tested job, they get a call at
+these points. A trial's folder names the next point and its victim.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ VICTIMS: Final = ("driver", "executor", "worker")
 
 
 def arm(folder: Path, point: str, victim: str) -> None:
-    """From now on that point is the next."""
+    """Arm a point: it is the next."""
     (folder / ".point").write_text(f"{point}/{victim}")
     os.replace(folder / ".point", folder / "point")
 
 
 def is_hit(folder: Path) -> bool:
-    """Whether somebody was killed."""
+    """Return whether a process was killed."""
     return (folder / "hit").exists()
 
 
 def reached(point: str) -> None:
-    """The process is at a point. If it is the one that was armed, somebody dies."""
+    """Report that the process is at a point. If that point is armed, the victim is killed."""
     folder = Path(os.environ.get("ARCBEAM_TRIAL", "/nonexistent"))
     with contextlib.suppress(FileNotFoundError):
         armed, victim = (folder / "point").read_text().split("/")
         if armed == point:
-            # Only one of those who come here can do that.
+            # Only one of the processes that get here can do that.
             os.rename(folder / "point", folder / "hit")
             _kill(int((folder / "driver").read_text()), victim)
 
 
 def is_next(point: str) -> bool:
-    """Whether it is armed."""
+    """Return whether a point is armed."""
     with contextlib.suppress(FileNotFoundError):
         return Path(os.environ["ARCBEAM_TRIAL"], "point").read_text().startswith(f"{point}/")
     return False
 
 
 def _kill(driver: int, victim: str) -> None:
-    # SUBTLE: imported late, for workers that are not on trial at this moment do not need it.
+    # SUBTLE: imported late, because workers that are not tested at this moment do not need it.
     from tests.chaos.test_kills import below, kill_executor, kill_worker
 
     me = os.getpid()
@@ -80,7 +80,7 @@ def _kill(driver: int, victim: str) -> None:
         while "CoarseGrainedExecutorBackend" not in processes[parent][1]:
             parent = processes[parent][0]
         os.kill(parent, signal.SIGKILL)
-        # Nothing that is done here now counts.
+        # What this process does after this point does not count.
         time.sleep(60)
 
 
@@ -163,5 +163,5 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Has the points in this process."""
+    """Install the points in this process."""
     sys.meta_path.insert(0, _Finder())

@@ -1,18 +1,18 @@
-"""What a disk may hold after a power failure: records the file operations of a test, and replays their outcomes.
+"""What a disk may contain after a power failure: records the file operations of a test, and replays their outcomes.
 
-`Recording` records what happens below a folder while it is active: files made, linked, renamed, removed, folders made
-and removed, and each fsync. `each_outcome` checks what may be left if the power fails after any of that.
+`Recording` records operations below a folder while it is active: files created, linked, renamed, removed, folders
+created and removed, and each fsync. `each_outcome` checks what may be left if the power fails after any of them.
 
-The model is that of POSIX, and a little worse than the usual file systems:
+The model is that of POSIX, and slightly worse than the usual file systems:
 
-- The content of a file is safe once the file was synced. Else there is what was synced last, or half of the new
-  content, or all of it.
-- A name (made, renamed, removed) is safe once its folder was synced. Else it is kept or lost, each for itself. Only
-  changes of the same name keep their order.
-- A rename is one change, also between two folders: both names change, or none. (So it is on ext4, XFS, Btrfs, ZFS.)
-- Syncing a file makes no name safe, and syncing a folder neither contents nor the folder's own name.
+- The content of a file is safe once the file was synced. Otherwise the disk has what was synced last, or half of the
+  new content, or all of it.
+- A name (created, renamed, removed) is safe once its folder was synced. Otherwise each name is kept or lost
+  independently. Only changes of the same name keep their order.
+- A rename is one change, also between two folders: both names change, or none. (This holds on ext4, XFS, Btrfs, ZFS.)
+- Syncing a file makes no name safe, and syncing a folder makes neither contents nor the folder's own name safe.
 
-Operations of other processes, and those of libraries that do not go through `os` and `open`, are not recorded.
+Operations of other processes, and those of libraries that do not use `os` and `open`, are not recorded.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ State = dict[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Names in folders have changed, all or none. By number of a node; None: nothing has the name any more."""
+    """A change of names in folders, all or none. By number of a node; None: the name is removed."""
 
     changes: tuple[tuple[Entry, int | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A file has this content; `synced`: on the disk, too."""
+    """A file has this content; `synced`: also on the disk."""
 
     node: int
     data: bytes
@@ -64,7 +64,7 @@ class FolderSynced:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the code under test has reported by now."""
+    """What the code under test has reported so far."""
 
     what: Any
 
@@ -74,12 +74,12 @@ Event = Named | Content | FolderSynced | Note
 
 @dataclass
 class Disk:
-    """What is on the disk for sure, and what may be.
+    """What is safe on the disk, and what may be on it.
 
     Attributes:
-        names: on the disk for sure, by folder.
+        names: safe names, by folder.
         pending: changes of names that are not synced, in order.
-        contents: of files: what was synced, and the newest.
+        contents: contents of files: the synced one, and the newest.
         notes: what was reported.
     """
 
@@ -89,7 +89,7 @@ class Disk:
     notes: list[Any] = field(default_factory=list)
 
     def apply(self, event: Event) -> None:
-        """One more operation."""
+        """Apply one more operation."""
         match event:
             case Named(changes):
                 for _, node in changes:
@@ -117,18 +117,18 @@ class Disk:
         self.pending = [each for at, each in enumerate(self.pending) if at not in safe]
 
     def extremes(self) -> Iterator[State]:
-        """What is left if no unsafe name is kept; and if all are, with their contents or without."""
+        """Yield the state without any unsafe name, and the states with all of them, with and without their contents."""
         yield self._outcome(lambda at: False, "lost")
         yield self.all_kept()
         for how in ("lost", "half"):
             yield self._outcome(lambda at: True, how)
 
     def all_kept(self) -> State:
-        """What is there if the process is killed, and the power stays on."""
+        """Return the state if the process is killed but the power stays on."""
         return self._outcome(lambda at: True, "kept")
 
     def sample(self, chance: random.Random) -> State:
-        """One of all outcomes."""
+        """Return one of all outcomes at random."""
         likely = chance.choice((0.0, 0.2, 0.5, 0.8, 1.0))
         flips = [chance.random() < likely for _ in self.pending]
         return self._outcome(lambda at: flips[at], chance.choice(("lost", "half", "kept")))
@@ -175,14 +175,14 @@ def _change(names: dict[int, dict[str, int]], change: Named) -> None:
 
 
 class Recording:
-    """Records what happens below a folder, while it is active (`with`).
+    """Records operations below a folder while it is active (`with`).
 
     Args:
-        root: exists, and is on the disk for sure.
+        root: an existing folder, which is safe on the disk.
 
     Attributes:
-        events: what happened, in order.
-        before: called before each operation that changes or syncs something. What it raises ends the operation.
+        events: the operations, in order.
+        before: called before each operation that changes or syncs something; may raise to end the operation.
     """
 
     def __init__(self, root: Path) -> None:
@@ -196,7 +196,7 @@ class Recording:
         self._adopt()
 
     def note(self, what: Any) -> None:
-        """Notes what the code under test has reported."""
+        """Record what the code under test has reported."""
         self.events.append(Note(what))
 
     def __enter__(self) -> Self:
@@ -222,14 +222,14 @@ class Recording:
         self._patch.undo()
 
     def disks(self) -> Iterator[Disk]:
-        """The disk after each event, from the beginning; the same object, changed."""
+        """Yield the disk after each event, from the beginning; always the same object, changed."""
         disk = Disk({0: {}})
         for event in self.events:
             disk.apply(event)
             yield disk
 
     def _adopt(self) -> None:
-        """What is there before is on the disk."""
+        """Treat what exists as safe."""
         for folder, folders, files in os.walk(self.root):
             for name in (*folders, *files):
                 path = Path(folder, name)
@@ -251,7 +251,7 @@ class Recording:
         return self._nodes[above], name
 
     def _at(self, path: Any) -> str | None:
-        """The path below the folder; None if it is not there."""
+        """Return the path below the folder; None if it is elsewhere."""
         if isinstance(path, int):
             return None
         return _below(str(self.root), os.path.abspath(os.fspath(path)))
@@ -277,7 +277,7 @@ class Recording:
             if below is not None and writes and below not in self._nodes:
                 self._made(below)
             if writes:
-                self.before()  # it is there, and empty
+                self.before()  # it exists, and is empty
             return number
 
         return call
@@ -292,7 +292,7 @@ class Recording:
             if below is not None and writes and below not in self._nodes:
                 self._made(below)
             if writes:
-                self.before()  # it is there, and empty
+                self.before()  # it exists, and is empty
             return opened
 
         return call
@@ -332,7 +332,7 @@ class Recording:
                 assert old is None, "a rename out of the folder is not modelled"
                 return
             if old is not None and self._nodes[old] == self._nodes.get(new):
-                return  # two names of one file: nothing happens
+                return  # two names of one file: no change
             if old is None:
                 self._made(new)
                 self._written(new)
@@ -365,10 +365,10 @@ class Recording:
         return call
 
     def _fsync(self, _: Any) -> Any:
-        """Nothing is synced here: that takes its time, and the power stays on."""
+        """Do not sync: that takes time, and the power stays on."""
 
         def call(number: int) -> None:
-            # Linux says by which name a descriptor was opened, or what that is called since it was renamed.
+            # Linux shows the name by which a descriptor was opened, or the new one if it was renamed.
             below = self._at(os.readlink(f"/proc/self/fd/{number}"))
             if below in self._nodes:
                 self.before()
@@ -391,7 +391,7 @@ def _below(root: str, path: str) -> str | None:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[bytes]:
-    # Not by `open`, which is recorded.
+    # Not with `open`, which is recorded.
     number = os.open(path, os.O_RDONLY)
     try:
         yield b"".join(iter(lambda: os.read(number, 1 << 20), b""))
@@ -400,7 +400,7 @@ def _reading(path: Path) -> Iterator[bytes]:
 
 
 def restore(state: State, folder: Path) -> None:
-    """Makes a folder as a state says."""
+    """Write a state to a folder."""
     folder.mkdir()
     for path, data in state.items():
         if data is None:
@@ -417,17 +417,18 @@ def each_outcome(
     *,
     extremes: bool = False,
 ) -> int:
-    """Checks what may be left after power failures.
+    """Check what may be left after power failures.
 
     Args:
-        recording: of what happened.
-        folder: for the outcomes; each has one of its own below it, removed afterwards.
-        check: raises if what is there, after these notes, breaks a promise.
-        samples: so many, each at random after a random event. Also what a kill leaves after each removed name.
-        extremes: also `Disk.extremes` after each event.
+        recording: the recorded operations.
+        folder: folder for the outcomes; each has its own folder below it, removed afterwards.
+        check: raises if what is left, after these notes, breaks a promise.
+        samples: number of random outcomes after random events. What a kill leaves after each removed name is also
+            checked.
+        extremes: whether to check `Disk.extremes` after each event.
 
     Returns:
-        How many different ones there were.
+        The number of different outcomes.
     """
     chance, seen, number = random.Random(1), set[int](), itertools.count()
     chosen = Counter(chance.choices(range(len(recording.events)), k=samples))

@@ -1,7 +1,7 @@
-"""Tasks that Spark runs twice at the same time, because one takes long: what comes out is what one attempt gives.
+"""Tasks that Spark runs twice concurrently, because one takes long: the output is that of one attempt.
 
-Spark runs a copy on another host only, and those of its `local-cluster` are one; so there is a cluster of processes
-with two addresses of this machine.
+Spark runs a copy only on another host, and all executors of its `local-cluster` are one host. So this is a cluster of
+processes with two addresses of this machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SECONDS = 60.0
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
 _CONF = {
     "spark.speculation": "true",
-    # A task of a stage of few is copied after so long, whatever the others take.
+    # A task of a small stage is copied after this time, whatever the others take.
     "spark.speculation.task.duration.threshold": "500ms",
     "spark.speculation.efficiency.enabled": "false",
     "spark.speculation.quantile": "0.5",
@@ -40,7 +40,7 @@ _CONF = {
 
 @contextlib.contextmanager
 def cluster(folder: Path) -> Iterator[str]:
-    """Spark's own: a master, and workers of two slots at two addresses; the master's URL."""
+    """Start Spark's own cluster: a master, and workers of two slots at two addresses; yield the master's URL."""
     with contextlib.ExitStack() as stack:
 
         def start(log: Path, what: str, *arguments: str) -> None:
@@ -82,7 +82,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _run(kind: str, least: int, folder: Path, master: str, *options: str) -> Path:
-    """A job in a process of its own, at least so many tasks of which ran beside a copy; where its output is."""
+    """Run a job in a separate process, at least so many tasks of which ran beside a copy; return its output folder."""
     out = folder / "out"
     out.mkdir()
     with open(folder / "log", "wb") as log:
@@ -111,11 +111,11 @@ def _run(kind: str, least: int, folder: Path, master: str, *options: str) -> Pat
 
 @pytest.mark.long
 @pytest.mark.contract("STORE-02")
-def test_of_two_attempts_at_the_same_time_one_counts(master: str, tmp_path: Path) -> None:
+def test_one_of_two_concurrent_attempts_counts(master: str, tmp_path: Path) -> None:
     assert not wrong(_run("steps", 3, tmp_path, master, f"--checkpoint_dir={tmp_path / 'state'}"))
 
 
 @pytest.mark.long
 @pytest.mark.contract("STORE-02", "BAT-04")
-def test_in_a_bounded_job_too(master: str, tmp_path: Path) -> None:
+def test_one_concurrent_attempt_counts_in_bounded_job(master: str, tmp_path: Path) -> None:
     assert not wrong_bounded(_run("bounded", 2, tmp_path, master))

@@ -1,9 +1,9 @@
-"""The ends of a job, each with a process killed at each point on the way: part files lose nothing and double nothing.
+"""The ends of a job, each with a process killed at each point on the way: part files are neither lost nor duplicated.
 
-Each cell of the matrix is a job of its own; jobs share a session, one after the other, until somebody kills it. Each
-is asked to end, somebody is killed at a point, whoever starts it again does so, and in the end (after a resumption,
-where the end was none for good) every number is in one file, once. Somebody reads the folder all the while. `make
-test` tries a few cells; the table of all:
+Each cell of the matrix is a separate job; jobs share a session, one after the other, until it is killed. Each job is
+asked to end, a process is killed at a point, and a supervisor restarts the driver if needed. At the end (after a
+resumption, if the end was not permanent) every number is in one file, once. A reader reads the folder all the time.
+`make test` tries a few cells; the table of all:
 
     python -m tests.chaos.test_ends [local | s3] [END [VICTIM [POINT]]]
 """
@@ -42,7 +42,7 @@ _NUMBERS = 800
 
 
 def cells() -> Iterator[tuple[str, str, str]]:
-    """All that there are: of ends that are none for good, the last points are those of the finite end that follows."""
+    """Yield all cells: if an end is not permanent, the last points are those of the finite end that follows."""
     for end in ENDS:
         for victim in VICTIMS:
             for point in POINTS:
@@ -51,16 +51,16 @@ def cells() -> Iterator[tuple[str, str, str]]:
 
 
 class Out(Protocol):
-    """Where part files go."""
+    """The target of part files."""
 
     url: str
     options: list[str]
 
     def files(self) -> dict[str, str]:
-        """What a reader finds: all files that are there, and what is in them."""
+        """Return what a reader finds: all files and their contents."""
 
     def left_over(self) -> list[str]:
-        """What is staged, and is neither published nor removed; not the mark that says whose the names are."""
+        """Return staged files that are neither published nor removed, except for the mark of the names' owner."""
 
 
 def _is_staged(name: str) -> bool:
@@ -84,7 +84,7 @@ class LocalOut:
 
 
 class S3Out:
-    """A place in an object store."""
+    """A location in an object store."""
 
     def __init__(self, endpoint: str, place: str) -> None:
         import boto3
@@ -123,7 +123,7 @@ class S3Out:
 
 
 class Reader(threading.Thread):
-    """Lists and reads, all the time. What it has seen of a file once must stay so."""
+    """Lists and reads all the time. A file that it has seen must not change."""
 
     def __init__(self, out: Out) -> None:
         super().__init__(daemon=True)
@@ -143,27 +143,27 @@ class Reader(threading.Thread):
         """Once."""
         found = self._out.files()
         if gone := self.seen.keys() - found.keys():
-            self.faults.append(f"{', '.join(sorted(gone))} is not there any more")
+            self.faults.append(f"{', '.join(sorted(gone))} has disappeared")
         for name, text in found.items():
             if not text.endswith("\n"):
-                self.faults.append(f"{name} is not whole: it ends with {text[-20:]!r}")
+                self.faults.append(f"{name} is incomplete: it ends with {text[-20:]!r}")
             if self.seen.setdefault(name, text) != text:
                 self.faults.append(f"{name} has changed")
 
     def close(self) -> None:
-        """Has read for the last time."""
+        """Read for the last time."""
         self._stopped.set()
         self.join()
 
 
 class Trial:
-    """A job, and what becomes of it.
+    """A job, and what happens to it.
 
     Args:
-        folder: for all that is local.
+        folder: for all local files.
         end: how it is to end.
-        victim, point: who is killed, and where.
-        out: where its files go.
+        victim, point: the process to kill, and where.
+        out: the target of its files.
         host: where its drivers run.
     """
 
@@ -173,19 +173,19 @@ class Trial:
         self._store = FolderBlobs(self._state)
 
     def run(self) -> bool:
-        """All of it; whether the point was reached. Raises AssertionError if something is not as promised."""
+        """Run the trial; return whether the point was reached. Raises AssertionError if a promise is broken."""
         reader = Reader(self._out)
         reader.start()
         driver = self._start()
         try:
-            self._wait(driver, lambda: len(reader.seen) >= 2, "it puts something out")
+            self._wait(driver, lambda: len(reader.seen) >= 2, "its first output")
             arm(self._folder, self._point, self._victim)
             self._ask()
             self._until_it_ends(driver)
             hit = is_hit(self._folder)
             (self._folder / "point").unlink(missing_ok=True)
             if self._end not in _FOR_GOOD:
-                self._go_on()
+                self._resume()
         except BaseException:
             self._host.kill()
             raise
@@ -197,7 +197,7 @@ class Trial:
         return hit
 
     def _ask(self) -> None:
-        """Has it end."""
+        """Request its end."""
         if self._end == "finite":
             (self._folder / "until").write_text(str(_NUMBERS))
         elif self._end == "error":
@@ -208,21 +208,21 @@ class Trial:
             requests.ask(self._store, what, name, now)
 
     def _until_it_ends(self, driver: Driver) -> None:
-        """Starts it again where its driver is killed, as a supervisor does."""
+        """Restart it if its driver is killed, as a supervisor does."""
         while True:
             try:
                 driver.wait(_SECONDS)
             except subprocess.TimeoutExpired:
-                raise AssertionError(f"it does not end:\n{self._tail()}") from None
+                raise AssertionError(f"the job does not end:\n{self._tail()}") from None
             if driver.returncode != -signal.SIGKILL:
                 return
             if self._end == "cancel" or (self._end == "suspend" and self._mode() is CommitMode.SUSPENDED):
-                # Cancelled by the kill; or suspended before it.
+                # Cancelled by the kill, or suspended before it.
                 return
             driver = self._start()
 
-    def _go_on(self) -> None:
-        """It is resumed, and comes to its end."""
+    def _resume(self) -> None:
+        """Resume it, and wait for its end."""
         if self._end == "suspend":
             assert self._mode() is CommitMode.SUSPENDED, self._tail()
         (self._folder / "poison").unlink(missing_ok=True)
@@ -238,7 +238,9 @@ class Trial:
         trailers = [line for line in lines if line.startswith(TRAILER)]
         pairs = sorted(tuple(map(int, line.split())) for line in lines if not line.startswith(TRAILER))
         numbers = [number for number, _ in pairs]
-        assert numbers == list(range(len(numbers))), f"lost or doubled: {len(numbers)}, {len(set(numbers))} different"
+        assert numbers == list(range(len(numbers))), (
+            f"lost or duplicated: {len(numbers)}, {len(set(numbers))} different"
+        )
         assert [ordinal for _, ordinal in pairs] == [number // KEYS + 1 for number in numbers]
         if self._end != "drain":
             assert len(numbers) == _NUMBERS
@@ -273,10 +275,10 @@ class Trial:
 
 
 class Hosts(contextlib.ExitStack):
-    """By the master that victims need; all are gone behind it.
+    """Hosts by the master that victims need; all end with the block.
 
     Args:
-        folder: of theirs.
+        folder: the hosts' folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -284,7 +286,7 @@ class Hosts(contextlib.ExitStack):
         self._folder, self._of = folder, dict[str, Host]()
 
     def of(self, victim: str) -> Host:
-        """Where jobs run of which such a process is killed."""
+        """Return the host for jobs in which such a process is killed."""
         master = _MASTER[victim]
         if master not in self._of:
             host = self._of[master] = Host(self._folder / f"host-{len(self._of)}", master)
@@ -293,7 +295,7 @@ class Hosts(contextlib.ExitStack):
 
 
 def trial(folder: Path, hosts: Hosts, end: str, victim: str, point: str, s3: str = "") -> bool:
-    """One cell; see `Trial.run`."""
+    """Run one cell; see `Trial.run`."""
     out = S3Out(s3, f"{end}-{victim}-{point}".replace(" ", "-").replace(",", "")) if s3 else LocalOut(folder / "out")
     return Trial(folder, end, victim, point, out, hosts.of(victim)).run()
 
@@ -318,7 +320,9 @@ def s3(request: pytest.FixtureRequest) -> Iterator[str]:
         ("suspend", "driver", "after the manifest"),
     ],
 )
-def test_part_files_lose_and_double_nothing(hosts: Hosts, end: str, victim: str, point: str, tmp_path: Path) -> None:
+def test_part_files_are_neither_lost_nor_duplicated(
+    hosts: Hosts, end: str, victim: str, point: str, tmp_path: Path
+) -> None:
     assert trial(tmp_path, hosts, end, victim, point)
 
 
@@ -326,12 +330,12 @@ def test_part_files_lose_and_double_nothing(hosts: Hosts, end: str, victim: str,
 @pytest.mark.parametrize(("end", "victim", "point"), list(cells()))
 def test_all_ends_all_kills(s3: str, hosts: Hosts, end: str, victim: str, point: str, tmp_path: Path) -> None:
     hit = trial(tmp_path, hosts, end, victim, point, s3)
-    # What fails or is cancelled may be over before it comes to a point.
+    # A job that fails or is cancelled may end before it reaches a point.
     assert hit or end in ("error", "cancel")
 
 
 def main(where: str, *which: str) -> int:
-    """Tries cells, and says of each how it went; how many went wrong."""
+    """Try cells, and print the result of each; return how many went wrong."""
     wrong = 0
     with (
         tempfile.TemporaryDirectory() as hosting,

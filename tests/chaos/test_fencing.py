@@ -1,6 +1,6 @@
-"""Two drivers of one job: the one that was fenced out ends within seconds, and names the other.
+"""Two drivers of one job: the fenced one ends within seconds, and names the other.
 
-Two that run beside each other share the host's copies of state. More trials than `make test-all` has:
+Concurrent drivers share the host's copies of state. For more trials than `make test-all`:
 
     python -m tests.chaos.test_fencing KIND 20       KIND: one of `KINDS`
 """
@@ -31,17 +31,17 @@ from arcbeam.store.manifest.values import Kind, Manifest
 from tests.chaos.hosts import Driver, Host
 
 SECONDS: Final = 10.0
-"""In which a fenced driver ends."""
+"""Seconds in which a fenced driver must end."""
 _PATIENCE: Final = 300.0
-"""Seconds after which a trial is broken off: a session starts on a busy machine."""
+"""Seconds after which a trial is abandoned: a session starts on a busy machine."""
 
 
 class Fenced(NamedTuple):
     """How a fenced driver ended.
 
     Attributes:
-        seconds: since it could know.
-        names_other: its error names the driver that took over.
+        seconds: since it could know that it was fenced.
+        names_other: whether its error names the driver that took over.
     """
 
     seconds: float
@@ -49,12 +49,13 @@ class Fenced(NamedTuple):
 
 
 class Duel:
-    """A job that two drivers run, each in a process of its own.
+    """A job that two drivers run, each in its own process.
 
     Args:
-        folder: for all of it.
+        folder: for all files.
         seed: of all chance.
-        shared: both have the same copies of state. Not where one is stopped: it may hold the lock of a copy.
+        shared: whether both have the same copies of state. Not if one is stopped, because it may hold the lock of a
+            copy.
     """
 
     def __init__(self, folder: Path, seed: int, *, shared: bool) -> None:
@@ -66,12 +67,12 @@ class Duel:
         self._hosts = [Host(folder / f"host-{n}", "local[2,8]", elsewhere if n else {}) for n in range(2)]
 
     def close(self) -> None:
-        """Ends both processes."""
+        """End both processes."""
         for host in self._hosts:
             host.kill()
 
     def beside(self) -> Fenced:
-        """Both begin at nearly the same time."""
+        """Start both at nearly the same time."""
         before = self._epoch()
         drivers = [self._start(self._hosts[0])]
         time.sleep(self._chance.choice((0.0, self._chance.uniform(0, 1))))
@@ -84,7 +85,7 @@ class Duel:
         return fenced
 
     def stopped(self) -> Fenced:
-        """All processes of one stop, another takes the job over, and the first ones continue."""
+        """Stop all processes of one, let another take the job over, and continue the first ones."""
         before = self._epoch()
         first = self._start(self._hosts[0])
         self._wait_for_micro_batches(before)
@@ -118,11 +119,11 @@ class Duel:
         return record
 
     def _wait_for_micro_batches(self, after: int) -> None:
-        """Waits for a micro-batch of a driver of a later epoch."""
+        """Wait for a micro-batch of a driver of a later epoch."""
         _wait(lambda: (head := self._head()) is not None and head.epoch > after and head.kind is Kind.MICRO_BATCH)
 
     def _fenced(self, seconds: float, host: Host) -> Fenced:
-        return Fenced(seconds, f"another driver ({self._record()['driver']}, since " in host.tail())
+        return Fenced(seconds, self._record()["driver"] in host.tail())
 
     def _cancel(self, driver: Driver) -> None:
         now = Timestamp(time.time_ns() // 1000)
@@ -131,7 +132,7 @@ class Duel:
 
 
 def _wait(over: Callable[[], int]) -> int:
-    """Waits for something, and returns it."""
+    """Wait for something, and return it."""
     until = time.monotonic() + _PATIENCE
     while not (found := over()):
         if time.monotonic() > until:
@@ -144,7 +145,7 @@ KINDS: Final[dict[str, Callable[[Duel], Fenced]]] = {"beside": Duel.beside, "sto
 
 
 def trials(kind: str, count: int, folder: Path) -> Iterator[Fenced]:
-    """So many trials on one job."""
+    """Run so many trials on one job."""
     duel = Duel(folder, seed=count, shared=kind != "stopped")
     try:
         for _ in range(count):
@@ -162,7 +163,7 @@ def test_fenced_driver_ends_in_time_and_names_the_other(kind: str, tmp_path: Pat
 
 
 def main(kind: str, count: int) -> None:
-    """Prints each trial, and how many went well."""
+    """Print each trial, and how many succeeded."""
     with tempfile.TemporaryDirectory(prefix="fencing-", dir=os.environ.get("TMPDIR")) as folder:
         well = 0
         for number, fenced in enumerate(trials(kind, count, Path(folder)), 1):

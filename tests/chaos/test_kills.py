@@ -1,11 +1,11 @@
-"""Streaming jobs whose processes are killed at random moments: what comes out is what an undisturbed run gives.
+"""Streaming jobs whose processes are killed at random moments: their output equals that of an undisturbed run.
 
 A driver is killed in one of three phases of its life (`PHASES`): before its first commit, after a few micro-batches,
-and late. Phases are counted in micro-batches that call the source, not in seconds: so each is reached on any machine.
+and late. Phases are counted in micro-batches that call the source, not in seconds, so each is reached on any machine.
 
-More kills than `make test` has: `python -m tests.chaos.test_kills driver 20`; with `s3` behind it, the job's folder is
-in an object store (moto's, in this process). That also runs a job that nobody kills, and compares. Each driver has
-another number of slots than the one before. Executors are processes of their own on a small cluster.
+For more kills than in `make test`: `python -m tests.chaos.test_kills driver 20`. With `s3` at the end, the job's folder
+is in an object store (moto's, in this process). That also runs an undisturbed job, and compares. Each driver has
+another number of slots than the one before. Executors are separate processes on a small cluster.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.store.backends import s3_server
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 60.0
-"""In which a job goes on behind a kill; also behind its last read, where it has nothing more to read."""
+"""Seconds in which a job continues after a kill, also after its last read, when it has nothing more to read."""
 _START_SECONDS = _MICRO_BATCH_SECONDS = 4.0
 _BEGINNING = "before its first commit"
 PHASES: Mapping[str, tuple[int, int]] = {_BEGINNING: (0, 0), "early": (1, 3), "late": (7, 10)}
@@ -48,22 +48,22 @@ _DAEMON = " -m arcbeam.spark.daemon "
 
 
 class Victim:
-    """A job that is killed, and goes on.
+    """A job that is killed and resumed.
 
     Args:
         folder: for its output and state.
         seed: of all chance.
-        by_folder: who goes on with it has nothing but its folder.
-        masters: Spark's, one driver after the other.
-        calls: of the source, from one kill to the next: at least and at most; None: of the phase that is chosen.
-        state: where the job's folder is; None: in `folder`.
-        environ: what its processes have in their environment beside ours.
+        by_folder: whether later drivers have only its folder, not its script.
+        masters: Spark's masters, for one driver after the other.
+        calls: calls of the source from one kill to the next, at least and at most; None: by the chosen phase.
+        state: the job's folder; None: in `folder`.
+        environ: variables of its processes in addition to those of this process.
 
     Attributes:
-        output: where what it writes is.
-        kills: that were made.
-        phases: of these, by the phase of the driver's life.
-        drivers: that there were.
+        output: the folder of its output.
+        kills: the number of kills.
+        phases: the kills by phase of the driver's life.
+        drivers: the number of drivers.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Victim:
         return FolderBlobs(Path(self._state))
 
     def start(self) -> subprocess.Popen[bytes]:
-        """A driver in a process of its own, with all that it starts in one group."""
+        """Start a driver in a separate process group."""
         first = [sys.executable, "-m", "tests.chaos.pipeline", str(self.output), f"--checkpoint_dir={self._state}"]
         later = [sys.executable, "-c", "from arcbeam.cli.main import main; main()", "resume", str(self._state)]
         if self._by_folder:
-            # Its workers do not begin without what was staged, which is in the folder alone from here on.
+            # Its workers cannot begin without the staged files, which are now only in the folder.
             staged = self.output.parent / "staged.txt"
             staged.write_text("words", encoding="utf-8")
             first.append(f"--files_to_stage={staged}")
@@ -109,7 +109,7 @@ class Victim:
                     "--spark_conf=spark.executor.memory=512m",
                 ],
                 cwd=_ROOT,
-                # It lives for seconds: to compile its code well is not worth it.
+                # It lives for seconds, so compiling its code well does not pay.
                 env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", **self._environ},
                 stdout=log,
                 stderr=log,
@@ -117,9 +117,9 @@ class Victim:
             )
 
     def run(self, kills: int, kill: Callable[[int, random.Random], bool]) -> None:
-        """Runs it to its end, killing so often on the way as there is time for.
+        """Run it to its end, with as many kills on the way as there is time for.
 
-        The first driver makes a commit. The moment of a kill is chance within its phase.
+        The first driver makes a commit. The moment of a kill is random within its phase.
         """
         while True:
             driver = self.start()
@@ -131,64 +131,63 @@ class Victim:
                     self._pass(driver, self._chance.uniform(0.5, _START_SECONDS), self._calls_source)
                 while driver.poll() is None:
                     if phase != _BEGINNING:
-                        self._go_on(driver, self._calls or PHASES[phase])
+                        self._continue(driver, self._calls or PHASES[phase])
                     if driver.poll() is None and self.kills < kills and kill(driver.pid, self._chance):
                         self.kills += 1
                         self.phases[phase] += 1
                     phase = self._phase(beginning=False)
             finally:
-                # The JVM of a driver that was killed ends by itself, but not at once.
+                # The JVM of a killed driver ends by itself, but not immediately.
                 kill_all(driver.pid)
             if driver.returncode == 0:
                 return
             assert driver.returncode == -signal.SIGKILL, self._log.read_text(errors="replace")[-4000:]
 
     def _phase(self, *, beginning: bool) -> str:
-        """In which phase the next kill is; in the first one only if that is still possible."""
+        """Choose the phase of the next kill; the first phase only if it is still possible."""
         return self._chance.choices(list(PHASES), (_WEIGHTS[0] * beginning, *_WEIGHTS[1:]))[0]
 
     def _calls_source(self) -> bool:
         return reading(self.output).exists()
 
-    def _go_on(self, driver: subprocess.Popen[bytes], calls: tuple[int, int]) -> None:
-        """Waits for a random moment in one of the next micro-batches; where the source is not called any more, for
-        any."""
+    def _continue(self, driver: subprocess.Popen[bytes], calls: tuple[int, int]) -> None:
+        """Wait for a random moment in one of the next micro-batches that call the source; if none does, in any."""
         micro_batch, bound = 0.0, _SECONDS
         for _ in range(self._chance.randint(*calls)):
             reading(self.output).unlink(missing_ok=True)
             began = time.monotonic()
             self._pass(driver, bound, self._calls_source)
             micro_batch = time.monotonic() - began
-            # After what a kill has delayed, a micro-batch; or the end of all.
+            # A micro-batch after what a kill has delayed, or the end.
             bound = 3 * micro_batch if bound == _SECONDS else bound
         self._pass(driver, self._chance.uniform(0, min(micro_batch, _MICRO_BATCH_SECONDS)))
 
     def _pass(self, driver: subprocess.Popen[bytes], seconds: float, over: Callable[[], bool] = bool) -> None:
-        """Lets time pass, while the driver lives."""
+        """Wait while the driver lives."""
         until = time.monotonic() + seconds
         while driver.poll() is None and time.monotonic() < until and not over():
             time.sleep(0.02)
 
     def check(self) -> None:
-        """All is as it must be."""
+        """Check the output."""
         faults = wrong(self.output)
         assert not faults, f"{len(faults)} faults: {faults[:5]}"
 
 
 def kill_all(group: int) -> None:
-    """Ends a process group."""
+    """End a process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
 
 def kill_driver(group: int, chance: random.Random) -> bool:
-    """Kills a driver, with all that runs for it."""
+    """Kill a driver, with all that runs for it."""
     kill_all(group)
     return True
 
 
 def processes() -> Iterator[tuple[int, int, str]]:
-    """What runs here: number, parent's number, command line."""
+    """Yield the processes of this machine: number, parent's number, command line."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
@@ -198,7 +197,7 @@ def processes() -> Iterator[tuple[int, int, str]]:
 
 
 def below(group: int) -> dict[int, tuple[int, str]]:
-    """The processes below a driver: parent and command line, by number."""
+    """Return the processes below a driver: parent and command line, by number."""
     rows = {pid: (parent, command) for pid, parent, command in processes()}
     found = {group}
     while more := {pid for pid, (parent, _) in rows.items() if parent in found} - found:
@@ -207,21 +206,22 @@ def below(group: int) -> dict[int, tuple[int, str]]:
 
 
 def kill_worker(group: int, chance: random.Random) -> bool:
-    """Kills one of the Python workers below a driver; whether there was one."""
-    # Workers are forks of the daemon, which a JVM has started; the driver's own is told the daemon's name in an option.
+    """Kill one of the Python workers below a driver; return whether there was one."""
+    # Workers are forks of the daemon, which a JVM has started. The driver's command line also contains the daemon's
+    # name.
     workers = {pid: parent for pid, (parent, command) in below(group).items() if _DAEMON in command}
     daemons = set(workers.values()) & set(workers)
     return kill_one([pid for pid in workers if pid not in daemons] if daemons else [], chance)
 
 
 def kill_executor(group: int, chance: random.Random) -> bool:
-    """Kills one of the executors below a driver, whose workers end with it; whether there was one."""
+    """Kill one of the executors below a driver, whose workers end with it; return whether there was one."""
     executors = [pid for pid, (_, command) in below(group).items() if "CoarseGrainedExecutorBackend" in command]
     return kill_one(executors, chance)
 
 
 def kill_one(pids: list[int], chance: random.Random) -> bool:
-    """Kills one of some processes; whether there was one."""
+    """Kill one of some processes; return whether there was one."""
     with contextlib.suppress(ProcessLookupError):
         if pids:
             os.kill(chance.choice(sorted(pids)), signal.SIGKILL)
@@ -231,7 +231,7 @@ def kill_one(pids: list[int], chance: random.Random) -> bool:
 
 @contextlib.contextmanager
 def object_store() -> Iterator[dict[str, str]]:
-    """An S3 server in this process, with the bucket "jobs"; the environment of those who use it."""
+    """Run an S3 server in this process, with the bucket "jobs"; yield the environment of its users."""
     with s3_server() as endpoint:
         yield {
             "AWS_ENDPOINT": endpoint,
@@ -251,8 +251,8 @@ MASTERS = {
 
 
 @pytest.mark.contract("STORE-01", "STORE-02", "STORE-04", "STORE-05", "ENG-05", "END-06", "WM-09")
-def test_nothing_is_lost_or_doubled_when_processes_are_killed(tmp_path: Path) -> None:
-    # The driver last: who comes after it has a master of its own.
+def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
+    # The driver last, because the next driver has another master.
     left = [kill_driver, kill_executor, kill_worker]
 
     def kill(group: int, chance: random.Random) -> bool:
@@ -266,7 +266,7 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(tmp_path: Path) ->
 
 @pytest.mark.long
 @pytest.mark.contract("END-02", "STORE-04", "STORE-05", "API-05")
-def test_a_drain_outlives_its_drivers_and_they_need_no_script(tmp_path: Path) -> None:
+def test_drain_survives_kills_without_script(tmp_path: Path) -> None:
     victim = Victim(tmp_path, seed=3, by_folder=True)
     asked: list[Request] = []
 
@@ -285,7 +285,7 @@ def test_a_drain_outlives_its_drivers_and_they_need_no_script(tmp_path: Path) ->
 
 @pytest.mark.long
 @pytest.mark.contract("STORE-04", "STORE-07")
-def test_a_job_whose_folder_is_in_an_object_store_goes_on_when_its_driver_is_killed(tmp_path: Path) -> None:
+def test_object_store_job_survives_killed_driver(tmp_path: Path) -> None:
     with object_store() as environ:
         victim = Victim(tmp_path, 5, MASTERS["driver"], "s3://jobs/state", environ)
         victim.run(2, kill_driver)
@@ -294,7 +294,7 @@ def test_a_job_whose_folder_is_in_an_object_store_goes_on_when_its_driver_is_kil
 
 
 def main(what: str, kills: int, on_s3: bool) -> None:
-    """Kills until there were that many, in as many jobs as it takes, and compares with a job that nobody kills."""
+    """Kill until there were that many, in as many jobs as it takes, and compare with an undisturbed job."""
     undisturbed: Counter[tuple[str, ...]] | None = None
     made = jobs = 0
     phases: Counter[str] = Counter()
@@ -302,7 +302,7 @@ def main(what: str, kills: int, on_s3: bool) -> None:
     while undisturbed is None or made < kills:
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
             environ = stack.enter_context(object_store()) if on_s3 else None
-            # The server keeps what it has from one job to the next.
+            # The server keeps its content from one job to the next.
             state = f"s3://jobs/{'undisturbed' if undisturbed is None else jobs}" if on_s3 else None
             victim = Victim(Path(folder), jobs, MASTERS[what], state, environ)
             victim.run(0 if undisturbed is None else kills - made, KILLS[what])
@@ -314,8 +314,10 @@ def main(what: str, kills: int, on_s3: bool) -> None:
         assert found == undisturbed
         made, jobs, phases = made + victim.kills, jobs + 1, phases + victim.phases
         seconds = time.monotonic() - began
-        told = ", ".join(f"{count} {phase}" for phase, count in phases.items())
-        sys.stdout.write(f"{made} kills ({what}; {told}) in {jobs} jobs, {seconds:.0f} s: nothing lost or doubled\n")
+        by_phase = ", ".join(f"{count} {phase}" for phase, count in phases.items())
+        sys.stdout.write(
+            f"{made} kills ({what}; {by_phase}) in {jobs} jobs, {seconds:.0f} s: nothing lost or duplicated\n"
+        )
         sys.stdout.flush()
 
 

@@ -1,6 +1,6 @@
 """A job whose Spark master was restarted without recovery: it has no executors any more, and never gets one.
 
-Its driver says so, `arcbeam status` shows it, and a SIGTERM ends it in the time that is documented.
+Its driver logs this, `arcbeam status` shows it, and a SIGTERM ends it in the documented time.
 
     python -m tests.chaos.test_no_executors
 """
@@ -32,21 +32,21 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SPARK = Path(pyspark.__file__).parent
 _PATIENCE: Final = 300.0
 SIGTERM_SECONDS: Final = 15.0
-"""Given to the job. And a supervisor kills it so many seconds later, as Kubernetes does by its and our defaults:"""
+"""An option of the job. A supervisor kills it so many seconds later, as Kubernetes does with both sides' defaults:"""
 KILLED_SECONDS: Final = 5.0
 
 
 class Ended(NamedTuple):
-    """How the job went.
+    """How the job ended.
 
     Attributes:
-        told: seconds until its folder said that no task runs.
+        reported: seconds until its folder recorded that no task runs.
         status: what `arcbeam status` showed then.
         seconds: from the SIGTERM to the end of the process.
-        code: of the process.
+        code: exit code of the process.
     """
 
-    told: float
+    reported: float
     status: dict[str, Any]
     seconds: float
     code: int
@@ -88,7 +88,7 @@ def _answers(port: int) -> bool:
 
 
 def trial(folder: Path) -> Ended:
-    """Runs a job, restarts its master, waits until the job says what it lacks, and ends it."""
+    """Run a job, restart its master, wait until the job reports the cause, and end it."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -133,21 +133,21 @@ def trial(folder: Path) -> Ended:
         began = time.monotonic()
         shown: list[dict[str, Any]] = []
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             shown.append(status())
             return bool((shown[-1]["driver"] or {}).get("trouble"))
 
-        _wait(is_told)
-        told = time.monotonic() - began
+        _wait(is_reported)
+        reported = time.monotonic() - began
         os.kill(job.pid, signal.SIGTERM)
         began = time.monotonic()
         code = job.wait(_PATIENCE)
-        return Ended(told, shown[-1], time.monotonic() - began, code)
+        return Ended(reported, shown[-1], time.monotonic() - began, code)
 
 
 @pytest.mark.long
 @pytest.mark.contract("OPS-02", "END-04")
-def test_job_without_executors_says_so_and_ends_in_time(tmp_path: Path) -> None:
+def test_job_without_executors_reports_and_ends_in_time(tmp_path: Path) -> None:
     ended = trial(tmp_path)
     assert ended.status["causes"][0]["kind"] == "driver"
     assert ended.status["silent"] is None
@@ -159,6 +159,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
         of = trial(Path(place))
         sys.stdout.write(
-            f"told after {of.told:.0f} s: {of.status['driver']['trouble']}\n"
+            f"reported after {of.reported:.0f} s: {of.status['driver']['trouble']}\n"
             f"ended {of.seconds:.1f} s after the SIGTERM, exit code {of.code}\n"
         )

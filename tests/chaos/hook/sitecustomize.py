@@ -1,6 +1,6 @@
-"""Imported by every Python process of a job under trial, before all else: see `tests.chaos.points`.
+"""Every Python process of a tested job imports this first: see `tests.chaos.points`.
 
-On the path of those processes alone.
+It is on the path of those processes only.
 """
 
 import os
