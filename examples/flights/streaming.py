@@ -278,7 +278,8 @@ def compare(output: Path) -> bool:
     same = together == batch
     print(
         f"\n{flights:,} flights in {len(batch):,} hours of an airport. "
-        f"{complete:,} of these hours equal the batch answer; {late:,} flights were late.\nThe stream's last panes and the late flights together "
+        f"{complete:,} of these hours equal the batch answer; {late:,} flights were late.\n"
+        f"The stream's last panes and the late flights together "
         + ("equal the batch answer." if same else "DO NOT equal the batch answer.")
     )
     return same

@@ -33,8 +33,8 @@ POLLS_AFTER, FIRES_AFTER = 1.5, 1.0
 EARLY = 0.3
 """Seconds by which something may be early.
 
-After a host's clock was set back, a task knows only the job's time at which its micro-batch was planned, not how long it
-has waited since: up to two tenths of a second on a busy machine.
+After a host's clock was set back, a task knows only the job's time at which its micro-batch was planned, not how long
+it has waited since: up to two tenths of a second on a busy machine.
 """
 
 
