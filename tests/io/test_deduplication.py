@@ -112,15 +112,15 @@ def test_a_key_may_be_the_name_of_a_field() -> None:
         kept | beam.Map(lambda e: e["id"]).with_output_types(str) | Collect()
     assert sorted(p.timestamped()) == [("x", 1), ("x", 9), ("y", 2)]
     assert _field("name", Path("a/b")) == "b"
-    with pytest.raises(ValueError, match=r"no field 'it', which is to tell it from others: \{'id': 1\}"):
+    with pytest.raises(ValueError, match=r"no field 'it', .*: \{'id': 1\}"):
         _field("it", {"id": 1})
 
 
 def test_a_delay_below_zero_and_what_is_no_key_are_refused() -> None:
     typed = beam.Pipeline() | beam.Create([beam.Row(id=1)])
-    with pytest.raises(ValueError, match=r"Within.*: elements have no field 'it'; they have 'id'"):
+    with pytest.raises(ValueError, match=r"Within.*: unknown field 'it'; .* 'id'"):
         _ = typed | DeduplicateWithinWatermark(5, "it")
     with pytest.raises(ValueError, match="delay=-1"):
         DeduplicateWithinWatermark(-1)
-    with pytest.raises(ValueError, match=r"key=5\): it is a function, or the name of a field"):
+    with pytest.raises(ValueError, match=r"key=5\)"):
         DeduplicateWithinWatermark(1, 5)  # type: ignore[arg-type]

@@ -148,17 +148,15 @@ def test_what_cannot_be_meant_is_refused() -> None:
         _ = left | "not two" >> JoinWithin()
     with pytest.raises(ValueError, match="a pair of collections"):
         _ = {"left": left, "right": left} | "named" >> JoinWithin()
-    with pytest.raises(ValueError, match=r"JoinWithin\(after='1 minute'\): a span of time is a number of seconds"):
+    with pytest.raises(ValueError, match=r"JoinWithin\(after='1 minute'\): expected a duration"):
         JoinWithin(after="1 minute")  # type: ignore[arg-type]
     sessions = left | "Sessions" >> beam.WindowInto(window.Sessions(60))
     with pytest.raises(ValueError, match="merge, and only elements of the same window"):
         _ = (sessions, sessions) | "merging" >> JoinWithin(after=1)
-    with pytest.raises(
-        ValueError, match="elements of the right side are of type <class 'int'>; they must be pairs of a"
-    ):
+    with pytest.raises(ValueError, match="elements of the right side have type <class 'int'>"):
         _ = (left, p | "Numbers" >> beam.Create([1])) | "numbers" >> JoinWithin(after=1)
     for wrong in (5, ("a", 1, 2), None, "ab", b"ab", {"a": 1, "b": 2}, {"a", "b"}):
-        with pytest.raises(ValueError, match="an element of the left side is no pair of a key and a value: "):
+        with pytest.raises(ValueError, match="an element of the left side is not a pair"):
             _tagged(wrong, False)
     with pytest.raises(ValueError, match="the same WindowInto"):
         _ = (left, left | beam.WindowInto(window.FixedWindows(1))) | JoinWithin()

@@ -68,12 +68,12 @@ def test_in_batch_each_result_comes_out_once(mode: str) -> None:
 def test_what_cannot_be_meant_is_refused() -> None:
     with pytest.raises(ValueError, match=r"OutputMode\.append"):
         OutputMode.append(window.GlobalWindows())
-    with pytest.raises(ValueError, match=r"OutputMode\.append\(60\): it takes a WindowFn, such as FixedWindows\(60\)"):
+    with pytest.raises(ValueError, match=r"OutputMode\.append\(60\): .*FixedWindows\(60\)"):
         OutputMode.append(60)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"OutputMode\.update\(None\): it takes a WindowFn"):
+    with pytest.raises(ValueError, match=r"OutputMode\.update\(None\): .*WindowFn"):
         OutputMode.update(None)  # type: ignore[arg-type]
-    for lateness, told in ((-1, "is not below zero"), ("1 h", "is a number of seconds")):
-        with pytest.raises(ValueError, match=rf"OutputMode\.update\(allowed_lateness=.*{told}"):
+    for lateness, shown in ((-1, "-1"), ("1 h", "'1 h'")):
+        with pytest.raises(ValueError, match=rf"OutputMode\.update\(allowed_lateness={shown}\)"):
             OutputMode.update(window.FixedWindows(1), allowed_lateness=lateness)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="every=-1"):
         OutputMode.complete(every=-1)

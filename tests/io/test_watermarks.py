@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, NamedTuple
@@ -102,9 +103,7 @@ def test_what_is_no_time_is_named(time: Any, told: str) -> None:
 @pytest.mark.contract("WM-07")
 def test_an_element_without_the_field_is_named() -> None:
     for element in ({"name": "who"}, Visit.__new__(Visit), 5):
-        with pytest.raises(
-            ValueError, match=r"an element of type \w+ has no field 'at', which is to be its event time"
-        ):
+        with pytest.raises(ValueError, match=r"an element of type \w+ has no field 'at', .* event time"):
             _times("at", {"at": 1}, element)
     assert _times("at", {"at": 1}, Visit(Timestamp(2), ""), Click(3, "", _NOON, None, False, 0)) == [
         10**6,
@@ -119,13 +118,13 @@ def test_a_schema_is_asked_at_submission(kind: Any) -> None:
     p = beam.Pipeline(runner="DirectRunner")
     rows = p | beam.Create([_CLICK]).with_output_types(kind)
     for field, told in (
-        ("ad", "elements have no field 'ad'; they have 'at', 'name'"),
-        ("name", "field 'name' is of type <class 'str'>, which is no time"),
+        ("ad", "unknown field 'ad'; .* 'at', 'name'"),
+        ("name", "field 'name' has type <class 'str'>, which is not a time"),
     ):
         with pytest.raises(ValueError, match=rf"WithWatermark\({field}\): {told}"):
             _ = rows | WithWatermark(field, 1)
     if kind is Click:
-        with pytest.raises(ValueError, match="field 'flag' is of type <class 'bool'>"):
+        with pytest.raises(ValueError, match="field 'flag' has type <class 'bool'>"):
             _ = rows | WithWatermark("flag", 1)
         for field in ("at", "seen", "maybe", "whatever"):
             _ = rows | WithWatermark(field, 1)
@@ -138,10 +137,7 @@ def test_milliseconds_that_are_taken_for_seconds_are_told_once(caplog: pytest.Lo
     for time in (at, float(at), np.int64(at)):
         assert fn.times_of([{"at": time}] * 3) == [at * 1_000_000] * 3, "one bad element does not end a stream"
     (record,) = caplog.records
-    assert (
-        "field 'at' of an element is 1357041600000 seconds, which is behind the year 9999: is it in mill"
-        in record.message
-    )
+    assert re.search("field 'at' of an element is 1357041600000 seconds, .* 9999.*milliseconds", record.message)
     caplog.clear()
     _times("at", {"at": 253_402_300_799}, {"at": -at // 10}, {"at": Timestamp(micros=END_OF_GLOBAL_WINDOW)})
     assert not caplog.records
@@ -156,7 +152,7 @@ class Unresolved(NamedTuple):
 def test_types_that_cannot_be_found_from_here_are_not_judged_but_names_are() -> None:
     rows = beam.Pipeline(runner="DirectRunner") | beam.Create([Unresolved(1, "")]).with_output_types(Unresolved)
     _ = rows | WithWatermark("at", 1)
-    with pytest.raises(ValueError, match="elements have no field 'ad'; they have 'at', 'name'"):
+    with pytest.raises(ValueError, match=r"unknown field 'ad'; .* 'at', 'name'"):
         _ = rows | WithWatermark("ad", 1)
 
 
@@ -164,7 +160,7 @@ def test_types_that_cannot_be_found_from_here_are_not_judged_but_names_are() -> 
 def test_a_dict_has_values_of_one_type() -> None:
     p = beam.Pipeline(runner="DirectRunner")
     texts = p | "Texts" >> beam.Create([{"at": "1"}]).with_output_types(dict[str, str])
-    with pytest.raises(ValueError, match="of type <class 'str'>, which is no time; key 'at' must be a Timestamp"):
+    with pytest.raises(ValueError, match="type <class 'str'>, which is not a time; key 'at' must be a Timestamp"):
         _ = texts | WithWatermark("at", 1)
     for kind in (dict[str, float], dict[str, Any], dict[str, str | int], dict):
         _ = p | f"{kind}" >> beam.Create([{"at": 1}]).with_output_types(kind) | f"W{kind}" >> WithWatermark("at", 1)
@@ -172,29 +168,29 @@ def test_a_dict_has_values_of_one_type() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     for arguments, told in (
-        ({"delay": -1}, r"delay=-1\): a span of time is not below zero"),
+        ({"delay": -1}, r"delay=-1\): a duration must not be negative"),
         (
             {"delay": "10 minutes"},
-            r"delay='10 minutes'\): a span of time is a number of seconds, a Duration or a timed",
+            r"delay='10 minutes'\): expected a duration",
         ),
-        ({"delay": None}, r"delay=None\): a span of time is"),
-        ({"delay": math.nan}, r"delay=nan\): a span of time is"),
+        ({"delay": None}, r"delay=None\): expected a duration"),
+        ({"delay": math.nan}, r"delay=nan\): expected a duration"),
         ({"delay": 1, "max_skew": -0.5}, r"max_skew=-0.5\)"),
         ({"delay": 1, "quantile": 1.5}, r"quantile=1.5\)"),
         ({"delay": 1, "max_jump": -1}, r"max_jump=-1\)"),
-        ({"delay": 1, "max_jump": 1, "quantile": 0.5}, r"max_jump=1, quantile=0.5\): of one of them only"),
-        ({"delay": 1, "confirmed_by": 0}, r"confirmed_by=0\): it is a number of elements, 1 to 999"),
+        ({"delay": 1, "max_jump": 1, "quantile": 0.5}, r"max_jump=1, quantile=0.5\)"),
+        ({"delay": 1, "confirmed_by": 0}, r"confirmed_by=0\): .* 1 to 999"),
         ({"delay": 1, "confirmed_by": True}, r"confirmed_by=True\)"),
-        ({"delay": 1, "policy": "mean"}, "policy='mean'.: it is 'min' or 'max'"),
+        ({"delay": 1, "policy": "mean"}, "policy='mean'.: .*'min' or 'max'"),
     ):
         with pytest.raises(ValueError, match=told):
             WithWatermark("at", **arguments)
     assert WithWatermark("at", timedelta(minutes=5))._observing.delay == 300_000_000
     windowed = beam.Pipeline() | beam.Create([1]) | beam.WindowInto(beam.window.FixedWindows(1))
-    with pytest.raises(ValueError, match=r"its input is in windows of FixedWindows\(size=\d+\) already"):
+    with pytest.raises(ValueError, match=r"already in windows of FixedWindows\(size=\d+\)"):
         _ = windowed | WithWatermark("at", 1)
     _ = windowed | WithWatermark(None, 1)
-    with pytest.raises(ValueError, match="it is a field's name, a function, or None"):
+    with pytest.raises(ValueError, match="event_time=5"):
         WithWatermark(5, 1)  # type: ignore[arg-type]
 
 
@@ -222,13 +218,15 @@ def test_a_policy_of_several_collections_takes_and_gives_them_as_they_are() -> N
 
 def test_a_policy_that_makes_no_sense_is_refused() -> None:
     for arguments, told in (
-        ({"policy": "mean"}, "'mean'.: it is 'min' or 'max'"),
-        ({"policy": "min", "idle_after": -1}, r"WithWatermarkPolicy\(idle_after=-1\): a span of time"),
-        ({"policy": "max", "idle_after": 1}, "who is idle holds nobody back"),
+        ({"policy": "mean"}, r"WithWatermarkPolicy\('mean'\): .*'min' or 'max'"),
+        ({"policy": "min", "idle_after": -1}, r"WithWatermarkPolicy\(idle_after=-1\): a duration must not"),
+        ({"policy": "max", "idle_after": 1}, r"WithWatermarkPolicy\('max', idle_after=…\)"),
     ):
         with pytest.raises(ValueError, match=told):
             WithWatermarkPolicy(**arguments)  # type: ignore[arg-type]
     one = beam.Pipeline(runner="DirectRunner") | beam.Create([1])
     for wrong in (one, ()):
-        with pytest.raises(ValueError, match="it takes a tuple, a list or a dict of collections, not "):
+        with pytest.raises(
+            ValueError, match=r"WithWatermarkPolicy.*: expected a tuple, a list or a dict of collections, not "
+        ):
             WithWatermarkPolicy("max").expand(wrong)

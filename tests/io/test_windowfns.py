@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, Sessions, SlidingWindows, WindowFn
 
-from arcbeam.io.windowfns import told
+from arcbeam.io.windowfns import describe
 
 
 class Said(FixedWindows):  # type: ignore[misc]  # Beam is untyped
@@ -26,4 +26,4 @@ class Said(FixedWindows):  # type: ignore[misc]  # Beam is untyped
     ],
 )
 def test_a_told_is_told_as_it_is_made(fn: WindowFn, text: str) -> None:
-    assert told(fn) == text
+    assert describe(fn) == text

@@ -1,1 +1,1 @@
-"""A fused stage inside a Python worker: the SDK's bundle processor with our reads and writes around it."""
+"""A fused stage inside a Python worker: the SDK's bundle processor with arcbeam's reads and writes."""

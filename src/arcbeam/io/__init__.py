@@ -1,4 +1,4 @@
-"""Transforms that users of Spark know, and Beam does not have; they are made of Beam's own."""
+"""Transforms that Spark users know and Beam lacks, built from Beam's transforms."""
 
 from arcbeam.io.deduplication import DeduplicateWithinWatermark
 from arcbeam.io.joins import JoinWithin

@@ -1,6 +1,8 @@
-"""Elements that are there twice, near each other in event time.
+"""Removal of duplicates that are close to each other in event time.
 
-Owns who is a duplicate of whom, and that one is forgotten when none can come any more. Must not know any runner.
+Owns which elements are duplicates, and when a key's elements are forgotten: as soon as no duplicate can be on time.
+Must
+not know any runner.
 """
 
 from __future__ import annotations
@@ -21,32 +23,31 @@ from arcbeam.model import texts
 
 
 class DeduplicateWithinWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
-    """Of equal elements near each other in event time puts out the first that comes.
+    """Emit the first of equal elements that are close to each other in event time.
 
-    `events | DeduplicateWithinWatermark(delay=600, key=lambda event: event["id"])`. An element is a duplicate if one of
-    the same key was put out whose time is at most `delay` earlier or later; it comes to nothing. All others are put out
-    as they are, at once, with their time and window.
+    `events | DeduplicateWithinWatermark(delay=600, key=lambda event: event["id"])`. An element is a duplicate if an
+    element with the same key was emitted whose time is at most `delay` earlier or later. Duplicates are dropped. All
+    other elements are emitted at once and unchanged, with their time and window.
 
-    What was put out is remembered until the watermark is more than `delay` behind its time, at least: where elements of
-    a key keep coming, up to twice as long, and some longer if they come out of order. So the input needs a watermark
-    that moves. An element that comes later than that still goes out, though its like may have.
+    The times of emitted elements are kept at least until the watermark is more than `delay` after them. Where elements
+    of a key keep arriving, they are kept up to twice as long, or longer if elements are out of order. So the input
+    needs a watermark that advances. An element that arrives later than this is emitted, even if it is a duplicate.
 
-    Only elements of the same window are duplicates; mostly that is the global window.
+    Only elements of the same window are duplicates. Usually this is the global window.
 
-    This is Spark's `dropDuplicatesWithinWatermark`, but that it is always the distance in time that decides: Spark
-    drops whatever comes before the watermark has let go of the first one, however far it is from it. Beam's own
-    `Deduplicate` does as Spark does, in batch for ever, and can go by the clock instead; take it for duplicates that
-    are near each other when they are processed, like those of a queue that delivers again. Take this one where what
-    comes out should not depend on how far the watermark is, nor on whether it is run as a stream or in batch.
+    This is Spark's `dropDuplicatesWithinWatermark`, except that only the distance in time decides. Spark drops every
+    equal element that arrives before the watermark has released the first one, however far apart they are. Beam's
+    `Deduplicate` does the same; in batch it drops all duplicates; and it can use processing time instead. Use Beam's
+    transform for duplicates that are processed soon after each other, like those of a queue that delivers again. Use
+    this one if the output should depend neither on the watermark nor on running in batch or streaming.
 
     Args:
-        delay: seconds, or a Duration; not below zero.
-        key: of an element, what its likes have in common: a function, or the name of a field (a key of dicts, else an
-            attribute); None: the whole element. Keys are encoded as those of a grouping.
+        delay: seconds, or a Duration; not negative.
+        key: what equal elements have in common: a function of an element, or the name of a field (a key of a dict, else
+            an attribute). None: the whole element. Keys are encoded like those of a grouping.
 
     Raises:
-        ValueError: the delay is below zero; the key is something else; elements have no such field, as far as their
-            type says.
+        ValueError: the delay is negative, the key has another type, or the elements' type declares no such field.
     """
 
     def __init__(
@@ -57,9 +58,9 @@ class DeduplicateWithinWatermark(beam.PTransform):  # type: ignore[misc]  # Beam
         self._field = key if isinstance(key, str) else None
         self._key = partial(_field, key) if isinstance(key, str) else key
         if self._delay < 0:
-            raise ValueError(f"DeduplicateWithinWatermark(delay={delay}): nothing is less than 0 s away")
+            raise ValueError(f"DeduplicateWithinWatermark(delay={delay}): a duration must not be negative")
         if not (self._key is None or callable(self._key)):
-            raise ValueError(f"DeduplicateWithinWatermark(key={key!r}): it is a function, or the name of a field")
+            raise ValueError(f"DeduplicateWithinWatermark(key={key!r}): expected a function, or the name of a field")
 
     def expand(self, elements: Any) -> Any:
         """See `beam.PTransform`."""
@@ -78,7 +79,7 @@ def _field(name: str, element: Any) -> Any:
         return element[name] if isinstance(element, Mapping) else getattr(element, name)
     except (AttributeError, KeyError):
         shown = texts.said(repr, element, 200)
-        raise ValueError(f"an element has no field {name!r}, which is to tell it from others: {shown}") from None
+        raise ValueError(f"an element has no field {name!r}, which is its key for deduplication: {shown}") from None
 
 
 def _as_key(element: Any) -> tuple[Any, None]:
@@ -86,18 +87,18 @@ def _as_key(element: Any) -> tuple[Any, None]:
 
 
 class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """Elements are (key, value).
+    """Deduplicates pairs (key, value).
 
     Args:
         delay: microseconds.
-        keys: the key is what is put out, not the value.
+        keys: whether to emit the key instead of the value.
     """
 
     RECENT = ReadModifyWriteStateSpec("recent", FastPrimitivesCoder())
-    """Of what was put out, in microseconds: the latest time; the latest of those in the list (None: it is empty); all
-    that are not in the list. And when the timer fires; a job from before that was kept lacks it."""
+    """Times of emitted elements, in microseconds: the latest of all; the latest in the list (None: the list is empty);
+    all that are not in the list. The last item is when the timer fires; the state of an older job lacks it."""
     KEPT = OrderedListStateSpec("kept", BooleanCoder())
-    """More times; the values say nothing."""
+    """More times; the values have no meaning."""
     FORGET = forget_timer()
 
     def __init__(self, delay: int, keys: bool) -> None:
@@ -112,7 +113,7 @@ class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         kept: Any = beam.DoFn.StateParam(KEPT),
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> Iterator[Any]:
-        """An element: a duplicate, or not."""
+        """Emit an element unless it is a duplicate."""
         at, delay = time.micros, self._delay
         last, listed, times, *fires = recent.read() or (None, None, [])
         if any(-delay <= at - then <= delay for then in times):
@@ -141,7 +142,7 @@ class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         kept: Any = beam.DoFn.StateParam(KEPT),
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> None:
-        """The watermark has passed the time up to which some could have had duplicates."""
+        """Forget times after the watermark has passed the end of the period in which they can have duplicates."""
         last, listed, times, *fires = recent.read()
         now = fired_at(time, *fires)
         all_over = is_over(last + self._delay, now, window)

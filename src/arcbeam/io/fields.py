@@ -1,6 +1,6 @@
-"""The fields that a collection's elements have, as far as its type says.
+"""The fields of a collection's elements, as its type declares them.
 
-Owns which types say it. Must not know what a field is for.
+Owns which element types declare fields. Must not know what a field is used for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 
 
 def fields_of(kind: Any) -> dict[str, Any] | None:
-    """The types of the fields of a row, a dataclass or a named tuple, by name; None where a type does not say."""
+    """Return the field types of a row, dataclass or named tuple type by name; None if the type declares no fields."""
     if isinstance(kind, RowTypeConstraint):
         return dict(kind._fields)
     if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
@@ -22,24 +22,24 @@ def fields_of(kind: Any) -> dict[str, Any] | None:
 
 
 def type_of_field(label: str, field: str, fields: dict[str, Any]) -> Any:
-    """The type of a field.
+    """Return the type of a field.
 
     Args:
-        label: of the transform that goes by it.
-        field: its name.
-        fields: those that elements have.
+        label: the label of the transform that uses the field.
+        field: the field's name.
+        fields: the types of the elements' fields, by name.
 
     Raises:
-        ValueError: there is no such field.
+        ValueError: the elements have no such field.
     """
     if field not in fields:
         known = ", ".join(map(repr, fields))
-        raise ValueError(f"{label}: elements have no field {field!r}; they have {known}")
+        raise ValueError(f"{label}: unknown field {field!r}; the elements have the fields {known}")
     return fields[field]
 
 
 def _hints(kind: Any) -> dict[str, Any]:
-    """The types of a class's fields; of any type, if what is written there cannot be found from here."""
+    """Return the types of a class's fields; Any for all fields if an annotation cannot be resolved."""
     try:
         return typing.get_type_hints(kind)
     except (NameError, TypeError, AttributeError, SyntaxError):

@@ -1,12 +1,13 @@
-"""What a key remembers for a while, by event time: where it is, and when it is forgotten.
+"""Expiry of a key's elements in event time: where the elements are stored, and when they are removed.
 
-What a key has is one value as long as it is little, which is read and written at once. When it is more, all of it goes
-to ordered lists, of which what is not looked for is not read.
+A key with few elements keeps them in one value, which is read and written as a whole. When there are more, all of them
+move to ordered lists. A range read of such a list does not read other elements.
 
-Owns how few timers do that. A key and window has one. It fires when what the key had when it was set is over, and is
-set again, for what has come since, to when the last of that is over: it fires twice for whatever comes together, and
-once in the time that an element is remembered where elements keep coming. So an element may be there longer than it
-must, at most until the last is over that the key had when the timer was set. Must not know any runner.
+Owns how to expire elements with few timers. Each key and window has one timer. The timer is set to the time when the
+last present element expires. When it fires, it is set again for the elements that have arrived since then. So it fires
+twice for elements that arrive together. Where elements keep arriving, it fires once per retention time. An element may
+therefore be kept longer than necessary: at most until the last element that was present when the timer was set expires.
+Must not know any runner.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from apache_beam.utils.timestamp import Timestamp
 from arcbeam.sizes import threshold
 
 MOST: Final = threshold(32)
-"""So many elements of a key may be in its value, which is written anew whenever some come."""
+"""How many elements of a key its value may hold. The value is written again whenever elements arrive."""
 BEGINNING: Final = -(1 << 63)
 """Before all times, in microseconds."""
 _END: Final = (1 << 63) - 1
@@ -27,24 +28,24 @@ _MILLI: Final = 1000
 
 
 def between(first: int, latest: int) -> tuple[Timestamp, Timestamp]:
-    """The bounds of an ordered list's elements between two times in microseconds, both included.
+    """Return the bounds of an ordered list's elements between two times in microseconds, both included.
 
-    They may be beyond the ends of time: those are the last times that an ordered list knows, and lie beyond all that
-    elements may have.
+    The times may be outside Beam's event time. They are limited to the range of an ordered list, which is wider than
+    that of elements.
     """
     first, limit = (Timestamp(micros=min(max(each, BEGINNING), _END)) for each in (first, latest + 1))
     return first, limit
 
 
 def forget_timer() -> TimerSpec:
-    """The timer; of each DoFn another, for it knows the method that it calls."""
+    """Return a new timer spec. Each DoFn needs its own, because a spec knows the method that it calls."""
     return TimerSpec("forget", TimeDomain.WATERMARK)
 
 
 def fire_at(timer: Any, until: int, window: Any) -> int:
-    """Sets the timer for what is over at a time, in microseconds; gives when it fires.
+    """Set the timer for elements that expire at the given time, in microseconds; return the time when it fires.
 
-    Nothing comes behind the end of a window, so there all is over.
+    All elements expire at the end of the window at the latest: no element arrives after it.
     """
     micros: int = min(until, window.max_timestamp().micros)
     timer.set(Timestamp(micros=micros))
@@ -52,16 +53,20 @@ def fire_at(timer: Any, until: int, window: Any) -> int:
 
 
 def fired_at(time: Any, fires: int | None = None) -> int:
-    """When a timer fires that was set for `fires`, in microseconds: then, at whatever time the runner says it does.
+    """Return the time, in microseconds, for which a timer was set that now fires.
 
-    Beam's coders have timers in milliseconds: with most runners one fires up to one earlier than it was set, and who
-    sets it again for the rest of that is called for ever.
+    SUBTLE: Beam's coders encode timers in milliseconds. With most runners a timer therefore fires up to one millisecond
+    early. Code that sets it again for the rest of that millisecond would be called forever.
+
+    Args:
+        time: the time that the runner reports.
+        fires: the time for which the timer was set; None if unknown.
     """
     now: int = time.micros
     return now if fires is None or now // _MILLI != fires // _MILLI else fires
 
 
 def is_over(until: int, now: int, window: Any) -> bool:
-    """Whether what is over at `until` is so at the time at which the timer fires."""
+    """Return whether elements that expire at `until` have expired at the time when the timer fires."""
     end: int = window.max_timestamp().micros
     return min(until, end) <= now

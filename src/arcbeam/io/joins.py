@@ -1,6 +1,6 @@
-"""Joins of two streams whose elements belong together if they happen near each other.
+"""Joins of two streams by key and closeness in event time.
 
-Owns how long an element waits for its partners, and that it is forgotten then. Must not know any runner.
+Owns how long an element waits for partners, and when it is forgotten. Must not know any runner.
 """
 
 from __future__ import annotations
@@ -15,39 +15,40 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, fired_at, forget_timer, is_over
 from arcbeam.io.spans import micros_of
-from arcbeam.io.windowfns import told
+from arcbeam.io.windowfns import describe
 from arcbeam.model import texts
 
 _NO_PAIRS: Final = (bool, int, float, complex, str, bytes)
 _NEVER_PAIRS: Final = (str, bytes, bytearray, dict, set, frozenset)
-"""What can be unpacked to a key and a value, and has none: text of two characters, for example."""
+"""Types that can be unpacked into two parts but are not a key and a value: a text of two characters, for example."""
 
 
 class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
-    """Joins two streams by key and time: `(left, right) | JoinWithin(after=60)`.
+    """Join two streams by key and time: `(left, right) | JoinWithin(after=60)`.
 
-    A left and a right element are partners if they have the same key, and if the right one happens at most `before`
-    earlier and at most `after` later. All pairs of partners come out as `(key, (left value, right value))`, each at the
-    later time of the two, as soon as both are there. With `how="left"`, a left element that has no partner comes out,
-    too, as `(key, (value, None))`, when the watermark says that none can come any more: at the time at which the last
-    one could have happened.
+    A left and a right element are partners if they have the same key and the time of the right one is at most `before`
+    earlier and at most `after` later. All pairs of partners are emitted as `(key, (left value, right value))`, as soon
+    as both have arrived, with the later time of the two. With `how="left"`, a left element without a partner is emitted
+    as `(key, (value, None))`, once the watermark guarantees that no partner can arrive. Its time is the last time at
+    which a partner could have happened.
 
-    An element waits in the state as long as a partner may come, by the watermark: a left one until `after` behind its
-    time, a right one until `before` behind its own. So both inputs need watermarks that move. What comes too late for
-    that still finds the partners that are there: where elements of a key keep coming, those are forgotten some at a
-    time, after up to twice as long, and some longer if they come out of order.
+    An element waits in the state as long as a partner may arrive according to the watermark: a left one until `after`
+    after its time, a right one until `before` after its time. So both inputs need watermarks that advance. An element
+    that arrives later still finds partners that are in the state. Where elements of a key keep arriving, they are
+    forgotten in groups, after up to twice as long, or longer if they are out of order.
 
-    Both inputs are of keys and values and have the same windows, which do not merge; only elements of the same window
-    are partners. Mostly that is the global window; what comes out can be put into others.
+    Both inputs are keyed and have the same windows, which must not merge. Only elements of the same window are
+    partners. Usually this is the global window. The output can be put into other windows.
 
     Args:
-        before: seconds, or a Duration; at least -`after`. Below zero: a right element must be that much later.
+        before: seconds, or a Duration; at least -`after`. If negative, a right element must be at least that much
+            later.
         after: seconds, or a Duration.
-        how: "inner", or "left" for left elements without partners, too.
+        how: "inner", or "left" to emit left elements without partners, too.
 
     Raises:
-        ValueError: the bounds leave nothing between them; `how` is something else; it is not applied to a pair, or to
-            inputs of different windows, or of windows that merge, or of elements that are no pairs.
+        ValueError: the range of times is empty, `how` has another value, the input is not a pair of collections, or the
+            inputs have different windows, windows that merge, or elements that are not pairs.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         self._after = micros_of("JoinWithin", "after", after)
         if self._after < -self._before:
             raise ValueError(
-                f"JoinWithin(before={before}, after={after}): nothing is at most {before} s earlier and at most "
-                f"{after} s later than something else; `after` must be at least -`before`"
+                f"JoinWithin(before={before}, after={after}): no element is at most {before} s earlier and at most "
+                f"{after} s later than another; `after` must be at least -`before`"
             )
         if how not in ("inner", "left"):
-            raise ValueError(f"JoinWithin(how={how!r}): it is 'inner' or 'left' (outer); for 'right', swap the inputs")
+            raise ValueError(
+                f"JoinWithin(how={how!r}): expected 'inner' or 'left' (outer); for 'right', swap the inputs"
+            )
         self._how = how
 
     def expand(self, inputs: Any) -> Any:
@@ -80,19 +83,19 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             raise ValueError("JoinWithin takes a pair of collections: (left, right) | JoinWithin(...)") from None
         if left.windowing.windowfn != right.windowing.windowfn:
             raise ValueError(
-                f"JoinWithin: the left side has windows of {told(left.windowing.windowfn)}, the right one of "
-                f"{told(right.windowing.windowfn)}; apply the same WindowInto to both"
+                f"JoinWithin: the left side has windows of {describe(left.windowing.windowfn)}, the right side has "
+                f"windows of {describe(right.windowing.windowfn)}; apply the same WindowInto to both"
             )
         if left.windowing.windowfn.is_merging():
             raise ValueError(
-                f"JoinWithin: windows of {told(left.windowing.windowfn)} merge, and only elements of the same "
-                "window are partners; join first, and apply WindowInto to what comes out"
+                f"JoinWithin: windows of {describe(left.windowing.windowfn)} merge, and only elements of the same "
+                "window are partners; join first, and apply WindowInto to the output"
             )
         for side, name in ((left, "left"), (right, "right")):
             if side.element_type in _NO_PAIRS:
                 raise ValueError(
-                    f"JoinWithin: elements of the {name} side are of type {side.element_type}; they must be pairs of a "
-                    "key and a value"
+                    f"JoinWithin: elements of the {name} side have type {side.element_type}; expected pairs of a key "
+                    "and a value"
                 )
         element = tuple[_common_key(left, right), tuple[bool, Any]]  # type: ignore[valid-type, misc]  # made here
         sides = [
@@ -107,7 +110,7 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
 
 def _tagged(element: Any, is_right: bool) -> Any:
-    """An element of a side, as `_Join` takes it."""
+    """Return an element of a side in the form that `_Join` expects."""
     try:
         if isinstance(element, _NEVER_PAIRS):
             raise TypeError
@@ -115,23 +118,23 @@ def _tagged(element: Any, is_right: bool) -> Any:
     except (TypeError, ValueError):
         side, shown = "right" if is_right else "left", texts.said(repr, element, 200)
         raise ValueError(
-            f"JoinWithin: an element of the {side} side is no pair of a key and a value: {shown}"
+            f"JoinWithin: an element of the {side} side is not a pair of a key and a value: {shown}"
         ) from None
     return key, (is_right, value)
 
 
 def _common_key(*sides: Any) -> Any:
-    """The type of the keys, by which their coder is found."""
+    """Return the type of the keys, which determines their coder."""
     kinds = {getattr(side.element_type, "tuple_types", (Any,))[0] for side in sides}
     return kinds.pop() if len(kinds) == 1 else Any
 
 
 class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """Elements are (key, (whether it is a right one, value)); what waits is known by its time, in microseconds."""
+    """Joins elements (key, (whether it is a right one, value)). Times of waiting elements are in microseconds."""
 
     WAITING = ReadModifyWriteStateSpec("waiting", FastPrimitivesCoder())
-    """When the timer fires; when the last is to be forgotten, of all and of those in the lists (None: these are empty);
-    (time, whether it has had a partner, value) of the left ones, (time, value) of the right ones."""
+    """When the timer fires; when the last element expires, of all elements, and of those in the lists (None: the lists
+    are empty); the left elements (time, whether it has had a partner, value); the right elements (time, value)."""
     LEFT = OrderedListStateSpec("left", FastPrimitivesCoder())
     """(Whether it has had a partner, value)."""
     RIGHT = OrderedListStateSpec("right", FastPrimitivesCoder())
@@ -139,7 +142,7 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     def __init__(self, before: int, after: int, how: str) -> None:
         self._before, self._after, self._outer = before, after, how == "left"
-        # How long behind its own time an element waits; its partners may all be earlier.
+        # How long after its own time an element waits. If all its partners are earlier, it does not wait.
         self._left_waits, self._right_waits = max(0, after), max(0, before)
 
     def process(
@@ -152,7 +155,7 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         right: Any = beam.DoFn.StateParam(RIGHT),
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> Iterator[Any]:
-        """An element, and the partners that wait for it."""
+        """Emit an element's pairs with the partners that are waiting, and keep it."""
         key, (is_right, value) = element
         at: int = time.micros
         fires, last, listed, lefts, rights = waiting.read() or (None, at, None, [], [])
@@ -173,7 +176,7 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             lefts = [*lefts, (at, bool(partners), value)]
             until = at + self._left_waits
         last = max(last, until)
-        # One without partners comes out at its very time; all others may wait for the last.
+        # A left element without partners is emitted exactly at its time. All others may wait for the last one.
         if fires is None or (self._outer and until < fires and not is_right and not partners):
             fires = fire_at(forget, until, window)
         if len(lefts) + len(rights) > MOST:
@@ -188,7 +191,7 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             yield beam.window.TimestampedValue(pair, time if then <= at else Timestamp(micros=then))
 
     def _listed_lefts(self, left: Any, first: int, latest: int) -> list[tuple[int, Any]]:
-        """The left elements in the list that are between two times. They have had a partner then."""
+        """Return the left elements in the list between two times, and mark them as having had a partner."""
         there = between(first, latest)
         found = list(left.read_range(*there))
         if self._outer and not all(had for _, (had, _) in found):
@@ -208,7 +211,7 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         right: Any = beam.DoFn.StateParam(RIGHT),
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> Iterator[Any]:
-        """The watermark has passed the time up to which some could have found partners."""
+        """Forget elements after the watermark has passed the end of the period in which they can have partners."""
         fires, last, listed, lefts, rights = waiting.read()
         now = fired_at(time, fires)
         all_over = is_over(last, now, window)
@@ -238,9 +241,9 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
                 yield key, (value, None)
 
     def _first_without(self, left: Any, first: int, latest: int) -> list[int]:
-        """When the first left element in the list is over that has had no partner; nothing if there is none.
+        """Return when the first left element in the list without a partner expires; [] if there is none.
 
-        There may be many: they are looked through in parts, each twice as long as the one before.
+        The list may be long. It is searched in parts, each twice as long as the previous one.
         """
         part = max(1, self._left_waits // _PARTS)
         while first <= latest:
@@ -252,4 +255,4 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
 
 _PARTS: Final = 64
-"""The first part that is looked through is this part of the time for which an element waits."""
+"""The first part that is searched is this fraction of the time for which a left element waits."""

@@ -1,6 +1,6 @@
-"""What a grouping drops as too late, as a collection.
+"""The elements that a grouping drops as too late, as a collection.
 
-Owns how a pipeline asks for it, and what is known of such an element. Who drops is the runner; its side of it is
+Owns how a pipeline requests them, and what is known of such an element. The runner drops elements; its side is
 `arcbeam.harness.operations.lateoperation`.
 """
 
@@ -21,13 +21,14 @@ class LateElement(NamedTuple):
     """An element that a grouping has dropped, in one of its windows.
 
     Attributes:
-        key: of the element.
-        value: of the element; of what was to be combined, as it came.
-        timestamp: its event time. Of what a window held when it was closed (see `reason`), the window's last moment.
-        window: in which it was dropped; one in several windows is dropped in each by itself.
-        watermark: of the grouping's input when it was dropped.
-        reason: "expired": the watermark had passed the end of its window and the allowed lateness. "closed": the
-            trigger of its window had finished, or its window became one with such a window.
+        key: the element's key.
+        value: the element's value; if values are combined, the value before combining.
+        timestamp: the element's event time. If the window held the element when it was closed (see `reason`), the last
+            moment of the window.
+        window: the window in which it was dropped. An element in several windows is dropped in each separately.
+        watermark: the watermark of the grouping's input when the element was dropped.
+        reason: "expired": the watermark had passed the end of the window and the allowed lateness. "closed": the
+            trigger of the window had finished, or the window was merged with such a window.
     """
 
     key: Any
@@ -39,11 +40,11 @@ class LateElement(NamedTuple):
 
 
 class GroupedAndLate(NamedTuple):
-    """What `WithLate` gives.
+    """The result of `WithLate`.
 
     Attributes:
-        grouped: what the grouping gives.
-        late: what it drops, as `LateElement`s.
+        grouped: the output of the grouping.
+        late: the elements that it drops, as `LateElement`s.
     """
 
     grouped: Any
@@ -51,28 +52,29 @@ class GroupedAndLate(NamedTuple):
 
 
 class WithLate(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
-    """A grouping, and a collection of what it drops: `totals, late = pairs | WithLate(beam.CombinePerKey(sum))`.
+    """A grouping, and a collection of the elements that it drops: `totals, late = pairs |
+    WithLate(CombinePerKey(sum))`.
 
-    The grouping gives what it gives without this. Each element of its input is, in each of its windows, either in the
-    panes of the window or in `late`, never in both, however often a micro-batch is run; only a window that accumulates,
-    and becomes one with another whose trigger had finished, gives to `late` also what earlier panes of it have had.
-    Dropping is counted as ever (`droppedDueToLateness`, `droppedDueToClosedWindow`).
+    The grouping's output is the same as without this transform. Each input element is, in each of its windows, either
+    in the window's panes or in `late`, never in both, however often a micro-batch runs. The one exception: a window
+    that accumulates and is merged with a window whose trigger had finished. Then `late` also contains elements of its
+    earlier panes. The metrics of dropped elements stay the same (`droppedDueToLateness`, `droppedDueToClosedWindow`).
 
-    `late` is in the global window, its elements have their own event times, and no grouping behind it that stays in
-    the global window finds them too late. To put them into windows of their own, give them the time at which they
-    were dropped: `late | beam.Map(lambda e: TimestampedValue(e, e.watermark)) | beam.WindowInto(FixedWindows(60))`
-    drops nothing, for no watermark behind the grouping is ahead of that.
+    `late` is in the global window, and its elements keep their event times. A grouping of `late` in the global window
+    drops none of them. To put them into other windows, set their times to the time at which they were dropped:
+    `late | beam.Map(lambda e: TimestampedValue(e, e.watermark)) | beam.WindowInto(FixedWindows(60))`. This drops
+    nothing, because no later watermark of the collection is ahead of that time.
 
-    Where elements are combined, that is not begun before they are grouped: what is dropped is elements, and a window
-    holds all of its own until it fires.
+    Elements are not combined before they are grouped, because single elements are dropped. So a window holds all of its
+    elements until it fires.
 
-    Runners other than arcbeam's give an empty `late`, whatever they drop.
+    With other runners `late` is empty, whatever they drop.
 
     Args:
         grouping: a `beam.GroupByKey` or `beam.CombinePerKey`.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: `grouping` is another transform.
     """
 
     def __init__(self, grouping: beam.GroupByKey | beam.CombinePerKey, label: str | None = None) -> None:
@@ -81,25 +83,25 @@ class WithLate(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             # "name" >> grouping
             label, grouping = label or grouping.label, named
         super().__init__(label)
-        # Not subclasses: what they do beside it would be lost.
+        # Subclasses are refused: what they do in addition would be lost.
         if type(grouping) not in (beam.GroupByKey, beam.CombinePerKey):
             raise ValueError(
-                f"WithLate({grouping!r}): what is dropped is known of a beam.GroupByKey or a beam.CombinePerKey; give "
-                f"it one of these, without side inputs and hot-key fanout, and apply what is around it to its result"
+                f"WithLate({grouping!r}): expected a beam.GroupByKey or a beam.CombinePerKey without side inputs and "
+                f"hot-key fanout, whose dropped elements are known. Apply other transforms to its result"
             )
         self._grouping = grouping
 
     def expand(self, pairs: Any) -> GroupedAndLate:
         """See `beam.PTransform`."""
         groups = pairs | "GroupByKey" >> beam.GroupByKey()
-        told = groups | "Late" >> _Apart(groups.element_type).with_outputs(LATE_TAG, main="grouped")
-        grouped, grouping = told.grouped, self._grouping
+        split = groups | "Late" >> _Apart(groups.element_type).with_outputs(LATE_TAG, main="grouped")
+        grouped, grouping = split.grouped, self._grouping
         if isinstance(grouping, beam.CombinePerKey):
             combine = beam.CombineValues(grouping.fn, *grouping.args, **grouping.kwargs)
             key, _ = groups.element_type.tuple_types
             result = grouping.fn.get_type_hints().simple_output_type(grouping.label) or typehints.Any
             grouped = grouped | "Combine" >> combine.with_output_types(typehints.KV[key, result])
-        return GroupedAndLate(grouped, told[LATE_TAG] | "Global" >> beam.WindowInto(window.GlobalWindows()))
+        return GroupedAndLate(grouped, split[LATE_TAG] | "Global" >> beam.WindowInto(window.GlobalWindows()))
 
     def default_label(self) -> str:
         """See `beam.PTransform`."""
@@ -107,7 +109,7 @@ class WithLate(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
 
 class _Apart(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
-    """Stands behind a grouping; the runner that knows the annotation puts out what was dropped by its other output."""
+    """Follows a grouping. A runner that knows the annotation emits dropped elements through the second output."""
 
     def __init__(self, groups: Any) -> None:
         super().__init__(_PassOn())
@@ -119,8 +121,8 @@ class _Apart(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
 
 
 class _PassOn(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """What it is to runners that do not know it."""
+    """On runners that do not know the annotation, passes elements on."""
 
     def process(self, element: Any) -> Iterator[Any]:
-        """Nothing is late."""
+        """Pass the element on; none is late."""
         yield element

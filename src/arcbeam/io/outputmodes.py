@@ -1,6 +1,6 @@
-"""Spark's output modes, as what Beam has for them: windows, a trigger, accumulation and lateness.
+"""Spark's output modes as Beam's windows, triggers, accumulation and lateness.
 
-Owns the presets; the table of who puts out when, and who lets go when, is in `docs/explanation/time.md`.
+Owns the presets. The table of when results are emitted and when state is released is in `docs/explanation/time.md`.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from arcbeam.io.spans import micros_of
 
 
 class OutputMode:
-    """Put before a grouping, one of these makes its results come out as Spark's mode has it.
+    """Windowings that make the results of a grouping appear as in Spark's output modes. Apply one before the grouping.
 
-    `pairs | OutputMode.update(FixedWindows(60)) | beam.CombinePerKey(sum)`. What stands behind the grouping has
-    windows, accumulation and lateness of the mode, too; apply another `WindowInto` for others.
+    `pairs | OutputMode.update(FixedWindows(60)) | beam.CombinePerKey(sum)`. Collections after the grouping also have
+    the windows, accumulation and lateness of the mode. Apply another `WindowInto` to change them.
     """
 
     @staticmethod
     def append(windowfn: window.WindowFn) -> beam.WindowInto:
-        """Each result comes out once, when the watermark has passed the end of its window, and is final.
+        """Emit each result once, when the watermark passes the end of its window. The result is final.
 
-        What comes behind that is dropped (see `WithLate`).
+        Elements that arrive later are dropped (see `WithLate`).
 
         Args:
-            windowfn: not the global window, which has no end.
+            windowfn: any but the global window, which has no end.
 
         Raises:
-            ValueError: it is the global window, or no WindowFn.
+            ValueError: `windowfn` is the global window, or not a WindowFn.
         """
         _check(windowfn, "append")
         if isinstance(windowfn, window.GlobalWindows):
             raise ValueError(
-                "OutputMode.append: a result comes out when its window has ended, and the global window does not end "
-                "before the input; take windows of time, or OutputMode.update or .complete"
+                "OutputMode.append: results are emitted at the end of their window, and the global window ends only "
+                "with the input. Use windows of time, or OutputMode.update or .complete"
             )
         return beam.WindowInto(windowfn, accumulation_mode=trigger.AccumulationMode.DISCARDING, allowed_lateness=0)
 
@@ -43,31 +43,30 @@ class OutputMode:
     def update(
         windowfn: window.WindowFn, *, every: float = 0, allowed_lateness: Duration | float = 0
     ) -> beam.WindowInto:
-        """A result comes out whenever it has changed: all that has come to its key and window so far.
+        """Emit a result whenever it changes. It contains all elements of its key and window so far.
 
         Args:
-            windowfn: of any kind; results in the global window are held for ever, as are those of `complete`.
-            every: whole seconds by the clock from the first change to when it comes out; with 0: in the same
-                micro-batch.
-            allowed_lateness: how long behind its end a window still changes.
+            windowfn: any window function. Results in the global window are kept forever, as with `complete`.
+            every: whole seconds of processing time from the first change to the result. 0: the same micro-batch.
+            allowed_lateness: how long after its end a window may still change.
 
         Raises:
-            ValueError: `every` is below zero, or no whole number; the lateness is below zero; `windowfn` is none.
+            ValueError: `every` is negative or not a whole number, the lateness is negative, or `windowfn` is not a
+                WindowFn.
         """
         _check(windowfn, "update")
         if (lateness := micros_of("OutputMode.update", "allowed_lateness", allowed_lateness)) < 0:
-            raise ValueError(
-                f"OutputMode.update(allowed_lateness={allowed_lateness}): a span of time is not below zero"
-            )
+            raise ValueError(f"OutputMode.update(allowed_lateness={allowed_lateness}): a duration must not be negative")
         seconds, rest = divmod(micros_of("OutputMode", "every", every), 1_000_000)
         if seconds < 0:
-            raise ValueError(f"OutputMode: every={every} s is before the change that is to come out")
+            raise ValueError(f"OutputMode: every={every} s: a duration must not be negative")
         if rest:
-            raise ValueError(f"OutputMode: every={every} s; Beam's triggers go by whole seconds")
+            raise ValueError(f"OutputMode: every={every} s: Beam's triggers take whole seconds only")
         changed = trigger.Repeatedly(trigger.AfterProcessingTime(seconds))
         return beam.WindowInto(
             windowfn,
-            # One of no delay fires for each element; that which follows it, for all that came at the same time.
+            # Without a delay the trigger fires for each element. Its continuation fires once for all that arrived
+            # together.
             trigger=changed if seconds else changed.get_continuation_trigger(),
             accumulation_mode=trigger.AccumulationMode.ACCUMULATING,
             allowed_lateness=Duration(micros=lateness),
@@ -75,15 +74,15 @@ class OutputMode:
 
     @staticmethod
     def complete(*, every: float = 0) -> beam.WindowInto:
-        """A result comes out whenever it has changed: all that has ever come to its key. Nothing is ever let go.
+        """Emit a result whenever it changes. It contains all elements of its key so far. State is never released.
 
-        Spark repeats the results that have not changed, too; here only those come that have.
+        Spark also repeats results that have not changed. Here only changed results are emitted.
 
         Args:
-            every: as of `update`.
+            every: as for `update`.
 
         Raises:
-            ValueError: `every` is below zero.
+            ValueError: `every` is negative or not a whole number.
         """
         return OutputMode.update(window.GlobalWindows(), every=every)
 
@@ -91,4 +90,4 @@ class OutputMode:
 def _check(windowfn: object, mode: str) -> None:
     if not isinstance(windowfn, window.WindowFn):
         shown = f"{windowfn!r}"[:100]
-        raise ValueError(f"OutputMode.{mode}({shown}): it takes a WindowFn, such as FixedWindows(60)")
+        raise ValueError(f"OutputMode.{mode}({shown}): expected a WindowFn, such as FixedWindows(60)")

@@ -1,7 +1,7 @@
-"""Exactly-once effects outside the pipeline: what a micro-batch has staged is published once it is committed.
+"""Exactly-once effects outside the pipeline: staged data is published after its micro-batch is committed.
 
-Owns how a pipeline says what is to be published, and who publishes. When that is done is the runner's; its side of it
-is `arcbeam.harness.operations.publishoperation`.
+Owns how a pipeline declares what to publish, and how it is published. The runner decides when; its side is
+`arcbeam.harness.operations.publishoperation`.
 """
 
 from __future__ import annotations
@@ -20,86 +20,90 @@ _NAMELESS: Final = Attempt("", 0, (), "")
 
 
 class Publisher(DoFn):  # type: ignore[misc]  # Beam is untyped
-    """What makes staged things real. To be subclassed, and given to `Publish`.
+    """Publishes staged data. Subclass it, and pass an instance to `Publish`.
 
-    A pipeline writes in two halves, as a database's prepared transactions do. A DoFn of its own *stages*: it writes
-    where no reader looks (a temporary file, a table beside the one that is read, an open transaction), and puts out a
-    *committable*: whatever is needed to make that real. Here, `publish` makes it real.
+    A pipeline writes in two phases, like a prepared transaction of a database:
 
-    On arcbeam a committable is kept in the manifest of the micro-batch that made it, and is given to `publish` when
-    that micro-batch is committed: never before, and again and again until it succeeds, also after everything was
-    killed. So:
+    1. A DoFn of the pipeline *stages* data: it writes where no reader looks (a temporary file, a staging table, an open
+       transaction). It emits a *committable*: the information that is needed to publish the data.
+    2. `publish` publishes the data.
 
-    - `publish` must be idempotent: what is published already stays as it is, and is no error;
-    - what it needs must be in the committable, not in memory: another process publishes than has staged;
-    - what was staged by an attempt that was not committed is published by nobody: `sweep` removes it.
+    arcbeam stores a committable in the manifest of the micro-batch that emitted it. It passes the committable to
+    `publish` after that micro-batch is committed, never before. It repeats the call until it succeeds, also after all
+    processes were killed. Therefore:
 
-    The next micro-batch is not committed before the last one is published. A bounded pipeline publishes once, at its
-    end; if it fails before that, nothing.
+    - `publish` must be idempotent: data that is already published stays unchanged, and is not an error.
+    - The committable must contain all that `publish` needs: another process publishes than the one that staged.
+    - Data that was staged by an attempt that was not committed is never published. `sweep` removes it.
 
-    `setup` and `teardown` are called as of every DoFn, in each process that publishes. On other runners, which know no
-    commits, a bundle is published when it ends: then effects are at least once.
+    The next micro-batch is not committed before the previous one is published. A bounded pipeline publishes once, at
+    its end. If it fails, nothing is published.
+
+    `setup` and `teardown` are called as for any DoFn, in each process that publishes. Other runners do not know
+    commits. They publish a bundle when it ends, so effects are at least once.
 
     Attributes:
-        again: what is given to `publish` may have been published before: by a call that failed, or by a driver that
-            died. If not, what is not there any more is lost.
+        again: True if a committable may have been published before, by a call that failed or by a driver that died. If
+            False, staged data that no longer exists is lost.
     """
 
     again = True
 
     @abstractmethod
     def publish(self, committables: Sequence[Any]) -> None:
-        """Makes them real; those of one micro-batch, or some of them, in no particular order. What it raises is tried
-        again; what it warns of (`warnings.warn`) is told where the job is told of.
+        """Publish the data of committables of one micro-batch: all of them, or some, in no particular order.
 
-        Calls run beside each other, in different processes: of a micro-batch with different committables; but a process
-        whose driver was killed, or whose call was given up, may still be at the same ones.
+        A call that raises is repeated. Warnings (`warnings.warn`) are shown with the job's messages.
+
+        Calls run concurrently in different processes, with different committables of the micro-batch. A process whose
+        driver was killed, or whose call was abandoned, may still be publishing the same committables.
         """
 
     def sweep(self, job: str, micro_batch: int) -> None:
-        """Removes what attempts of a job have staged up to a micro-batch, and what was not published: it never will be.
+        """Remove unpublished data that attempts of a job have staged up to a micro-batch; it will never be published.
 
-        Called after all committables of the micro-batch are published, and of those before. By default nothing is
-        removed. An attempt that nobody waits for may still be running: what it stages afterwards is for the next call.
+        Called after all committables of this and earlier micro-batches are published. By default nothing is removed.
+        An abandoned attempt may still be running. The next call removes what it stages later.
 
         Args:
-            job: whose; as `attempt().job` has it.
-            micro_batch: the newest that is committed. Those that follow are not to be touched.
+            job: the job's id, as in `attempt().job`.
+            micro_batch: the newest committed micro-batch. Data of later ones must stay.
         """
 
-    # What it is to runners that do not know it.
+    # On runners that do not know the annotation this is a plain DoFn.
 
     def start_bundle(self) -> None:
-        """Nothing is staged yet."""
+        """Start with no committables."""
         self._committables: list[Any] = []
 
     def process(self, committable: Any) -> None:
-        """It waits for the end of the bundle."""
+        """Buffer a committable until the end of the bundle."""
         self._committables.append(committable)
 
     def finish_bundle(self) -> None:
-        """All of the bundle is published."""
+        """Publish the bundle's committables."""
         if self._committables:
             self.publish(self._committables)
         self._committables = []
 
 
 class Publish(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
-    """Publishes committables: `staged | Publish(MyPublisher())`.
+    """Publish committables: `staged | Publish(MyPublisher())`.
 
-    They travel by the coder of their collection, and should be small: they are in the manifest of their micro-batch.
+    Committables are encoded with the coder of their collection. They should be small: they are stored in the manifest
+    of their micro-batch.
 
     Args:
-        publisher: makes them real.
+        publisher: publishes the committables' data.
 
     Raises:
-        TypeError: it is no `Publisher`.
+        TypeError: `publisher` is not a `Publisher`.
     """
 
     def __init__(self, publisher: Publisher) -> None:
         super().__init__()
         if not isinstance(publisher, Publisher):
-            raise TypeError(f"Publish({publisher!r}): give it an arcbeam.io.Publisher")
+            raise TypeError(f"Publish({publisher!r}): expected an instance of arcbeam.io.Publisher")
         self._publisher = publisher
 
     def expand(self, committables: Any) -> Any:
@@ -112,7 +116,7 @@ class Publish(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
 
 class _Marked(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
-    """A runner that knows the annotation publishes with the micro-batch's commit."""
+    """A ParDo with an annotation: a runner that knows it publishes when the micro-batch is committed."""
 
     def annotations(self) -> dict[str, Any]:
         """See `beam.PTransform`."""
@@ -120,5 +124,5 @@ class _Marked(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
 
 
 def attempt() -> Attempt:
-    """The attempt that runs here, for the names of what it stages; a nameless one where nothing is known of it."""
+    """Return the current attempt, to name what it stages. Return one with empty names outside of a job."""
     return here.attempt or _NAMELESS

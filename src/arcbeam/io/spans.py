@@ -1,6 +1,6 @@
-"""Spans of time as users give them.
+"""Durations as users pass them.
 
-Owns which are taken, and what is said of others. Must not know what they are for.
+Owns which values are accepted, and the message for all others. Must not know what the durations are used for.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from apache_beam.utils.timestamp import Duration
 
 
 def micros_of(transform: str, name: str, span: Duration | timedelta | float) -> int:
-    """A span of time in microseconds.
+    """Convert a duration to microseconds.
 
     Args:
-        transform: whose argument it is.
-        name: of the argument.
+        transform: the name of the transform that takes the argument.
+        name: the argument's name.
         span: seconds, a Duration, or a timedelta.
 
     Raises:
-        ValueError: it is none of these, or not finite; the argument is named.
+        ValueError: the value has another type, or is not finite. The message names the argument.
     """
     seconds = span.total_seconds() if isinstance(span, timedelta) else span
     try:
@@ -29,7 +29,7 @@ def micros_of(transform: str, name: str, span: Duration | timedelta | float) -> 
     except (TypeError, ValueError, OverflowError):
         shown = f"{span!r}"[:100]
         raise ValueError(
-            f"{transform}({name}={shown}): a span of time is a number of seconds, a Duration or a timedelta (ten "
+            f"{transform}({name}={shown}): expected a duration: a number of seconds, a Duration or a timedelta (ten "
             "minutes are 600)"
         ) from None
     return micros

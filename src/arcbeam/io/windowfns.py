@@ -1,6 +1,6 @@
-"""Window functions for people: the SDK's have no text of their own.
+"""Text for window functions: the SDK's have no `repr`.
 
-Owns how one is written. Must not know what it is for.
+Owns how a window function is shown. Must not know where the text is used.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from arcbeam.model import texts
 
 
-def told(fn: Any) -> str:
-    """A window function as somebody would make it: `FixedWindows(size=60)`. Spans in seconds; none of zero."""
+def describe(fn: Any) -> str:
+    """Return a window function as its constructor call: `FixedWindows(size=60)`. Omit zeros; durations in seconds."""
     if any("__repr__" in vars(each) for each in type(fn).__mro__[:-1]):
         return texts.said(repr, fn, 200)
     values = {name: _value(value) for name, value in vars(fn).items() if not name.startswith("_")}

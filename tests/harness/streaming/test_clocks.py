@@ -41,11 +41,11 @@ class Host:
 def test_a_host_whose_clock_is_behind_the_jobs_has_that_of_the_job() -> None:
     host = Host()
     clock = host.clock(told=160 * SECOND)
-    assert (clock.now(), clock.behind()) == (160 * SECOND, 60 * SECOND)
+    assert (clock.now(), clock.lag()) == (160 * SECOND, 60 * SECOND)
     host.passes(5)
-    assert (clock.now(), clock.behind()) == (165 * SECOND, 60 * SECOND)
+    assert (clock.now(), clock.lag()) == (165 * SECOND, 60 * SECOND)
     host.wall -= 3600 * SECOND
-    assert (clock.now(), clock.behind()) == (165 * SECOND, 3660 * SECOND)
+    assert (clock.now(), clock.lag()) == (165 * SECOND, 3660 * SECOND)
 
 
 @pytest.mark.parametrize("told", [None, 99 * SECOND, 100 * SECOND])
@@ -53,9 +53,9 @@ def test_a_host_whose_clock_is_not_behind_is_believed(told: int | None) -> None:
     host = Host()
     clock = host.clock(told)
     host.passes(5)
-    assert (clock.now(), clock.behind()) == (105 * SECOND, 0)
+    assert (clock.now(), clock.lag()) == (105 * SECOND, 0)
     host.wall += 86_400 * SECOND
-    assert (clock.now(), clock.behind()) == (86_505 * SECOND, 0)
+    assert (clock.now(), clock.lag()) == (86_505 * SECOND, 0)
 
 
 class InTenSeconds(beam.DoFn):

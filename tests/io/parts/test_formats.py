@@ -83,33 +83,33 @@ def test_csv_quotes_what_must_be() -> None:
 @pytest.mark.parametrize(
     ("format", "good", "bad", "why"),
     [
-        (Text(), "a", 7, r"Text cannot write the record 7: it is a int, not a str; make it one by beam.Map\(str\)"),
-        (Text(), "a", "\ud800", r"Text cannot write the record '\\ud800': .*surrogates"),
+        (Text(), "a", 7, r"Text .* the record 7: .*\bstr\b.*\bint\b.*beam.Map\(str\)"),
+        (Text(), "a", "\ud800", r"Text .* the record '\\ud800': .*surrogates"),
         (
             JsonLines(),
             1,
             {"a": {1}},
-            r"JsonLines cannot write the record {'a': \{1\}\}: Object of type set is not JSON",
+            r"JsonLines .* the record {'a': \{1\}\}: Object of type set is not JSON",
         ),
-        (JsonLines(), 1, float("nan"), r"JsonLines cannot write the record nan: .*not JSON compliant"),
-        (Csv(["a", "b"]), (1, 2), {"a": 1, "c": 2}, r"it has no \['b'\]; \['c'\] is no field"),
-        (Csv(["a"]), (1,), (1, 2), r"Csv .*\(1, 2\): it has 2 values for 1 fields"),
-        (Csv(["a"]), (1,), "x", r"it is a str, not a dict, list or tuple"),
-        (Bytes(), b"a", "a", r"Bytes cannot write the record 'a': it is a str, not bytes"),
-        (Avro(AVRO), ROWS[0], {"k": "x", "v": ""}, r"Avro cannot write the record {'k': 'x', 'v': ''}: "),
-        (Parquet(ARROW), ROWS[0], {"k": "x"}, r"Parquet cannot write the record {'k': 'x', 'v': None}: .*'x'"),
-        (Parquet(ARROW), ROWS[0], {"v": "x"}, r"Parquet .*: 'k' is not nullable"),
-        (Parquet(ARROW), ROWS[0], {"k": 1, "w": 1}, r"Parquet .*: the schema has no \['w'\]"),
-        (Parquet(ARROW), ROWS[0], 5, r"Parquet .*5: it is a int, not a dict"),
+        (JsonLines(), 1, float("nan"), r"JsonLines .* the record nan: .*not JSON compliant"),
+        (Csv(["a", "b"]), (1, 2), {"a": 1, "c": 2}, r"\['b'\]; .*\['c'\]"),
+        (Csv(["a"]), (1,), (1, 2), r"Csv .*\(1, 2\): .*\b1 values.*\b2$"),
+        (Csv(["a"]), (1,), "x", r"Csv .*'x': .*\bdict, list or tuple\b.*\bstr\b"),
+        (Bytes(), b"a", "a", r"Bytes .* the record 'a': .*\bbytes\b.*\bstr\b"),
+        (Avro(AVRO), ROWS[0], {"k": "x", "v": ""}, r"Avro .* the record {'k': 'x', 'v': ''}: "),
+        (Parquet(ARROW), ROWS[0], {"k": "x"}, r"Parquet .* the record {'k': 'x', 'v': None}: .*'x'"),
+        (Parquet(ARROW), ROWS[0], {"v": "x"}, r"Parquet .*'k' is .*not nullable"),
+        (Parquet(ARROW), ROWS[0], {"k": 1, "w": 1}, r"Parquet .*: .*\['w'\]"),
+        (Parquet(ARROW), ROWS[0], 5, r"Parquet .*5: .*\bdict\b.*\bint\b"),
     ],
 )
-def test_a_wrong_record_is_named(format: Format, good: Any, bad: Any, why: str, encoded: bool) -> None:
+def test_error_names_record(format: Format, good: Any, bad: Any, why: str, encoded: bool) -> None:
     with pytest.raises(RecordError, match=why):
         file_of(format, [good, bad, good], encoded, pieces=1)
 
 
-def test_of_a_long_record_its_beginning_is_told() -> None:
-    with pytest.raises(RecordError, match=r"record b'xxx.{70,80}…: it is a bytes"):
+def test_error_shows_beginning_of_long_record() -> None:
+    with pytest.raises(RecordError, match=r"record b'xxx.{70,80}…: .*\bbytes\b"):
         Text().encode([b"x" * 1000])
 
 
@@ -125,6 +125,6 @@ def test_of_a_long_record_its_beginning_is_told() -> None:
         (lambda: Parquet(ARROW, rows=0), "rows=0"),
     ],
 )
-def test_what_a_format_cannot_be_is_said_when_it_is_made(make: Any, why: str) -> None:
+def test_format_refuses_invalid_arguments(make: Any, why: str) -> None:
     with pytest.raises((ValueError, TypeError), match=why):
         make()

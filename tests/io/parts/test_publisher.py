@@ -149,10 +149,10 @@ def test_who_came_later_is_left_alone(tmp_path: Path) -> None:
     assert (staging.get("a"), staging.get("b"), staging.get("c")) == (None, b"x", None)
 
 
-def test_a_list_that_is_none_is_named(tmp_path: Path) -> None:
+def test_invalid_list_is_named(tmp_path: Path) -> None:
     staging = LocalStaging(str(tmp_path))
     replacing = Replacing(".arcbeam/files/0.json", ".arcbeam/j/0-t-0", "j", frozenset("a"), "")
     for data in (b"x", b"[]", b'{"files": ["../x"], "before": []}'):
         staging.put(replacing.name, data, replacing.staged)
-        with pytest.raises(ValueError, match=r"files/0\.json is no list"):
+        with pytest.raises(ValueError, match=r"files/0\.json is not a valid list"):
             replacing.begin(staging)

@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import HadoopFileSystemOptions, Pipeli
 from arcbeam.io.parts import filesystems
 from arcbeam.io.parts.filesystems import FileSystemStaging
 from arcbeam.io.parts.objects import ObjectStaging
-from arcbeam.io.parts.staging import Staged, Staging, told_by
+from arcbeam.io.parts.staging import Staged, Staging, origin_of
 from arcbeam.model.attempts import Attempt
 from tests.io.parts.conftest import Elsewhere
 
@@ -117,7 +117,7 @@ def test_small_files_are_put_whole(staging: Staging, names: Names) -> None:
 
 @pytest.mark.parametrize("name", ["one", ".arcbeam/one", ".arcbeam/j/x-1", "a/.arcbeam/j/1-x-0"])
 def test_what_is_not_ours_is_left_alone(name: str) -> None:
-    assert told_by(name) is None
+    assert origin_of(name) is None
 
 
 # ------------------------------------------------------------------------------------------------- other file systems

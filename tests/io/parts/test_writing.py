@@ -173,7 +173,7 @@ def test_windows_that_have_merged_before_stay_what_they_are(tmp_path: Path) -> N
 
 def test_what_says_that_a_window_is_over_is_not_for_one_that_never_is(tmp_path: Path) -> None:
     lines = timed(beam.Pipeline(), 10, bounded=False)
-    with pytest.raises(ValueError, match="success='_DONE' is for windows that end"):
+    with pytest.raises(ValueError, match="success='_DONE' requires windows that end"):
         lines | WriteParts(str(tmp_path), success="_DONE")
 
 
@@ -362,7 +362,7 @@ def test_another_job_replaces_nothing_unless_it_is_told_to(tmp_path: Path, monke
     stream(tmp_path, again, LINES, 0)  # the same job: it went back
     assert again.seen == [first]
     monkeypatch.setattr(jobs, "JOB", "job-2")
-    with pytest.raises(Exception, match=r"the job job-1 has written files there .* the job job-2 would replace them"):
+    with pytest.raises(Exception, match=r"job job-1 has written files there .* job job-2 would replace them"):
         stream(tmp_path, MicroBatches(tmp_path, *played), LINES[:3], 0)
     assert published(tmp_path) == first
     for other in ({"name": "other-{shard}-{part}{suffix}"}, {"format": JsonLines()}):
@@ -370,7 +370,7 @@ def test_another_job_replaces_nothing_unless_it_is_told_to(tmp_path: Path, monke
     stream(tmp_path, MicroBatches(tmp_path, (3, None)), LINES[:3], 0, overwrite=True)
     assert published(tmp_path)["part-00000-00000.txt"] == ["a", "b", "c"]
     monkeypatch.setattr(jobs, "JOB", "job-1")
-    with pytest.raises(Exception, match=r"the job job-2 has written"):
+    with pytest.raises(Exception, match=r"job job-2 has written"):
         stream(tmp_path, MicroBatches(tmp_path, *played), LINES, 0)
 
 
@@ -389,7 +389,9 @@ def test_another_job_publishes_nothing_where_one_has_begun_beside_it(
         timed(p, 10) | WriteParts(str(tmp_path), shards=1, name="other-{shard}-{part}{suffix}")
     # Also if the job goes on under other names: those of what is committed stay.
     for plan in (made[1].plan, p.plan):
-        with pytest.raises(PathTakenError, match=r"job-2 would replace.* these names for good.*overwrite=True"):
+        with pytest.raises(
+            PathTakenError, match=r"job-2 would replace.* committed files keep these names.*overwrite=True"
+        ):
             publish(SimpleNamespace(plan=plan, reports=made[1].reports))
     assert published(tmp_path) == first
     publish(p)
@@ -408,7 +410,7 @@ def test_a_bounded_input_in_micro_batches_is_refused_before_anything_is_staged(
     written()
     first = published(tmp_path)
     monkeypatch.setattr(jobs, "JOB", "job-2")
-    with pytest.raises(Exception, match=r"the job job-1 has written files there .* another path or name"):
+    with pytest.raises(Exception, match=r"job job-1 has written files there .* another path or name"):
         written()
     assert published(tmp_path) == first
     assert left(tmp_path) == []
@@ -421,16 +423,16 @@ def test_a_bounded_input_in_micro_batches_is_refused_before_anything_is_staged(
     ("arguments", "why"),
     [
         ({"path": ""}, "folder or URL"),
-        ({"format": "text"}, "give it a Format"),
-        ({"roll": 5}, "arcbeam.io.Roll"),
-        ({"destination": "a"}, "function of a record"),
-        ({"shards": 0}, "at least one"),
-        ({"success": "a/b"}, "without folders"),
-        ({"success": ".."}, "leads out"),
-        ({"name": "x"}, "needs {part}"),
+        ({"format": "text"}, "format='text'"),
+        ({"roll": 5}, "roll=5"),
+        ({"destination": "a"}, "destination='a'"),
+        ({"shards": 0}, "shards=0"),
+        ({"success": "a/b"}, "success='a/b'"),
+        ({"success": ".."}, r"success: '\.\.' .* leads out"),
+        ({"name": "x"}, "name='x': .*{part}"),
     ],
 )
-def test_what_cannot_be_is_refused_when_it_is_said(arguments: dict[str, Any], why: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises((ValueError, TypeError), match=why):
         WriteParts(**{"path": "/tmp/x", **arguments})
 

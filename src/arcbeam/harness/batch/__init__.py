@@ -1,1 +1,1 @@
-"""What drives a stage on a bounded input: rows in, keys, timers, panes, restrictions."""
+"""Input drivers of bounded stages: rows, keys, timers, panes, restrictions."""

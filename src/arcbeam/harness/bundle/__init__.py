@@ -1,1 +1,1 @@
-"""A stage's bundle processor in a worker, and what belongs to its bundles."""
+"""A stage's bundle processor in a worker, and the parts of its bundles."""

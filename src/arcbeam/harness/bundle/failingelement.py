@@ -1,7 +1,7 @@
-"""Which element user code was called with when it failed, as far as the error's own traceback tells.
+"""The element with which user code was called when it failed, read from the error's traceback.
 
-Owns what is known of the frames between a transform and its function. What fails costs something when it fails, and
-nothing before: no transform keeps the element that it is at.
+Owns the knowledge about the frames between a transform and its function. This costs time only after a failure: no
+transform records its current element.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from arcbeam.harness.transforms import chains, values
 
 
 class FailingElement(NamedTuple):
-    """An element that user code does not like; or what that has made of the variable which was the element."""
+    """The element with which user code failed, or the value that user code has assigned to that variable."""
 
     element: Any
 
@@ -27,24 +27,24 @@ _MOST_WRAPPERS = 10
 
 
 def failing_element_of(error: BaseException) -> FailingElement | None:
-    """The element; None if it is not known.
+    """Return the failing element; None if it is unknown.
 
     Args:
-        error: what user code has raised, with the frames in which it was called.
+        error: the error that user code has raised, with the frames of the call.
     """
     found: FailingElement | None = None
     outer: FrameType | None = None
     link = error.__traceback__
     while link is not None:
         frame = link.tb_frame
-        # The innermost: what is put out may be handed on by whoever has put it out.
+        # The innermost one: an emitted output may be passed on to other transforms within the same call.
         found = _passed_by(frame, link.tb_lineno) or _passed_to(frame, outer) or found
         outer, link = frame, link.tb_next
     return found
 
 
 def _passed_by(frame: FrameType, line: int) -> FailingElement | None:
-    """What a frame of ours, or of the SDK's wrappers, calls user code with."""
+    """Return the element that a frame of arcbeam or of the SDK's wrappers passes to user code."""
     code = frame.f_code
     if _is_of(core, frame.f_globals):
         name = "x" if code.co_name == "<lambda>" else ""
@@ -57,7 +57,7 @@ def _passed_by(frame: FrameType, line: int) -> FailingElement | None:
 
 
 def _passed_to(frame: FrameType, outer: FrameType | None) -> FailingElement | None:
-    """What user code was called with: by its method `process`, or by a function that an operation of ours calls."""
+    """Return the argument of user code: of its `process` method, or of a function that our operation calls."""
     code, given = frame.f_code, frame.f_locals
     names = code.co_varnames[: code.co_argcount]
     if code.co_name == "process" and names and isinstance(given.get(names[0]), core.DoFn):
@@ -70,9 +70,9 @@ def _passed_to(frame: FrameType, outer: FrameType | None) -> FailingElement | No
 
 
 def _place(op: Any, code: CodeType) -> int:
-    """Return which parameter of the code takes the element; -1 if it is not the code that an operation calls.
+    """Return which parameter of the code takes the element; -1 if the operation does not call this code.
 
-    What such code returns is iterated with frames of its own: generator expressions, iterators. They have no element.
+    Generators and iterators that such code returns have frames of their own. These do not contain the element.
     """
     called: Any = getattr(op, "user", None)
     place = 0
@@ -86,7 +86,7 @@ def _place(op: Any, code: CodeType) -> int:
         elif called.__code__ is code:
             return place
         elif _is_of(core, called.__globals__):
-            # What the SDK wraps a callable object in.
+            # The SDK's wrapper of a callable object.
             called = getclosurevars(called).nonlocals.get("fn")
         else:
             called = getattr(called, "__wrapped__", None)
@@ -94,5 +94,5 @@ def _place(op: Any, code: CodeType) -> int:
 
 
 def _is_of(module: ModuleType, names: Mapping[str, Any]) -> bool:
-    """Return whether global names are those of a module: itself, or a copy that came with a pickled function."""
+    """Return whether these are a module's globals: its own, or those of a copy that came with a pickled function."""
     return names.get("__name__") == module.__name__

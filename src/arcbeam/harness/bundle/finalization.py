@@ -1,7 +1,7 @@
 """Bundle finalization: callbacks outlive their bundle until the task's output is safe.
 
-Owns keeping the callbacks that a DoFn registered. The SDK keeps them in the DoFn's parameter object, which belongs to a
-compiled operation and forgets them when the operation is made ready for the next bundle; that is where they are taken.
+Owns the callbacks that a DoFn has registered. The SDK keeps them in the DoFn's parameter object, which belongs to a
+compiled operation. Resetting the operation for the next bundle deletes them, so they are copied at that moment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _keeping = threading.local()
 
 
 def _reset(param: Any) -> None:
-    """In place of the parameter's own `reset`, which still does its work."""
+    """Replace the parameter's `reset`: copy its callbacks, then call the original."""
     kept: list[Callable[[], None]] | None = getattr(_keeping, "callbacks", None)
     if kept is not None:
         kept.extend(param._callbacks)
@@ -37,11 +37,11 @@ class Callbacks:
         self._kept: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return how many callbacks there are."""
         return len(self._kept)
 
     def keep_from(self, reset: Callable[[], None]) -> None:
-        """Resets a processor's operations, keeping the callbacks that they would forget."""
+        """Reset a processor's operations, and keep the callbacks that this would delete."""
         _keeping.callbacks = self._kept
         try:
             reset()
@@ -49,17 +49,17 @@ class Callbacks:
             _keeping.callbacks = None
 
     def take(self) -> Callbacks:
-        """All of them, for whoever knows when they are due; here are none any more."""
+        """Move all callbacks to a new object, for the code that knows when to run them."""
         taken = Callbacks()
         taken._kept, self._kept = self._kept, []
         return taken
 
     def drop(self) -> None:
-        """Forgets all: their bundles did not count."""
+        """Discard all callbacks: their bundles do not count."""
         self._kept.clear()
 
     def run(self) -> None:
-        """Runs each callback once. One that fails is logged: by Beam's contract it is a best effort."""
+        """Run each callback once. A failure is only logged: Beam's contract is best effort."""
         kept, self._kept = self._kept, []
         for callback in kept:
             try:

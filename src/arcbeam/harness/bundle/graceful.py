@@ -1,7 +1,7 @@
-"""The DoFns of a stage that offer `GracefulShutdown`, and their calls.
+"""The DoFns of a stage that implement `GracefulShutdown`, and their calls.
 
-Owns where an instance is found that a worker really uses, and the way of what it puts out. When it is called is up to
-who runs the stage. The SDK's internals that are leaned on are held by a contract test.
+Owns how to find the instance that a worker really uses, and how its outputs are emitted. The code that runs the stage
+decides when to call it. A contract test covers the SDK internals that this module relies on.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ class _Offer:
 
     @property
     def step(self) -> str:
-        """Its name, for people."""
+        """The operation's name, for messages."""
         name: str = self.op.name_context.step_name
         return name
 
 
 class GracefulDoFns:
-    """Those of a stage, from sources to sinks.
+    """The DoFns of a stage that implement `GracefulShutdown`, from sources to sinks.
 
     Args:
-        ops: of the stage, producers first; set up.
-        descriptor: of its bundles.
+        ops: the stage's operations, producers first; set up.
+        descriptor: descriptor of the stage's bundles.
 
     Raises:
-        ArcbeamError: one can never be called.
+        ArcbeamError: one of them can never be called.
     """
 
     def __init__(self, ops: Mapping[str, Any], descriptor: Any) -> None:
@@ -69,29 +69,29 @@ class GracefulDoFns:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The names of their steps."""
+        """The names of their transforms."""
         return tuple(offer.step for offer in self._offers.values())
 
     @property
     def prepares(self) -> bool:
-        """Whether one of them has a `prepare_to_shutdown` of its own."""
+        """Whether one of them overrides `prepare_to_shutdown`."""
         return any(_prepares(offer.fn) for offer in self._offers.values())
 
     def prepare(self) -> None:
-        """Calls `prepare_to_shutdown`; to be called in an open bundle.
+        """Call `prepare_to_shutdown`, in an open bundle.
 
         Raises:
-            UserCodeError: it has failed, or puts out what it cannot; the step is named.
+            UserCodeError: it has raised, or returned an invalid output. The error names the transform.
         """
         for name, offer in self._offers.items():
             if _prepares(offer.fn):
                 outlets = _Outlets(offer, self._descriptor, name)
                 with offer.op.scoped_finish_state:
-                    for output in _told(offer, offer.fn):
+                    for output in _prepared_outputs(offer, offer.fn):
                         outlets.put_out(output)
 
     def shut_down(self) -> list[str]:
-        """Calls `shutdown`, the first time; what it has raised, for people."""
+        """Call `shutdown`, once; return the errors that were raised, as messages."""
         errors: list[str] = []
         if self._is_shut:
             return errors
@@ -104,8 +104,8 @@ class GracefulDoFns:
         return errors
 
 
-def _told(offer: _Offer, fn: GracefulShutdown) -> Iterator[Any]:
-    """What it puts out; what it raises names the step."""
+def _prepared_outputs(offer: _Offer, fn: GracefulShutdown) -> Iterator[Any]:
+    """Yield the outputs of `prepare_to_shutdown`. Errors name the transform."""
     try:
         yield from fn.prepare_to_shutdown() or ()
     except ArcbeamError:
@@ -129,23 +129,23 @@ class _Outlets:
                 by_tag[None] = by_tag[main]
 
     def put_out(self, output: Any) -> None:
-        """Puts out one thing that was returned.
+        """Emit one returned output.
 
         Raises:
-            TypeError, KeyError: it cannot be; as a `UserCodeError`.
+            UserCodeError: the output is invalid (a `TypeError` or `KeyError`).
         """
         tag: str | None = None
         if isinstance(output, TaggedOutput):
             tag, output = output.tag, output.value
         if tag not in self._receivers:
             known = ", ".join(repr(each) for each in self._receivers if each is not None)
-            raise self._refused(KeyError(f"has an output {tag!r} in prepare_to_shutdown; there are: {known}"))
+            raise self._refused(KeyError(f"has no output {tag!r} for prepare_to_shutdown; its outputs are: {known}"))
         if not isinstance(output, WindowedValue):
             if not self._global[tag]:
                 raise self._refused(
                     TypeError(
-                        f"puts out a {type(output).__name__} in prepare_to_shutdown, where elements are not in the "
-                        f"global window: put out a WindowedValue, with its time and windows"
+                        f"returns a {type(output).__name__} from prepare_to_shutdown, but its output is not in the "
+                        f"global window: return a WindowedValue, with a timestamp and windows"
                     )
                 )
             output = create(output, END_OF_GLOBAL_WINDOW, _GLOBAL)
@@ -170,13 +170,13 @@ def _is_global(descriptor: Any, pcoll: str) -> bool:
 
 
 def dofn_of(op: Any) -> Any:
-    """The DoFn that an operation calls; None if it calls none."""
+    """Return the DoFn that an operation calls; None if it calls none."""
     if isinstance(op, BlockOperation):
         return getattr(op, "_fn", None)
     if not isinstance(op, operations.DoOperation):
         return None
-    # SUBTLE: the SDK's own operation and its runner keep theirs to themselves; what the operation says in its `fn`,
-    # where that can be seen, is another instance.
+    # SUBTLE: the SDK's operation and its runner hide theirs. The operation's attribute `fn`, where visible, is another
+    # instance.
     runner = _part(op, common.DoFnRunner)
     invoker = None if runner is None else _part(runner, common.DoFnInvoker)
     return None if invoker is None else invoker.signature.do_fn
@@ -187,10 +187,10 @@ def _part(whole: Any, kind: type) -> Any:
 
 
 def graceful(fn: Any) -> GracefulShutdown | None:
-    """What of a DoFn offers the interface: itself, or what the SDK has wrapped.
+    """Return the implementation of the interface: the DoFn, or one that the SDK has wrapped; None if there is none.
 
     Raises:
-        ArcbeamError: it is in a process of its own, where nobody can call it.
+        ArcbeamError: it runs in a process of its own, where it cannot be called.
     """
     elsewhere = False
     while not isinstance(fn, GracefulShutdown):
@@ -203,14 +203,14 @@ def graceful(fn: Any) -> GracefulShutdown | None:
             return None
     if elsewhere:
         raise ArcbeamError(
-            f"{type(fn).__name__} offers GracefulShutdown, and runs in a process of its own",
-            "leave out either the interface, or use_subprocess of with_exception_handling",
+            f"{type(fn).__name__} implements GracefulShutdown, but runs in a process of its own",
+            "remove the interface, or use_subprocess from with_exception_handling",
         )
     return fn
 
 
 def offers(stage: Stage) -> bool:
-    """Whether a DoFn of a stage offers the interface, though the stage is not open."""
+    """Return whether a DoFn of a stage implements the interface, without opening the stage."""
     for transform in runner_pb.Components.FromString(stage.payload).transforms.values():
         if transform.spec.urn in _DOFNS:
             payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)

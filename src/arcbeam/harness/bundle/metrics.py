@@ -1,6 +1,6 @@
 """Merging the SDK's monitoring infos, over the bundles of a task and the tasks of a job.
 
-Owns how two values of one metric become one, by type: the SDK's own `consolidate` knows sums and distributions only.
+Owns how two values of one metric are merged, by type: the SDK's `consolidate` knows sums and distributions only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from apache_beam.portability.api import metrics_pb2
 
 DROPPED_CLOSED = MetricName("arcbeam", "droppedDueToClosedWindow")
 DROPPED_LATE = MetricName("arcbeam", "droppedDueToLateness")
-"""Counters of a grouping's step, named as by Beam's own runners."""
+"""Counters of a grouping's transform, with the names that Beam's own runners use."""
 
 _STRINGS = coders.IterableCoder(coders.StrUtf8Coder())
 
@@ -57,24 +57,24 @@ _COMBINERS: dict[str, Callable[[Any, Any], bytes]] = {
 
 
 def parsed(serialized: Iterable[bytes]) -> list[Any]:
-    """The MonitoringInfos that bytes hold."""
+    """Parse serialized MonitoringInfos."""
     return [metrics_pb2.MonitoringInfo.FromString(data) for data in serialized]
 
 
 def seconds_in_transforms(infos: Iterable[Any]) -> float:
-    """How long transforms have run, as the SDK has sampled it: short work may not be seen, or stand for more."""
+    """Return how long transforms have run, by the SDK's sampling: short work may be missed or overestimated."""
     millis: int = sum(mi.extract_counter_value(info) for info in infos if info.urn == mi.TOTAL_MSECS_URN)
     return millis / 1000
 
 
 class MetricsTable:
-    """Monitoring infos by metric and labels, merged as they come."""
+    """Monitoring infos by metric and labels, merged as they are added."""
 
     def __init__(self) -> None:
         self._infos: dict[Any, Any] = {}
 
     def add(self, infos: Iterable[Any]) -> None:
-        """Adds MonitoringInfos; a type that nobody knows how to merge keeps its newest value."""
+        """Add MonitoringInfos. A type without a merge function keeps its newest value."""
         for info in infos:
             key = mi.to_key(info)
             known = self._infos.get(key)
@@ -87,16 +87,16 @@ class MetricsTable:
             self._infos[key] = info
 
     def add_serialized(self, infos: Iterable[bytes]) -> None:
-        """Adds serialized ones."""
+        """Add serialized MonitoringInfos."""
         self.add(metrics_pb2.MonitoringInfo.FromString(data) for data in infos)
 
     def serialized(self) -> list[bytes]:
-        """All of it, one serialized MonitoringInfo each."""
+        """Return all as serialized MonitoringInfos."""
         return [info.SerializeToString() for info in self._infos.values()]
 
 
 def dropped(transform: str, late: int, closed: int) -> list[bytes]:
-    """Serialized infos of what a step has dropped: because a window had expired, because its trigger had finished."""
+    """Return serialized counters of dropped elements: those of expired windows, and those of finished triggers."""
     container = MetricsContainer(transform)
     for name, elements in ((DROPPED_LATE, late), (DROPPED_CLOSED, closed)):
         if elements:
@@ -105,7 +105,7 @@ def dropped(transform: str, late: int, closed: int) -> list[bytes]:
 
 
 def merge_metrics(serialized: Iterable[bytes]) -> list[bytes]:
-    """Merges the serialized monitoring infos of many tasks."""
+    """Merge the serialized monitoring infos of many tasks."""
     table = MetricsTable()
     table.add_serialized(serialized)
     return table.serialized()

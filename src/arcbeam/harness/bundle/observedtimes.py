@@ -1,6 +1,6 @@
-"""Transforms that observe event times: the operation, and who claims it.
+"""Transforms that observe event times: the operation, and which transforms use it.
 
-Owns what is seen: the latest time that is believed. Must not know what a watermark is made of.
+Owns what is observed: the latest accepted time. Must not know how watermarks are computed.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from arcbeam.sizes import threshold
 
 _URN = "arcbeam:transform:observe:v1"
 _SKETCHED = threshold(4096)
-"""Times that are put into a sketch together."""
+"""Times that are added to a sketch together."""
 _AHEAD = Metrics.counter("arcbeam", "notBelieved")
-"""Elements whose times were too far ahead of the clock to be believed."""
+"""Elements whose times were too far ahead of the clock to be accepted."""
 
 
 class ObservingOperation(BlockOperation):
-    """Gives elements their event times, and notes the latest.
+    """Sets the event times of elements, and records the latest.
 
     Attributes:
-        name: of the observer.
-        watched: somebody asks what was seen; on a bounded input nobody does.
+        name: the observer's name.
+        watched: whether the observations are used. On a bounded input they are not.
     """
 
     def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, observing: Observing) -> None:
@@ -56,22 +56,22 @@ class ObservingOperation(BlockOperation):
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""
         super().setup(data_sampler)
-        # It says which step user code failed in.
+        # Its errors name the transform in which user code failed.
         name, windowing = self.name_context.logging_name(), core.Windowing(GlobalWindows())
         self._runner = common.DoFnRunner(core.DoFn(), (), {}, [], windowing, {None: self.receivers[0]}, step_name=name)
 
     def take_latest(self) -> Timestamp | None:
-        """The latest time that was seen since this was asked before; None if there was none."""
+        """Return the latest accepted time since the last call; None if there was none."""
         latest, self._latest = self._latest, None
         return None if latest is None else Timestamp(latest)
 
     def take_doubted(self) -> tuple[Timestamp, ...]:
-        """Later times that were seen since this was asked before, and are not believed by what was seen here alone."""
+        """Return later times since the last call that are not confirmed by the times seen here alone."""
         doubted, self._doubted = self._doubted, ()
         return tuple(map(Timestamp, doubted))
 
     def take_sketch(self) -> bytes:
-        """A sketch of the times that were seen since this was asked before; b"" if there is none."""
+        """Return a sketch of the times since the last call; b"" if there were none."""
         self._close_sketch()
         sketch, self._sketch = self._sketch, b""
         return sketch
@@ -117,23 +117,23 @@ class ObservingOperation(BlockOperation):
 
 
 def claim(transform: Any) -> None:
-    """Gives a transform of a bundle descriptor to this module if it observes: nobody else would see anything."""
+    """Mark a transform that observes event times for our operation. The SDK's operation would not observe them."""
     if ANNOTATION in transform.annotations:
         transform.spec.urn = _URN
 
 
 def doubted(observers: Iterable[ObservingOperation]) -> dict[str, tuple[Timestamp, ...]]:
-    """Later times that each observer has seen since this was asked before, and does not believe."""
+    """Return, for each observer, later times since the last call that are not confirmed."""
     return {op.name: times for op in observers if (times := op.take_doubted())}
 
 
 def sketches(observers: Iterable[ObservingOperation]) -> dict[str, bytes]:
-    """Sketches of the times that those have seen that go by a quantile since this was asked before."""
+    """Return, for each observer that uses a quantile, a sketch of the times since the last call."""
     return {op.name: sketch for op in observers if (sketch := op.take_sketch())}
 
 
 def seen(observers: Iterable[ObservingOperation]) -> dict[str, Timestamp]:
-    """The latest time that each observer has seen since this was asked before."""
+    """Return, for each observer, the latest accepted time since the last call."""
     return {op.name: latest for op in observers if (latest := op.take_latest()) is not None}
 
 
@@ -149,5 +149,5 @@ def _create(factory: Any, transform_id: str, transform: Any, payload: Any, consu
 
 
 def register() -> None:
-    """Teaches the SDK's factory our operation. Idempotent."""
+    """Register our operation in the SDK's factory. Idempotent."""
     bundle_processor.BeamTransformFactory.register_urn(_URN, runner_pb.ParDoPayload)(_create)

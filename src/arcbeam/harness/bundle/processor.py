@@ -1,9 +1,9 @@
 """A stage in a worker: builds the SDK's bundle processor, begins and ends tasks, runs bundles, collects metrics.
 
-The one module that touches the SDK's `BundleProcessor`; a contract test holds what it leans on. Owns the life of a
-processor: opened once per (job, stage) and worker, used by many tasks, thrown away on any failure. What elements go
-through a task's bundles, and in which order, is the business of who drives it: an input driver of a bounded stage
-(`harness.batch.batchstage`) or a step (`harness.streaming`). Must not know Spark.
+The only module that uses the SDK's `BundleProcessor`; a contract test covers the internals that it relies on. Owns the
+life of a processor: opened once per (job, stage) and worker, used by many tasks, discarded after any failure. The
+caller decides which elements a task's bundles process, and in which order: an input driver of a bounded stage
+(`harness.batch.batchstage`), or a micro-batch (`harness.streaming`). Must not know Spark.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ observedtimes.register()
 _instructions = itertools.count()
 
 _TIMERS = threshold(32)
-"""Timers that are fired between two looks at the clock."""
+"""Timers that are fired between two checks of the clock."""
 
 
 class StageProcessor:
     """One stage, ready to process bundles in this process.
 
-    A task is `begin_task`, any number of bundles, and `end_task`, or `abandon_task` if anything in it has failed: then
-    the processor is not used again.
+    A task is `begin_task`, any number of bundles, and `end_task`. If anything in it fails, it ends with `abandon_task`,
+    and the processor is not used again.
 
     Args:
-        stage: what to run.
-        settings: of the job.
+        stage: the stage to run.
+        settings: the job's settings.
         state: user state and side inputs.
     """
 
@@ -97,12 +97,12 @@ class StageProcessor:
     def begin_task(
         self, outbox: Outbox, partition: int, side_writer: Any = None, sides: SideStore | None = None
     ) -> None:
-        """Begins a task; no bundle is open yet.
+        """Begin a task. No bundle is open yet.
 
         Args:
-            outbox: takes what the stage writes.
+            outbox: receives the rows that the stage writes.
             partition: the task's Spark partition.
-            side_writer: makes a writer for an iterable side input, by channel.
+            side_writer: creates a writer for an iterable side input, by channel.
             sides: the side inputs that the task's bundles read; None if the stage has none.
         """
         context, self._began, self._prepared = self.context, time.monotonic(), False
@@ -111,15 +111,15 @@ class StageProcessor:
         self.state.read_sides(sides)
         for op in context.writers:
             op.begin_task()  # type: ignore[attr-defined]
-        # What a task collected that failed is nobody's.
+        # Discard what a failed task has collected.
         self.committables()
         self.bundles.begin_task()
 
     def end_task(self, report: BundleReport) -> None:
-        """Ends a task: closes its bundle, hands over all that writes still hold, and tells what the bundles did.
+        """End a task: close its bundle, write what writers still hold, and complete the report.
 
         Args:
-            report: of the task; whatever only its driver knows is there, or will be added.
+            report: the task's report. The caller adds the fields that only it knows.
         """
         context, bundles = self.context, self.bundles
         bundles.close()
@@ -136,18 +136,18 @@ class StageProcessor:
         report.graceful = self.graceful.steps
 
     def prepare(self) -> None:
-        """Calls `prepare_to_shutdown` of the DoFns that offer it, in a bundle; the first time in a task."""
+        """Call `prepare_to_shutdown` of the DoFns that implement it, in a bundle, once per task."""
         if self.graceful.prepares and not self._prepared:
             self._prepared = True
             self.bundles.open()
             self.graceful.prepare()
 
     def committables(self) -> dict[str, list[bytes]]:
-        """What has come to publishers since this was asked before, encoded, by their names."""
+        """Return the encoded committables that publishers have received since the last call, by their names."""
         return publishoperation.collected(self._publishers)
 
     def abandon_task(self) -> None:
-        """Ends a task that has failed."""
+        """End a task that has failed."""
         self.bundles.abandon()
 
     def running_step(self, frame: FrameType | None = None) -> str:
@@ -158,36 +158,36 @@ class StageProcessor:
         return str(name or "")
 
     def finalize(self) -> None:
-        """Runs the bundle finalization callbacks; call when the task's output is safe."""
+        """Run the bundle finalization callbacks. Call this when the task's output is safe."""
         self.bundles.callbacks.run()
 
     def needs_teardown(self) -> bool:
-        """Whether a DoFn's or CombineFn's teardown is the user's own."""
+        """Return whether a DoFn or CombineFn overrides teardown."""
         if self._needs_teardown is None:
             self._needs_teardown = precombine.overrides_teardown(self.sdk.ops.values())
         return self._needs_teardown
 
     def close(self) -> list[str]:
-        """Tears down, consumers first, all of them; the processor is not used again.
+        """Tear down all operations, consumers first. The processor is not used again.
 
         Returns:
-            What they have raised, for people.
+            The errors that were raised, as messages.
         """
         errors: list[str] = []
-        # SUBTLE: not the SDK's own: that begins with the producers, and ends with the first error.
+        # SUBTLE: the SDK's own shutdown is not used: it begins with producers, and ends at the first error.
         for operation in reversed(list(self.sdk.ops.values())):
             try:
                 operation.teardown()
             except Exception as e:
                 name = operation.name_context.step_name
                 _LOG.warning("teardown of %r failed", name, exc_info=True)
-                said = texts.said(str, e).removesuffix(f" [while running {name!r}]")
-                errors.append(f"{name!r} has raised {type(e).__name__}: {said}")
+                message = texts.said(str, e).removesuffix(f" [while running {name!r}]")
+                errors.append(f"{name!r} has raised {type(e).__name__}: {message}")
         return errors
 
 
 class Bundles:
-    """The running bundle of a processor: opens, fills, cuts and closes bundles.
+    """The bundles of a processor: opens, fills, cuts and closes them.
 
     Invariant: at most one bundle is open; metrics of closed bundles are kept until the task ends.
     """
@@ -205,7 +205,7 @@ class Bundles:
         self.begin_task()
 
     def begin_task(self) -> None:
-        """Counts start anew."""
+        """Reset the counts."""
         self.count = 0
         self.elements = 0
         self._metrics = MetricsTable()
@@ -217,9 +217,9 @@ class Bundles:
         return self._open
 
     def take_deferrals(self) -> list[Any]:
-        """What splittable DoFns have deferred in the open bundle so far, as `DelayedBundleApplication`s.
+        """Return what splittable DoFns have deferred in the open bundle so far, as `DelayedBundleApplication`s.
 
-        They are the caller's now and may go on in the same bundle: what a task puts out is taken as a whole or not.
+        The caller owns them. They may continue in the same bundle, because a task's output is committed as a whole.
         """
         if not self._open:
             return []
@@ -227,7 +227,7 @@ class Bundles:
         return [self._sdk.delayed_bundle_application(op, residual) for op, residual in deferred]
 
     def open(self) -> None:
-        """Starts a bundle if none is open."""
+        """Start a bundle, unless one is open."""
         if self._open:
             return
         sdk = self._sdk
@@ -243,10 +243,10 @@ class Bundles:
             op.start()
 
     def close(self) -> list[Any]:
-        """Finishes the open bundle, if any.
+        """Finish the open bundle, if any.
 
         Returns:
-            What its splittable DoFns deferred: `DelayedBundleApplication`s.
+            What its splittable DoFns have deferred: `DelayedBundleApplication`s.
         """
         if not self._open:
             return []
@@ -254,7 +254,7 @@ class Bundles:
         try:
             for op in self._ops:
                 op.finish()
-                # SUBTLE: the SDK flushes what waits for an operation of batches before `finish_bundle`, not after it.
+                # SUBTLE: the SDK flushes buffered batches before an operation's `finish_bundle`, but not after it.
                 for receiver in op.receivers:
                     receiver.flush()
             deferred = [
@@ -268,13 +268,13 @@ class Bundles:
         return deferred
 
     def abandon(self) -> None:
-        """Ends the task without finishing its bundle (after a failure)."""
+        """End the task without finishing its bundle, after a failure."""
         if self._open:
             self._leave()
         self.end_task()
 
     def end_task(self) -> None:
-        """No bundle will be opened until the next task."""
+        """Stop sampling: no bundle is opened until the next task."""
         self._sampling.end()
 
     def _leave(self) -> None:
@@ -283,16 +283,16 @@ class Bundles:
             self._sdk.current_instruction_id = None
 
     def emit(self, elements: list[Any]) -> None:
-        """Feeds windowed values to the stage's root, cutting bundles as the settings say."""
+        """Pass windowed values to the stage's root; cut bundles at the settings' limits."""
         if elements:
             self.emit_block(Block.of(elements))
 
     def emit_block(self, block: Block) -> None:
-        """Feeds a block to the stage's root, cutting bundles as the settings say."""
+        """Pass a block to the stage's root; cut bundles at the settings' limits."""
         self.put(self._processor.root.output_blocks.emit, block)
 
     def put(self, take: Callable[[Block], None], block: Block) -> None:
-        """Feeds a block to what takes it in place of the root, cutting bundles as the settings say."""
+        """Pass a block to a function instead of the root; cut bundles at the settings' limits."""
         position, total = 0, len(block)
         if self._open and self._in_bundle + total < self._limit:
             take(block)
@@ -306,28 +306,28 @@ class Bundles:
             self.took(taken)
 
     def fire(self, fire: Callable[..., None], *timer: Any) -> None:
-        """Fires a timer by a call; where bundles are cut it counts like an element."""
+        """Fire a timer by a call. For the size of bundles it counts like an element."""
         self.open()
         fire(*timer)
         self._in_bundle += 1
         self._cut()
 
     def room(self) -> int:
-        """How many elements the open bundle may still have, or the next one, if none is open."""
+        """Return how many elements fit into the open bundle; if none is open, into the next one."""
         return self._limit - self._in_bundle if self._open else self._limit
 
     def took(self, elements: int) -> None:
-        """Counts elements, at most as many as there was room for, that something has taken in the open bundle."""
+        """Count elements that were processed in the open bundle: at most as many as `room` allows."""
         self._in_bundle += elements
         self.elements += elements
         self._cut()
 
     def fire_each(self, fire: Callable[[Iterator[Any]], int], timers: Iterator[Any]) -> None:
-        """Fires timers, cutting bundles as the settings say.
+        """Fire timers; cut bundles at the settings' limits.
 
         Args:
-            fire: of an operation: fires timers, each before it asks for the next, and says how many these were.
-            timers: of that operation.
+            fire: an operation's function. It fires each timer before it takes the next, and returns their number.
+            timers: the operation's timers.
         """
         for first in timers:
             self.open()
@@ -340,7 +340,7 @@ class Bundles:
             self.close()
 
     def metrics(self) -> list[bytes]:
-        """Serialized monitoring infos of all closed bundles of the task."""
+        """Return serialized monitoring infos of all closed bundles of the task."""
         return self._metrics.serialized()
 
 

@@ -1,10 +1,10 @@
-"""The operation of a splittable DoFn whose outputs leave block by block, and which DoFns get it.
+"""The operation of a splittable DoFn that emits its outputs in blocks, and the choice of DoFns that use it.
 
-Owns what stands between the SDK's invoker of a DoFn and the blocks of what it puts out: a `process` that yields goes on
-for many elements before the first of them is handed on, as long as nobody can tell. It takes the place of the SDK's
-`SdfProcessSizedElements`, which hands on each element by itself; what the SDK alone can do (batches, type checks at run
-time) stays with that one. Which restriction is processed when, and what becomes of what is left, is not decided here
-(`harness.bundle.splittable`). The SDK's internals that are leaned on are held by a contract test.
+Owns the code between the SDK's invoker of a DoFn and the blocks of outputs. A `process` that yields runs for many
+elements before the first of them is emitted, as long as no other code can notice. The operation replaces the SDK's
+`SdfProcessSizedElements`, which emits elements one by one. DoFns that need features of the SDK's operation (batches,
+type checks at run time) keep it. Which restriction is processed when, and what happens to the rest, is decided in
+`harness.bundle.splittable`. A contract test covers the SDK internals that this module relies on.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ _BLIND = frozenset(
     for kind in (
         ManualWatermarkEstimator,
         WalltimeWatermarkEstimator,
-        # A class of its own for each.
+        # Each call creates a class of its own.
         type(sdf_utils.NoOpWatermarkEstimatorProvider().create_watermark_estimator(None)),
     )
 )
-"""What the SDK's estimators have that do not look at the times of outputs."""
+"""Code of the SDK's estimators that do not observe the times of outputs."""
 
 
 class RestrictionOperation(BlockOperation):
     """Processes restrictions: `((element, (restriction, estimator state)), size)`, one after the other.
 
-    All that a `process` has put out is handed on when it returns, and when it raises, too.
+    All outputs of a `process` are emitted when it returns, and also when it raises.
 
     Args:
         name, spec, factory: see the SDK's `Operation`.
-        input_coder: of its main input's windowed values.
+        input_coder: coder of the main input's windowed values.
         fn: the DoFn.
-        given: what it is given beside an element.
+        given: its arguments besides the element.
 
     Attributes:
         input_coder: the same.
-        input_info: what the SDK has to know to make a `DelayedBundleApplication` of what is left.
+        input_info: what the SDK needs to create a `DelayedBundleApplication` of a residual.
     """
 
     def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
@@ -68,7 +68,7 @@ class RestrictionOperation(BlockOperation):
         self._fn, self._given = fn, given
         self.input_coder = input_coder
         self.input_info: Any = None
-        # What follows is looked at by whoever asks for progress, on another thread.
+        # The following attributes are also read by the thread that requests progress.
         self._lock = threading.Lock()
         self._bytes_before: int | None = None
 
@@ -82,7 +82,7 @@ class RestrictionOperation(BlockOperation):
             receivers.update(zip(tags, self.receivers, strict=True))
             receivers[None] = self.receivers[main]
             self._tagged_receivers = receivers
-            # The SDK looks at what a DoFn returns for its first element, if it is not a generator.
+            # If a DoFn is not a generator, the SDK checks what it returns for its first element.
             looks = not isgeneratorfunction(fn.process)
             windowfn = given.windowing.windowfn
             outputs = windowfn, receivers[None], receivers, None, None, False, False
@@ -107,7 +107,7 @@ class RestrictionOperation(BlockOperation):
                 given.kwargs,
                 bundle_finalizer_param=self._finalizer,
             )
-            # It knows the words of errors outside of `process`; what runs in it is not its own DoFn.
+            # It adds the transform's name to errors outside of `process`. The DoFn in it is a dummy.
             self._runner = dofn_runner(self, core.DoFn(), (), {}, [], given.windowing, receivers)
             self._runner._invoke_lifecycle_method(self._invoker.invoke_setup)
 
@@ -119,7 +119,7 @@ class RestrictionOperation(BlockOperation):
             self._runner._invoke_bundle_method(self._invoker.invoke_start_bundle)
 
     def process(self, o: Any) -> None:
-        """Processes a restriction: not when it is one of many, but now."""
+        """Process a restriction at once, without collecting a block."""
         receivers = self._tagged_receivers
         (element, (restriction, estimator_state)), _ = o.value
         with self.scoped_process_state:
@@ -167,10 +167,10 @@ class RestrictionOperation(BlockOperation):
         """See the SDK's `DoOperation`."""
         self._finalizer.finalize_bundle()
 
-    # While it processes, on another thread.
+    # Called on another thread while a restriction is processed.
 
     def outputs(self) -> int:
-        """Elements that `process` has put out so far, in all bundles, whether they were handed on or not."""
+        """Return how many elements `process` has output, in all bundles, whether they were emitted or not."""
         return self._emitter.taken
 
     def try_split(self, fraction_of_remainder: float) -> Any:
@@ -198,12 +198,12 @@ class RestrictionOperation(BlockOperation):
 
 
 class _Outputs(common.OutputHandler):  # type: ignore[misc]  # Beam is untyped
-    """What the SDK's invoker hands what user code has returned to.
+    """The output handler of the SDK's invoker.
 
     Args:
-        emitter: makes blocks of the main output.
-        one_by_one: the SDK's, for what is put out at a bundle's end.
-        first: the same; it refuses what must not be returned, and is asked once. None if that need not be looked at.
+        emitter: builds blocks of the main output.
+        one_by_one: the SDK's handler, for the outputs of start_bundle and finish_bundle.
+        first: an SDK handler that rejects invalid return values, used once. None if that check is not needed.
     """
 
     def __init__(self, emitter: Emitter, one_by_one: Any, first: Any) -> None:
@@ -228,19 +228,19 @@ class _Outputs(common.OutputHandler):  # type: ignore[misc]  # Beam is untyped
         try:
             emitter.take(results)
         except Exception:
-            # What came before has come: if somebody behind does not like it, that is the error.
+            # Earlier outputs count as emitted: if a consumer fails on them, its error is raised instead.
             emitter.hand_on()
             raise
         emitter.hand_on()
 
 
 def _observes(estimator: Any) -> bool:
-    """Whether an estimator, which the SDK has wrapped, looks at the time of what is put out."""
+    """Return whether an estimator, which the SDK has wrapped, observes the times of outputs."""
     return getattr(estimator._watermark_estimator.observe_timestamp, "__code__", None) not in _BLIND
 
 
 def _observed(results: Iterable[Any], own: Any, observe: Any) -> Iterator[Any]:
-    """The same; the time of each was observed before user code goes on behind it, for it may ask the estimator."""
+    """Yield the results. Each one's time is observed before user code continues, because it may ask the estimator."""
     for result in results:
         inner = result.value if isinstance(result, TaggedOutput) else result
         observe(inner.timestamp if isinstance(inner, TimestampedValue | WindowedValue) else own)
@@ -248,7 +248,7 @@ def _observed(results: Iterable[Any], own: Any, observe: Any) -> Iterator[Any]:
 
 
 def claim(transform: Any) -> None:
-    """Gives a transform of a bundle descriptor to this module if its proto does not say that it cannot be ours."""
+    """Mark a splittable transform for our operation, unless its proto excludes this."""
     if transform.spec.urn != _SDK_URN or recordlists.makes_lists(transform):
         return
     payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
@@ -272,5 +272,5 @@ def _choose(fn: Any) -> Any:
 
 
 def register() -> None:
-    """Teaches the SDK's factory our operation. Idempotent."""
+    """Register our operation in the SDK's factory. Idempotent."""
     bundle_processor.BeamTransformFactory.register_urn(_URN, runner_pb.ParDoPayload)(_create)

@@ -1,7 +1,7 @@
 """The SDK's state sampler, running for a task instead of a bundle.
 
-Owns the sampler's thread. The SDK starts and joins one per bundle; a join waits for the end of a sleep that grows to
-200 ms, which is what short bundles then take. Ours is told to end and joined only if it is wanted again.
+Owns the sampler's thread. The SDK starts and joins one per bundle. A join waits for the end of a sleep that grows to
+200 ms, which dominates short bundles. Here the thread is signalled to end, and is joined only before the next start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from apache_beam.runners.worker import statesampler
 class Sampling:
     """Runs a processor's state sampler. `begin` and `end` are called on the thread that runs the bundles.
 
-    Invariant: at most one thread runs the sampler that has not been told to end.
+    Invariant: at most one thread that has not been signalled to end runs the sampler.
     """
 
     def __init__(self, sampler: Any) -> None:
@@ -24,7 +24,7 @@ class Sampling:
         self._running = False
 
     def begin(self) -> None:
-        """Starts sampling, if it is not going on."""
+        """Start sampling, unless it is running."""
         if self._running:
             return
         if self._thread is not None:
@@ -38,7 +38,7 @@ class Sampling:
         self._running = True
 
     def end(self) -> None:
-        """Ends sampling; its thread ends by itself."""
+        """Signal the sampler to end; do not wait for its thread."""
         if not self._running:
             return
         self._running = False

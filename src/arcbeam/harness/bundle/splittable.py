@@ -1,7 +1,7 @@
 """The operation of a splittable DoFn, one restriction after the other: processed, split meanwhile, truncated.
 
-Owns how a restriction enters the SDK, and what comes back. Which of them runs when, and what becomes of the rest, is
-the business of who drives it: rounds of a bounded stage (`harness.batch.restrictions`), or a step.
+Owns how a restriction enters the SDK, and what is returned. The caller decides which restriction runs when, and what
+happens to the rest: rounds of a bounded stage (`harness.batch.restrictions`), or a micro-batch.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ _watermark_of: Any = MonotonicWatermarkEstimator.current_watermark
 
 
 def _current_watermark(estimator: Any) -> Any:
-    """In place of the estimator's own, which still does its work."""
+    """Replace the estimator's method: set a missing watermark, then call the original."""
     if estimator._watermark is None:
         estimator._watermark = estimator._last_observed_timestamp
     return _watermark_of(estimator)
 
 
-# SUBTLE: it compares with what it has promised; with its default provider that is nothing at first, and it raises.
+# SUBTLE: the original compares with the previous watermark. The default provider starts with None, so it would raise.
 MonotonicWatermarkEstimator.current_watermark = _current_watermark
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A restriction on its way: an encoded windowed `((element, (restriction, estimator state)), size)`.
+    """An encoded restriction: a windowed `((element, (restriction, estimator state)), size)`.
 
     Attributes:
-        element: that.
-        size: as the restriction's provider sees it.
-        fresh: no part of it was processed: it is in the coder of the stage's root; others are in the operation's.
+        element: the encoded windowed value.
+        size: the size, according to the restriction's provider.
+        fresh: whether no part of it was processed. Fresh ones are encoded with the coder of the stage's root, residuals
+            with the operation's coder.
     """
 
     element: bytes
@@ -58,12 +59,12 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """How a restriction was processed: `DelayedBundleApplication`s.
+    """The result of processing a restriction. Residuals are `DelayedBundleApplication`s.
 
     Attributes:
-        split_off: what was split off meanwhile.
-        deferred: what the DoFn has left for later.
-        made: how many elements its DoFn has put out.
+        split_off: residuals of splits.
+        deferred: residuals that the DoFn has deferred.
+        made: number of elements that the DoFn has output.
     """
 
     split_off: list[Any]
@@ -75,34 +76,34 @@ class SplittableOperation:
     """The operation of a stage that processes restrictions.
 
     Args:
-        processor: of the stage.
+        processor: the stage's processor.
 
     Attributes:
         op: the SDK's operation.
-        root_coder, op_coder: of fresh restrictions, and of what is left of one.
+        root_coder, op_coder: the coders of fresh restrictions, and of residuals.
     """
 
     def __init__(self, processor: StageProcessor) -> None:
         self._processor = processor
         self.op: Any = next(op for op in processor.sdk.ops.values() if isinstance(op, _PROCESSES))
-        # SUBTLE: the SDK encodes what is left with the coder that is there, and its own cuts times to milliseconds.
+        # SUBTLE: the SDK encodes residuals with this coder. Its original coder truncates times to milliseconds.
         left = ExactCoder(self.op.input_info.main_input_coder)
         self.op.input_info = self.op.input_info._replace(main_input_coder=left)
         self.root_coder: Any = ExactCoder(processor.root.written_coder).get_impl()
         self.op_coder: Any = left.get_impl()
 
     def process(self, element: Any, splitter: Splitter, *, fresh: bool) -> Processed:
-        """Processes a restriction in the open bundle.
+        """Process a restriction in the open bundle.
 
         Args:
-            element: windowed, decoded.
+            element: the decoded windowed value.
             splitter: watches over it.
             fresh: see `Sized`.
 
         Raises:
-            Exception: what user code has raised, with the step's name.
+            Exception: user code has raised; the message names the transform.
         """
-        # SUBTLE: what is left of one not through the root: a truncation in front must not see what it has truncated.
+        # SUBTLE: residuals do not pass through the root: a truncation before it must not see what it has truncated.
         enter = self._processor.root.receivers[0].receive if fresh else self.op.process
         outputs = splitter.outputs()
         splitter.begin()
@@ -121,12 +122,12 @@ class SplittableOperation:
         return Processed(split_off, self._processor.bundles.take_deferrals(), splitter.outputs() - outputs)
 
     def left(self, application: Any) -> Sized:
-        """What is left of a restriction."""
+        """Return a residual in encoded form."""
         element: bytes = application.application.element
         return Sized(element, self.op_coder.decode_nested(element).value[1], fresh=False)
 
     def truncate(self, sized: Sized) -> Sized | None:
-        """What a drain leaves of a restriction; None if nothing."""
+        """Return what a drain keeps of a restriction; None if nothing."""
         coder = self.root_coder if sized.fresh else self.op_coder
         windowed = coder.decode_nested(sized.element)
         (element, (restriction, state)), _ = windowed.value
@@ -136,19 +137,19 @@ class SplittableOperation:
                 return None
             size = self._provider.restriction_size(element, kept)
             if size < 0:
-                raise ValueError(f"a restriction's size is not less than nothing: {size} of {kept}")
+                raise ValueError(f"the size of restriction {kept} is {size}; restriction_size must not be negative")
         except Exception as e:
             raise self._with_step(e) from e
         return Sized(coder.encode_nested(windowed.with_value(((element, (kept, state)), size))), size, sized.fresh)
 
     @property
     def endless(self) -> bool:
-        """Whether the DoFn says that what it makes of an element may have no end."""
+        """Whether the DoFn declares that its output for one element may be unbounded."""
         return bool(self._signature.is_unbounded_per_element())
 
     @property
     def _provider(self) -> Any:
-        """The DoFn's restriction provider: the SDK truncates in an operation of its own, which not every plan has."""
+        """The DoFn's restriction provider. The SDK truncates in an operation of its own, which not every plan has."""
         return self._signature.get_restriction_provider()
 
     @cached_property
@@ -160,7 +161,7 @@ class SplittableOperation:
         return common.DoFnSignature(fn)
 
     def _with_step(self, error: Exception) -> Exception:
-        """A copy of a user's error that names the step, as the SDK makes it for all but splittable DoFns."""
+        """Return a copy of a user's error that names the transform, as the SDK does for all other DoFns."""
         if isinstance(error, ArcbeamError) or getattr(error, "_tagged_with_step", False):
             return error
         named: Any

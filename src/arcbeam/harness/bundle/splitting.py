@@ -1,7 +1,7 @@
-"""Splitting the restriction that is being processed, from a second thread, when the task's time is up.
+"""Splits the restriction in process from a second thread, when the task's time is up.
 
-Owns when a split may be asked for and in which fractions. The SDK does the splitting. What becomes of the residuals is
-decided by who processes it (`harness.batch.restrictions`, `harness.streaming.restrictions`). Must not know Spark.
+Owns when to request splits, and at which fractions. The SDK does the splitting. The caller decides what happens to the
+residuals (`harness.batch.restrictions`, `harness.streaming.restrictions`). Must not know Spark.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from arcbeam.sizes import threshold
 _LOG = logging.getLogger("arcbeam.splitting")
 
 MAX_PIECES = threshold(64, 2)
-"""Into how many pieces one restriction is split at most, however many slots there are."""
+"""Maximum number of pieces into which one restriction is split, however many slots there are."""
 
 _NUDGES = (0.0, 1 / 64, 1 / 8, 1 / 2)
-"""Fractions of the remainder to keep, tried in turn when the rest is wanted back. SUBTLE: not every tracker can stop
-right where it is (a BoundedSource never can); then it is asked to stop a little later."""
+"""Fractions of the remainder to keep, tried in this order to get the rest back. SUBTLE: not every tracker can stop
+exactly at its position (a BoundedSource never can). Then it is requested to stop a little later."""
 
 _MAX_BACKOFF = 5.0
 
@@ -35,7 +35,7 @@ _claiming = threading.local()
 
 
 class _Observed(sdf_utils.ThreadsafeRestrictionTracker):  # type: ignore[misc]  # Beam is untyped
-    """Tells the splitter of its thread of the first claim."""
+    """Reports the first claim to the splitter of its thread."""
 
     def __init__(self, restriction_tracker: Any) -> None:
         super().__init__(restriction_tracker)
@@ -53,37 +53,37 @@ class _Observed(sdf_utils.ThreadsafeRestrictionTracker):  # type: ignore[misc]  
 
 
 def register() -> None:
-    """Gives our tracker to the SDK. Idempotent."""
+    """Replace the SDK's tracker by ours. Idempotent."""
     common.ThreadsafeRestrictionTracker = _Observed
 
 
 class Splitter:
-    """Watches the restriction in process; past the deadline, takes from it all that has not been claimed.
+    """Watches the restriction in process. After the deadline it takes back all that has not been claimed.
 
-    The bundle's thread calls `begin` and `end` around each restriction; this object's thread looks at progress and
-    asks for splits. A restriction is left alone until it was seen to progress: before its first claim a split may give
-    an empty primary and everything back, for ever. Progress is any of: a claim since `begin`, an output (nothing may be
-    output before the first claim), a remainder smaller than at the first look.
+    The bundle's thread calls `begin` and `end` around each restriction. The splitter's own thread checks progress and
+    requests splits. A restriction is not split before it has progressed: before its first claim, a split may return an
+    empty primary and the whole restriction as residual, forever. Progress is any of: a claim since `begin`, an output
+    (no output may precede the first claim), a remainder smaller than at the first check.
 
-    Nobody can end a process but itself: one that goes on though it was asked to stop, cannot be split, or has claimed
-    nothing, is told of in the log, by the name of its step, and goes on; where patience is given, for in a bounded job
-    nobody waits for what it leaves.
+    No thread can end a running `process`. A process that continues although it was requested to stop, that cannot be
+    split, or that has claimed nothing, continues to run. With `patience` a warning names its transform. A bounded job
+    needs none: nothing waits for its residuals.
 
-    `_lock` guards all that follows it in `__init__`; a split is only asked for while holding it. So a split always
-    hits the restriction that was looked at, and `end` returns only when no split is under way.
+    `_lock` guards all attributes that follow it in `__init__`. Splits are requested only while it is held. So a split
+    always affects the restriction that was checked, and `end` returns only when no split is in progress.
 
     Args:
         op: the SDK's operation that processes restrictions.
-        apply: makes a DelayedBundleApplication of the operation and a residual.
-        seconds: from entering the context to the deadline.
-        pieces: into how many pieces to split the rest, asked for at the time of a split.
-        exhausted: whether the time is up earlier; asked on the splitter's thread, too.
-        interval: seconds between two looks; None: a twentieth of `seconds`.
-        patience: seconds past the deadline until a process that goes on is told of, and again when they have doubled.
+        apply: creates a DelayedBundleApplication from the operation and a residual.
+        seconds: time from entering the context to the deadline.
+        pieces: returns into how many pieces to split the rest; called when it is split.
+        exhausted: returns whether the time is up earlier; also called on the splitter's thread.
+        interval: seconds between two checks; None: a twentieth of `seconds`.
+        patience: seconds after the deadline until a warning about a running process. It is repeated when they double.
 
     Attributes:
-        tracker: of the restriction that runs.
-        claimed: something was claimed since `begin`.
+        tracker: the tracker of the running restriction.
+        claimed: whether there was a claim since `begin`.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Splitter:
         self._backoff = 0.0
         self._next_try = 0.0
         self._overdue_since: float | None = None
-        self._told_after = patience
+        self._warn_after = patience
         self._split_off: list[Any] = []
         self._failure: Exception | None = None
 
@@ -137,17 +137,17 @@ class Splitter:
 
     @property
     def seconds_left(self) -> float:
-        """Until the deadline; negative past it."""
+        """Seconds until the deadline; negative after it."""
         return self._deadline - time.monotonic()
 
     def outputs(self) -> int:
-        """Elements that the operation has output, counted from any time; callable while it processes."""
+        """Return how many elements the operation has output, from any origin. May be called while it processes."""
         if isinstance(self._op, RestrictionOperation):
             return self._op.outputs()
         return sum(receiver.opcounter.element_counter.value() for receiver in self._op.receivers)
 
     def begin(self) -> None:
-        """The next restriction is about to be processed, on this thread."""
+        """Start watching the restriction that is processed next on this thread."""
         _claiming.splitter = self
         with self._lock:
             self.tracker, self.claimed = None, False
@@ -155,17 +155,17 @@ class Splitter:
             self._first_look = None
             self._progressed = self._refuses = self._stopped = self._pieces_made = False
             self._backoff, self._next_try = self._interval, 0.0
-            self._overdue_since, self._told_after = None, self._patience
+            self._overdue_since, self._warn_after = None, self._patience
             self._running = True
 
     def end(self) -> list[Any]:
-        """The restriction's process returned; no split of it is asked for any more.
+        """Stop watching after `process` has returned. No split is requested any more.
 
         Returns:
-            What was split off: `DelayedBundleApplication`s.
+            The residuals of splits: `DelayedBundleApplication`s.
 
         Raises:
-            RuntimeError: a split failed halfway, so that part of the restriction may be lost.
+            RuntimeError: a split has failed halfway, so that a part of the restriction may be lost.
         """
         with self._lock:
             self._running = False
@@ -176,12 +176,12 @@ class Splitter:
         return split_off
 
     def abandon(self) -> None:
-        """The restriction's process raised; its bundle fails, and what was split off with it."""
+        """Stop watching after `process` has raised: the bundle fails, and the residuals with it."""
         with self._lock:
             self._running = False
             self._split_off, self._failure = [], None
 
-    # On the splitter's own thread.
+    # Called on the splitter's own thread.
 
     def _watch(self) -> None:
         while not self._stop.wait(self._interval):
@@ -198,24 +198,22 @@ class Splitter:
             self._overdue_since = now
         if self._progressed and not self._refuses and now >= self._next_try:
             self._take_the_rest()
-        if now - self._overdue_since >= self._told_after:
-            self._told_after = max(2 * self._told_after, self._interval)
-            self._tell(now - self._overdue_since)
+        if now - self._overdue_since >= self._warn_after:
+            self._warn_after = max(2 * self._warn_after, self._interval)
+            self._warn(now - self._overdue_since)
 
-    def _tell(self, seconds: float) -> None:
-        """Says why nothing of what the process does becomes real."""
+    def _warn(self, seconds: float) -> None:
+        """Log why the restriction's micro-batch cannot end."""
         if self._stopped:
-            why = "was asked to stop: all that it has not claimed was taken from it, so its next try_claim gives False"
+            why = "was requested to stop: the rest was taken from it, so its next try_claim returns False"
         elif self._progressed:
-            why = "cannot be stopped: its tracker's try_split gives nothing back"
+            why = "cannot be stopped: its tracker's try_split returns no residual"
         else:
-            why = (
-                "has not claimed anything: a process that waits for what is to come should defer_remainder, and return"
-            )
+            why = "has claimed nothing: a process that waits for data should call defer_remainder and return"
         step = self._op.name_context.step_name.removesuffix("/Process")
         _LOG.warning(
-            "%r has processed a restriction for %.0f s more than it should and %s; nothing that depends on it goes on "
-            "before it returns",
+            "%r has exceeded its time for a restriction by %.0f s and %s. Everything that depends on it waits until it "
+            "returns",
             step,
             seconds,
             why,
@@ -230,7 +228,7 @@ class Splitter:
                 return False
             look = (progress.fraction_remaining, progress.remaining_work)
         except Exception:
-            # A tracker need not know its progress, and a bug in telling it is no reason to fail.
+            # A tracker need not know its progress, and a bug in its progress must not fail the task.
             _LOG.debug("no progress of %s", self._op.name_context.step_name, exc_info=True)
             return False
         if self._first_look is None:
@@ -238,7 +236,7 @@ class Splitter:
         return bool(look[0] < self._first_look[0] or look[1] < self._first_look[1])
 
     def _take_the_rest(self) -> None:
-        """Splits the rest into equal pieces, and stops the running process behind what it has claimed."""
+        """Split the rest into equal pieces, and stop the running process after what it has claimed."""
         try:
             if not self._pieces_made:
                 for pieces in range(min(self._pieces(), MAX_PIECES) if self._has_an_end() else 1, 1, -1):
@@ -247,7 +245,7 @@ class Splitter:
                 self._pieces_made = True
             kept = next((fraction for fraction in _NUDGES if self._split(fraction)), None)
             if kept == 0.0:
-                self._refuses = self._stopped = True  # there is nothing left to take
+                self._refuses = self._stopped = True  # there is nothing left to split off
         except Exception as e:
             self._refuses = True
             innermost = traceback.extract_tb(e.__traceback__)[-1].name
@@ -257,14 +255,14 @@ class Splitter:
         self._backoff = min(self._backoff * 2, max(_MAX_BACKOFF, self._interval))
 
     def _has_an_end(self) -> bool:
-        """Whether a part of the rest may be taken from behind: what has no end has no half."""
+        """Return whether the rest can be split into equal pieces: an unbounded rest cannot."""
         try:
             return self.tracker is None or bool(self.tracker.is_bounded())
         except Exception:
             return True  # a tracker need not know
 
     def _split(self, fraction: float) -> bool:
-        """One split of the running restriction; False if it cannot be split there (or is done)."""
+        """Request one split of the running restriction; False if it cannot be split there, or is done."""
         split = self._op.try_split(fraction)
         if not split:
             return False

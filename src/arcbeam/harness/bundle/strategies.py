@@ -1,6 +1,6 @@
-"""A windowing strategy's proto, read: the SDK's own object of it has lost half of what it says.
+"""Reads a windowing strategy's proto: the SDK's object for it omits half of its content.
 
-Owns what triggers, behaviours and delays are in terms of the engine. Must not know who groups.
+Owns the translation of triggers, behaviors and delays to the engine's types. Must not know the code that groups.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from arcbeam.model.timestamps import Duration
 
 
 def windowing_proto(processor: StageProcessor) -> Any:
-    """The strategy of what a stage reads."""
+    """Return the windowing strategy of the stage's input."""
     components = runner_pb.Components.FromString(processor.stage.payload)
     root = components.transforms[processor.root.transform_id]
     pcoll = components.pcollections[next(iter(root.outputs.values()))]
@@ -25,10 +25,10 @@ def windowing_proto(processor: StageProcessor) -> Any:
 
 
 def empty_panes(proto: Any) -> tuple[bool, bool]:
-    """Whether a pane is made though nothing has come since the last: by the end of a window, and by its closing."""
+    """Return whether an empty pane is emitted at the end of a window, and whether at its closing."""
     on_time, closing = runner_pb.OnTimeBehavior, runner_pb.ClosingBehavior
-    # SUBTLE: the Python SDK writes "always" for both whatever the user wants, and itself makes no empty last panes.
-    # Any other pair was chosen.
+    # SUBTLE: the Python SDK writes "always" for both, whatever the user wants, and itself emits no empty last panes.
+    # So only other pairs are the user's choice.
     unchosen = proto.on_time_behavior == on_time.FIRE_ALWAYS and proto.closing_behavior == closing.EMIT_ALWAYS
     return (
         proto.on_time_behavior != on_time.FIRE_IF_NONEMPTY,
@@ -39,14 +39,14 @@ def empty_panes(proto: Any) -> tuple[bool, bool]:
 def trigger_of(
     proto: Any, synchronized: Callable[[], triggers.Trigger] = triggers.AfterSynchronizedTime
 ) -> triggers.Trigger:
-    """The state machine of a `Trigger`.
+    """Return the state machine of a `Trigger` proto.
 
     Args:
         proto: the trigger.
-        synchronized: makes one that waits until everything upstream has seen a processing time.
+        synchronized: creates a trigger that waits until all upstream shards have reached a processing time.
 
     Raises:
-        ValueError: it is not known.
+        ValueError: the kind of trigger is unknown.
     """
 
     def of(proto: Any) -> triggers.Trigger:
@@ -82,7 +82,7 @@ def trigger_of(
             return composites.AfterAll(*map(of, spec.subtriggers))
         case "after_each":
             return composites.AfterEach(*map(of, spec.subtriggers))
-    raise ValueError(f"a trigger that is not known: {kind}")
+    raise ValueError(f"unknown kind of trigger: {kind}")
 
 
 def _transform(proto: Any) -> Transform:

@@ -1,1 +1,1 @@
-"""Values as bytes: blocks, blobs of the exchange, coders of keys and windows."""
+"""Encoded values: blocks, blobs of the exchange, coders of keys and windows."""

@@ -1,1 +1,1 @@
-"""Files as sources and sinks: records many at a time, and errors that name the file."""
+"""Files as sources and sinks: records in lists, and errors that name the file."""

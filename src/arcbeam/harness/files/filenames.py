@@ -1,7 +1,7 @@
-"""Which file was being read when a source failed: with a glob of a thousand that is the first thing one needs.
+"""The file that was being read when a source failed. With a glob of a thousand files this is essential.
 
-Owns how the file is found: in the frames of an exception, where a reader of one file has its name. What fails on a
-record later is not told so: blocks of records of several files may wait together. Must not know Spark.
+Owns how the file is found: in the frames of an exception, where a reader of a file has its name. A record that fails
+later has no such note: blocks with records of several files may wait together. Must not know Spark.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from arcbeam.harness.files import lines
 
 _LINES = lines.read.__code__
 _RECORDS = "read_records"
-"""The method of the SDK's sources of files that reads one: `read_records(self, file_name, range_tracker)`."""
+"""The method of the SDK's file sources that reads one file: `read_records(self, file_name, range_tracker)`."""
 
 
 def note_file(error: BaseException) -> None:
-    """Notes in an exception which file was being read, if one was."""
+    """Add a note to an exception with the file that was being read, if any."""
     trace: TracebackType | None = error.__traceback__
     name = ""
     while trace is not None:
-        # The innermost: a source may read other files on its way.
+        # The innermost one: a source may read other files for this one.
         name = _file_of(trace.tb_frame) or name
         trace = trace.tb_next
     note = f"  while reading {name}"
@@ -31,7 +31,7 @@ def note_file(error: BaseException) -> None:
 
 
 def _file_of(frame: FrameType) -> str:
-    """The file that a frame reads; "" if it is not that of a reader."""
+    """Return the file that a frame reads; "" if it is not the frame of a reader."""
     code = frame.f_code
     if code is _LINES:
         return str(frame.f_locals["file_name"])

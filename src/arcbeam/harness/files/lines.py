@@ -1,7 +1,7 @@
-"""Lines of text files, many at a time.
+"""Lines of text files, read in large chunks.
 
-Owns a reader that gives what the SDK's text source gives for a range of a file, as lists of records: lines are split,
-decoded and claimed a chunk at once. The SDK's internals that are leaned on are held by a contract test.
+Owns a reader that returns the same records for a range of a file as the SDK's text source, but as lists. It splits,
+decodes and claims all lines of a chunk together. A contract test covers the SDK internals that this module relies on.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from apache_beam.io.iobase import RangeTracker
 from arcbeam.sizes import threshold
 
 _CHUNK = threshold(1 << 17, 7)
-"""Bytes that are read at once; a line may be longer."""
+"""Bytes that are read in one call; a line may be longer."""
 
 
 def can_read(source: Any) -> bool:
-    """Whether `read` gives the records of a source of the SDK's, which must be one of text without anything special."""
+    """Return whether `read` supports an SDK source: a text source without special options."""
     return (
         type(source) is textio._TextSource
         and source._delimiter is None
@@ -32,14 +32,14 @@ def can_read(source: Any) -> bool:
 
 
 def read(source: Any, file_name: str, tracker: Any) -> Iterator[list[Any]]:
-    """The records of a file whose lines begin within the tracker's range, in order, as lists.
+    """Yield the records of a file whose lines begin within the tracker's range, in order, as lists.
 
-    The range may be split at any time, from any thread: what was given out by then stays within it.
+    The range may be split at any time, from any thread. Records that were yielded before stay within it.
 
     Args:
-        source: one that `can_read`.
-        file_name: of the file.
-        tracker: an offset range tracker, fresh.
+        source: a source for which `can_read` is true.
+        file_name: the file's name.
+        tracker: an offset range tracker without claims.
     """
     with source.open_file(file_name) as file:
         chunks = _Chunks(file)
@@ -47,7 +47,7 @@ def read(source: Any, file_name: str, tracker: Any) -> Iterator[list[Any]]:
             chunks.skip_line()
         start = tracker.start_position()
         if start > chunks.position:
-            # A line that begins at the start is within the range: the byte before it ends another.
+            # A line that begins exactly at the start is within the range: the byte before it ends another line.
             chunks.seek(start - 1)
             if not chunks.skip_line():
                 return
@@ -64,39 +64,39 @@ def read(source: Any, file_name: str, tracker: Any) -> Iterator[list[Any]]:
 
 
 def _claim(tracker: Any, position: int, lines: list[bytes]) -> int:
-    """Claims lines that follow each other.
+    """Claim consecutive lines.
 
     Args:
-        tracker: of the range.
-        position: of the first line.
-        lines: with their ends.
+        tracker: the tracker of the range.
+        position: position of the first line.
+        lines: the lines, with their ends.
 
     Returns:
-        How many of them begin within the range: they are claimed, and a split can no longer take them.
+        How many of them begin within the range. They are claimed, so a split can no longer take them.
     """
     last = position + sum(map(len, lines)) - len(lines[-1])
     if last < tracker.stop_position():
         if tracker.try_claim(last):
             return len(lines)
-        # A split has come in between, so something was claimed before. A refused claim cannot be made again for less:
-        # the position is set instead.
+        # A split happened in between, so there was a claim before. After a refused claim, a smaller position cannot be
+        # claimed: it is set instead.
     elif not tracker.try_claim(position):
         return 0
     starts = list(accumulate(map(len, lines[:-1]), initial=position))
     while count := bisect_left(starts, tracker.stop_position()):
         tracker.set_current_position(starts[count - 1])
-        # SUBTLE: what is set cannot be split off any more, but it may have been just before.
+        # SUBTLE: a position that is set cannot be split off any more, but may have been split off just before.
         if starts[count - 1] < tracker.stop_position():
             break
     return count
 
 
 class _Chunks:
-    """Whole lines of a file, as many at a time as were read at once.
+    """Whole lines of a file, in lists of as many as a chunk contains.
 
     Attributes:
-        position: in the file, behind the lines that were given out.
-        lines_start: of the last lines that were given out.
+        position: position in the file after the lines that were returned.
+        lines_start: position of the lines that were returned last.
     """
 
     def __init__(self, file: Any) -> None:
@@ -116,7 +116,7 @@ class _Chunks:
         return data
 
     def skip_line(self) -> bool:
-        """Goes behind the next end of a line; False if there is none."""
+        """Skip to the end of the line; return False if the file has no further line end."""
         parts = [self._rest]
         while (end := parts[-1].find(b"\n")) < 0:
             if not (data := self._more()):
@@ -129,7 +129,7 @@ class _Chunks:
         return True
 
     def next_lines(self) -> list[bytes]:
-        """The next lines, with their ends; empty at the end of the file."""
+        """Return the next lines, with their ends; [] at the end of the file."""
         parts = [self._rest]
         while (end := parts[-1].rfind(b"\n")) < 0:
             if not (data := self._more()):
@@ -138,7 +138,7 @@ class _Chunks:
             parts.append(data)
         self._rest = parts[-1][end + 1 :]
         parts[-1] = parts[-1][: end + 1]
-        # SUBTLE: not `splitlines`, to which a carriage return alone ends a line.
+        # SUBTLE: not `splitlines`, for which a lone carriage return ends a line.
         *whole, last = b"".join(parts).split(b"\n")
         lines = [line + b"\n" for line in whole]
         if last:
@@ -149,7 +149,7 @@ class _Chunks:
 
 
 class _Records:
-    """What lines are as records: decoded, without their ends if the source says so."""
+    """Converts lines to records: decodes them, and strips line ends if the source is configured so."""
 
     def __init__(self, source: Any) -> None:
         self._strip: bool = source._strip_trailing_newlines
@@ -157,7 +157,7 @@ class _Records:
         self._is_text = type(source._coder) is coders.StrUtf8Coder
 
     def of(self, lines: list[bytes]) -> Iterator[list[Any]]:
-        """The records of some lines; none, or one list, or several."""
+        """Yield the records of lines, in any number of lists."""
         if not lines:
             return
         if self._is_text and self._strip:

@@ -1,9 +1,9 @@
-"""Bounded sources that hand on lists of records, not one record after the other.
+"""Bounded sources that emit lists of records instead of single records.
 
-Owns the change of a bundle descriptor that makes it so: the SDK's DoFn that reads a `BoundedSource` is replaced by one
-that puts out lists, and a transform behind it takes them apart, which is done block by block
-(`harness.transforms.values`). To the outside nothing changes: the added transform and the collection of lists are left
-out of what is reported. The SDK's internals that are leaned on are held by a contract test.
+Owns the change of the bundle descriptor. The SDK's DoFn that reads a `BoundedSource` is replaced by one that emits
+lists. An added transform splits them into records, block by block (`harness.transforms.values`). This is invisible
+outside: the added transform and the collection of lists are removed from reports. A contract test covers the SDK
+internals that this module relies on.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from arcbeam.harness.operations.blockoperation import PIECE, longest_of, once
 _PROCESS_URN = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
 _READ = iobase.SDFBoundedSourceReader()._create_sdf_bounded_source_dofn().process.__code__
 _SUFFIX = "/arcbeam:records"
-"""Of the ids of what is added."""
+"""Suffix of the ids of added objects."""
 _LABELS = (monitoring_infos.PTRANSFORM_LABEL, monitoring_infos.PCOLLECTION_LABEL)
 
 
 class _ReadLists(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """Reads a bounded source; puts out lists of its records.
+    """Reads a bounded source; emits lists of its records.
 
     Args:
-        coder: of a record.
+        coder: coder of a record.
     """
 
     def __init__(self, coder: Any) -> None:
@@ -55,7 +55,7 @@ class _ReadLists(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
 
 def _listed(records: Iterable[Any], size: Callable[[Any], int]) -> Iterator[list[Any]]:
-    """Records in lists that are short while records are large."""
+    """Yield records in lists, which are short while records are large."""
     more, longest = once(records), 1
     while part := list(islice(more, longest)):
         yield part
@@ -63,7 +63,7 @@ def _listed(records: Iterable[Any], size: Callable[[Any], int]) -> Iterator[list
 
 
 class _NeverEncoded(coder_impl.CoderImpl):  # type: ignore[misc]  # Beam is untyped
-    """Lists of records do not leave the stage; how large they are is asked of the records behind."""
+    """Lists of records do not leave the stage. Sizes are estimated for the single records that follow."""
 
     def estimate_size(self, value: Any, nested: bool = False) -> int:
         return 0
@@ -82,7 +82,7 @@ def _same(records: list[Any]) -> list[Any]:
 
 
 def rewrite(components: Any) -> None:
-    """Changes the descriptor's transforms that read bounded sources."""
+    """Change the descriptor's transforms that read bounded sources."""
     for id, transform in list(components.transforms.items()):
         if transform.spec.urn == _PROCESS_URN:
             _rewrite(components, id, transform)
@@ -107,7 +107,7 @@ def _rewrite(components: Any, id: str, transform: Any) -> None:
     components.coders[listed].CopyFrom(_ListsCoder().to_runner_api(None))
     info: Any = core.FlatMap(_same).fn, (), {}, [], windowing
     apart = components.transforms[listed]
-    # SUBTLE: of its own, for the SDK keeps counters by it.
+    # SUBTLE: a name of its own, because the SDK keeps counters by name.
     apart.unique_name = transform.unique_name + "/Records"
     apart.environment_id = transform.environment_id
     apart.inputs["in"], apart.outputs[tag] = listed, output
@@ -118,10 +118,10 @@ def _rewrite(components: Any, id: str, transform: Any) -> None:
 
 
 def makes_lists(transform: Any) -> bool:
-    """Whether a transform puts out lists of records."""
+    """Return whether a transform emits lists of records."""
     return any(pcoll.endswith(_SUFFIX) for pcoll in transform.outputs.values())
 
 
 def is_added(info: Any) -> bool:
-    """Whether a monitoring info speaks of what was added here."""
+    """Return whether a monitoring info belongs to an object that was added here."""
     return any(info.labels.get(label, "").endswith(_SUFFIX) for label in _LABELS)

@@ -1,1 +1,1 @@
-"""The operations that stand where the SDK has its data plane: reads and writes, by blocks."""
+"""Operations that replace the SDK's data plane: reads and writes of blocks."""

@@ -1,8 +1,8 @@
-"""Operations that take blocks: what all of ours share, and the edges between them.
+"""The base class of operations that process blocks, and its connections to other operations.
 
-Owns how blocks and single elements meet. The SDK hands elements to an operation one by one; ours gather them into
-blocks, and hand blocks to each other. Where an operation of the SDK follows, a block becomes elements again. The
-contract with the SDK's `Operation` is held by a test.
+Owns the conversion between blocks and single elements. The SDK passes elements to an operation one by one. Our
+operations collect them into blocks, and pass blocks to each other. If an operation of the SDK follows, the block's
+elements are passed one by one. A contract test covers the SDK's `Operation`.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from arcbeam.model import texts
 from arcbeam.sizes import threshold
 
 LONGEST = threshold(4093, 3)
-"""Elements in a block that an operation makes. A prime: sizes in a pattern are not always sampled at the same place."""
+"""Maximum elements of a block. A prime, so that sizes in a periodic pattern are sampled at different places."""
 PIECE = threshold(251, 2)
-"""Elements that are made or gathered between two looks at their size, but for numbers."""
+"""Elements that are created or collected between two checks of their size; numbers are exempt."""
 _KNOWN = frozenset({range, list, tuple, GeneratorType})
-"""Types whose iterators are their own."""
+"""Types that create their own iterators."""
 _NUMBERS = frozenset({int, float, bool, type(None)})
 _FEW = threshold(4)
-"""Components of a tuple that are looked at one by one."""
+"""Components of a tuple up to which they are checked one by one."""
 _BYTES = threshold(4 << 20)
-"""What a block's elements may take, encoded, as far as samples tell."""
+"""Encoded size that a block's elements may have, judged by samples."""
 _FIRST = 10
-"""Elements that the SDK always samples, and so notices what is wrong with them: they go out one by one."""
+"""Elements that the SDK always samples, and so reports their faults: they are emitted one by one."""
 
 
 class Output:
-    """One output of an operation: counts what leaves, and hands it on.
+    """One output of an operation: counts elements, and passes them on.
 
     Args:
         receiver: the SDK's receiver of this output.
-        consumers: the operations behind it.
+        consumers: the operations that consume this output.
     """
 
     def __init__(self, receiver: Any, consumers: list[Any]) -> None:
@@ -54,23 +54,23 @@ class Output:
         self._ours = [c for c in consumers if isinstance(c, BlockOperation)]
         self._takers = [c.take for c in self._ours]
         others = [c for c in consumers if not isinstance(c, BlockOperation)]
-        # What prefers batches is fed by the SDK's receiver only, which then feeds ours, too.
+        # A consumer that prefers batches must be fed by the SDK's receiver, which then also feeds ours.
         self._mixed = any(c.get_batching_preference().supports_batches for c in others)
         self._others = [(c.process, _place(c)) for c in others]
         self._first_left = _FIRST
 
     @property
     def only_taker(self) -> BlockOperation | None:
-        """The operation of ours that alone takes what leaves here; None if there is no such."""
+        """The only consumer, if it is an operation of ours; None otherwise."""
         return self._ours[0] if len(self._ours) == 1 and not self._others else None
 
     @property
     def is_warm(self) -> bool:
-        """Whether the elements that always go out one by one are through."""
+        """Whether the first elements, which are emitted one by one, have passed."""
         return not self._first_left
 
     def count(self, elements: int, sample: Any) -> None:
-        """Counts elements that left another way; one of them may be sampled."""
+        """Count elements that have left another way. One of them may be sampled."""
         if elements and sample is not None:
             self._sample(sample)
             elements -= 1
@@ -78,7 +78,7 @@ class Output:
             self._counters.element_counter.update(elements)
 
     def count_first(self, element: Any) -> bool:
-        """Counts an element that leaves another way, if it is one of those that are looked at one by one."""
+        """Count an element that leaves another way, if it is one of the first ones; return whether it was."""
         if not self._first_left:
             return False
         self._first_left -= 1
@@ -86,15 +86,15 @@ class Output:
         return True
 
     def _sample(self, element: Any) -> None:
-        """Counts an element that stands for others when sizes are sampled; the SDK decides whether it does."""
+        """Count an element that represents others when sizes are sampled. The SDK decides whether to sample it."""
         counters = self._counters
         counters.update_from(element)
-        # What is only known once the consumer has iterated over it is not asked for.
+        # A size that is only known after a consumer has iterated over the element is not requested.
         counters.active_accumulator = None
         counters.update_collect()
 
     def emit(self, block: Block) -> None:
-        """Hands on a block."""
+        """Pass a block on."""
         count = len(block)
         if not count:
             return
@@ -133,9 +133,9 @@ class Output:
 
 
 class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is untyped
-    """An operation that takes blocks. Elements that come one by one wait until they are a block.
+    """An operation that processes blocks. Single elements are collected until they form a block.
 
-    Invariant: nothing waits when a bundle is finished, and blocks are taken in the order in which elements came.
+    Invariant: no element is waiting when a bundle ends, and blocks are processed in the order of their elements.
     """
 
     def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any) -> None:
@@ -162,7 +162,7 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
         self._waiting = []
 
     def process(self, o: Any) -> None:
-        """Takes one windowed value."""
+        """Collect one windowed value."""
         waiting = self._waiting
         waiting.append(o)
         if len(waiting) >= self._waiting_limit:
@@ -174,13 +174,13 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
         here.enter(before)
 
     def _waited(self) -> Block:
-        """What has waited, which waits no more."""
+        """Return the collected elements as a block, and reset the collection."""
         waiting, self._waiting = self._waiting, []
         self._waiting_limit = min(PIECE, longest_of(len(waiting), self._estimate_input, waiting[0], waiting[-1]))
         return Block.of(waiting)
 
     def take(self, block: Block) -> None:
-        """Takes a block, not empty."""
+        """Process a block; not empty."""
         if self._waiting:
             self._take_waiting()
         before = here.enter(self.place)
@@ -188,32 +188,32 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
         here.enter(before)
 
     def finish(self) -> None:
-        """The bundle ends; what waits is taken first."""
+        """End the bundle, after processing the collected elements."""
         if self._waiting:
             self._take_waiting()
         super().finish()
 
     @abstractmethod
     def _take(self, block: Block) -> None:
-        """Takes a block; all that came before it has been taken."""
+        """Process a block, after all earlier elements were processed."""
 
 
 def _place(op: Any) -> bytes:
-    """By which it is noted that an operation takes elements."""
+    """Return the text that records that an operation is processing elements."""
     return place_of(op.name_context.step_name or "")
 
 
 def dofn_runner(op: Any, fn: Any, args: Any, kwargs: Any, sides: Any, windowing: Any, receivers: Any) -> Any:
-    """The SDK's runner of a DoFn with one output, not set up, for an operation of ours.
+    """Return the SDK's runner of a DoFn with one output, not set up, for an operation of ours.
 
     Args:
-        op: the operation, whose step errors and counters name.
+        op: the operation. Errors and counters name its transform.
         fn: the DoFn.
-        args: what it is given beside an element, by place.
-        kwargs: the same by name.
+        args: its positional arguments besides the element.
+        kwargs: its keyword arguments.
         sides: the SDK's maps of side inputs.
-        windowing: of the output.
-        receivers: of the output, under its tag and under None.
+        windowing: windowing of the output.
+        receivers: receivers of the output, under its tag and under None.
     """
     state = common.DoFnState(op.counter_factory)
     state.step_name = op.name_context.logging_name()
@@ -232,11 +232,11 @@ def dofn_runner(op: Any, fn: Any, args: Any, kwargs: Any, sides: Any, windowing:
 
 
 def count_infos(receivers: Any, tag_to_pcollection_id: Any) -> dict[Any, Any]:
-    """The counts and sampled sizes of an operation with several outputs, as the SDK's `DoOperation` tells them.
+    """Return counts and sampled sizes of an operation with several outputs, as the SDK's `DoOperation` does.
 
     Args:
-        receivers: the SDK's, by tag.
-        tag_to_pcollection_id: the PCollections that are counted.
+        receivers: the SDK's receivers, by tag.
+        tag_to_pcollection_id: the PCollections to count.
     """
     infos = {}
     for tag, receiver in receivers.items():
@@ -260,21 +260,21 @@ def count_infos(receivers: Any, tag_to_pcollection_id: Any) -> dict[Any, Any]:
 
 
 def user_error(operation: Any, error: Exception) -> UserCodeError:
-    """What user code raised that an operation called itself, with the operation's step."""
+    """Wrap an error of user code that an operation has called itself; it names the operation's transform."""
     text = texts.said(lambda e: "".join(traceback.format_exception(e)), error)
     return UserCodeError(operation.name_context.step_name, f"{type(error).__name__}: {texts.said(str, error)}", text)
 
 
 def once(results: Iterable[Any]) -> Iterator[Any]:
-    """An iterator over what user code has returned, that goes on where it was, as often as it is asked for more.
+    """Return an iterator over the results of user code that continues where it was, however often it is iterated.
 
-    SUBTLE: `islice` asks what it is given for an iterator, and one of user code may begin anew whenever it is asked.
+    SUBTLE: `islice` calls `iter` on its argument, and an iterable of user code may restart at each call.
     """
     return iter(results) if type(results) in _KNOWN else chain(results)
 
 
 def piece_behind(value: Any) -> int:
-    """How many values may be made behind one like this before the next look at their size; numbers keep theirs."""
+    """Return how many values may be created after one like this before their size is checked; more for numbers."""
     kind = type(value)
     if kind in _NUMBERS or (kind is tuple and len(value) <= _FEW and _NUMBERS.issuperset(map(type, value))):
         return LONGEST
@@ -282,15 +282,15 @@ def piece_behind(value: Any) -> int:
 
 
 def longest_of(length: int, estimate: Any, *samples: Any) -> int:
-    """How many elements the next block may have: twice as many as the last, as far as memory allows."""
+    """Return the maximum length of the next block: twice the last one, as far as memory allows."""
     return max(1, min(2 * length, LONGEST, fitting(estimate, *samples)))
 
 
 def fitting(estimate: Any, *samples: Any) -> int:
-    """How many elements like these a block may have."""
+    """Return how many elements like these fit into a block."""
     try:
         size: int = max(estimate(sample, True) for sample in samples) + 1
     except Exception:
-        # Whoever encodes it says what is wrong with it.
+        # The code that encodes the element reports the error.
         size = 64
     return _BYTES // size

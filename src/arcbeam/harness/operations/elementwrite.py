@@ -1,6 +1,6 @@
-"""Writes of elements as they are: to the next stage, spread over all shards, or to a side input's file.
+"""Writes of single elements: to the next stage, spread over all shards, or to the file of a side input.
 
-Owns when encoded elements are enough for a blob. Must not know Spark.
+Owns when encoded elements fill a blob. Must not know Spark.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from arcbeam.sizes import threshold
 
 _LONGEST = threshold(2048, 2)
 _FEWEST = threshold(16)
-"""Elements of a batch; with fewer it costs more to take it whole."""
+"""Elements of a batch; with fewer, taking it whole costs more."""
 _LEAST = threshold(1 << 10)
-"""Bytes of a batch in a shard; with less it costs less to write its elements."""
+"""Bytes of a batch per shard; with fewer, writing its elements costs less."""
 _MOST_HELD = threshold(1 << 18, 2)
 _MOST_WINDOWS = threshold(4096)
 
 
 class ElementWrite(Write):
-    """FORWARD and SPREAD: blocks, to one place or element by element in turn to all shards; some batches whole.
+    """FORWARD and SPREAD: blocks, to one place, or element by element in turn to all shards. Some batches stay whole.
 
-    Restrictions of a splittable DoFn (what is exploded) are spread by their sizes.
+    Restrictions of a splittable DoFn (one window each) are spread by their sizes.
     """
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
@@ -43,7 +43,7 @@ class ElementWrite(Write):
         self._estimate = coder.wrapped_value_coder.get_impl().estimate_size
         self._targets = self._shards if spec.routing == Routing.SPREAD else 1
         self._blob_bytes = max(4096, min(BLOB_BYTES, STREAMS_BYTES // self._targets))
-        # What waits is about a tenth of a blob per shard.
+        # Waiting elements take about a tenth of a blob per shard.
         self._held_bytes = self._blob_bytes // 10 * self._targets
         self._longest = min(_LONGEST * self._targets, max(_MOST_HELD, self._targets))
         self.begin_task()
@@ -61,20 +61,20 @@ class ElementWrite(Write):
         self._held = self._count = 0
 
     def takes_whole(self, converter: Any) -> bool:
-        """Whether batches of a converter may go whole."""
+        """Return whether batches of a converter may stay whole."""
         return self._whole is not None and self._whole.takes(converter)
 
     def take_batch(self, windowed_batch: Any, converter: Any) -> bool:
-        """Takes a batch of such a converter, if it is known to come back as its elements would.
+        """Take a batch of such a converter, if it is known to decode to the same elements.
 
         Returns:
-            Whether it has: if not, its elements are to be taken.
+            Whether it was taken; if not, its elements must be passed.
         """
         form, batch = self._whole, windowed_batch.values
         try:
             packed = form.pack(batch, converter) if converter.get_length(batch) >= _FEWEST else None  # type: ignore[union-attr]
         except Exception:
-            # Whoever takes it apart, or writes its elements, says what is wrong.
+            # The code that reads or writes its elements reports the error.
             packed = None
         if packed is None:
             return False
@@ -88,7 +88,7 @@ class ElementWrite(Write):
     def _take(self, block: Block) -> None:
         if isinstance(block, WholeBlock):
             for each in block.in_each_window() if self._explode else (block,):
-                # What waits outlives the batch, which may be changed.
+                # It outlives the batch, which user code may change.
                 self._hold(each.with_batch(each.form.own(each.packed)), each.size)
             return
         values = block.values
@@ -114,14 +114,14 @@ class ElementWrite(Write):
             self._encode_held()
 
     def _encode_held(self) -> None:
-        """Encodes what waits."""
+        """Encode the waiting blocks."""
         blocks = self._blocks
         self._clear()
         for block in gathered(blocks, _LEAST * self._targets):
             self._encode(block)
 
     def _encode(self, block: Block) -> None:
-        """Encodes a block for the shards that it goes to."""
+        """Encode a block for its shards."""
         for target, part in self._parts(block):
             stream = self._streams[target]
             try:
@@ -135,8 +135,10 @@ class ElementWrite(Write):
         self._written += len(block)
 
     def _parts(self, block: Block) -> Iterator[tuple[int, Block]]:
-        """What goes to each shard: element i to shard i, in turn, of a batch as many, but in a row; restrictions by
-        their sizes.
+        """Yield the part of a block for each shard.
+
+        Elements go to the shards in turn. A batch is divided into equal consecutive parts. Restrictions are distributed
+        by their sizes.
         """
         count, targets = len(block), self._targets
         if self._explode and targets > 1:
@@ -164,7 +166,7 @@ class ElementWrite(Write):
 
 
 class SideWrite(Write):
-    """SIDE: encoded elements by window, straight to an immutable file of the task's."""
+    """SIDE: encoded elements by window, directly to an immutable file of the task."""
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         super().__init__(name, factory, spec, coder)
@@ -196,7 +198,7 @@ class SideWrite(Write):
                 self._write(value, window)
 
     def _fires(self, window: Any, pane: Any) -> bool:
-        """Whether an element is of another firing in its window than the one before; without a pane, it is one."""
+        """Return whether an element is of another firing in its window than the last one; without a pane it is."""
         before, self._panes[window] = self._panes.get(window), pane.index
         return before is not None and (pane.timing == PaneInfoTiming.UNKNOWN or pane.index != before)
 

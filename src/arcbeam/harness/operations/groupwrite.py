@@ -1,8 +1,8 @@
 """Writes that group: values by key (and window), in bounded memory, before Spark moves them.
 
-Owns the tables of a task and what of them goes out together. Must not know Spark.
+Owns the tables of a task, and which of their contents are written together. Must not know Spark.
 
-Of opaque values (`harness.encoding.opaque`) the tables hold encodings, which are all that can be counted.
+For opaque values (`harness.encoding.opaque`) the tables hold encodings, because only their size is known.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from arcbeam.sizes import cache_size
 _PLAIN = (int, float, str, bytes, bool, type(None))
 """Types whose size in memory is known."""
 _POINTER = 16
-"""Bytes that a list's reference to an object costs, with room to grow, and the object's alignment."""
+"""Bytes of a list's reference to an object, with spare capacity and the object's alignment."""
 _OBJECT_OVERHEAD = 64
-"""Bytes that a small Python object in a list costs beside its encoded size; for the memory budget."""
+"""Bytes of a small Python object in a list besides its encoded size; for the memory budget."""
 _PRIME = 7919
 _Stamp = tuple[Any, Any, Any]
 """Time, windows and pane."""
 _MOST_STAMPS = cache_size(64)
 _GROUP_OVERHEAD = 250
-"""Bytes that a key (or a window of a key) costs in the tables beside its values."""
+"""Bytes of a key (or of a window of a key) in the tables, besides its values."""
 
 
 class _Form(Enum):
-    """What the tables of a `KeyedWrite` hold."""
+    """The contents of the tables of a `KeyedWrite`."""
 
     ALIKE = "values"
     TIMED = "values and times"
@@ -55,15 +55,15 @@ class _Form(Enum):
 
 
 _OVERHEADS = {_Form.ALIKE: 0, _Form.TIMED: 90, _Form.WHOLE: 100}
-"""Bytes that an element costs beside its value."""
+"""Bytes of an element besides its value."""
 
 
 class GroupWrite(Write):
-    """GROUPED and SIDE_KEYED: values by key; timestamps and panes are not kept.
+    """GROUPED and SIDE_KEYED: values by key, without timestamps and panes.
 
-    Buffers them by key in memory, up to the budget, and writes them as *groups*.
+    Buffers values by key in memory, up to the budget, and writes them as *groups*.
 
-    Keys are told apart by their forms (`harness.encoding.keyforms`): 1, 1.0 and True are equal but not the same key.
+    Keys are compared by their forms (`harness.encoding.keyforms`): 1, 1.0 and True are equal but different keys.
     """
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
@@ -82,18 +82,18 @@ class GroupWrite(Write):
         self._clear()
 
         self._payload_coder = self._value_coder
-        # Whoever reads a multimap's values takes their list apart.
+        # Readers of a multimap need single values, not lists in bulk form.
         bulk = self._wiring.settings.bulk_values and spec.routing != Routing.SIDE_KEYED
         self._encode_values: Callable[[list[Any]], bytes] = ListBytes(self._value_coder, bulk=bulk).encode
         self._encode_payload = self._encode_values
 
     def _table(self) -> dict[Any, Any]:
-        """A new table: by key."""
+        """Return a new table by key."""
         return defaultdict(list)
 
     def _clear(self) -> None:
         self._tables: dict[Kind, dict[Any, Any]] = defaultdict(self._table)
-        # Of those forms that are not the key itself, nor its encoding.
+        # Keys by form, for forms that are neither the key nor its encoding.
         self._keys: dict[Kind, dict[Any, Any]] = {}
         self._count = 0
         # Whether the tables hold encodings.
@@ -108,14 +108,14 @@ class GroupWrite(Write):
         """See `Write`."""
         super().begin_task()
         self._clear()
-        # The budget is the task's: a stage that writes to several exchanges shares it out.
+        # The budget is the task's: a stage that writes to several exchanges divides it.
         sharing = sum(isinstance(op, GroupWrite) for op in self._wiring.writers)
         self._budget = self._wiring.settings.group_memory_bytes // sharing
 
     def _take(self, block: Block) -> None:
         start, count = 0, len(block)
         while start < count:
-            # How many it may be grows with each look at them.
+            # The limit grows with each check.
             stop = start + self._longest
             part = block if start == 0 and stop >= count else block.slice(start, stop)
             start = stop
@@ -131,14 +131,14 @@ class GroupWrite(Write):
             self._check(part.values)
 
     def _without_opaque(self, block: Block, is_opaque: IsOpaque) -> Block:
-        """The block; with encodings in place of values if some are opaque, and from then on until all is written."""
+        """Return the block, with encodings instead of values if some are opaque; then until the next flush."""
         pairs = block.values
         if not self._encoded:
             try:
                 if not (is_opaque(pairs[0][1]) or is_opaque(pairs[-1][1])):
                     return block
             except Exception:
-                # Whoever takes it apart, or encodes it, says what is wrong with it.
+                # The code that reads or encodes the element reports the error.
                 return block
             if self._count:
                 self._flush()
@@ -149,7 +149,7 @@ class GroupWrite(Write):
             raise self._group_error(e, [value for _, value in pairs]) from e
 
     def _absorb(self, block: Block) -> None:
-        """Adds a block to the tables and to the count."""
+        """Add a block to the tables and to the count."""
         for alike in self._forms.of(block.values):
             table = self._tables[alike.kind]
             before = len(table)
@@ -160,8 +160,8 @@ class GroupWrite(Write):
         self._count += len(block)
 
     def _check(self, taken: list[Any]) -> None:
-        """Samples the size of keys and values, and writes everything out when the budget is used up."""
-        # In three places, one of them always elsewhere: sizes may come in a pattern.
+        """Sample the size of keys and values, and write everything when the budget is used up."""
+        # At three places, one of which moves: sizes may have a periodic pattern.
         sample = [taken[0], taken[-1], taken[self._count * _PRIME % len(taken)]]
         try:
             size = sum(self._footprint(value) for _, value in sample) / 3
@@ -173,7 +173,7 @@ class GroupWrite(Write):
         self._held_by_values += held
         self._held += held + (groups - self._last_groups) * (getsizeof(key) + _GROUP_OVERHEAD)
         self._last_check, self._last_groups = self._count, groups
-        # Large values are looked at more often: an interval never holds more than a sixteenth of the budget.
+        # Large values are checked more often: an interval never holds more than a sixteenth of the budget.
         longest = max(1, min(2 * self._longest, LONGEST, int(self._budget / 16 / size)))
         if self._held > self._budget:
             self._flush()
@@ -181,25 +181,25 @@ class GroupWrite(Write):
         self._waiting_limit = min(self._waiting_limit, longest)
 
     def _footprint(self, value: Any) -> int:
-        """Bytes that a value in a list takes in memory, about."""
+        """Return the approximate memory of a value in a list, in bytes."""
         if self._encoded or type(value) in _PLAIN:
             return getsizeof(value) + _POINTER + self._overhead
         encoded: int = self._estimate(value, True)
         return encoded + _OBJECT_OVERHEAD + self._overhead
 
     def _group_count(self) -> int:
-        """How many lists of values are buffered."""
+        """Return how many lists of values are buffered."""
         return sum(map(len, self._tables.values()))
 
     def _group_error(self, error: Exception, values: list[Any]) -> CoderError:
         return coder_error(self._payload_coder, self.producer, error, values)
 
     def _values_of(self, payload: list[Any]) -> list[Any]:
-        """The values that the tables hold in some form."""
+        """Return the values that the tables hold in some form."""
         return payload
 
     def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
-        """(encoded key, encoded window, payload values) of everything buffered; takes it from the tables."""
+        """Yield (encoded key, encoded window, payload values) of everything buffered, and remove it."""
         for kind, table in self._tables.items():
             encode = self._encoder(kind)
             while table:
@@ -211,12 +211,12 @@ class GroupWrite(Write):
                 yield encoded, b"", values
 
     def _refused(self, error: Exception, kind: Kind, form: Any) -> CoderError:
-        """What it means that a key cannot be encoded, whose form was good enough to be told by."""
+        """Return the error for a key that cannot be encoded, although its form was usable."""
         key = self._keys.get(kind, {}).get(form, form)
         return coder_error(self._key_coder, self.key_producer, error, [key], ", a key")
 
     def _encoder(self, kind: Kind) -> Callable[[Any], bytes]:
-        """What encodes the keys that have forms of a kind."""
+        """Return the function that encodes keys from forms of a kind."""
         encode, keys = self._encode_key, self._keys.get(kind)
         if kind is None:
             return bytes
@@ -225,7 +225,7 @@ class GroupWrite(Write):
     def _flush(self) -> None:
         self._encode_payload = Encodings().encode if self._encoded else self._encode_values
         shards, places = self._shards, self._shards * self._buckets
-        # By place: a hash's rest, which is its shard and its bucket in one.
+        # By place: the remainder of a hash, which determines shard and bucket.
         parts_at: list[list[bytes] | None] = [None] * places
         sizes = [0] * places
         average = self._held_by_values / self._count if self._count else 0
@@ -263,7 +263,7 @@ class GroupWrite(Write):
 
 
 class WindowedGroupWrite(GroupWrite):
-    """The same for other than the global window: the tables hold a table by encoded window for each key."""
+    """The same for other windows than the global one: for each key, the tables hold a table by encoded window."""
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         super().__init__(name, factory, spec, coder)
@@ -317,10 +317,10 @@ class WindowedGroupWrite(GroupWrite):
 class KeyedWrite(GroupWrite):
     """KEYED: whole windowed values by key, in order of arrival; for state, timers and general triggers.
 
-    The tables hold values alone, which are of one *stamp*: time, windows and pane are said once. Elements of other
-    windows have another stamp, and tables of their own: what happens in a window does not depend on what is in others.
-    When elements of the same windows differ in time, the tables hold values with their times, and when they differ in
-    pane, too, windowed values; until they have been written out.
+    At first the tables hold values only. Time, windows and pane are stored once, as their *stamp*. Elements of other
+    windows have another stamp and tables of their own: what happens in a window does not depend on other windows. If
+    elements of the same windows differ in time, the tables hold values with times. If they also differ in pane, the
+    tables hold windowed values. Each flush starts again with values only.
     """
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
@@ -334,7 +334,7 @@ class KeyedWrite(GroupWrite):
     def _clear(self) -> None:
         super()._clear()
         self._stamp: _Stamp | None = None
-        # By encoded windows; the tables of the latest are `_tables`, too.
+        # By encoded windows. The latest ones' tables are also in `_tables`.
         self._stamped: dict[tuple[bytes, ...], tuple[_Stamp, dict[Kind, dict[Any, Any]]]] = {}
         self._seen: set[bytes] = set()
         self._form = _Form.ALIKE
@@ -349,7 +349,7 @@ class KeyedWrite(GroupWrite):
                 self._differ(_Form.TIMED)
             timed = self._form is _Form.TIMED
             if not self._has_stamp((None if timed else micros, windows, panes)):
-                # Of times there are many, of panes few.
+                # Times differ more often than panes.
                 self._differ(_Form.WHOLE if timed else _Form.TIMED)
                 self._absorb(block)
                 return
@@ -365,7 +365,7 @@ class KeyedWrite(GroupWrite):
         super()._absorb(Block(list(elements), 0, (), None))
 
     def _has_stamp(self, stamp: _Stamp) -> bool:
-        """Makes the tables those of a stamp; not if there may be another stamp of one of its windows."""
+        """Select the tables of a stamp; return False if one of its windows may have another stamp."""
         if stamp == self._stamp:
             return True
         windows = self._window_bytes.of(stamp[1])
@@ -387,7 +387,7 @@ class KeyedWrite(GroupWrite):
         return sum(len(table) for _, tables in self._stamped.values() for table in tables.values())
 
     def _differ(self, form: _Form) -> None:
-        """Makes of what the tables hold what they are to hold from now on."""
+        """Convert the tables to another form."""
         if form is self._form:
             return
         grown, self._overhead = _OVERHEADS[form] - self._overhead, _OVERHEADS[form]

@@ -1,6 +1,6 @@
-"""Where what a grouping drops leaves its stage, if the pipeline has asked for it (`arcbeam.io.WithLate`).
+"""The output for elements that a grouping drops, if the pipeline requests it (`arcbeam.io.WithLate`).
 
-Owns the operation behind the grouping's read, and what a dropped element is to user code. Must not know who drops.
+Owns the operation after the grouping's read, and the form of a dropped element. Must not know the code that drops.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from arcbeam.model.urns import LATE_TAG, LATE_URN
 from arcbeam.sizes import threshold
 
 MOST_TOGETHER = threshold(512)
-"""Dropped elements that wait for each other before they go out."""
+"""Dropped elements that are collected before they are emitted."""
 
 
 class LateOperation(BlockOperation):
-    """Passes on groups, as they come, and what was dropped, which it is given by itself."""
+    """Passes on groups unchanged, and emits dropped elements, which arrive separately."""
 
     def __init__(self, name: Any, spec: Any, factory: Any, coder: Any, tags: list[str]) -> None:
         super().__init__(name, spec, factory, coder)
@@ -35,7 +35,7 @@ class LateOperation(BlockOperation):
             self._outputs[1 - self._late].emit(block)
 
     def put(self, dropped: Block) -> None:
-        """Puts out what was dropped, not empty; a bundle is open."""
+        """Emit dropped elements; at least one. A bundle must be open."""
         with self.scoped_process_state:
             self._outputs[self._late].emit(dropped)
 
@@ -46,20 +46,20 @@ class LateOperation(BlockOperation):
 
 
 def late_operation(operations: dict[str, Any]) -> LateOperation | None:
-    """The one of a stage; None if nobody asks for what is dropped there."""
+    """Return a stage's late operation; None if the pipeline does not request dropped elements."""
     return next((op for op in operations.values() if isinstance(op, LateOperation)), None)
 
 
 def dropped(key: Any, value: Any, micros: int, window: Any, watermark: int, expired: bool) -> Any:
-    """A dropped element as it goes out.
+    """Return a dropped element as a windowed value.
 
     Args:
-        key: of the SDK.
-        value: of the SDK.
+        key: the SDK's key.
+        value: the SDK's value.
         micros: its event time.
-        window: of the SDK.
-        watermark: when it was dropped, microseconds.
-        expired: its window had; else the trigger had finished.
+        window: the SDK's window.
+        watermark: the watermark when it was dropped, in microseconds.
+        expired: whether its window had expired; otherwise the trigger had finished.
     """
     at, now = Timestamp(micros=micros), Timestamp(micros=watermark)
     element = LateElement(key, value, at, window, now, "expired" if expired else "closed")
@@ -67,7 +67,7 @@ def dropped(key: Any, value: Any, micros: int, window: Any, watermark: int, expi
 
 
 def register() -> None:
-    """Teaches the SDK's factory our operation. Idempotent."""
+    """Register our operation in the SDK's factory. Idempotent."""
 
     @bundle_processor.BeamTransformFactory.register_urn(LATE_URN, None)  # type: ignore[untyped-decorator]
     def make(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:

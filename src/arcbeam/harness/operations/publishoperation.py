@@ -1,7 +1,7 @@
-"""Where committables leave their stage (`arcbeam.io.Publish`), and the DoFn that publishes them.
+"""The operation that collects committables (`arcbeam.io.Publish`), and the DoFn that publishes them.
 
-Owns both sides: the operation that collects them, encoded, and what a process needs to publish. Must not know when that
-is done, nor where committables are kept in between.
+Owns both sides: the operation that collects encoded committables, and what a process needs to publish. Must not know
+when they are published, nor where they are stored until then.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from arcbeam.model.urns import PUBLISH_URN
 
 
 class PublishOperation(BlockOperation):
-    """Collects what is to be published; does not publish.
+    """Collects committables; does not publish them.
 
     Attributes:
-        publisher: the name of the transform, by which it is known who publishes.
+        publisher: the name of the transform, which identifies the publisher.
     """
 
     def __init__(self, name: Any, spec: Any, factory: Any, coder: Any) -> None:
@@ -41,27 +41,27 @@ class PublishOperation(BlockOperation):
             self._collected += map(self._encode, block.values)
 
     def collected(self) -> list[bytes]:
-        """What has come since this was asked before, encoded."""
+        """Return the encoded committables since the last call."""
         collected, self._collected = self._collected, []
         return collected
 
 
 def publish_operations(operations: dict[str, Any]) -> list[PublishOperation]:
-    """Those of a stage."""
+    """Return the publish operations of a stage."""
     return [op for op in operations.values() if isinstance(op, PublishOperation)]
 
 
 def collected(operations: Iterable[PublishOperation]) -> dict[str, list[bytes]]:
-    """What has come to them since this was asked before, by publisher."""
+    """Return the committables since the last call, by publisher."""
     return {op.publisher: committables for op in operations if (committables := op.collected())}
 
 
 class OpenPublisher:
-    """A publisher in a process that publishes: set up, and torn down when it is closed.
+    """A publisher in a process that publishes: set up, and torn down by `close`.
 
     Args:
-        stage: that the transform is in.
-        name: of the transform.
+        stage: the stage that contains the transform.
+        name: the transform's name.
     """
 
     def __init__(self, stage: Stage, name: str) -> None:
@@ -78,29 +78,29 @@ class OpenPublisher:
 
     @property
     def id(self) -> str:
-        """By which its worker knows it: the transform's name."""
+        """The worker's id of it: the transform's name."""
         return self.name
 
     def needs_teardown(self) -> bool:
-        """Whether the user has one."""
+        """Return whether the user's class overrides teardown."""
         return type(self._fn).teardown is not DoFn.teardown
 
     def publish(self, committables: Sequence[bytes], *, again: bool) -> None:
-        """Publishes them; raises what the user's code does.
+        """Publish committables; raise what user code raises.
 
         Args:
             committables: encoded.
-            again: they may have been published before.
+            again: whether they may have been published before.
         """
         self._fn.again = again
         self._fn.publish([self._decode(each) for each in committables])
 
     def sweep(self, job: str, micro_batch: int) -> None:
-        """Removes what nobody will publish; raises what the user's code does."""
+        """Remove staged data that will never be published; raise what user code raises."""
         self._fn.sweep(job, micro_batch)
 
     def close(self) -> list[str]:
-        """Tears down, and says what went wrong; it is not used again."""
+        """Tear down, and return errors as messages. The publisher is not used again."""
         try:
             self._fn.teardown()
         except Exception as e:
@@ -109,7 +109,7 @@ class OpenPublisher:
 
 
 def register() -> None:
-    """Teaches the SDK's factory our operation. Idempotent."""
+    """Register our operation in the SDK's factory. Idempotent."""
 
     @bundle_processor.BeamTransformFactory.register_urn(PUBLISH_URN, None)  # type: ignore[untyped-decorator]
     def make(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:

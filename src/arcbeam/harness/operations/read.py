@@ -1,7 +1,7 @@
-"""The read operation: the root of a stage, in place of the SDK's data plane.
+"""The read operation: the root of a stage. It replaces the SDK's data plane.
 
-Owns handing elements to the stage's first receiver. What the elements are and when bundles are cut is decided by the
-inputs (`harness.batch.inputs`). It is an SDK `DataInputOperation` so that the SDK's own split logic finds it.
+Owns passing elements to the stage's first receiver. The inputs decide which elements, and when bundles are cut
+(`harness.batch.inputs`). It is an SDK `DataInputOperation`, so that the SDK's own split logic finds it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class ReadOperation(bundle_processor.DataInputOperation):  # type: ignore[misc] 
     Attributes:
         how: how elements arrive.
         pcoll_coder: windowed coder of the elements it outputs.
-        written_coder: windowed coder that the elements were written with.
+        written_coder: windowed coder with which the elements were written.
         windowing: the PCollection's windowing strategy (SDK object).
-        output_blocks: where blocks go.
+        output_blocks: the output for blocks.
     """
 
     def __init__(self, name: Any, factory: Any, transform_id: str, transform: Any, spec: ReadSpec, consumers: Any):
@@ -46,7 +46,7 @@ class ReadOperation(bundle_processor.DataInputOperation):  # type: ignore[misc] 
             if spec.coder
             else self.pcoll_coder
         )
-        self._behind = [operation for consumer in consumers.values() for operation in consumer]
+        self._consumer_operations = [operation for consumer in consumers.values() for operation in consumer]
         self.windowing = factory.context.windowing_strategies.get_by_id(
             factory.descriptor.pcollections[pcoll_id].windowing_strategy_id
         )
@@ -54,10 +54,10 @@ class ReadOperation(bundle_processor.DataInputOperation):  # type: ignore[misc] 
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""
         super().setup(data_sampler)
-        self.output_blocks = Output(self.receivers[0], self._behind)
+        self.output_blocks = Output(self.receivers[0], self._consumer_operations)
 
     def pcollection_count_monitoring_infos(self, tag_to_pcollection_id: Any) -> dict[Any, Any]:
-        """Element counts of its output, unless the stage that made the elements counts them."""
+        """Return the element counts of its output, unless the stage that produced the elements counts them."""
         if not self.how.counts:
             return {}
         infos: dict[Any, Any] = super().pcollection_count_monitoring_infos(tag_to_pcollection_id)
@@ -65,12 +65,12 @@ class ReadOperation(bundle_processor.DataInputOperation):  # type: ignore[misc] 
 
 
 def register() -> None:
-    """Teaches the SDK's factory our read. Idempotent."""
+    """Register our read operation in the SDK's factory. Idempotent."""
 
     @bundle_processor.BeamTransformFactory.register_urn(READ_URN, None)  # type: ignore[untyped-decorator]
     def create(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:
         spec = ReadSpec.from_bytes(payload)
-        # A PCollection that nobody in the stage reads still needs a receiver.
+        # A PCollection without a consumer in the stage still needs a receiver.
         return ReadOperation(
             NameContext(transform.unique_name, transform_id), factory, transform_id, transform, spec, consumers
         )

@@ -1,7 +1,7 @@
-"""What our operations get when the SDK's factory builds them: settings of the task and where rows go.
+"""What our operations receive when the SDK's factory creates them: settings of the job, and where rows go.
 
-Owns the one object that is smuggled through the SDK's `data_channel_factory` argument, which its operations hand to the
-registered constructors untouched.
+Owns the object that is passed through the SDK's `data_channel_factory` argument. The SDK passes it unchanged to the
+registered constructors.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from arcbeam.model.rows import Outbox, Passed, Row
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a job that its tasks need; units in the names.
+    """Settings of a job that its tasks need; units are in the names.
 
     Attributes:
         shards: number of shards of every exchange.
         bundle_elements: elements after which a bundle is cut.
         bundle_seconds: seconds after which a bundle is cut.
-        group_memory_bytes: what grouping buffers of one task may hold.
-        sdf_round_seconds: what a task may spend on restrictions before it gives the rest back.
-        shutdown_seconds: what `shutdown` of all DoFns may take when the job has ended.
-        micro_batch_seconds: how long a micro-batch should take.
-        backlog_step_seconds: how long one of a job that is behind should take; not less.
-        value_chains: whether transforms that look at values only run block by block.
-        loops: whether such transforms in a row share a compiled loop.
-        record_lists: whether bounded sources hand on lists of records.
-        folds: whether CombineFns that are known are added to without a call for each element.
-        giving_up: whether a precombine stops keeping a table that combines next to nothing.
-        batches: whether batches of user code go on as batches.
-        bulk_values: whether an exchange writes values in bulk where it can.
-        packed_blobs: whether blobs travel packed where that makes them smaller.
-        quick_tasks: whether tasks change what Spark's worker would do around them: garbage, acknowledgements.
-        event_times: whether tasks tell the event times and bytes of what leaves them.
+        group_memory_bytes: memory for the grouping buffers of one task.
+        sdf_round_seconds: time that a task may spend on restrictions before it returns the rest.
+        shutdown_seconds: time for the `shutdown` calls of all DoFns after the job's end.
+        micro_batch_seconds: target duration of a micro-batch.
+        backlog_micro_batch_seconds: target duration of a micro-batch while the job lags; not less.
+        value_chains: whether transforms that only read values run block by block.
+        loops: whether consecutive transforms of this kind share a compiled loop.
+        record_lists: whether bounded sources emit lists of records.
+        folds: whether known CombineFns accumulate without a call for each element.
+        giving_up: whether a precombine drops a table that combines almost nothing.
+        batches: whether batches of user code are passed on as batches.
+        bulk_values: whether an exchange writes values in bulk where possible.
+        packed_blobs: whether blobs are compressed where that makes them smaller.
+        quick_tasks: whether tasks change Spark's worker for speed: garbage collection, acknowledgements.
+        event_times: whether tasks report event times and bytes of their outputs.
     """
 
     shards: int = 2
@@ -64,16 +64,16 @@ class _Nowhere:
 
 @dataclass(slots=True)
 class OperationContext:
-    """Where the operations of one processor read their settings and put their rows.
+    """Settings and outputs of the operations of one processor.
 
     Attributes:
-        settings: of the job.
-        outbox: set anew for every task.
-        partition: Spark partition of the running task; staggers round-robin so that small outputs spread.
+        settings: the job's settings.
+        outbox: receives rows; set for every task.
+        partition: Spark partition of the running task; offsets round-robin so that small outputs spread.
         elements_out: elements written by channel in this task.
-        passed: more about them, if the settings ask for it.
-        side_files: side-input files that this task completed.
-        writers: the write operations, so that the task can flush what they hold after its last bundle.
+        passed: more figures about them, if the settings request it.
+        side_files: side-input files that this task has completed.
+        writers: the write operations, which the task flushes after its last bundle.
     """
 
     settings: Settings

@@ -1,7 +1,7 @@
-"""Which transform a worker is at, noted where it can be read after the process has died.
+"""The transform that a worker is running, recorded so that it can be read after the process has died.
 
-Owns the note: its fields in a block of shared memory, and how it is read. A process that is killed leaves no exception
-and no report; what it has written to a mapped file stays. Must not know where that file is, nor who reads it.
+Owns the note: its fields in a block of shared memory, and how it is read. A killed process leaves no exception and no
+report, but what it has written to a mapped file stays. Must not know where that file is, nor which code reads it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 SIZE: Final = 4096
 _NAME: Final = 240
-"""Bytes of a name; a longer one loses its end."""
+"""Bytes of a name; a longer name is truncated."""
 _PLACE, _SAMPLED, _SAMPLED_AT, _LEFT = (slice(at, at + _NAME) for at in range(0, 4 * _NAME, _NAME))
 _FIGURES: Final = struct.Struct("<BiQQ")
 _FIGURES_AT: Final = 4 * _NAME
@@ -24,13 +24,13 @@ NOWHERE: Final = b" " * _NAME
 
 
 class Memory(Protocol):
-    """What notes are written to: an `mmap`, or bytes of this process alone."""
+    """The memory for notes: an `mmap`, or a buffer of this process."""
 
     def __setitem__(self, where: slice, what: bytes) -> None:
-        """Writes."""
+        """Write bytes."""
 
     def __getitem__(self, where: slice) -> Any:
-        """Reads."""
+        """Read bytes."""
 
 
 def place_of(name: str) -> bytes:
@@ -43,15 +43,15 @@ def place_of(name: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A note, as it was when its writer died.
+    """A note, in its state when its writer died.
 
     Attributes:
-        running: a task was running.
-        task: what was said of the task.
-        place: the transform that took elements last; "" if none did.
-        sampled: the transform that ran when a sample was taken last, while the same one took elements; "" if unknown.
+        running: whether a task was running.
+        task: the description of the task.
+        place: the transform that processed elements last; "" if none did.
+        sampled: the transform that ran at the last sample, while the same one processed elements; "" if unknown.
         left: the transform that called `os._exit`; "" if none did.
-        code: what it was called with.
+        code: the argument of that call.
         memory: resident bytes at the last sample; 0: unknown.
     """
 
@@ -65,10 +65,10 @@ class Found:
 
 
 class Whereabouts:
-    """The note of this process. Writing to it costs a fraction of a microsecond, so that each block may do so.
+    """The note of this process. Writing to it takes a fraction of a microsecond, so each block may do so.
 
     Attributes:
-        careful: transforms run one by one, so that the note is exact; set where a worker has died before.
+        careful: transforms run one by one, so that the note is exact. Set after a worker has died.
     """
 
     def __init__(self) -> None:
@@ -77,11 +77,11 @@ class Whereabouts:
         self.careful = False
 
     def use(self, memory: Memory) -> None:
-        """Writes to that memory from now on."""
+        """Use this memory for the following notes."""
         self._memory, self._at = memory, NOWHERE
 
     def begin(self, task: Mapping[str, Any]) -> None:
-        """A task begins; what is said of it is JSON."""
+        """Record the begin of a task; its description must be JSON."""
         encoded = json.dumps(task).encode()[: _TASK.stop - _TASK.start]
         memory = self._memory
         memory[_TASK] = encoded.ljust(_TASK.stop - _TASK.start)
@@ -91,23 +91,23 @@ class Whereabouts:
         self._figures(running=True)
 
     def end(self) -> None:
-        """The task has ended, well or not."""
+        """Record the end of the task, successful or not."""
         self._figures(running=False)
 
     def enter(self, place: bytes) -> bytes:
-        """A transform takes elements; where the process was before, to be entered again behind it."""
+        """Record that a transform processes elements; return the previous place, to be restored afterwards."""
         before, self._at = self._at, place
         self._memory[_PLACE] = place
         return before
 
     def sample(self, step: str, memory: int) -> None:
-        """What a sample has shown: the transform that ran, and resident bytes."""
+        """Record a sample: the transform that ran, and resident bytes."""
         self._memory[_SAMPLED_AT] = self._at
         self._memory[_SAMPLED] = place_of(step)
         self._figures(running=True, memory=memory)
 
     def leave(self, step: str, code: int) -> None:
-        """User code ends the process."""
+        """Record that user code ends the process."""
         self._memory[_LEFT] = place_of(step)
         memory = _FIGURES.unpack(self._memory[slice(_FIGURES_AT, _FIGURES_AT + _FIGURES.size)])[2]
         self._figures(running=True, code=code, memory=memory)
@@ -117,7 +117,7 @@ class Whereabouts:
 
 
 def read(note: bytes) -> Found | None:
-    """Return what is in a note; None if it is none, or nothing was written."""
+    """Return the content of a note; None if it is invalid or empty."""
     if len(note) < SIZE:
         return None
     running, code, memory, _ = _FIGURES.unpack_from(note, _FIGURES_AT)
@@ -132,4 +132,4 @@ def read(note: bytes) -> Found | None:
 
 
 here: Final = Whereabouts()
-"""Of this process."""
+"""The note of this process."""

@@ -1,7 +1,7 @@
-"""Write operations: where elements leave a stage, in place of the SDK's data plane.
+"""Write operations: the ends of a stage. They replace the SDK's data plane.
 
-Owns what all of them share: where rows go, counts, and what a failing coder means to the user. Buffers belong to the
-task, not to the bundle: `drain` empties them. Must not know Spark.
+Owns what they share: where rows go, counts, and the error of a failing coder. Buffers belong to the task, not to the
+bundle: `drain` empties them. Must not know Spark.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from arcbeam.model.urns import WriteSpec
 from arcbeam.sizes import threshold
 
 STREAMS_BYTES = threshold(64 << 20)
-"""What encoded elements may take in memory until there are enough for a blob, over all shards or windows."""
+"""Memory for encoded elements that do not fill a blob yet, over all shards or windows."""
 
 
 class Write(BlockOperation):
-    """What all writes share."""
+    """The base class of all writes."""
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         super().__init__(name, None, factory, coder)
@@ -36,27 +36,27 @@ class Write(BlockOperation):
         self._windowed_coder = coder
         self._written = 0
         self._count = 0
-        # Of the task; None: nobody asks.
+        # Figures of the task; None: not requested.
         self._passed = Passed() if self._wiring.settings.event_times else None
         self.producer = self.key_producer = ""
 
     @property
     def channel(self) -> int:
-        """Where it writes."""
+        """The channel to which it writes."""
         return self._channel
 
     @property
     def window_coder(self) -> Any:
-        """Of the windows of what it writes."""
+        """The coder of the windows that it writes."""
         return self._windowed_coder.window_coder
 
     @property
     def taken(self) -> int:
-        """Elements that have come in this task and are no bundle's any more; some may not be written yet."""
+        """Elements that have arrived in this task and have left their bundle. Some may not be written yet."""
         return self._written + self._count
 
     def take(self, block: Block) -> None:
-        """See `BlockOperation`. Of each block its times are looked at, not of each element what it is."""
+        """See `BlockOperation`. Times are inspected once per block, not per element."""
         if self._waiting:
             self._take_waiting()
         if self._passed is not None:
@@ -75,17 +75,17 @@ class Write(BlockOperation):
         self._wiring.outbox.put(Row(self._channel, shard, bucket, blob))
 
     def coder_error(self, error: Exception, values: Iterable[Any]) -> CoderError:
-        """What a failing encode means to the user: the first element that fails, and its step."""
+        """Return the error of a failed encoding: it names the first element that fails, and its transform."""
         return coder_error(self._windowed_coder.wrapped_value_coder, self.producer, error, values)
 
     def begin_task(self) -> None:
-        """A task begins: nothing is buffered."""
+        """Begin a task with empty buffers."""
         self._written = 0
         if self._passed is not None:
             self._passed = Passed()
 
     def drain(self) -> None:
-        """The task's last bundle is done: hands over everything that is buffered."""
+        """Write all buffered elements, after the task's last bundle."""
         counts = self._wiring.elements_out
         counts[self._channel] = counts.get(self._channel, 0) + self._written
         self._written = 0
@@ -95,7 +95,7 @@ class Write(BlockOperation):
 
 
 def _see(passed: Passed, block: Block) -> None:
-    """Takes in the event times of a block; called for each, so it calls nothing that it need not."""
+    """Add a block's event times to the figures. It is called for each block, so it avoids calls."""
     micros, count = block.micros, len(block)
     if type(micros) is Each:
         least, most, total = min(micros), max(micros), sum(micros)

@@ -29,7 +29,7 @@ _WRITES: dict[Routing, type[Write]] = {
 
 
 def register() -> None:
-    """Teaches the SDK's factory our write. Idempotent."""
+    """Register our write operations in the SDK's factory. Idempotent."""
 
     @bundle_processor.BeamTransformFactory.register_urn(WRITE_URN, None)  # type: ignore[untyped-decorator]
     def create(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:

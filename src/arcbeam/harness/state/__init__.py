@@ -1,1 +1,1 @@
-"""State and side inputs, as the SDK's operations ask for them."""
+"""State and side inputs for the SDK's operations."""

@@ -1,8 +1,8 @@
-"""What user code gets when it reads a bag or a combining state: what is there at that moment, and for good.
+"""The values that user code reads from a bag or a combining state: they never change afterwards.
 
-Owns two corrections of the SDK's states, where what `read` returned follows the state. Where every output is encoded
-at once nobody notices, but our writes keep outputs as objects, some until the task ends, and by then the state may have
-been added to, cleared or dropped.
+Owns two corrections of the SDK's states, where the result of `read` follows later changes of the state. If each output
+is encoded at once, this has no effect. But our writes keep outputs as objects, some until the task ends. By then the
+state may have been extended, cleared or dropped.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from arcbeam.harness.state.statehandler import StateHandler
 
 
 class Elements:
-    """The elements of a bag as it was once; may be iterated any number of times.
+    """The elements of a bag at one moment; may be iterated any number of times.
 
     Args:
-        stored: what earlier bundles left; never changed.
-        added: what this bundle has added; only ever appended to.
+        stored: the elements that earlier bundles have left; never changed.
+        added: the elements that this bundle has added; only appended to.
     """
 
     __slots__ = ("_added", "_count", "_stored")
@@ -44,14 +44,14 @@ coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(Elements)
 
 
 _PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
-"""Types whose values nothing can change."""
+"""Types whose values are immutable."""
 
 
 def kept_apart(accumulator: Any, coder: Any) -> Any:
-    """Return an equal accumulator that shares nothing with this one, or this one if nothing can change it.
+    """Return an equal accumulator that shares nothing with this one, or this one if it is immutable.
 
-    Beam lets `extract_output` change its accumulator, and a merge its first one, of which an output may be a part. So
-    an accumulator whose output was made is not used again.
+    Beam allows `extract_output` to change its accumulator, and a merge to change its first one. An output may be a part
+    of either. So an accumulator whose output was extracted is not used again.
 
     Args:
         accumulator: the accumulator.
@@ -63,7 +63,7 @@ def kept_apart(accumulator: Any, coder: Any) -> Any:
     try:
         return coder.decode(coder.encode(accumulator))
     except Exception:
-        # Whoever commits the state gets the same error, with the name of the state.
+        # Committing the state raises the same error, with the name of the state.
         return accumulator
 
 
@@ -87,6 +87,6 @@ class _Combining(bundle_processor.CombiningValueRuntimeState):  # type: ignore[m
 
 
 def register() -> None:
-    """Gives our states to the SDK. Idempotent."""
+    """Replace the SDK's states by ours. Idempotent."""
     bundle_processor.SynchronousBagRuntimeState = _Bag
     bundle_processor.CombiningValueRuntimeState = _Combining

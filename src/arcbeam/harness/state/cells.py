@@ -1,6 +1,7 @@
 """The contents of a state cell: encoded, in the order in which they are read.
 
-Owns how a bag is cut into chunks, an ordered list kept in order, and both decoded. Must not know keys.
+Owns how a bag is divided into chunks, how an ordered list is kept in order, and how both are decoded. Must not know
+keys.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from apache_beam.coders.coder_impl import create_InputStream, create_OutputStrea
 from arcbeam.sizes import threshold
 
 Cell = list[tuple[int, bytes]]
-"""Contents of a cell. Of a bag, in order of arrival: (number of elements, their nested encodings). Of an ordered list,
-ascending and in order of arrival among equals: (sort key, nested encoding of one element)."""
+"""Contents of a cell. Bag: (number of elements, their nested encodings), in order of arrival. Ordered list: (sort key,
+nested encoding of one element), ascending, and in order of arrival for equal keys."""
 
 ListRange = tuple[int, int] | None
-"""Sort keys from the first up to, and without, the second; None: all."""
+"""Sort keys from the first (included) to the second (excluded); None: all."""
 
 _CHUNK_BYTES = threshold(1 << 20)
-"""A write is cut into chunks of about this size, so that reading it needs no more memory."""
+"""A write is divided into chunks of about this size, so that reading needs no more memory."""
 _EAGER_BYTES = threshold(64 * 1024)
-"""Contents up to this size are decoded at once, larger ones as they are iterated."""
+"""Contents up to this size are decoded at once, larger ones during iteration."""
 _FEW = threshold(16)
-"""Up to this many new entries of an ordered list are put in their places one by one."""
+"""Up to this many new entries of an ordered list are inserted one by one."""
 
 _sort_key = itemgetter(0)
 
 
 def whole(chunks: Iterable[bytes], coder: Any) -> Iterator[Any]:
-    """The elements of chunks that hold whole nested encodings."""
+    """Yield the elements of chunks of nested encodings."""
     decode = coder.decode_from_stream
     for chunk in chunks:
         stream = create_InputStream(chunk)
@@ -42,7 +43,7 @@ def whole(chunks: Iterable[bytes], coder: Any) -> Iterator[Any]:
 
 
 def counted(entries: Iterable[tuple[int, bytes]], coder: Any) -> Iterator[Any]:
-    """The elements of a bag's chunks. The counts keep elements whose encoding is empty."""
+    """Yield the elements of a bag's chunks. The counts preserve elements whose encoding is empty."""
     decode = coder.decode_from_stream
     for count, data in entries:
         stream = create_InputStream(data)
@@ -52,7 +53,7 @@ def counted(entries: Iterable[tuple[int, bytes]], coder: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Frozen:
-    """The elements of a bag as it was once, decoded each time they are iterated."""
+    """The elements of a bag at one moment, decoded at each iteration."""
 
     entries: tuple[tuple[int, bytes], ...]
     coder: Any
@@ -62,7 +63,7 @@ class _Frozen:
 
 
 def bag_elements(cell: Cell, coder: Any) -> Iterable[Any]:
-    """The elements of a bag."""
+    """Return the elements of a bag."""
     if len(cell) == 1:
         count, data = cell[0]
         if len(data) <= _EAGER_BYTES:
@@ -73,18 +74,18 @@ def bag_elements(cell: Cell, coder: Any) -> Iterable[Any]:
 
 
 def list_elements(cell: Cell, start: int, end: int, coder: Any) -> Iterable[Any]:
-    """The elements [start, end) of an ordered list."""
+    """Return the elements [start, end) of an ordered list."""
     chosen = cell[start:end]
     return counted(((1, data) for _, data in chosen), coder)
 
 
 def list_range(state: Any) -> ListRange:
-    """The sort keys [start, end) that an ordered list's state key names."""
+    """Return the sort keys [start, end) in the state key of an ordered list."""
     return (state.range.start, state.range.end) if state.HasField("range") else None
 
 
 def places(cell: Cell, range: ListRange) -> tuple[int, int]:
-    """The positions [start, end) of a range of an ordered list."""
+    """Return the positions [start, end) of a range of an ordered list."""
     if range is None:
         return 0, len(cell)
     start = bisect_left(cell, range[0], key=_sort_key)
@@ -92,7 +93,7 @@ def places(cell: Cell, range: ListRange) -> tuple[int, int]:
 
 
 def bag_chunks(coder: Any, elements: Iterable[Any]) -> Cell:
-    """Elements as chunks of a bag."""
+    """Encode elements as chunks of a bag."""
     chunks: Cell = []
     encode, stream, count = coder.encode_to_stream, create_OutputStream(), 0
     for element in elements:
@@ -107,7 +108,7 @@ def bag_chunks(coder: Any, elements: Iterable[Any]) -> Cell:
 
 
 def list_entries(coder: Any, elements: Iterable[tuple[int, Any]]) -> Cell:
-    """(sort key, value) pairs as entries of an ordered list."""
+    """Encode (sort key, value) pairs as entries of an ordered list."""
     entries: Cell = []
     encode = coder.encode_to_stream
     for element in elements:
@@ -118,7 +119,7 @@ def list_entries(coder: Any, elements: Iterable[tuple[int, Any]]) -> Cell:
 
 
 def insert_entries(cell: Cell, added: Cell) -> None:
-    """Adds entries to an ordered list."""
+    """Add entries to an ordered list."""
     if len(added) > _FEW:
         cell.extend(added)
         cell.sort(key=_sort_key)  # stable, and fast on two ascending runs

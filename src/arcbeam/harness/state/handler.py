@@ -1,7 +1,7 @@
-"""User state in the memory of this process, for as long as a bounded input's keys are being processed.
+"""User state in the memory of this process, while a bounded input's keys are processed.
 
-Owns the state of keys, and of those that are parked until a timer fires. State is held encoded: what a DoFn does to an
-object that it read or wrote earlier does not change the state, and its size is known. Must not know Spark.
+Owns the state of keys, also of keys that are parked until a timer fires. State is stored encoded. So a DoFn cannot
+change it by changing an object that it has read or written, and its size is known. Must not know Spark.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ _ENTRY_OVERHEAD = 200
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """All state of one key, detached from the handler. Pickles.
+    """All state of one key, detached from the handler. Can be pickled.
 
     Attributes:
-        cells: contents by cell; never an empty one.
+        cells: contents by cell, without empty cells.
     """
 
     cells: tuple[tuple[CellId, tuple[tuple[int, bytes], ...]], ...]
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """Approximate memory in bytes."""
         return sum(_ENTRY_OVERHEAD + sum(len(data) + 100 for _, data in entries) for _, entries in self.cells)
 
 
 class InProcessStateHandler(StateHandler):
     """Serves state requests from memory.
 
-    Beside the storage, there is what is for whoever drives the keys of a stateful stage; it is called between bundles:
-    an open bundle may hold writes that are not here yet.
+    Besides the storage it has methods for the code that drives the keys of a stateful stage. These are called between
+    bundles: an open bundle may have writes that are not here yet.
 
     Args:
         channels, sides: see `StateHandler`.
-        parked_bytes: what the state of parked keys may take in memory; beyond, it goes to a file.
-        spill_folder: where that file is; the system's temporary folder if None.
+        parked_bytes: memory for the state of parked keys; the rest goes to a file.
+        spill_folder: the folder of that file; None: the system's temporary folder.
     """
 
     def __init__(
@@ -76,47 +76,47 @@ class InProcessStateHandler(StateHandler):
         self.clear_all()
         super().done()
 
-    # What handles of ours call; see `arcbeam.harness.state.handles.Storage`.
+    # Called by our handles; see `arcbeam.harness.state.handles.Storage`.
 
     def read_bag(self, key: bytes, cell: CellId, coder: Any) -> Iterable[Any]:
-        """The elements of a bag as they are now."""
+        """Return the current elements of a bag."""
         cells = self._cells(key)
         entries = cells.get(cell) if cells else None
         return bag_elements(entries, coder) if entries else ()
 
     def extend_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
-        """Adds elements to a bag."""
+        """Add elements to a bag."""
         added = self._encoded(bag_chunks, cell, coder, elements)
         if added:
             self._cell(key, cell).extend(added)
 
     def replace_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
-        """Makes elements, at least one, all that a bag has."""
+        """Replace the contents of a bag by elements, at least one."""
         self.clear_bag(key, cell)
         self.extend_bag(key, cell, coder, elements)
 
     def clear_bag(self, key: bytes, cell: CellId) -> None:
-        """Empties a bag."""
+        """Clear a bag."""
         cells = self._cells(key)
         if cells and cells.pop(cell, None) is not None and not cells:
             del self._keys[key]
 
-    # Ordered lists are asked for by the SDK's handles only.
+    # Ordered lists are only used by the SDK's handles.
 
     def read_list(self, key: bytes, cell: CellId, coder: Any, range: ListRange) -> Iterable[Any]:
-        """The elements of an ordered list in a range, as they are now."""
+        """Return the current elements of an ordered list in a range."""
         cells = self._cells(key)
         entries = cells.get(cell) if cells else None
         return list_elements(entries, *places(entries, range), coder) if entries else ()
 
     def extend_list(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
-        """Adds elements, (sort key, value), to an ordered list."""
+        """Add elements (sort key, value) to an ordered list."""
         added = self._encoded(list_entries, cell, coder, elements)
         if added:
             insert_entries(self._cell(key, cell), added)
 
     def clear_list(self, key: bytes, cell: CellId, range: ListRange) -> None:
-        """Removes the elements of an ordered list in a range."""
+        """Remove the elements of an ordered list in a range."""
         cells = self._cells(key)
         entries = cells.get(cell) if cells else None
         if entries:
@@ -125,10 +125,10 @@ class InProcessStateHandler(StateHandler):
             if not entries:
                 self.clear_bag(key, cell)
 
-    # What the driver of keys calls.
+    # Called by the driver of keys.
 
     def drop_key(self, key: bytes, window: bytes | None = None) -> None:
-        """Forgets the state of a finished key, parked or not; only in one window if it is given."""
+        """Remove the state of a finished key, parked or not; with `window`, only in that window."""
         if window is None:
             self._keys.pop(key, None)
             self._parked.drop(key)
@@ -141,39 +141,39 @@ class InProcessStateHandler(StateHandler):
                 del self._keys[key]
 
     def clear_all(self) -> None:
-        """Forgets the state of all keys, and gives up the spill file. Side inputs stay."""
+        """Remove the state of all keys, and close the spill file. Side inputs stay."""
         self._keys.clear()
         self._parked.clear()
 
     def keys(self) -> list[bytes]:
-        """All keys that have state, parked or not."""
+        """Return all keys that have state, parked or not."""
         return [*self._keys, *self._parked.keys()]
 
     def windows(self, key: bytes) -> set[bytes]:
-        """The windows in which the key has state."""
+        """Return the windows in which the key has state."""
         return {window for _, _, window in self._cells(key) or ()}
 
     def snapshot(self, key: bytes) -> KeyState:
-        """A copy of all state of a key."""
+        """Return a copy of all state of a key."""
         cells = self._cells(key) or {}
         return KeyState(tuple((id, tuple(cell)) for id, cell in cells.items()))
 
     def restore(self, key: bytes, state: KeyState) -> None:
-        """Makes a snapshot all there is of a key."""
+        """Replace all state of a key by a snapshot."""
         self._parked.drop(key)
         self._keys.pop(key, None)
         if state.cells:
             self._keys[key] = {id: list(entries) for id, entries in state.cells}
 
     def park(self, key: bytes) -> None:
-        """Says that a key will not be needed soon: its state may go to a file. Any later use of the key undoes it."""
+        """Allow a key's state to go to a file, because it is not needed soon. Any later use of the key restores it."""
         cells = self._keys.get(key)
         if cells:
             self._parked.put(key, self.snapshot(key))
             del self._keys[key]
 
     def _cells(self, key: bytes) -> dict[CellId, Cell] | None:
-        """The cells of a key, brought back if it is parked; None if there are none."""
+        """Return the cells of a key, restored if it is parked; None if there are none."""
         cells = self._keys.get(key)
         if cells is None and key in self._parked:
             state = self._parked.take(key)
@@ -181,7 +181,7 @@ class InProcessStateHandler(StateHandler):
         return cells
 
     def _cell(self, key: bytes, id: CellId) -> Cell:
-        """A cell to write to; new if it was empty."""
+        """Return a cell for writing; a new one if it was empty."""
         cells = self._cells(key)
         if cells is None:
             cells = self._keys[key] = {}
@@ -194,7 +194,8 @@ class InProcessStateHandler(StateHandler):
 class _Parked:
     """State of keys that are not needed soon: in memory up to a budget, the rest in an anonymous file.
 
-    Oldest first to the file. Invariant: a key is in `_memory` or in `_places` (offset, length in the file), never both.
+    The oldest go to the file first. Invariant: a key is either in `_memory` or in `_places` (offset, length in the
+    file), never in both.
     """
 
     def __init__(self, budget: int, folder: str | None) -> None:
@@ -213,7 +214,7 @@ class _Parked:
         return [*self._memory, *self._places]
 
     def put(self, key: bytes, state: KeyState) -> None:
-        """Keeps the state of a key that is not here."""
+        """Add the state of a key that is not present."""
         self._memory[key] = state
         self._held += state.size
         while self._held > self._budget:
@@ -223,7 +224,7 @@ class _Parked:
             self._spill(oldest, pickle.dumps(state, protocol=5))
 
     def take(self, key: bytes) -> KeyState:
-        """Gives back the state of a key that is here."""
+        """Remove and return the state of a key that is present."""
         state = self._memory.pop(key, None)
         if state is not None:
             self._held -= state.size
@@ -234,7 +235,7 @@ class _Parked:
         return spilled
 
     def drop(self, key: bytes) -> None:
-        """Forgets a key, if it is here."""
+        """Remove a key, if present."""
         state = self._memory.pop(key, None)
         if state is not None:
             self._held -= state.size
@@ -242,7 +243,7 @@ class _Parked:
             self._forget(key)
 
     def clear(self) -> None:
-        """Forgets all keys and gives up the file."""
+        """Remove all keys, and close the file."""
         self._memory.clear()
         self._places.clear()
         self._held = self._live = self._end = 0
@@ -255,7 +256,7 @@ class _Parked:
         self._file.seek(offset)
         data = self._file.read(length)
         if len(data) != length:
-            raise ArcbeamError("the file of spilled state was cut off", "see that the disk has room")
+            raise ArcbeamError("the file of spilled state is truncated", "check that the disk has free space")
         return data
 
     def _spill(self, key: bytes, data: bytes) -> None:
@@ -275,7 +276,7 @@ class _Parked:
             self._compact()
 
     def _compact(self) -> None:
-        """Moves what is live to the front, in order of place: nothing is written over that is still to be read."""
+        """Move live data to the front, in the order of its position, so that no unread data is overwritten."""
         places = sorted(self._places.items(), key=lambda item: item[1])
         self._end = 0
         assert self._file is not None

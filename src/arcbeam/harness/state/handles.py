@@ -1,9 +1,9 @@
-"""What user code reads and writes as its state: the handles on the cells of one key and window, between two commits.
+"""State handles for user code: access to the cells of one key and window, between two commits.
 
-Owns what a handle answers: at once what was written to it, else what the storage has. Nothing is in the storage before
-`commit`, and a handle is not used after it. Must not know bundles, timers, or where the storage is.
+Owns what a handle reads: what was written to it, else what the storage has. Writes reach the storage with `commit`, and
+a handle is not used after it. Must not know bundles, timers, or where the storage is.
 
-They take the place of the SDK's handles, which are as many objects and requests for each element.
+They replace the SDK's handles, which need many objects and requests for each element.
 """
 
 from __future__ import annotations
@@ -27,61 +27,62 @@ from arcbeam.harness.state.statehandler import CellId
 from arcbeam.sizes import memo
 
 FIRST_KEY, LAST_KEY = -(1 << 63), (1 << 63) - 1
-"""Sort keys of ordered lists are from the one on and before the other, in microseconds: the SDK's bounds."""
+"""Bounds of the sort keys of ordered lists, in microseconds: the first is included, the last is excluded, as in the
+SDK."""
 _sort_key = itemgetter(0)
 
 
 class Storage(Protocol):
-    """Where state is between commits. A cell is a bag of elements; a value is a bag of one.
+    """State between commits. A cell is a bag of elements; a value is a bag of one.
 
-    `key` is in the nested encoding of the key's coder, `cell` is (transform id, state name, encoded window), `coder` is
+    `key` is a nested encoding with the key's coder. `cell` is (transform id, state name, encoded window). `coder` is
     the impl of an element's coder.
     """
 
     def read_bag(self, key: bytes, cell: CellId, coder: Any) -> Iterable[Any]:
-        """The elements of a cell as they are now; later writes do not change what was returned."""
+        """Return the current elements of a cell; later writes do not change the result."""
         ...
 
     def extend_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
-        """Adds elements to a cell; `CoderError` if one cannot be encoded."""
+        """Add elements to a cell; raise `CoderError` if one cannot be encoded."""
         ...
 
     def replace_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
-        """Makes elements, at least one, all that a cell has; `CoderError` if one cannot be encoded."""
+        """Replace the contents of a cell by elements, at least one; raise `CoderError` if one cannot be encoded."""
         ...
 
     def check_bag(self, transform: str, name: str, coder: Any, elements: Iterable[Any]) -> None:
-        """Raises what `extend_bag` would raise, and adds nothing: the key's state goes."""
+        """Raise the errors that `extend_bag` would raise, but add nothing: the key's state is dropped anyway."""
         ...
 
     def clear_bag(self, key: bytes, cell: CellId) -> None:
-        """Empties a cell."""
+        """Clear a cell."""
         ...
 
-    # Of ordered lists. Elements are (sort key, value), in the order of their keys, then of arrival.
+    # Ordered lists. Elements are (sort key, value), ordered by key, then by arrival.
 
     def read_list(self, key: bytes, cell: CellId, coder: Any, range: ListRange) -> Iterable[Any]:
-        """The elements in a range as they are now; later writes do not change what was returned."""
+        """Return the current elements in a range; later writes do not change the result."""
         ...
 
     def extend_list(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
-        """Adds elements; `CoderError` if one cannot be encoded."""
+        """Add elements; raise `CoderError` if one cannot be encoded."""
         ...
 
     def clear_list(self, key: bytes, cell: CellId, range: ListRange) -> None:
-        """Removes the elements in a range."""
+        """Remove the elements in a range."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Where a transform's cells are.
+    """The cells of a transform.
 
     Attributes:
-        storage: has them.
-        transform: its id.
-        encode_key: to the nested encoding.
-        encode_window: a window to bytes.
+        storage: the storage that contains them.
+        transform: the transform's id.
+        encode_key: returns a key's nested encoding.
+        encode_window: encodes a window.
     """
 
     storage: Storage
@@ -91,13 +92,13 @@ class Cells:
 
 
 class Place:
-    """The cells of a key in a window. Key and window are encoded when that is needed.
+    """The cells of a key in a window. Key and window are encoded when needed.
 
     Args:
-        fresh: whether the storage has nothing of the key.
+        fresh: whether the storage contains nothing of the key.
 
     Attributes:
-        key, window: whose cells these are.
+        key, window: the key and the window of the cells.
     """
 
     __slots__ = ("_at", "_cells", "fresh", "key", "window")
@@ -107,13 +108,13 @@ class Place:
         self._at: tuple[bytes, bytes] | None = None
 
     def read(self, name: str, coder: Any) -> Iterable[Any]:
-        """The elements of a cell."""
+        """Return the elements of a cell."""
         if self.fresh:
             return ()
         return self._cells.storage.read_bag(*self._where(name), coder)
 
     def write(self, name: str, coder: Any, elements: Sequence[Any], *, clear: bool, keep: bool) -> None:
-        """Adds elements to a cell, empties it first if `clear`; only checks them if not `keep`."""
+        """Add elements to a cell, and clear it first if `clear`. If not `keep`, only check them."""
         if not keep:
             self._check(name, coder, elements)
             return
@@ -125,7 +126,7 @@ class Place:
             storage.clear_bag(key, cell)
 
     def read_list(self, name: str, coder: Any, between: ListRange) -> Iterable[Any]:
-        """The elements of an ordered list in a range."""
+        """Return the elements of an ordered list in a range."""
         if self.fresh:
             return ()
         return self._cells.storage.read_list(*self._where(name), coder, between)
@@ -133,7 +134,7 @@ class Place:
     def write_list(
         self, name: str, coder: Any, elements: Sequence[Any], *, clear: Sequence[ListRange], keep: bool
     ) -> None:
-        """Removes ranges of an ordered list, then adds elements to it; only checks these if not `keep`."""
+        """Remove ranges of an ordered list, then add elements to it. If not `keep`, only check the elements."""
         if not keep:
             self._check(name, coder, elements)
             return
@@ -156,15 +157,15 @@ class Place:
 
 
 class Handle(Protocol):
-    """What all handles of ours share."""
+    """The common interface of our handles."""
 
     def commit(self, *, keep: bool) -> None:
-        """Brings to the storage what was written; only checks it if not `keep`."""
+        """Write all changes to the storage. If not `keep`, only check them."""
         ...
 
 
 class Value(userstate.ReadModifyWriteRuntimeState):  # type: ignore[misc]  # Beam is untyped
-    """See the SDK's class. What is stored is decoded each time: changing what was read does not change the state."""
+    """See the SDK's class. Each read decodes again, so changing the result does not change the state."""
 
     def __init__(self, place: Place, name: str, coder: Any) -> None:
         self._place, self._name, self._coder = place, name, coder
@@ -172,18 +173,18 @@ class Value(userstate.ReadModifyWriteRuntimeState):  # type: ignore[misc]  # Bea
         self._value: Any = None
 
     def read(self) -> Any:
-        """The value; None if there is none."""
+        """Return the value; None if there is none."""
         if self._cleared or self._place.fresh:
             return self._value
         return next(iter(self._place.read(self._name, self._coder)), None)
 
     def write(self, value: Any) -> None:
-        """Sets the value."""
+        """Set the value."""
         self._value = value
         self._written = self._cleared = True
 
     def clear(self) -> None:
-        """Forgets the value."""
+        """Remove the value."""
         self._value, self._written, self._cleared = None, False, True
 
     def commit(self, *, keep: bool) -> None:
@@ -193,7 +194,7 @@ class Value(userstate.ReadModifyWriteRuntimeState):  # type: ignore[misc]  # Bea
 
 
 class Bag(userstate.BagRuntimeState):  # type: ignore[misc]
-    """See the SDK's class. What was read stays as it was, whatever comes to the bag later."""
+    """See the SDK's class. The result of a read does not change when elements are added."""
 
     def __init__(self, place: Place, name: str, coder: Any) -> None:
         self._place, self._name, self._coder = place, name, coder
@@ -201,16 +202,16 @@ class Bag(userstate.BagRuntimeState):  # type: ignore[misc]
         self._added: list[Any] = []
 
     def read(self) -> Iterable[Any]:
-        """The elements as they are now."""
+        """Return the current elements."""
         stored = () if self._cleared else self._place.read(self._name, self._coder)
         return Elements(stored, self._added)
 
     def add(self, value: Any) -> None:
-        """Adds an element."""
+        """Add an element."""
         self._added.append(value)
 
     def clear(self) -> None:
-        """Removes all elements."""
+        """Remove all elements."""
         self._cleared = True
         self._added = []
 
@@ -235,15 +236,15 @@ class Set(userstate.SetRuntimeState):  # type: ignore[misc]
         return self._stored
 
     def read(self) -> set[Any]:
-        """The elements as they are now."""
+        """Return the current elements."""
         return set(chain(self._of_storage(), self._added))
 
     def add(self, value: Any) -> None:
-        """Adds an element if it is not there."""
+        """Add an element, unless it is present."""
         self._added.add(value)
 
     def clear(self) -> None:
-        """Removes all elements."""
+        """Remove all elements."""
         self._cleared = True
         self._added, self._stored = set(), frozenset()
 
@@ -255,9 +256,10 @@ class Set(userstate.SetRuntimeState):  # type: ignore[misc]
 
 
 class Combining(userstate.CombiningValueRuntimeState):  # type: ignore[misc]
-    """See the SDK's class. Adding is blind; reading merges.
+    """See the SDK's class. Adding does not read; reading merges.
 
-    SUBTLE: an output may be the accumulator it is made of, or have used it up: the state keeps another.
+    SUBTLE: an output may be its accumulator, or `extract_output` may have changed the accumulator. So the state keeps
+    a copy.
     """
 
     def __init__(self, place: Place, name: str, coder: Any, combine_fn: Any) -> None:
@@ -268,7 +270,7 @@ class Combining(userstate.CombiningValueRuntimeState):  # type: ignore[misc]
         self._adding = False
 
     def read(self) -> Any:
-        """What is made of all that was added."""
+        """Return the output for all added values."""
         stored = () if self._cleared else self._place.read(self._name, self._coder)
         merged = self._fn.merge_accumulators([*stored, *self._accumulators])
         kept = kept_apart(merged, self._coder)
@@ -276,7 +278,7 @@ class Combining(userstate.CombiningValueRuntimeState):  # type: ignore[misc]
         return self._fn.extract_output(merged)
 
     def add(self, value: Any) -> None:
-        """Adds a value."""
+        """Add a value."""
         accumulators = self._accumulators
         if self._adding:
             accumulators[-1] = self._fn.add_input(accumulators[-1], value)
@@ -285,7 +287,7 @@ class Combining(userstate.CombiningValueRuntimeState):  # type: ignore[misc]
             self._adding = True
 
     def clear(self) -> None:
-        """Forgets all that was added."""
+        """Remove all added values."""
         self._cleared, self._accumulators, self._adding = True, [], False
 
     def commit(self, *, keep: bool) -> None:
@@ -295,10 +297,10 @@ class Combining(userstate.CombiningValueRuntimeState):  # type: ignore[misc]
 
 
 class OrderedList(userstate.OrderedListRuntimeState):  # type: ignore[misc]
-    """See the SDK's class. What was read stays as it was, whatever comes to the list later.
+    """See the SDK's class. The result of a read does not change when elements are added.
 
     Args:
-        coder: the impl of the coder of (sort key, value).
+        coder: coder impl of (sort key, value).
     """
 
     def __init__(self, place: Place, name: str, coder: Any) -> None:
@@ -309,15 +311,15 @@ class OrderedList(userstate.OrderedListRuntimeState):  # type: ignore[misc]
         self._added: list[tuple[int, Any]] = []
 
     def add(self, elem: tuple[Timestamp, Any]) -> None:
-        """Adds (timestamp, value).
+        """Add (timestamp, value).
 
         Raises:
-            ValueError: the timestamp is none that has a place.
+            ValueError: the timestamp is out of range.
         """
         time, value = elem
         at = time.micros
         if not FIRST_KEY <= at < LAST_KEY:
-            raise ValueError(f"{time} cannot be the key of an ordered list: it is out of range")
+            raise ValueError(f"timestamp {time} is out of the range of an ordered list")
         added = self._added
         if not added or added[-1][0] <= at:
             added.append((at, value))
@@ -325,19 +327,19 @@ class OrderedList(userstate.OrderedListRuntimeState):  # type: ignore[misc]
             insort_right(added, (at, value), key=_sort_key)
 
     def read(self) -> Iterable[tuple[Timestamp, Any]]:
-        """All of it, as it is now."""
+        """Return all current elements."""
         return self._between(None)
 
     def read_range(self, min_timestamp: Timestamp, limit_timestamp: Timestamp) -> Iterable[tuple[Timestamp, Any]]:
-        """What is at or behind the one and before the other, as it is now."""
+        """Return the current elements from `min_timestamp` (included) to `limit_timestamp` (excluded)."""
         return self._between((min_timestamp.micros, limit_timestamp.micros))
 
     def clear(self) -> None:
-        """Removes all of it."""
+        """Remove all elements."""
         self._cleared, self._removed, self._added = True, [None], []
 
     def clear_range(self, min_timestamp: Timestamp, limit_timestamp: Timestamp) -> None:
-        """Removes what is at or behind the one and before the other."""
+        """Remove the elements from `min_timestamp` (included) to `limit_timestamp` (excluded)."""
         between = min_timestamp.micros, limit_timestamp.micros
         start, end = places(self._added, between)
         del self._added[start:end]
@@ -367,9 +369,9 @@ class OrderedList(userstate.OrderedListRuntimeState):  # type: ignore[misc]
 
 
 class HandleMaker:
-    """Makes handles on the state of one transform.
+    """Creates handles for the state of one transform.
 
-    CombineFns are set up when a bundle first needs them, and torn down with it, as the SDK has it.
+    CombineFns are set up when a bundle first needs them, and torn down at its end, as in the SDK.
     """
 
     def __init__(self) -> None:
@@ -377,14 +379,14 @@ class HandleMaker:
         self._makers: dict[Any, Callable[[Place], Handle]] = memo()
 
     def make(self, spec: Any, place: Place) -> Handle:
-        """A handle on the state that a spec of the SDK's describes."""
+        """Return a handle for the state that an SDK spec describes."""
         maker = self._makers.get(spec)
         if maker is None:
             maker = self._makers[spec] = self._maker(spec)
         return maker(place)
 
     def end_bundle(self) -> None:
-        """The bundle is over, and with it what was set up."""
+        """Tear down what was set up in the bundle."""
         fns, self._fns = self._fns, {}
         for fn in fns.values():
             fn.teardown()
@@ -406,7 +408,7 @@ class HandleMaker:
                 ).get_impl()
                 return lambda place: OrderedList(place, name, pairs)
         kind = type(spec).__name__
-        raise TypeError(f"state '{name}' is a {kind}, which the SDK has no state of; use one of its StateSpecs")
+        raise TypeError(f"state '{name}' has the unsupported type {kind}; use one of the SDK's StateSpecs")
 
     def _fn(self, spec: Any) -> Any:
         fn = self._fns.get(spec)

@@ -1,8 +1,8 @@
-"""What the SDK's bundle processor calls its state handler, in this process: state requests and side inputs.
+"""The state handler of the SDK's bundle processor, in this process: state requests and side inputs.
 
-Owns what a request asks of the storage, and side inputs, which come from a `SideStore`. Where user state is, is said by
-whoever derives from it: in memory (`harness.state.handler`), or in the view of a shard (`harness.streaming.state`).
-Must not know where side inputs' files are, nor Spark.
+Owns the translation of requests to storage operations, and side inputs, which a `SideStore` provides. Subclasses decide
+where user state is: in memory (`harness.state.handler`), or in the view of a shard (`harness.streaming.state`). Must
+not know where the files of side inputs are, nor Spark.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CellId = tuple[str, str, bytes]
 
 _T = TypeVar("_T")
 _CACHED_SIDE_BYTES = threshold(1 << 20)
-"""Side-input contents up to this encoded size are kept decoded …"""
+"""Side-input contents up to this encoded size are cached in decoded form."""
 _CACHED_SIDES_BYTES = cache_size(16 << 20)
-"""… up to this much in all."""
+"""Encoded size of all side-input contents in that cache."""
 _ENTRY_OVERHEAD = 200
 
 
@@ -36,26 +36,25 @@ class Done:
     __slots__ = ()
 
     def get(self, timeout: float | None = None) -> None:
-        """Returns at once."""
+        """Return at once."""
 
 
 _DONE: Final = Done()
 
 
 class StateHandler(ABC):
-    """Serves state requests and side inputs on the thread that asks.
+    """Serves state requests and side inputs on the calling thread.
 
-    Takes the place of the SDK's `GlobalCachingStateHandler`: `process_instruction_id`, `blocking_get`, `extend`,
-    `clear`, `done`.
+    Replaces the SDK's `GlobalCachingStateHandler`: `process_instruction_id`, `blocking_get`, `extend`, `clear`, `done`.
 
-    Keys are what state requests carry: the *nested* encoding of the key coder. Windows are in the window coder's.
+    Keys are *nested* encodings with the key coder, as in state requests. Windows are encoded with the window coder.
 
     Args:
         channels: side channel by (transform id, local name of the side input).
-        sides: as `read_sides` takes them.
+        sides: see `read_sides`.
 
     Attributes:
-        steps: names of steps by transform id, for errors.
+        steps: names of transforms by transform id, for errors.
     """
 
     def __init__(self, channels: Mapping[tuple[str, str], int], sides: SideStore | None = None) -> None:
@@ -64,21 +63,21 @@ class StateHandler(ABC):
         self._decoded = _Decoded()
         self.steps: Mapping[str, str] = {}
 
-    # What the SDK calls.
+    # Called by the SDK.
 
     def process_instruction_id(self, bundle_id: str, cache_tokens: Iterable[Any] = ()) -> Any:
-        """A context without effect: requests do not depend on the bundle."""
+        """Return a context without effect: requests do not depend on the bundle."""
         return contextlib.nullcontext()
 
     def blocking_get(self, state_key: Any, coder: Any) -> Iterable[Any]:
-        """The elements of a cell or side input, as they are now; later writes do not change a running iteration.
+        """Return the elements of a cell or side input. Later writes do not change a running iteration.
 
         Args:
             state_key: a `StateKey`.
             coder: coder impl of one element.
 
         Raises:
-            ArcbeamError: for kinds of state keys that the Python SDK does not use without being invited to.
+            ArcbeamError: the kind of state key is unsupported. The Python SDK does not use such kinds on its own.
         """
         kind = state_key.WhichOneof("type")
         if kind == "bag_user_state":
@@ -90,7 +89,7 @@ class StateHandler(ABC):
         return self._side(kind, state_key, coder)
 
     def extend(self, state_key: Any, coder: Any, elements: Iterable[Any]) -> Done:
-        """Adds elements to a cell; arguments as of `blocking_get`."""
+        """Add elements to a cell; arguments as for `blocking_get`."""
         kind = state_key.WhichOneof("type")
         if kind == "bag_user_state":
             state = state_key.bag_user_state
@@ -103,7 +102,7 @@ class StateHandler(ABC):
         return _DONE
 
     def clear(self, state_key: Any) -> Done:
-        """Empties a cell; of an ordered list, the range that the key names, or all of it."""
+        """Clear a cell; for an ordered list, the range in the key, or all of it."""
         kind = state_key.WhichOneof("type")
         if kind == "bag_user_state":
             state = state_key.bag_user_state
@@ -116,45 +115,45 @@ class StateHandler(ABC):
         return _DONE
 
     def done(self) -> None:
-        """The processor is not used any more: forgets everything."""
+        """Discard everything: the processor is not used any more."""
         self._decoded.clear()
 
-    # Who begins tasks.
+    # Called at the begin of a task.
 
     def read_sides(self, sides: SideStore | None) -> None:
-        """What side inputs are read from; None if there are none. A store never changes, so others are another one."""
+        """Set the source of side inputs; None if there are none. New contents are always a new store."""
         if sides is not self._sides:
             self._decoded.clear()
             self._sides = sides
 
-    # The storage; for handles of ours, too: see `arcbeam.harness.state.handles.Storage`.
+    # The storage, also for our handles: see `arcbeam.harness.state.handles.Storage`.
 
     @abstractmethod
     def read_bag(self, key: bytes, cell: CellId, coder: Any) -> Iterable[Any]:
-        """The elements of a bag as they are now; later writes do not change what was returned."""
+        """Return the current elements of a bag; later writes do not change the result."""
 
     @abstractmethod
     def extend_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
-        """Adds elements to a bag; `CoderError` if one cannot be encoded."""
+        """Add elements to a bag; raise `CoderError` if one cannot be encoded."""
 
     @abstractmethod
     def clear_bag(self, key: bytes, cell: CellId) -> None:
-        """Empties a bag."""
+        """Clear a bag."""
 
     @abstractmethod
     def read_list(self, key: bytes, cell: CellId, coder: Any, range: ListRange) -> Iterable[Any]:
-        """The elements, (sort key, value), of an ordered list in a range, as they are now."""
+        """Return the current elements (sort key, value) of an ordered list in a range."""
 
     @abstractmethod
     def extend_list(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
-        """Adds elements to an ordered list."""
+        """Add elements to an ordered list."""
 
     @abstractmethod
     def clear_list(self, key: bytes, cell: CellId, range: ListRange) -> None:
-        """Removes the elements of an ordered list in a range."""
+        """Remove the elements of an ordered list in a range."""
 
     def check_bag(self, transform: str, name: str, coder: Any, elements: Iterable[Any]) -> None:
-        """Raises what `extend_bag` would."""
+        """Raise the errors that `extend_bag` would raise."""
         try:
             for element in elements:
                 coder.encode_nested(element)
@@ -164,7 +163,7 @@ class StateHandler(ABC):
     def _encoded(
         self, encode: Callable[[Any, Iterable[Any]], _T], id: CellId, coder: Any, elements: Iterable[Any]
     ) -> _T:
-        """What `encode` makes of elements of a cell."""
+        """Encode elements of a cell with `encode`."""
         try:
             return encode(coder, elements)
         except Exception as e:
@@ -178,7 +177,7 @@ class StateHandler(ABC):
     # Side inputs.
 
     def _side(self, kind: str | None, state_key: Any, coder: Any) -> Iterable[Any]:
-        """The elements of an iterable side input, the values of a multimap's key, or its keys."""
+        """Return the elements of an iterable side input, the values of a multimap's key, or its keys."""
         if kind == "multimap_side_input":
             side = state_key.multimap_side_input
             id: tuple[Any, ...] = (side.transform_id, side.side_input_id, side.window, side.key)
@@ -206,7 +205,7 @@ class StateHandler(ABC):
 
 
 class _Decoded:
-    """Decodes side inputs, and keeps small ones decoded: a DoFn iterates over the same for each of its elements."""
+    """Decodes side inputs, and caches small ones: a DoFn iterates over the same one for each of its elements."""
 
     def __init__(self) -> None:
         self._lists: dict[tuple[Any, ...], tuple[int, list[Any]]] = {}
@@ -221,7 +220,7 @@ class _Decoded:
         self._size = 0
 
     def read(self, id: tuple[Any, ...], chunks: Iterator[bytes], coder: Any) -> Iterable[Any]:
-        """All elements at once if they are small, else as they are iterated."""
+        """Return small contents as a list; decode others during iteration."""
         first: list[bytes] = []
         size = 0
         for chunk in chunks:
@@ -243,4 +242,4 @@ def _id(state: Any) -> CellId:
 
 
 def _unserved(kind: str | None) -> ArcbeamError:
-    return ArcbeamError(f"state requests of kind '{kind}' are not served in the Spark worker")
+    return ArcbeamError(f"state requests of kind '{kind}' are not supported")

@@ -1,10 +1,10 @@
-"""Timers of a stage's keys: what user code sets and clears, and which fires next.
+"""Timers of a stage's keys: which are set, and which fires next.
 
-Owns the last word on each timer of a key, the order of firing, and how timers leave the SDK without being encoded. Must
-not know bundles, state, or what time it is.
+Owns the latest setting of each timer of a key, the order of firing, and how timers leave the SDK without encoding. Must
+not know bundles, state, or the current time.
 
-A key may have a timer for each of its elements, so a timer is a tuple here, with times in microseconds; the SDK's
-objects are made for who asks for them.
+A key may have a timer for each of its elements. So a timer is a tuple with times in microseconds. The SDK's objects are
+created only where they are needed.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from arcbeam.harness.encoding.sdktimes import micros_from
 from arcbeam.sizes import threshold
 
 Slot = tuple["Family", str, int]
-"""What one timer of a key is known by: its family, its dynamic tag, and the number of its window."""
+"""The identity of a timer of a key: its family, its dynamic tag, and the number of its window."""
 
 
 class SetTimer(NamedTuple):
-    """A timer that is set. Compares as timers fire.
+    """A timer that is set. Compares in the order of firing.
 
     Attributes:
-        micros: when it fires, in microseconds.
-        order: among those of the key that fire at the same time.
-        slot: which one it is.
-        key: of the user, as it was given with the timer.
-        windows: the one window that it is in.
-        at: when it fires, if user code gave it as a `Timestamp`.
+        micros: the time when it fires, in microseconds.
+        order: its rank among timers of the key that fire at the same time.
+        slot: its identity.
+        key: the user's key, as it was passed with the timer.
+        windows: a tuple of its window.
+        at: the time when it fires, if user code passed it as a `Timestamp`.
         hold: event time of its outputs, in microseconds.
-        pane: of the element that it was set with.
+        pane: pane of the element with which it was set.
     """
 
     micros: int
@@ -50,7 +50,7 @@ class SetTimer(NamedTuple):
 
     @property
     def family(self) -> Family:
-        """Whose method it calls."""
+        """The family of its callback."""
         return self.slot[0]
 
     @property
@@ -59,35 +59,35 @@ class SetTimer(NamedTuple):
         return self.slot[1]
 
     def fires_at_hold(self) -> SetTimer:
-        """The same, as if it were set for the event time of its outputs."""
+        """Return the timer as if it were set for the event time of its outputs."""
         return self._replace(micros=self.hold, at=None)
 
     def for_sdk(self) -> Any:
-        """The SDK's object, as it fires."""
+        """Return the SDK's object for firing it."""
         at = self.at or Timestamp(micros=self.micros)
         return Timer(self.key, self.tag, self.windows, False, at, Timestamp(micros=self.hold), self.pane)
 
 
 _new = tuple.__new__
-"""What a named tuple is made by, without the call of Python's around it: there may be a timer for each element."""
+"""Creates a named tuple without the Python-level call of its class: there may be a timer for each element."""
 
 
 class TimerSink(Protocol):
-    """Takes what user code says about timers: to be set, set anew, or cleared."""
+    """Receives the timers that user code sets and clears."""
 
     def set(
         self, family: Any, tag: str, key: Any, windows: tuple[Any], micros: int, at: Any, hold: int, pane: Any
     ) -> None:
-        """The timer is set; see `SetTimer`. What it was set to before is forgotten."""
+        """Set a timer, and replace its previous setting; see `SetTimer`."""
         ...
 
     def unset(self, family: Any, tag: str, windows: tuple[Any]) -> None:
-        """The timer is cleared, if it was set."""
+        """Clear a timer, if it is set."""
         ...
 
 
 class PendingTimers(NamedTuple):
-    """The pending timers of a key that is left for now."""
+    """The pending timers of a key that was put aside."""
 
     pending: dict[Slot, SetTimer]
     heaps: tuple[list[SetTimer], list[SetTimer]] | None
@@ -96,13 +96,13 @@ class PendingTimers(NamedTuple):
 
 
 _REPLACED = threshold(64)
-"""So many timers that were replaced may be in a heap, or as many as are pending."""
+"""Number of replaced timers that a heap may contain, besides as many as are pending."""
 
 
 class KeyTimers:
-    """The pending timers of the key that is being processed; a `TimerSink`.
+    """The pending timers of the current key; a `TimerSink`.
 
-    A timer is pending from its last `set` until it is cleared or taken. Invariant: `_heaps`, once made, hold every
+    A timer is pending from its last `set` until it is cleared or taken. Invariant: `_heaps`, once built, contain every
     pending timer, and possibly some that were replaced since.
     """
 
@@ -112,7 +112,7 @@ class KeyTimers:
         self._pending: dict[Slot, SetTimer] = {}
         self._heaps: tuple[list[SetTimer], list[SetTimer]] | None = None
         self._windows: dict[Any, int] = {}
-        # Mostly it is the window of the timer before, and its hash takes time.
+        # Usually the next timer has the same window, and hashing a window is slow.
         self._latest: tuple[Any, int] = (None, -1)
         self._order = 0
 
@@ -128,7 +128,8 @@ class KeyTimers:
             number = self._number(windows[0])
         slot = (family, tag, number)
         pending, heaps = self._pending, self._heaps
-        # Timers of equal timestamps fire in the order in which they were set; first, if none has fired yet.
+        # Timers with equal timestamps fire in the order in which they were set; in that of their first setting, if
+        # no timer has fired yet.
         self._order = order = self._order + 1
         if heaps is None:
             before = pending.get(slot)
@@ -139,7 +140,7 @@ class KeyTimers:
             heap = heaps[family.processing]
             heapq.heappush(heap, timer)
             if len(heap) > 2 * len(pending) + _REPLACED:
-                # In place: somebody may be at it.
+                # In place: a running iteration uses the same list.
                 heap[:] = [each for each in heap if pending.get(each.slot) is each]
                 heapq.heapify(heap)
 
@@ -148,12 +149,12 @@ class KeyTimers:
         self._pending.pop((family, tag, self._number(windows[0])), None)
 
     def event_timers(self, limit: int) -> Iterator[SetTimer]:
-        """The event-time timers in the order of their timestamps, each no longer pending when it is handed out.
+        """Yield the event-time timers in the order of their timestamps. A yielded timer is no longer pending.
 
-        Those that are set meanwhile are among them. No other call but `set` and `unset` comes in between.
+        Timers that are set meanwhile are included. Only `set` and `unset` may be called during the iteration.
 
         Args:
-            limit: microseconds; it ends if there is none up to here.
+            limit: microseconds; the iteration ends at the first timer after it.
         """
         pending = self._pending
         if not pending:
@@ -172,19 +173,19 @@ class KeyTimers:
                 yield first
 
     def take_processing(self, limit: int) -> SetTimer | None:
-        """The processing-time timer that is due first, no longer pending; None if none is due at `limit`."""
+        """Remove and return the first processing-time timer; None if none is due at `limit`."""
         first = self._first_processing()
         if first is None or first.micros > limit:
             return None
         return self._pending.pop(first.slot)
 
     def due(self) -> int | None:
-        """When the first processing-time timer is due, in microseconds since 1970; None if there is none."""
+        """Return when the first processing-time timer is due, in microseconds since 1970; None if there is none."""
         first = self._first_processing()
         return None if first is None else first.micros
 
     def clear(self) -> None:
-        """Forgets all of them: another key may come."""
+        """Remove all timers, before the next key."""
         self._pending.clear()
         self._heaps, self._order = None, 0
         if len(self._windows) > 1:
@@ -192,14 +193,14 @@ class KeyTimers:
             self._latest = (None, -1)
 
     def park(self) -> PendingTimers:
-        """Takes all of them out: another key may come."""
+        """Remove and return all timers, before the next key."""
         parked = PendingTimers(self._pending, self._heaps, self._windows, self._order)
         self._pending, self._windows, self._latest = {}, {}, (None, -1)
         self.clear()
         return parked
 
     def resume(self, parked: PendingTimers) -> None:
-        """Puts back what `park` took out; nothing is here."""
+        """Restore what `park` has returned. There must be no timers."""
         self._pending, self._heaps, self._windows, self._order = parked
         self._latest = (None, -1)
 
@@ -223,7 +224,7 @@ class KeyTimers:
         heaps = self._heaps
         if heaps is None:
             heaps = self._heaps = ([], [])
-            # What is sorted is a heap.
+            # A sorted list is a heap.
             for timer in sorted(self._pending.values()):
                 heaps[timer[2][0].processing].append(timer)
         return heaps
@@ -232,14 +233,14 @@ class KeyTimers:
 class Family:
     """A timer family of the stage's root.
 
-    It takes the place of both things the SDK writes timers through, their coder and their output stream: timers are not
+    It replaces both objects through which the SDK writes timers, their coder and their output stream: timers are not
     encoded.
 
     Attributes:
         operation: the SDK's operation that fires it.
-        name: as the SDK knows it.
-        processing: it follows the processing-time clock, not the watermark.
-        timers: where its timers go that user code sets and clears.
+        name: the SDK's name of the family.
+        processing: whether it uses processing time, not the watermark.
+        timers: receives the timers that user code sets and clears.
     """
 
     __slots__ = ("name", "operation", "processing", "timers")
@@ -252,7 +253,7 @@ class Family:
         operation.add_timer_info(name, TimerInfo(timer_coder_impl=self, output_stream=self))
 
     def encode_to_stream(self, timer: Any, stream: Any, nested: bool) -> None:
-        """Part of the SDK's coder: user code of an operation of the SDK's set or cleared a timer."""
+        """Implement the SDK's coder: user code of an SDK operation has set or cleared a timer."""
         windows, tag = timer.windows, timer.dynamic_timer_tag
         if timer.clear_bit:
             self.timers.unset(self, tag, windows)
@@ -261,22 +262,22 @@ class Family:
         self.timers.set(self, tag, timer.user_key, windows, at.micros, at, hold, timer.paneinfo)
 
     def maybe_flush(self) -> None:
-        """Part of the SDK's stream."""
+        """Implement the SDK's stream."""
 
     def close(self) -> None:
-        """Part of the SDK's stream."""
+        """Implement the SDK's stream."""
 
 
 class TimerHandle(BaseTimer):  # type: ignore[misc]  # Beam is untyped
     """See the SDK's class.
 
     Args:
-        info: where timers of the family go, as a `Family` has told it.
-        domain: of the SDK's `TimeDomain`.
-        key: whose timer it is.
-        window: in which.
-        micros: time of the element it is given with.
-        pane: of that element.
+        info: the SDK's information on the family, as `Family` has registered it.
+        domain: a value of the SDK's `TimeDomain`.
+        key: the timer's key.
+        window: the timer's window.
+        micros: time of the current element.
+        pane: pane of the current element.
     """
 
     __slots__ = ("_family", "_follows_watermark", "_key", "_micros", "_pane", "_timers", "_windows")
@@ -288,11 +289,11 @@ class TimerHandle(BaseTimer):  # type: ignore[misc]  # Beam is untyped
         self._key, self._windows, self._micros, self._pane = key, (window,), micros, pane
 
     def given_at(self, micros: int) -> None:
-        """From now on it is given with an element of that time."""
+        """Set the time of the current element."""
         self._micros = micros
 
     def set(self, timestamp: Any, dynamic_timer_tag: str = "") -> None:
-        """Sets the timer; what it was set to before is forgotten."""
+        """Set the timer, and replace its previous setting."""
         if type(timestamp) is int:
             at, micros = None, timestamp * 1_000_000
         else:
@@ -302,5 +303,5 @@ class TimerHandle(BaseTimer):  # type: ignore[misc]  # Beam is untyped
         self._timers.set(self._family, dynamic_timer_tag, self._key, self._windows, micros, at, hold, self._pane)
 
     def clear(self, dynamic_timer_tag: str = "") -> None:
-        """Clears the timer, if it is set."""
+        """Clear the timer, if it is set."""
         self._timers.unset(self._family, dynamic_timer_tag, self._windows)

@@ -1,1 +1,1 @@
-"""DoFns with state and timers, driven key by key."""
+"""DoFns with state and timers, run key by key."""

@@ -1,6 +1,6 @@
-"""What a stateful DoFn's methods ask for beside the element: which parameter gets what.
+"""The parameters of a stateful DoFn's methods besides the element.
 
-Owns reading signatures, as the SDK reads them. What is filled in is `harness.stateful.statefuloperation`'s.
+Owns reading signatures, as the SDK reads them. `harness.stateful.statefuloperation` fills in the values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FILLED = (
 
 
 def is_filled(default: Any) -> bool:
-    """Whether a parameter with this default is one that `ProcessArguments` knows how to fill."""
+    """Return whether `ProcessArguments` can fill a parameter with this default."""
     if isinstance(default, DoFn.StateParam | DoFn.TimerParam):
         return True
     kind = default if isinstance(default, type) else type(default)
@@ -39,12 +39,12 @@ class ProcessArguments:
 
     Attributes:
         method: user code.
-        args: positional arguments, placeholders where something is filled in.
-        kwargs: the same by name.
+        args: positional arguments, with placeholders for values that are filled in.
+        kwargs: keyword arguments, likewise.
         states: (place, state spec).
         timers: (place, timer spec).
-        keys, windows: places; the same for all elements of a key and window.
-        elements, timestamps, panes, whole: places; other for each element.
+        keys, windows: places of values that are the same for all elements of a key and window.
+        elements, timestamps, panes, whole: places of values that differ from element to element.
     """
 
     method: Callable[..., Any]
@@ -61,17 +61,17 @@ class ProcessArguments:
 
     @staticmethod
     def of(method: Any, args: list[Any], kwargs: dict[str, Any]) -> ProcessArguments:
-        """Reads the signature of `process`.
+        """Read the signature of `process`.
 
         Args:
             method: the SDK's wrapper of it.
-            args: what is given beside an element, side inputs as the SDK's placeholders.
-            kwargs: the same by name.
+            args: its positional arguments besides the element, with the SDK's placeholders for side inputs.
+            kwargs: its keyword arguments, likewise.
         """
         placeholders, with_places, kwargs = common._get_arg_placeholders(method, args, kwargs)
 
         def places(param: Any) -> list[int]:
-            return [place for place, asked in placeholders if asked == param]
+            return [place for place, wanted in placeholders if wanted == param]
 
         return ProcessArguments(
             method.method_value,
@@ -90,14 +90,14 @@ class ProcessArguments:
 
 @dataclass(frozen=True, slots=True)
 class TimerArguments:
-    """How the method of a timer family is called: everything by name.
+    """How the method of a timer family is called: all arguments are keyword arguments.
 
     Attributes:
         method: user code.
         states: (name, state spec).
         timers: (name, timer spec).
         handles: whether there are states or timers.
-        keys, windows, timestamps, tags: names.
+        keys, windows, timestamps, tags: names of parameters.
     """
 
     method: Callable[..., Any]
@@ -111,12 +111,12 @@ class TimerArguments:
 
     @staticmethod
     def of(method: Any) -> TimerArguments:
-        """Reads the signature of a timer's method; `method` is the SDK's wrapper of it."""
+        """Read the signature of a timer's method; `method` is the SDK's wrapper of it."""
         named = list(zip(method.args[-len(method.defaults) :], method.defaults, strict=True)) if method.defaults else []
 
         def names(*params: Any) -> list[str]:
-            # As the SDK has it, of several that ask for the same the last gets it.
-            return [name for name, asked in named if any(asked == param for param in params)][-1:]
+            # As in the SDK: if several parameters have the same default, the last one gets the value.
+            return [name for name, wanted in named if any(wanted == param for param in params)][-1:]
 
         states = [(name, p.state_spec) for name, p in named if isinstance(p, DoFn.StateParam)]
         timers = [(name, p.timer_spec) for name, p in named if isinstance(p, DoFn.TimerParam)]

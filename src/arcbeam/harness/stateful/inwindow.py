@@ -1,7 +1,7 @@
-"""What user code is given for a key in one window: handles on states and timers, and the arguments of `process`.
+"""The arguments of user code for a key in one window: handles of states and timers, and the arguments of `process`.
 
-Owns that they are made once for a key and window, however many elements come, and when what was written is brought to
-the storage. Must not know which key is next, nor what user code returns.
+Owns creating them once for a key and window, however many elements arrive, and writing changes to the storage. Must not
+know which key is next, nor what user code returns.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NO_KWARGS: Final[dict[str, Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """What a DoFn's calls are given of, whatever the key.
+    """The parts of a DoFn's arguments that do not depend on the key.
 
     Attributes:
-        cells: of its states.
-        makes: the handles on these.
-        timer_infos: where timers of a family go, by name.
+        cells: the cells of its states.
+        makes: creates the handles for these.
+        timer_infos: the SDK's information on timer families, by name.
         process: how `process` is called.
         sides: the SDK's maps of side inputs.
     """
@@ -40,18 +40,18 @@ class Provision:
 
 
 class InWindow(Place):
-    """What user code is given for a key in one window.
+    """The arguments of user code for a key in one window.
 
     Args:
         provision: of the DoFn.
-        key, window: whose handles these are.
+        key, window: the key and the window.
         fresh: see `Place`.
     """
 
     __slots__ = ("_args", "_kwargs", "_provision", "_stamp", "_states")
 
     def __init__(self, provision: Provision, key: Any, window: Any, *, fresh: bool) -> None:
-        # There is one of these for each key: a call of the base class's is worth leaving out.
+        # One is created for each key, so a call of the base class's `__init__` is worth avoiding.
         self._cells, self.key, self.window, self.fresh = provision.cells, key, window, fresh
         self._at = None
         self._provision = provision
@@ -61,45 +61,45 @@ class InWindow(Place):
         self._stamp: tuple[Any, Any] | None = None
 
     def state(self, spec: Any) -> Any:
-        """The handle on a state."""
+        """Return the handle of a state."""
         handle = self._states.get(spec)
         if handle is None:
             handle = self._states[spec] = self._provision.makes.make(spec, self)
         return handle
 
     def timer(self, spec: Any, micros: int, pane: Any) -> Any:
-        """A handle on a timer, as it is given with an element of this time and pane."""
+        """Return a timer handle for an element with this time and pane."""
         info = self._provision.timer_infos[spec.name]
         return TimerHandle(info, spec.time_domain, self.key, self.window, micros, pane)
 
     def process_args(self, micros: int, pane: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of `process`, but for the element."""
-        asked, args = self._provision.process, self._args
+        """Return the arguments of `process`; the element is filled in by the caller."""
+        process, args = self._provision.process, self._args
         if args is None:
             self._args = args = self._bound()
         if self._stamp is None or self._stamp[0] != micros or self._stamp[1] is not pane:
             self._stamp = micros, pane
-            for place in asked.timestamps:
+            for place in process.timestamps:
                 args[place] = timestamp_of(micros)
-            for place in asked.panes:
+            for place in process.panes:
                 args[place] = pane
-            for place, spec in asked.timers:
+            for place, spec in process.timers:
                 args[place] = self.timer(spec, micros, pane)
         return args, self._kwargs
 
     def arguments_at(self, pane: Any) -> Callable[[int], list[Any]]:
-        """The arguments of `process` behind the element, for elements of one pane, by their times.
+        """Return a function that gives, for the time of an element, the arguments of `process` after the element.
 
-        SUBTLE: it is the same list each time, with the same handles on timers: what user code does with these it does
-        before the next element comes.
+        All elements must have the same pane. SUBTLE: the function returns the same list each time, with the same timer
+        handles. User code is done with them before the next element.
         """
-        asked = self._provision.process
+        process = self._provision.process
         rest = self._bound()[1:]
         self._stamp = None
-        handles = [(place - 1, self.timer(spec, 0, pane)) for place, spec in asked.timers]
+        handles = [(place - 1, self.timer(spec, 0, pane)) for place, spec in process.timers]
         for place, handle in handles:
             rest[place] = handle
-        times = [place - 1 for place in asked.timestamps]
+        times = [place - 1 for place in process.timestamps]
 
         def at(micros: int) -> list[Any]:
             for place in times:
@@ -111,25 +111,25 @@ class InWindow(Place):
         return at
 
     def _bound(self) -> list[Any]:
-        asked, sides = self._provision.process, self._provision.sides
-        args = asked.args.copy()
-        self._kwargs = asked.kwargs
+        process, sides = self._provision.process, self._provision.sides
+        args = process.args.copy()
+        self._kwargs = process.kwargs
         if sides:
-            args, self._kwargs = insert_values_in_args(args, asked.kwargs, [side[self.window] for side in sides])
-        for place in asked.keys:
+            args, self._kwargs = insert_values_in_args(args, process.kwargs, [side[self.window] for side in sides])
+        for place in process.keys:
             args[place] = self.key
-        for place in asked.windows:
+        for place in process.windows:
             args[place] = self.window
-        for place, spec in asked.states:
+        for place, spec in process.states:
             args[place] = self.state(spec)
         return args
 
     def commit(self, *, keep: bool) -> bool:
-        """Brings to the storage what was written; whether the storage may have something now. It is the last call."""
+        """Write changes to the storage; return whether it may contain something now. Must be the last call."""
         if self._states:
             for handle in self._states.values():
                 handle.commit(keep=keep)
-            # SUBTLE: handles know this, and this knows them; the collector, which counts objects, comes late.
+            # SUBTLE: handles and this object reference each other, and the garbage collector would run late.
             self._states = {}
         self._args, self._kwargs = None, _NO_KWARGS
         return keep

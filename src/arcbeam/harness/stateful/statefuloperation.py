@@ -1,12 +1,12 @@
-"""The operation of a stateful DoFn, driven key by key: begin a key, its elements and timers, end it.
+"""The operation of a stateful DoFn, driven key by key: begin a key, process its elements and timers, end it.
 
-Owns the calls of user code, and the handles and timers that these are given: one of each for a key and window, however
-many elements come. State is brought to the storage when a key ends, and when a bundle does. Who drives it decides about
-the order of elements and timers, and about when a key's state may go (`harness.batch.keyed`); it may be a step as
-well. Must not know exchanges, clocks, or which timer fires next.
+Owns the calls of user code, and the handles and timers that it gets: one of each for a key and window, however many
+elements arrive. State is written to the storage when a key ends, and when a bundle ends. The caller decides the order
+of elements and timers, and when a key's state may be dropped (`harness.batch.keyed`, or a micro-batch). Must not know
+exchanges, clocks, or which timer fires next.
 
-It takes the place of the SDK's `DoOperation`, which does all of this for each element, and brings state to the storage
-at the end of a bundle. The SDK's internals that are leaned on are held by a contract test.
+It replaces the SDK's `DoOperation`, which does all of this for each element, and writes state to the storage at the end
+of a bundle. A contract test covers the SDK internals that this module relies on.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from arcbeam.harness.transforms.values import Given, has_life
 
 
 class StatefulOperation(BlockOperation):
-    """A DoFn that keeps state or timers.
+    """A DoFn with state or timers.
 
     Between `start` and `finish`, for each key: `begin_key`, any number of `put` and `process_timer`, `end_key`. A
-    bundle may end in the middle of a key, which goes on in the next. What was written is in the storage when `finish`
-    or `end_key` returns.
+    bundle may end within a key, which then continues in the next bundle. Changes are in the storage when `finish` or
+    `end_key` returns.
 
     Args:
         name, spec, factory: see the SDK's `Operation`.
-        input_coder: of its main input's windowed values.
+        input_coder: coder of the main input's windowed values.
         fn: the DoFn.
-        given: what it is given beside an element.
+        given: its arguments besides the element.
     """
 
     def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
@@ -54,7 +54,7 @@ class StatefulOperation(BlockOperation):
         encode_key: Callable[[Any], bytes] = key_coder.get_impl().encode_nested
         encode_window = remembering_latest(input_coder.window_coder.get_impl().encode)
         self.cells = Cells(factory.state_handler, name.transform_id, encode_key, encode_window)
-        # The SDK's own, because its runner of DoFns asks for one.
+        # An SDK object, because the SDK's DoFn runner requires one.
         self._context = bundle_processor.FnApiUserStateContext(
             factory.state_handler, name.transform_id, key_coder, input_coder.window_coder
         )
@@ -65,11 +65,11 @@ class StatefulOperation(BlockOperation):
         self._timer_infos: dict[str, Any] = {}
         self._provision = Provision(self.cells, self._makes, self._timer_infos, self._process, self._given.sides)
         self._yields = isgeneratorfunction(fn.process)
-        asked = self._process
-        # It asks for nothing that differs from element to element, but for the element.
-        self._plain = self._yields and asked.elements == [0] and not (asked.whole or asked.kwargs or given.sides)
-        # The same, but for the time.
-        self._timed = asked.elements == [0] and not (asked.whole or asked.kwargs or asked.panes)
+        process = self._process
+        # No argument but the element differs from element to element.
+        self._plain = self._yields and process.elements == [0] and not (process.whole or process.kwargs or given.sides)
+        # The same, except for the time.
+        self._timed = process.elements == [0] and not (process.whole or process.kwargs or process.panes)
         self._timers_state = self.state_sampler.scoped_state(
             self.name_context, "process-timers", metrics_container=self.metrics_container
         )
@@ -100,7 +100,7 @@ class StatefulOperation(BlockOperation):
                 windowfn,
                 self.spec.output_coders[main],
             )
-            # The SDK looks at what a DoFn returns for its first element, if it is not a generator.
+            # If a DoFn is not a generator, the SDK checks what it returns for its first element.
             self._refuse: Callable[[Any, Any], None] | None = (
                 None if self._yields else common._OutputHandler(*outputs, True).handle_process_outputs
             )
@@ -110,7 +110,7 @@ class StatefulOperation(BlockOperation):
 
     @cached_property
     def _runner(self) -> Any:
-        """The SDK's runner of the DoFn: for its life, and for the words of errors."""
+        """The SDK's runner of the DoFn, for lifecycle methods and the texts of errors."""
         given, state = self._given, common.DoFnState(self.counter_factory)
         state.step_name = self.name_context.logging_name()
         return common.DoFnRunner(
@@ -136,7 +136,7 @@ class StatefulOperation(BlockOperation):
                 self._runner.start()
 
     def finish(self) -> None:
-        """See the SDK's `Operation`. A key that is not ended goes on in the next bundle."""
+        """See the SDK's `Operation`. A key that has not ended continues in the next bundle."""
         self._commit(keep=True)
         with self.scoped_process_state:
             self._call(self._emitter.hand_on)
@@ -160,46 +160,46 @@ class StatefulOperation(BlockOperation):
         for side in self._given.sides:
             side.reset()
 
-    # Who drives it.
+    # Called by the driver of keys.
 
     def counts_for(self, source: Output) -> None:
-        """Says where elements are counted that come by `put`: as those of this output."""
+        """Count the elements that arrive through `put` as elements of this output."""
         self._source, self._warm = source, source.is_warm
 
     def add_timer_info(self, family: str, info: Any) -> None:
-        """Says where timers of a family go that user code sets and clears; see the SDK's `DoOperation`."""
+        """Set the destination of a family's timers that user code sets and clears; see the SDK's `DoOperation`."""
         self._timer_infos[family] = info
 
     @property
     def has_handles(self) -> bool:
-        """Whether user code was given any of the key that has begun; if not, there is nothing to store."""
+        """Whether user code has got handles for the current key; if not, there is nothing to store."""
         return self._latest is not None
 
     def begin_key(self, key: Any, *, fresh: bool = False) -> None:
-        """What comes is of this key.
+        """Begin a key. The previous one must have ended.
 
         Args:
-            key: the one before has ended.
-            fresh: whether the storage is known to have nothing of it.
+            key: the key of the following calls.
+            fresh: whether the storage is known to contain nothing of it.
         """
         self._key, self._fresh, self._stored = key, fresh, not fresh
         self._driven = True
 
     def end_key(self, *, keep: bool = True) -> bool:
-        """The key is left.
+        """End the current key.
 
         Args:
-            keep: whether its state may be read again. If not, it need not be in the storage any more.
+            keep: whether its state may be read again. If not, it need not be written to the storage.
 
         Returns:
-            Whether the storage may have something of the key.
+            Whether the storage may contain state of the key.
         """
         self._commit(keep=keep)
         self._driven = False
         return self._stored
 
     def put(self, block: Block) -> None:
-        """Processes values of the key, at least one."""
+        """Process values of the key, at least one."""
         with self.scoped_process_state:
             try:
                 if block.uniform and len(block.windows) == 1 and self._refuse is None:
@@ -212,15 +212,15 @@ class StatefulOperation(BlockOperation):
 
     @property
     def takes_whole_keys(self) -> bool:
-        """Whether it takes keys by `put_whole_keys`, by now."""
+        """Whether keys may be passed to `put_whole_keys` now."""
         return self._warm and self._plain
 
     def put_whole_keys(self, keys: Iterable[tuple[Any, list[Any]]], like: Block) -> None:
-        """Begins one key after the other, which are fresh, processes its values, at least one, and ends it for good.
+        """Begin each key, process its values, at least one, and end it. The keys are fresh and have no other elements.
 
         Args:
-            keys: with their values.
-            like: a block with the time, the window and the pane of all values.
+            keys: the keys, with their values.
+            like: a block with the time, window and pane of all values.
         """
         emitter = self._emitter
         with self.scoped_process_state:
@@ -231,37 +231,37 @@ class StatefulOperation(BlockOperation):
                 self._runner._reraise_augmented(e)
 
     def process_timer(self, family: str, timer: Any) -> None:
-        """Fires a timer of the key; see the SDK's `DoOperation`."""
+        """Fire a timer of the key; see the SDK's `DoOperation`."""
         if not self._driven:
             self._go_to(timer.user_key)
         at, slot = timer.fire_timestamp, (self._timer_infos[family].timer_coder_impl, timer.dynamic_timer_tag, 0)
         self.fire((SetTimer(at.micros, 0, slot, timer.user_key, timer.windows, at, at.micros, timer.paneinfo),))
 
     def fire(self, timers: Iterable[SetTimer]) -> int:
-        """Fires timers of the key, each before it asks for the next; says how many these were."""
+        """Fire timers of the key, each before the next is taken; return their number."""
         count, methods, emitter = 0, self._timer_methods, self._emitter
         stamp, take = emitter.stamp, emitter.take
         with self._timers_state:
             try:
                 for micros, _, slot, key, windows, at, _, pane in timers:
                     count += 1
-                    asked = methods[slot[0].name]
+                    method = methods[slot[0].name]
                     kwargs: dict[str, Any] = {}
-                    for name in asked.keys:
+                    for name in method.keys:
                         kwargs[name] = key
-                    for name in asked.tags:
+                    for name in method.tags:
                         kwargs[name] = slot[1]
-                    for name in asked.windows:
+                    for name in method.windows:
                         kwargs[name] = windows[0]
-                    for name in asked.timestamps:
+                    for name in method.timestamps:
                         kwargs[name] = timestamp_of(micros) if at is None else at
-                    if asked.handles:
+                    if method.handles:
                         handles = self._in_window(windows[0])
-                        for name, spec in asked.states:
+                        for name, spec in method.states:
                             kwargs[name] = handles.state(spec)
-                        for name, spec in asked.timers:
+                        for name, spec in method.timers:
                             kwargs[name] = handles.timer(spec, micros, pane)
-                    results = asked.method(**kwargs)
+                    results = method.method(**kwargs)
                     if results is not None:
                         stamp(micros, windows, PANE_INFO_UNKNOWN)
                         take(results)
@@ -270,7 +270,7 @@ class StatefulOperation(BlockOperation):
         return count
 
     def _take(self, block: Block) -> None:
-        """Elements that come in no order: each may be another key's."""
+        """Process elements of any keys, in any order."""
         for place, (key, value) in enumerate(block.values):
             self._go_to(key)
             with self.scoped_process_state:
@@ -299,11 +299,11 @@ class StatefulOperation(BlockOperation):
             self._put_each(block)
 
     def _put_first(self, block: Block) -> None:
-        """Processes values, the first of which is the first of all: the SDK looks at what user code returns for it."""
+        """Process values that begin with the very first: the SDK checks what user code returns for it."""
         refuse, self._refuse = self._refuse, None
         method = self._process.method
 
-        def looked_at(*args: Any, **kwargs: Any) -> Any:
+        def checked(*args: Any, **kwargs: Any) -> Any:
             nonlocal refuse
             results = method(*args, **kwargs)
             if refuse is not None and isinstance(results, str | bytes | dict):
@@ -311,30 +311,30 @@ class StatefulOperation(BlockOperation):
             refuse = None
             return results
 
-        self._put_each(block.slice(0, 1), looked_at)
+        self._put_each(block.slice(0, 1), checked)
         if len(block) > 1:
             self._put(block.slice(1, None))
 
     def _results_of(self, keys: Iterable[tuple[Any, list[Any]]], like: Block) -> Iterator[Iterator[Any]]:
-        """What user code makes of the values of each key; one is through when the next is asked for."""
+        """Yield the results of user code for the values of each key. A key ends before the next is taken."""
         (window,), micros, pane = like.windows, like.micros, like.panes
         for key, values in keys:
             handles = InWindow(self._provision, key, window, fresh=True)
             args, _ = handles.process_args(micros, pane)
             yield self._results(key, values, args)
-            # At once: what keys hold is no matter of how many of them there are.
+            # At once, so that memory does not depend on the number of keys.
             handles.commit(keep=False)
             self._count_values(key, values, like)
 
     def _results(self, key: Any, values: list[Any], args: list[Any]) -> Iterator[Any]:
-        """What user code makes of values of a key, if it is plain; in one loop that is not Python's."""
-        # SUBTLE: a generator function runs no line of the user's when it is called, so it cannot end the loop by a
-        # `StopIteration` of its own.
+        """Return the results of user code for values of a key, if it is plain; in one loop outside of Python code."""
+        # SUBTLE: calling a generator function runs no line of user code, so a `StopIteration` of user code cannot end
+        # the loop.
         calls = map(self._process.method, zip(repeat(key), values, strict=False), *map(repeat, args[1:]))
         return chain.from_iterable(calls)
 
     def _put_timed(self, values: list[Any], times: Iterable[int], windows: Any, pane: Any) -> None:
-        """Processes values of one window and pane, each at its own time."""
+        """Process values of one window and pane, each with its own time."""
         emitter, key, call = self._emitter, self._key, self._process.method
         stamp, take = emitter.stamp, emitter.take
         arguments = self._in_window(windows[0]).arguments_at(pane)
@@ -376,28 +376,28 @@ class StatefulOperation(BlockOperation):
                     self._put_alike((value,), micros, (window,), PANE_INFO_UNKNOWN, method)
 
     def _put_alike(self, values: Any, micros: int, windows: Any, pane: Any, method: Any = None) -> None:
-        """Processes values of one time, window and pane."""
-        asked, emitter, key = self._process, self._emitter, self._key
+        """Process values of one time, window and pane."""
+        process, emitter, key = self._process, self._emitter, self._key
         args, kwargs = self._in_window(windows[0]).process_args(micros, pane)
-        call = method or asked.method
+        call = method or process.method
         emitter.stamp(micros, windows, pane)
         take = emitter.take
-        if asked.whole:
+        if process.whole:
             whole = create(None, micros, windows, pane).with_value
             for value in values:
                 element = key, value
-                for place in asked.elements:
+                for place in process.elements:
                     args[place] = element
-                for place in asked.whole:
+                for place in process.whole:
                     args[place] = whole(element)
                 if (results := call(*args, **kwargs)) is not None:
                     take(results)
         elif self._plain and method is None:
-            # Where times differ, as mostly in a stream, each is by itself.
+            # In a stream times usually differ, so each value comes separately.
             emitter.take_from(
                 call((key, values[0]), *args[1:]) if len(values) == 1 else self._results(key, values, args)
             )
-        elif asked.elements == [0] and not kwargs:
+        elif process.elements == [0] and not kwargs:
             rest = args[1:]
             for value in values:
                 if (results := call((key, value), *rest)) is not None:
@@ -405,12 +405,12 @@ class StatefulOperation(BlockOperation):
         else:
             for value in values:
                 element = key, value
-                for place in asked.elements:
+                for place in process.elements:
                     args[place] = element
                 if (results := call(*args, **kwargs)) is not None:
                     take(results)
 
-    # What user code is given.
+    # The arguments of user code.
 
     def _in_window(self, window: Any) -> InWindow:
         latest = self._latest
@@ -419,7 +419,7 @@ class StatefulOperation(BlockOperation):
         elif latest.window is window:
             return latest
         else:
-            # Most keys are in one window; its hash takes time.
+            # Most keys are in one window, and hashing a window is slow.
             windows = self._windows = self._windows or {latest.window: latest}
             found = windows.get(window) or InWindow(self._provision, self._key, window, fresh=self._fresh)
             windows[window] = found
@@ -427,7 +427,7 @@ class StatefulOperation(BlockOperation):
         return found
 
     def _commit(self, *, keep: bool) -> None:
-        """Brings to the storage what was written, and forgets the handles."""
+        """Write changes to the storage, and drop the handles."""
         latest, windows = self._latest, self._windows
         if latest is not None:
             self._latest, self._windows = None, None
@@ -439,7 +439,7 @@ class StatefulOperation(BlockOperation):
     # Counting.
 
     def _count_in(self, block: Block) -> None:
-        """Counts elements for who put them out; one in some is sampled, as in `Output`."""
+        """Count elements for the output that has emitted them; sample one in some, as in `Output`."""
         source = self._source
         if source is None:
             return

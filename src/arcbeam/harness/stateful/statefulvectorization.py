@@ -1,7 +1,7 @@
-"""Which stateful DoFns are run key by key, and how their operations are made.
+"""Which stateful DoFns run key by key, and how their operations are created.
 
-Owns what qualifies: a ParDo with state or timers whose `process` asks for nothing that only the SDK's own operation can
-give (`harness.stateful.arguments`). What does not qualify stays the SDK's.
+Owns the condition: a ParDo with state or timers whose `process` has only parameters that `harness.stateful.arguments`
+can fill. All others use the SDK's operation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _URN = "arcbeam:transform:stateful:v1"
 
 
 def claim(transform: Any) -> None:
-    """Gives a transform of a bundle descriptor to this module if its proto does not say that it cannot be ours."""
+    """Mark a stateful transform for our operation, unless its proto excludes this."""
     if transform.spec.urn != PAR_DO_URN:
         return
     payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
@@ -49,5 +49,5 @@ def _qualifies(fn: Any) -> bool:
 
 
 def register() -> None:
-    """Teaches the SDK's factory our operation. Idempotent."""
+    """Register our operation in the SDK's factory. Idempotent."""
     bundle_processor.BeamTransformFactory.register_urn(_URN, runner_pb.ParDoPayload)(_create)

@@ -1,1 +1,1 @@
-"""Stages of unbounded pipelines in a worker: the engine's runner on the SDK's bundle processor."""
+"""Stages of unbounded pipelines in a worker: the engine's runner, on the SDK's bundle processor."""

@@ -1,6 +1,6 @@
-"""The clock of a task: that of its host, as user code sees it, beside that of the job.
+"""The clock of a task: the host's time, which user code sees, and the job's time.
 
-Owns how far apart they are. What is due when is the engine's.
+Owns the difference between them. The engine decides what is due when.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from arcbeam.model.timestamps import Timestamp
 
 
 def sdk_time() -> Timestamp:
-    """What the clock shows by which the SDK counts delays."""
+    """Return the time by which the SDK counts delays."""
     return Timestamp(SdkTimestamp.now().micros)
 
 
 class TaskClock:
-    """By which it is decided when something is due that user code sets, by the clock that it sees.
+    """Converts times that user code sets by its host's clock to the job's time.
 
-    The job's clock never goes back, and a host's may: it is set back, or was never right. What is due in ten seconds
-    is due in ten seconds nevertheless. A host that is ahead is believed: how long a task has waited for it, nobody
-    knows.
+    The job's time never goes back, but a host's clock may: it is set back, or was always wrong. Nevertheless a timer
+    that is set for ten seconds from now fires in ten seconds. A host's clock that is ahead is trusted, because it is
+    unknown how long a task has waited for the host.
 
     Args:
-        told: the job's time when the task's micro-batch was planned; None: the host's is right.
-        here: the host's time.
-        running: nanoseconds, of a clock that nobody sets.
+        job_time: the job's time when the task's micro-batch was planned; None: the host's clock is correct.
+        here: returns the host's time.
+        running: returns nanoseconds of a monotonic clock.
     """
 
     def __init__(
         self,
-        told: Timestamp | None = None,
+        job_time: Timestamp | None = None,
         here: Callable[[], Timestamp] = sdk_time,
         running: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._told, self._here, self._running = told, here, running
+        self._job_time, self._here, self._running = job_time, here, running
         self._began = running()
 
     def now(self) -> Timestamp:
-        """The job's time: the host's, but not earlier than it must be."""
+        """Return the job's time: the host's time, or later if the host's clock lags."""
         here = self._here()
-        return Timestamp(here + self._behind(here))
+        return Timestamp(here + self._lag(here))
 
-    def behind(self) -> int:
-        """How much later, in microseconds, a moment by the host's clock is by that of the job."""
-        return self._behind(self._here())
+    def lag(self) -> int:
+        """Return by how many microseconds the host's clock lags the job's time; 0 if it is ahead."""
+        return self._lag(self._here())
 
-    def _behind(self, here: Timestamp) -> int:
-        if self._told is None:
+    def _lag(self, here: Timestamp) -> int:
+        if self._job_time is None:
             return 0
-        return max(0, self._told + (self._running() - self._began) // 1000 - here)
+        return max(0, self._job_time + (self._running() - self._began) // 1000 - here)

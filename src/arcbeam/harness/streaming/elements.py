@@ -1,7 +1,7 @@
-"""What comes to a stage of a micro-batch: rows of an exchange as the engine's elements.
+"""The input of a stage in a micro-batch: rows of an exchange as elements of the engine.
 
-Owns in which form a value goes through the engine. One that may have to wait in the shard's state is bytes; any other
-is the SDK's object, which the engine does not look at.
+Owns the form in which values pass through the engine. A value that may have to wait in the shard's state is bytes. Any
+other value is the SDK's object, which the engine does not inspect.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from arcbeam.sizes import threshold
 
 NO_KEY: Final = b""
 _JOINED_BYTES: Final = threshold(64 * 1024)
-"""What comes to a key up to this size (encoded) may be one block."""
+"""Elements of a key up to this encoded size may be joined to one block."""
 _EAGER_BYTES: Final = threshold(1 << 20)
-"""The values of a pane up to this size (encoded) are given to user code as a list, more of them as an iterable."""
+"""Values of a pane up to this encoded size are passed to user code as a list, more of them as an iterable."""
 
 
 class Codec:
-    """Elements of one PCollection on their way through the engine.
+    """Converts elements of one PCollection for the engine, and back.
 
     Args:
-        coder: of their values.
-        windows: of the PCollection.
-        waits: whether they may have to wait in the shard's state.
+        coder: coder of the values.
+        windows: windows of the PCollection.
+        waits: whether elements may have to wait in the shard's state.
 
     Attributes:
-        encode: makes bytes of a value.
-        decode: makes a value of its bytes.
+        encode: encodes a value.
+        decode: decodes a value.
     """
 
     def __init__(self, coder: Any, windows: Windows, waits: bool) -> None:
@@ -50,7 +50,7 @@ class Codec:
         self.waits = waits
 
     def elements(self, block: Block) -> Iterator[WindowedElement]:
-        """The elements of a block for the engine."""
+        """Return the elements of a block for the engine."""
         all_ours, micros, windows, panes = self._windows.all_ours, block.micros, block.windows, block.panes
         return zip(
             map(self.encode, block.values) if self.waits else block.values,
@@ -61,7 +61,7 @@ class Codec:
         )
 
     def block(self, elements: Elements) -> Block:
-        """A block of what comes from the engine, at least one element."""
+        """Return a block of the engine's elements, at least one."""
         if isinstance(elements, BlockElements | EncodedElements):
             return elements.block
         values, times, windows, panes = zip(*elements, strict=True)
@@ -73,21 +73,21 @@ class Codec:
         )
 
     def windows(self, block: Block) -> tuple[Window, ...] | None:
-        """The windows that all elements are in; None if they differ."""
+        """Return the windows of all elements; None if they differ."""
         return None if type(block.windows) is Each else self._windows.all_ours(block.windows)
 
 
 def column(each: Sequence[Any], theirs: Callable[[Any], Any]) -> Any:
-    """A column of a block, said once if it is the same for all."""
+    """Return a column of a block; a single value if it is the same for all elements."""
     first = each[0]
     return theirs(first) if each.count(first) == len(each) else Each(map(theirs, each))
 
 
 class BlockElements(Together):
-    """A block that is taken apart only if somebody looks. See `arcbeam.engine.grouping.groupings.Together`.
+    """A block that is split into elements only if needed. See `arcbeam.engine.grouping.groupings.Together`.
 
     Attributes:
-        block: as it came.
+        block: the block as it arrived.
     """
 
     __slots__ = ("_codec", "block", "packed", "windows")
@@ -105,7 +105,7 @@ class BlockElements(Together):
 
 
 class EncodedElements(Together):
-    """The same of a block's bytes, of which what the elements share is known. They are decoded each time."""
+    """The same for an encoded block whose common properties are known. It is decoded at each access."""
 
     __slots__ = ("_codec", "_stamp", "packed", "windows")
 
@@ -128,7 +128,7 @@ class EncodedElements(Together):
 
 
 def plain_elements(rows: Iterable[Row], coder: BlockCoder, codec: Codec) -> Iterator[tuple[bytes, Elements]]:
-    """What comes to a stage without keys."""
+    """Yield the input of a stage without keys."""
     for row in rows:
         for block in coder.read(row.blob):
             yield NO_KEY, BlockElements(block, codec)
@@ -137,18 +137,18 @@ def plain_elements(rows: Iterable[Row], coder: BlockCoder, codec: Codec) -> Iter
 def keyed_elements(
     rows: Iterable[Row], coder: BlockCoder, codec: Codec, memory: int, *, join: bool = False
 ) -> Iterator[tuple[bytes, Elements]]:
-    """What comes to a stage with keys: each encoded key with its values, as they were written.
+    """Yield the input of a stage with keys: each encoded key with its values, in the blocks in which they were written.
 
     Args:
         rows: in ascending order of bucket.
-        coder: of blocks of values.
-        codec: of values.
-        memory: bytes of a bucket to hold; beyond it they move to a local file.
-        join: what has come to a key from several tasks is one, if it is little.
+        coder: coder of blocks of values.
+        codec: codec of the values.
+        memory: bytes of a bucket to hold in memory; more are moved to a local file.
+        join: whether to join the few elements of a key that come from several tasks.
     """
     stamps: Stamps[tuple[Window, ...] | None] = Stamps(coder)
 
-    def came(payload: bytes) -> Iterator[BlockElements | EncodedElements]:
+    def elements_of(payload: bytes) -> Iterator[BlockElements | EncodedElements]:
         known = stamps.of(payload)
         if known is not None:
             yield EncodedElements(payload, *known, codec)
@@ -163,20 +163,20 @@ def keyed_elements(
     for key, windows in key_groups(rows, memory):
         chunks = windows[b""]
         if join and chunks.size <= _JOINED_BYTES:
-            parts = [each for payload in chunks for each in came(payload)]
+            parts = [each for payload in chunks for each in elements_of(payload)]
             yield key, parts[0] if len(parts) == 1 else BlockElements(Block.join([each.block for each in parts]), codec)
             continue
         for payload in chunks:
-            for elements in came(payload):
+            for elements in elements_of(payload):
                 yield key, elements
 
 
 class Packed:
-    """The values of elements that were packed (`Together.packed`) and kept.
+    """The values of elements that were stored in packed form (`Together.packed`).
 
     Args:
-        coder: of blocks of them.
-        codec: of the values.
+        coder: coder of blocks of them.
+        codec: codec of the values.
     """
 
     def __init__(self, coder: BlockCoder, codec: Codec) -> None:
@@ -184,7 +184,7 @@ class Packed:
         self._stamps: Stamps[None] = Stamps(coder)
 
     def values(self, packed: bytes) -> list[Any]:
-        """As the SDK has them."""
+        """Return the values for the SDK."""
         known = self._stamps.of(packed)
         if known is not None:
             return known[0].values(packed)
@@ -193,14 +193,14 @@ class Packed:
         return block.values
 
     def encoded(self, packed: bytes) -> Iterator[bytes]:
-        """As the engine has them; see `arcbeam.engine.grouping.windowbuffer.Unpack`."""
+        """Return the values for the engine; see `arcbeam.engine.grouping.windowbuffer.Unpack`."""
         return map(self._codec.encode, self.values(packed))
 
 
 class PaneValues:
     """The values of a pane that is too large to be decoded at once; may be iterated any number of times.
 
-    SUBTLE: what they are decoded from stays with the pane, not with the state, so it may be kept.
+    SUBTLE: the encoded contents belong to the pane, not to the state, so user code may keep this object.
     """
 
     __slots__ = ("_codec", "_contents", "_packed")
@@ -211,7 +211,7 @@ class PaneValues:
 
     @staticmethod
     def of(contents: Values | Gathered, codec: Codec, packed: Packed) -> Any:
-        """The values of a pane, for the SDK: a list if they are few."""
+        """Return the values of a pane for the SDK: a list if they are few."""
         if contents.size > _EAGER_BYTES:
             return PaneValues(contents, codec, packed)
         if isinstance(contents, Values):

@@ -1,6 +1,6 @@
-"""Restrictions in a micro-batch: the engine's remainders, as the SDK processes, splits and truncates them.
+"""Restrictions in a micro-batch: the engine's remainders, processed, split and truncated by the SDK.
 
-Owns their bytes, and what an estimator's reports are to the engine. Which of them runs when is the engine's.
+Owns their encoding, and the conversion of an estimator's reports. The engine decides which restriction runs when.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from arcbeam.model.timestamps import NOT_BEGUN, Timestamp
 
 _FRESH: Final = b"\1"
 _LEFT: Final = b"\0"
-"""In front of a restriction's bytes: which coder they are of."""
+"""First byte of an encoded restriction: which coder was used."""
 _LOOK_SECONDS: Final = 0.01
-"""Between two looks at what runs."""
+"""Seconds between two checks of the running restriction."""
 PATIENCE_SECONDS = 10.0
-"""Behind the budget's end, until somebody is told of a process that goes on."""
+"""Seconds after the end of the budget until a warning about a running process."""
 
 
 LONGEST_SHOWN = 200
-"""Characters of what an error is about."""
+"""Characters of a value in an error."""
 
 
 class StreamingRestrictions:
-    """The restrictions of a stage. Who has begun with `resume` ends with `close`, unless that has raised.
+    """The restrictions of a stage. A caller of `resume` must call `close`, unless `resume` has raised.
 
     Args:
-        processor: of the stage.
+        processor: the stage's processor.
     """
 
     def __init__(self, processor: StageProcessor) -> None:
@@ -47,11 +47,11 @@ class StreamingRestrictions:
         self._running: Any = None
 
     def admitted(self, element: Any, outputs: tuple[str, ...]) -> Remainder:
-        """A new one.
+        """Return the remainder for a new restriction.
 
         Args:
-            element: windowed, as it has come. What comes of it has its time or a later one.
-            outputs: of the stage.
+            element: the windowed value as it arrived. Its outputs have its time or a later one.
+            outputs: the outputs of the stage.
         """
         encoded = self._operation.root_coder.encode_nested(element)
         time = Timestamp(max(element.timestamp_micros, NOT_BEGUN))
@@ -65,18 +65,18 @@ class StreamingRestrictions:
         outputs: tuple[str, ...],
         clock: Callable[[], Timestamp],
     ) -> RestrictionResult:
-        """Processes one, in the open bundle, until it is done, or defers the rest, or the budget is exhausted.
+        """Process one in the open bundle, until it is done, or defers the rest, or the budget is exhausted.
 
         Args:
-            remainder: what is to be processed.
-            budget: when it is exhausted, all that has not been claimed is split off, though not before progress.
-            pieces: into how many parts that is then cut, where it can be.
-            outputs: of the stage.
-            clock: delays count from when the SDK tells them.
+            remainder: the restriction to process.
+            budget: when it is exhausted, all that has not been claimed is split off, but not before there is progress.
+            pieces: into how many parts the rest is then split, where possible.
+            outputs: the outputs of the stage.
+            clock: delays count from the moment when the SDK reports them.
         """
         operation, sized = self._operation, _sized(remainder)
         coder = operation.root_coder if sized.fresh else operation.op_coder
-        # SUBTLE: half of a restriction without an end is a time, or a place, that may never come.
+        # SUBTLE: half of an unbounded restriction may begin where no data ever arrives.
         self._budget, self._pieces = budget, 1 if pieces > 1 and operation.endless else pieces
         try:
             element = self._running = coder.decode_nested(sized.element)
@@ -88,26 +88,27 @@ class StreamingRestrictions:
             self.close()
             raise
         # There is one at most: an element is in one window here.
+        # There is at most one: an element is in one window here.
         last = deferred.pop() if deferred else None
-        # What asks for finalization may wait for the commit.
-        goes_on = processed.made > 0 and not self._processor.stage.finalizes
-        return RestrictionResult((*splits, *deferred), last, CallResult(), goes_on, processed.made)
+        # Bundle finalization may have to wait for the commit.
+        continues = processed.made > 0 and not self._processor.stage.finalizes
+        return RestrictionResult((*splits, *deferred), last, CallResult(), continues, processed.made)
 
     def about(self) -> str:
-        """The restriction that was processed last, for people."""
+        """Return a text that describes the restriction that was processed last."""
         if self._running is None:
             return ""
         (element, (restriction, _)), _ = self._running.value
         return f"restriction {_shown(restriction)} of element {_shown(element)}"
 
     def close(self) -> None:
-        """No restriction is processed for now. Again does nothing."""
+        """End the splitter, until the next restriction is processed. Idempotent."""
         splitter, self._splitter = self._splitter, None
         if splitter is not None:
             splitter.__exit__(None, None, None)
 
     def _watching(self) -> Splitter:
-        """One thread for all restrictions of a stage and shard: many of them are soon done."""
+        """Return the splitter. All restrictions of a stage and shard share its thread: many of them end soon."""
         if self._splitter is None:
             self._splitter = Splitter(
                 self._operation.op,
@@ -121,15 +122,14 @@ class StreamingRestrictions:
         return self._splitter
 
     def truncate(self, remainder: Remainder) -> Remainder | None:
-        """What a drain leaves of one that waits, with the promises that it has."""
+        """Return what a drain keeps of a waiting restriction, with its watermarks; None if nothing."""
         kept = self._operation.truncate(_sized(remainder))
         return None if kept is None else Remainder(_bytes(kept), kept.size, None, remainder.watermarks)
 
     def _left(self, application: Any, outputs: tuple[str, ...], clock: Callable[[], Timestamp] | None) -> Remainder:
         left = self._operation.left(application)
         due: Timestamp | None = None
-        # SUBTLE: not from the micro-batch's recorded time, which has passed: what was to be due at a time would be so
-        # earlier.
+        # SUBTLE: not from the recorded time of the micro-batch, which is in the past: the delay would be too short.
         if clock is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
             due = Timestamp(clock() + delay)
         (element, _), _ = self._running.value
@@ -143,11 +143,11 @@ def _shown(of: Any) -> str:
 
 
 def _promised(application: Any, outputs: tuple[str, ...]) -> Mapping[str, Timestamp]:
-    """What the estimator has promised.
+    """Return the watermarks that the estimator has reported.
 
-    The SDK reports one value for all outputs of its operation, or none; so it holds for all outputs of the stage.
+    The SDK reports one value for all outputs of its operation, or none. So it applies to all outputs of the stage.
     """
-    # SUBTLE: not by the proto's own arithmetic, which knows the years 1 to 9999 only: time begins long before.
+    # SUBTLE: the proto's own conversion is limited to the years 1 to 9999, but event time begins long before.
     reported = [mark.seconds * 1_000_000 + mark.nanos // 1000 for mark in application.output_watermarks.values()]
     return dict.fromkeys(outputs, Timestamp(min(reported))) if reported else {}
 

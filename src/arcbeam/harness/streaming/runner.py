@@ -1,6 +1,6 @@
-"""User code of a stage in a shard, for the length of a micro-batch: the engine's runner on the SDK's bundles.
+"""User code of a stage in a shard, during a micro-batch: the engine's runner, on the SDK's bundles.
 
-Owns what a call of the engine is to the SDK, and what the call has led to. Must not know when it is called.
+Owns the translation of the engine's calls to the SDK, and of their results. Must not know when calls are made.
 """
 
 from __future__ import annotations
@@ -33,21 +33,20 @@ from arcbeam.model.windows import Window
 from arcbeam.sizes import threshold
 
 _FEW: Final = threshold(4)
-"""Panes that have a block of their own, on average; with fewer they share one."""
+"""Average number of panes with a common stamp from which these get a block of their own; else all share one block."""
 _stamp: Final = attrgetter("window", "timestamp", "pane")
 
 
 class StreamingRunner:
-    """See `arcbeam.engine.task.bundles.Runner`: one bundle, or several where they are cut, for all calls.
+    """See `arcbeam.engine.task.bundles.Runner`: one bundle for all calls, or several where they are cut.
 
-    What a call has changed of user state is in the view when it returns, though the SDK would keep it until its bundle
-    ends.
+    Changes of user state are in the view when a call returns, although the SDK would keep them until the bundle ends.
 
     Args:
-        stage: whose user code it is. No other runner of it is in use before this one is finished.
-        view: of the shard's state.
+        stage: the stage with the user code. Only one runner may use it at any time.
+        view: view of the shard's state.
         placed: the stage, as the engine knows it.
-        clock: of the task; by default its host's is right.
+        clock: the task's clock; by default the host's clock is trusted.
     """
 
     def __init__(self, stage: StageParts, view: StateView, placed: Placed, clock: TaskClock | None = None) -> None:
@@ -59,7 +58,7 @@ class StreamingRunner:
         self._writers: Any = stage.processor.context.writers
         self._taken = self._taken_so_far()
         self._finalizations = len(self._bundles.callbacks)
-        # What a task saw that ended before its end counts for nothing.
+        # Discard the observations of a task that ended early.
         seen(stage.observers)
         sketches(stage.observers)
         doubted(stage.observers)
@@ -96,14 +95,14 @@ class StreamingRunner:
                 start += count
                 self._bundles.emit_block(Block(some, int(timestamp), (stage.windows.theirs(window),), their_pane(info)))
             return NOTHING
-        # SUBTLE: in the order in which they came. Sorted, a key's second pane might come before its first.
+        # SUBTLE: in their order. If they were sorted, a key's second pane might precede its first.
         windows, times, infos = zip(*[stamp for stamp, count in runs for _ in range(count)], strict=True)
         theirs = Each([stage.windows.all_theirs((window,)) for window in windows])
         self._bundles.emit_block(Block(values, Each(map(int, times)), theirs, column(infos, their_pane)))
         return NOTHING
 
     def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
-        """See `Runner`. State is in the view when another key comes, or none."""
+        """See `Runner`. State is written to the view before the next key, and at the end."""
         stage, bundles, log = self._stage, self._bundles, self._stage.timers
         if stage.fires_at_once:
             failed: list[Exception] = []
@@ -128,10 +127,10 @@ class StreamingRunner:
     def _firing(
         self, due: Iterator[Fired], led_to: Callable[[CallResult], None], failed: list[Exception]
     ) -> Iterator[Any]:
-        """The timers, for an operation that fires one before it asks for the next.
+        """Yield the timers, for an operation that fires each before it takes the next.
 
-        SUBTLE: what fails in here is none of the user's code, and the operation would say that it is: so it ends, and
-        leaves the error in `failed`.
+        SUBTLE: the operation would attribute an error in here to user code. So this generator ends instead, and leaves
+        the error in `failed`.
         """
         families, log = self._stage.families, self._stage.timers
         driven = self._stage.stateful[0]
@@ -154,8 +153,8 @@ class StreamingRunner:
             failed.append(e)
 
     def expire(self, key: bytes, window: Window) -> CallResult:
-        """See `Runner`: the Python SDK has no such callback, and a stage that asks for one is refused."""
-        raise self._not_there("a callback on window expiration")
+        """See `Runner`: the Python SDK has no such callback, and a stage that requests one is refused."""
+        raise self._missing("a callback on window expiration")
 
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         """See `Runner`."""
@@ -171,7 +170,7 @@ class StreamingRunner:
         return self._restrictions.truncate(restriction.remainder)
 
     def late(self, drop: DropLate | DropHeld | Late) -> None:
-        """Something was dropped: it is put out, if the pipeline asks for it, at the latest when the bundles end."""
+        """Record dropped elements for output, if the pipeline requests them; emitted when the bundles end at latest."""
         stage = self._stage
         if stage.late is None or isinstance(drop, Late):
             return
@@ -194,7 +193,7 @@ class StreamingRunner:
             self._bundles.put(self._stage.late.put, Block.of(late))
 
     def prepare(self) -> CallResult:
-        """See `Runner`: once in a task, by the first of its shards; what is put out is counted when bundles end."""
+        """See `Runner`: once per task, by the first of its shards. Its outputs are counted when bundles end."""
         self._stage.processor.prepare()
         return NOTHING
 
@@ -221,13 +220,13 @@ class StreamingRunner:
         )
 
     def about(self) -> str:
-        """What the last call was about, for people: a key, a restriction; "" if it was about neither."""
+        """Return a text that describes the subject of the last call: a key or a restriction; "" if there is none."""
         if self._stage.restrictions is not None:
             return self._stage.restrictions.about()
         return "" if self._encoded_key is None else f"key {texts.said(repr, self._key, LONGEST_SHOWN)}"
 
     def _enter(self, key: bytes) -> Any:
-        """A call about a user key begins; the key, for the SDK."""
+        """Begin a call for a user key; return the key for the SDK."""
         self._stage.state.enter(key)
         self._stage.timers.key = key
         user_key = self._decoded(key)
@@ -236,7 +235,7 @@ class StreamingRunner:
         return user_key
 
     def _leave(self) -> CallResult:
-        """The call ends: state is in the view, timers are in what is returned."""
+        """End the call: write state to the view, and return the timers."""
         self._store()
         log = self._stage.timers
         return CallResult(timers=log.take()) if log else NOTHING
@@ -247,14 +246,14 @@ class StreamingRunner:
         self._stage.state.commit()
 
     def _their_windows(self, encoded: bytes) -> tuple[Any]:
-        # Most calls are about the window of the one before.
+        # Most calls are for the same window as the previous one.
         if encoded != self._encoded_window:
             windows = self._stage.windows
             self._encoded_window, self._window = encoded, (windows.theirs(windows.decode(encoded)),)
         return self._window
 
     def _decoded(self, key: bytes) -> Any:
-        # Many calls are about the key of the one before.
+        # Many calls are for the same key as the previous one.
         if key != self._encoded_key:
             self._key = self._stage.decode_key(key)
             self._encoded_key = key
@@ -268,8 +267,8 @@ class StreamingRunner:
     def _restrictions(self) -> StreamingRestrictions:
         restrictions = self._stage.restrictions
         if restrictions is None:
-            raise self._not_there("restrictions")
+            raise self._missing("restrictions")
         return restrictions
 
-    def _not_there(self, what: str) -> ArcbeamError:
+    def _missing(self, what: str) -> ArcbeamError:
         return ArcbeamError(f"stage {self._stage.processor.stage.name!r} has no {what}")

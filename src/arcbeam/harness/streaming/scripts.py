@@ -1,6 +1,6 @@
-"""What a script is to user code: the elements that it adds, and the time that it is.
+"""A script for user code: the elements that it adds, and the current time.
 
-Owns both. Must not know when anything happens.
+Owns both. Must not know when events happen.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _GLOBAL = (GlobalWindow(),)
 
 
 def scripted_elements(elements: Sequence[tuple[bytes, Timestamp]], codec: Codec) -> Iterator[tuple[bytes, Elements]]:
-    """Elements in the global window; but one that the SDK's holder wraps has a time, windows and a pane of its own.
+    """Yield elements in the global window; one that the SDK's holder wraps has its own time, windows and pane.
 
     Args:
         elements: encoded values and their times.
-        codec: of the stage that puts them out.
+        codec: codec of the stage that outputs them.
     """
     if elements:
         created = (create(codec.decode(value), time, _GLOBAL, PANE_INFO_UNKNOWN) for value, time in elements)
@@ -40,10 +40,10 @@ def _unwrapped(value: object) -> object | None:
 
 @contextlib.contextmanager
 def showing(now: Timestamp) -> Iterator[None]:
-    """While open, `Timestamp.now()` in this process is the time that it is to the job.
+    """While open, `Timestamp.now()` in this process returns the job's time.
 
-    The SDK reckons with it where processing time is meant: from a moment to a delay, say, when a restriction is
-    deferred. Of a clock that only a script moves, its own would be a wrong answer.
+    The SDK calls it where it needs processing time, for example to compute the delay of a deferred restriction. If only
+    a script moves the clock, the real time would be wrong.
     """
     real = SdkTimestamp.now
     SdkTimestamp.now = staticmethod(lambda: SdkTimestamp(micros=now))

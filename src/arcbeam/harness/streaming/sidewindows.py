@@ -1,7 +1,7 @@
-"""The side inputs of a stage of a micro-batch: which of their windows an element reads, and which are there.
+"""The side inputs of a stage in a micro-batch: which of their windows an element reads, and which are available.
 
-Owns the way from a window of the stage to those of its side inputs, as the SDK maps them. Must not know when the
-watermark has passed one.
+Owns the mapping from a window of the stage to windows of its side inputs, as in the SDK. Must not know when the
+watermark has passed a window.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _MOST_KNOWN = cache_size(10_000)
 
 
 class Presence(Protocol):
-    """What is there of side inputs; windows are as the SDK encodes them."""
+    """Which contents of side inputs exist. Windows are encoded as in the SDK."""
 
     def has_chunks(self, channel: int, window: bytes) -> bool:
-        """Whether an iterable has anything in a window."""
+        """Return whether an iterable has contents in a window."""
 
     def has_keys(self, channel: int, window: bytes) -> bool:
-        """Whether a multimap has anything in a window."""
+        """Return whether a multimap has contents in a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class SideWindows:
     """The side inputs of a stage.
 
     Args:
-        stage: whose.
-        windows: of what the stage reads.
+        stage: the stage.
+        windows: the windows of the stage's input.
     """
 
     def __init__(self, stage: Stage, windows: Windows) -> None:
@@ -66,7 +66,7 @@ class SideWindows:
             pcoll = components.pcollections[transform.inputs[side.tag]]
             strategy = context.windowing_strategies.get_by_id(pcoll.windowing_strategy_id)
             coder = strategy.windowfn.get_window_coder()
-            # Several transforms of a stage may read one: they map alike, for the mapping is its own.
+            # If several transforms of the stage read it, they map alike: the mapping belongs to the side input.
             self._sides[side.channel] = _Side(
                 side.channel,
                 proto.access_pattern.urn == _MULTIMAP,
@@ -78,7 +78,7 @@ class SideWindows:
         self._needed: dict[Window, tuple[tuple[int, bytes], ...]] = {}
 
     def needed(self, window: Window) -> Sequence[tuple[int, bytes]]:
-        """What an element of a window reads: channel, and the window there, as the engine orders it."""
+        """Return what an element of a window reads: channels, and their windows in the engine's encoding."""
         known = self._needed.get(window)
         if known is None:
             if len(self._needed) > _MOST_KNOWN:
@@ -90,11 +90,11 @@ class SideWindows:
         return known
 
     def until(self, channel: int, window: bytes) -> Timestamp:
-        """The last moment of a side input's window."""
+        """Return the last moment of a side input's window."""
         return self._sides[channel].windows.decode(window).max_timestamp
 
     def is_there(self, channel: int, window: bytes, presence: Presence) -> bool:
-        """Whether a window may be read before its end: its trigger lets it, and something has come."""
+        """Return whether a window may be read before its end: its trigger permits it, and it has contents."""
         side = self._sides[channel]
         if not side.eager:
             return False

@@ -1,6 +1,6 @@
-"""What the engine must know of a stage, read from what the SDK has built of it.
+"""What the engine must know of a stage, read from the stage's SDK objects.
 
-Owns the way from a stage's root to the engine's kind of stage. Must not know where the stage is placed.
+Owns the translation of a stage's root to the engine's kind of stage. Must not know where the stage is placed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _PANE_TIMES = {
 
 
 def kind_of(processor: StageProcessor, windows: Windows) -> StageKind:
-    """What a stage does with what comes.
+    """Return the engine's kind of a stage.
 
     Args:
-        processor: of the stage.
-        windows: of what it reads.
+        processor: the stage's processor.
+        windows: the windows of its input.
     """
     stage, how = processor.stage, processor.root.how
     if stage.splittable:
@@ -55,10 +55,10 @@ def kind_of(processor: StageProcessor, windows: Windows) -> StageKind:
 
 
 def family_names(stage: Stage) -> dict[tuple[str, str], str]:
-    """The engine's name of each state and timer family of a stage, by transform and the SDK's name.
+    """Return the engine's name of each state and timer family of a stage, by transform and the SDK's name.
 
-    It is the SDK's own, unless several transforms of a stage have some: names of transforms may change while the job
-    goes on, which rows must survive.
+    It is the SDK's name, unless several transforms of the stage have states or timers. Names of transforms may change
+    when a job is restored, and rows of the state must survive that.
     """
     all_of = [*stage.states, *((timer.transform, timer.family) for timer in stage.timers)]
     alone = len({transform for transform, _ in all_of}) == 1
@@ -66,12 +66,12 @@ def family_names(stage: Stage) -> dict[tuple[str, str], str]:
 
 
 def strategy_of(proto: Any, windowfn: Any, windows: Windows) -> Strategy:
-    """How the engine groups, for a `WindowingStrategy`.
+    """Return the engine's strategy for a `WindowingStrategy`.
 
     Args:
         proto: the strategy.
-        windowfn: the same strategy's window function.
-        windows: of it.
+        windowfn: the strategy's window function.
+        windows: its windows.
     """
     empty_on_time, empty_last = empty_panes(proto)
     return Strategy(
@@ -90,7 +90,7 @@ def _lateness(processor: StageProcessor) -> Duration:
 
 
 def _expiry(processor: StageProcessor, in_order: bool) -> Callable[[Window], Timestamp]:
-    """When the state of a window goes. Where input waits for its turn, the lateness is in that."""
+    """Return when a window's state expires. Time-sorted input waits for the lateness, so it is not added again."""
     lateness = Duration(0) if in_order else _lateness(processor)
     return lambda window: min(shifted(window.max_timestamp, lateness), END_OF_GLOBAL_WINDOW)
 
@@ -98,14 +98,14 @@ def _expiry(processor: StageProcessor, in_order: bool) -> Callable[[Window], Tim
 def _merging(windowfn: Any, windows: Windows) -> Merging | None:
     if not windowfn.is_merging():
         return None
-    # SUBTLE: not for subclasses, which may merge otherwise.
+    # SUBTLE: not for subclasses, which may merge differently.
     if type(windowfn) is Sessions and windows.intervals:
         return SessionMerging()
-    return CustomMerging(_Asked(windowfn, windows), windows.intervals)
+    return CustomMerging(_UserMerging(windowfn, windows), windows.intervals)
 
 
-class _Asked:
-    """A window function of the user's, asked what becomes one. See `arcbeam.engine.grouping.merging.MergingFn`."""
+class _UserMerging:
+    """A user-defined merging window function. See `arcbeam.engine.grouping.merging.MergingFn`."""
 
     def __init__(self, windowfn: Any, windows: Windows) -> None:
         self._windowfn = windowfn

@@ -1,10 +1,9 @@
-"""User state in a micro-batch: what the SDK asks for by state keys, in the cells of the shard's view.
+"""User state in a micro-batch: the SDK's state requests, served from cells of the shard's view.
 
-Owns which cell a state key means, and when what user code has changed is in the view: at the end of each call. Must not
-know when state goes: the engine drops cells with their window.
+Owns which cell a state key means, and when changes by user code are written to the view: at the end of each call. Must
+not know when state is dropped: the engine drops cells with their window.
 
-The Python SDK asks for bags and ordered lists; a value, an accumulator and a set are bags that are cleared and added
-to.
+The Python SDK requests bags and ordered lists. Values, accumulators and sets are bags that are cleared and extended.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.sizes import threshold
 
 _EAGER_BYTES = threshold(1 << 20)
-"""The contents of a cell up to this size are held as they were when they were read."""
+"""Contents of a cell up to this size are held in memory as they were when they were read."""
 
 _value = itemgetter(1)
 
 
 class ViewState(StateHandler):
-    """What the SDK calls a state handler, for many micro-batches; side inputs are as in `StateHandler`.
+    """The SDK's state handler for many micro-batches; for side inputs see `StateHandler`.
 
     Between `enter` and `commit` all state is that of one user key, in one shard.
 
@@ -44,7 +43,7 @@ class ViewState(StateHandler):
         families: the engine's name of a state, by (transform id, state name).
 
     Attributes:
-        forms: of windows; to be set before there is any state.
+        forms: encodings of windows; must be set before there is any state.
     """
 
     def __init__(self, channels: Mapping[tuple[str, str], int], families: Mapping[tuple[str, str], str]) -> None:
@@ -56,71 +55,72 @@ class ViewState(StateHandler):
         self.forms: Windows
 
     def work_on(self, view: StateView, stage: int) -> None:
-        """From now on state is that of a stage in this view."""
+        """Use the state of a stage in this view."""
         cells = self._cells = Cells(view, stage)
         self._bags = {place: BagCell(cells, family) for place, family in self._families.items()}
         self._lists = {place: OrderedListCell(cells, family) for place, family in self._families.items()}
 
     def more(self) -> Mapping[str, int]:
-        """See `Cells.more`, since `work_on`."""
+        """See `Cells.more`; counts since `work_on`."""
         return self._cells.more
 
     def enter(self, key: bytes) -> None:
-        """A call of user code is about that user key, encoded as the engine has it."""
-        # SUBTLE: not the key in the SDK's state keys, which is in another encoding (nested): the engine finds what is
-        # to be dropped by its own.
+        """Begin a call of user code for a user key in the engine's encoding."""
+        # SUBTLE: not the key in the SDK's state keys, which has another encoding (nested): the engine drops cells by
+        # its
+        # own encoding.
         self._key = key
 
     def commit(self) -> None:
-        """Puts into the view what the call has changed by handles of the SDK, which do so when their bundle ends."""
+        """Write changes by handles of the SDK to the view. The SDK would write them when the bundle ends."""
         for context in self._contexts:
             if context._all_states:
                 context.commit()
-                # SUBTLE: within a bundle the SDK tells keys apart by `==`, but 1, 1.0 and True are three keys.
+                # SUBTLE: within a bundle the SDK compares keys with `==`, but 1, 1.0 and True are three keys.
                 context.reset()
 
     def is_of(self, context: Any) -> None:
-        """The SDK has made a context of user state for one of the stage's operations."""
+        """Register a context of user state that the SDK has created for one of the stage's operations."""
         self._contexts.append(context)
 
     # See `arcbeam.harness.state.handles.Storage`. A cell is (transform id, state name, encoded window).
 
     def read_bag(self, key: bytes, cell: CellId, coder: Any) -> Iterable[Any]:
-        """The elements of a bag as they are now."""
+        """Return the current elements of a bag."""
         bag, place = self._bags[cell[:2]], self._place(cell)
         return self._elements(lambda: bag.read(*place), coder.decode)
 
     def extend_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
-        """Adds elements to a bag."""
+        """Add elements to a bag."""
         self._keep()
         encoded = self._encoded(_each, cell, coder, elements)
         self._bags[cell[:2]].extend(*self._place(cell), [data for _, data in encoded])
 
     def replace_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
-        """Makes elements, at least one, all that a bag has."""
+        """Replace the contents of a bag by elements, at least one."""
         self._keep()
         encoded = self._encoded(_each, cell, coder, elements)
         self._bags[cell[:2]].replace(*self._place(cell), [data for _, data in encoded])
 
     def clear_bag(self, key: bytes, cell: CellId) -> None:
-        """Empties a bag."""
+        """Clear a bag."""
         self._keep()
         self._bags[cell[:2]].clear(*self._place(cell))
 
     def read_list(self, key: bytes, cell: CellId, coder: Any, range: ListRange) -> Iterable[Any]:
-        """The elements of an ordered list in a range, as they are now."""
+        """Return the current elements of an ordered list in a range."""
         ordered, place, between = self._lists[cell[:2]], self._place(cell), _moments(range)
         return self._elements(lambda: map(_value, ordered.read(*place, *between)), coder.decode)
 
     def extend_list(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
-        """Adds elements, (sort key, value), to an ordered list."""
+        """Add elements (sort key, value) to an ordered list."""
         self._keep()
         ordered, place = self._lists[cell[:2]], self._place(cell)
         for at, data in self._encoded(_each_at, cell, coder, elements):
             ordered.add(*place, Timestamp(at), data)
 
     def clear_list(self, key: bytes, cell: CellId, range: ListRange) -> None:
-        """Removes the elements of an ordered list in a range."""
+        """Remove the elements of an ordered list in a range."""
         self._keep()
         self._lists[cell[:2]].clear_range(*self._place(cell), *_moments(range))
 
@@ -138,7 +138,7 @@ class ViewState(StateHandler):
         return _Held(tuple(held), decode)
 
     def _keep(self) -> None:
-        """Cells are about to change: what user code has read of them, and still has, stays what it was."""
+        """Preserve contents that user code has read and still references, before cells change."""
         if self._lending:
             for lent in list(self._lent):
                 lent.keep()
@@ -163,7 +163,7 @@ def _each_at(coder: Any, elements: Iterable[Any]) -> list[tuple[int, bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The elements of a cell as it was once, decoded each time they are iterated."""
+    """The elements of a cell at one moment, decoded at each iteration."""
 
     values: tuple[bytes, ...]
     decode: Callable[[bytes], Any]
@@ -173,10 +173,10 @@ class _Held:
 
 
 class _Lent:
-    """The same of a cell that is too large to be held.
+    """The same for a cell that is too large to be held in memory.
 
-    They are read from the cell as they are iterated, until it is about to change: then they move to a local file, if
-    anybody still has them.
+    Elements are read from the cell during iteration. Before the cell changes, they are moved to a local file, if user
+    code still references them.
     """
 
     def __init__(self, read: Callable[[], Iterator[bytes]], decode: Callable[[bytes], Any]) -> None:
@@ -198,7 +198,7 @@ class _Lent:
         return list, (list(self),)
 
     def keep(self) -> None:
-        """The cell is about to change."""
+        """Move the elements to a local file, before the cell changes."""
         if isinstance(self._read, _Kept):
             return
         kept, spool, framed, size = Chunks(), Spool(), list[bytes](), 0
@@ -224,7 +224,7 @@ class _Kept:
 
 
 class _Context(bundle_processor.FnApiUserStateContext):  # type: ignore[misc]  # Beam is untyped
-    """Makes itself known to the handler: a compiled operation does not show the context that it has."""
+    """Registers itself with the handler: a compiled operation does not expose its context."""
 
     def __init__(self, state_handler: Any, transform_id: str, key_coder: Any, window_coder: Any) -> None:
         super().__init__(state_handler, transform_id, key_coder, window_coder)
@@ -233,5 +233,5 @@ class _Context(bundle_processor.FnApiUserStateContext):  # type: ignore[misc]  #
 
 
 def register() -> None:
-    """Gives our context to the SDK. Idempotent."""
+    """Replace the SDK's context by ours. Idempotent."""
     bundle_processor.FnApiUserStateContext = _Context

@@ -1,6 +1,6 @@
-"""Timers in a micro-batch: what user code sets and clears leaves the SDK as the engine's values.
+"""Timers in a micro-batch: converts what user code sets and clears to the engine's values.
 
-Owns that way. When a timer fires is the engine's.
+Owns the conversion. The engine decides when a timer fires.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _new = tuple.__new__
 
 
 class TimerLog:
-    """What the running call has set and cleared, in that order.
+    """The timers that the running call has set and cleared, in order.
 
     Args:
-        windows: of the stage.
+        windows: windows of the stage.
 
     Attributes:
-        key: the user key that the call is about.
-        clock: of the task.
+        key: the user key of the call.
+        clock: the task's clock.
     """
 
     def __init__(self, windows: Windows) -> None:
@@ -54,7 +54,7 @@ class TimerLog:
     ) -> None:
         """See `arcbeam.harness.state.timers.TimerSink`."""
         if family.processing:
-            micros += self.clock.behind()
+            micros += self.clock.lag()
         packed = b"" if pane is PANE_INFO_UNKNOWN else our_pane(pane).packed()
         timer = self.key, self._window(windows), family.known_as, micros, hold, tag, packed
         self._log.append(_new(TimerSet, timer))
@@ -64,13 +64,13 @@ class TimerLog:
         self._log.append(TimerCleared(self.key, self._window(windows), family.known_as, tag))
 
     def take(self) -> tuple[TimerSet | TimerCleared, ...]:
-        """All of it; the next call begins anew."""
+        """Return the log, and start a new one."""
         log = tuple(self._log)
         self._log.clear()
         return log
 
     def _window(self, windows: tuple[Any]) -> Window:
-        """The engine's window. Mostly it is that of the timer before; then it is the same object."""
+        """Return the engine's window. Usually it is that of the previous timer, then it is the same object."""
         latest, window = self._latest
         if windows[0] is not latest:
             latest, window = self._latest = windows[0], self._windows.ours(windows[0])
@@ -92,7 +92,7 @@ class StreamingTimerFamily(Family):
         self._driven = isinstance(operation, StatefulOperation)
 
     def fire(self, fired: Fired, key: Any, windows: tuple[Any]) -> None:
-        """Calls user code: the timer fires, for the key that has begun."""
+        """Fire the timer: call user code, for the current key."""
         timer = self.as_set(fired, key, windows)
         if self._driven:
             self.operation.fire((timer,))
@@ -100,9 +100,10 @@ class StreamingTimerFamily(Family):
             self.operation.process_timer(self.name, timer.for_sdk())
 
     def as_set(self, fired: Fired, key: Any, windows: tuple[Any]) -> SetTimer:
-        """A timer that fires, for the operation that takes it."""
-        # SUBTLE: the SDK gives a firing one timestamp, for what it outputs and for what it sets. That is an event time:
-        # the one that a processing-time timer holds, or outputs would leave their window for the time of day.
+        """Return a firing timer in the form that the operation takes."""
+        # SUBTLE: the SDK gives a firing one timestamp, for its outputs and for timers that it sets. That must be an
+        # event
+        # time. So a processing-time timer uses its hold, otherwise outputs would leave their window.
         at = fired.hold if self.processing and fired.hold is not None else fired.fire_at
         pane = their_pane(PaneInfo.unpacked(fired.payload)) if fired.payload else PANE_INFO_UNKNOWN
         return _new(SetTimer, (at, 0, (self, fired.tag, 0), key, windows, None, at, pane))

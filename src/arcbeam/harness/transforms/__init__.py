@@ -1,1 +1,1 @@
-"""Transforms run by blocks: chains of values, combines, windows, sources, batches."""
+"""Transforms that process blocks: chains of values, combines, windows, sources, batches."""

@@ -1,4 +1,4 @@
-"""Part files: written by `WriteParts`, seen whole and once."""
+"""Exactly-once part files, written by `WriteParts`."""
 
 from arcbeam.io.parts.formats import Bytes, Csv, Format, JsonLines, RecordError, Text
 from arcbeam.io.parts.packs import Roll

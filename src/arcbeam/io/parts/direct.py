@@ -1,9 +1,9 @@
-"""Writing parts of a bounded input where its records are: no record travels.
+"""Part files of a bounded input that are written by the tasks that have the records: no record travels.
 
-Owns the DoFn that writes, and the one that numbers what tasks have written. A task has a file open for each window and
-destination it meets, limited in number and in memory; each is a part. Files are numbered when all tasks are done, in
-the order of the tasks, so names do not depend on which of them was first. On an object store a name must be known when
-its upload is begun: there the shard is the place of the task, and there are gaps.
+Owns the DoFn that writes, and the DoFn that numbers the files. A task has one open file for each window and
+destination, limited in number and memory. Each file is a part. Files are numbered when all tasks have ended, in the
+order of the tasks. So names do not depend on which task was first. On an object store a name must be known when its
+upload is created. There the shard is the place of the task, and numbers have gaps.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from arcbeam.model.lists import TakesLists
 from arcbeam.sizes import threshold
 
 _MOST_OPEN: Final = threshold(100)
-"""Files that a task has open at once. The one that was written to longest ago is closed for the next."""
+"""Files that a task has open concurrently. For another one, the least recently written file is closed."""
 _MOST_HELD: Final = threshold(128 << 20)
-"""Bytes that all of them have in memory: of an upload the piece that is not sent, of Parquet the row group. The one
-that has most is closed then; one alone has what its format and `Roll` ask for."""
+"""Bytes that they hold in memory: of an upload the unsent piece, of Parquet the row group. Beyond it the file that
+holds most is closed. A single file holds what its format and `Roll` require."""
 
 Destination = Callable[[Any], str]
 Of = tuple[Span, str]
 
 
 class _Numbers:
-    """How many parts of each kind an attempt has begun in this process; more than one bundle may be its work."""
+    """Counts the parts that an attempt has started in this process, by kind. An attempt may run several bundles."""
 
     token: str | None = None
     begun: dict[Any, int]
@@ -52,12 +52,12 @@ _numbers = _Numbers()
 
 
 class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
-    """Writes records into parts, and puts out ((span, destination), part file) as plain values when its bundle ends.
+    """Writes records into parts. When the bundle ends, emits ((span, destination), part file) as plain values.
 
     Args:
-        work: what is to be written.
-        destination: of a record; None: there are none.
-        coder: of windows.
+        work: what is written.
+        destination: returns the destination of a record; None: there are no destinations.
+        coder: coder of the windows.
     """
 
     def __init__(self, work: Work, destination: Destination | None, coder: Any) -> None:
@@ -71,7 +71,7 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
         self._staging = self._work.staging()
 
     def start_bundle(self) -> None:
-        """What a bundle that failed has left is not wanted."""
+        """Discard what a failed bundle has left."""
         for writer, _ in self._open.values():
             writer.abandon()
         self._open.clear()
@@ -103,7 +103,8 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
             if roll.elements is not None:
                 some = min(some, roll.elements - writer.records)
             if roll.bytes is not None:
-                # As many as will just be enough, if they are like those before; of the first nothing is known.
+                # As many records as should fill the part, judged by earlier ones. Without earlier ones: a single
+                # record.
                 before = writer.records
                 some = min(some, 1 + (roll.bytes - writer.taken) * before // max(1, writer.taken) if before else 1)
             held = writer.held
@@ -126,8 +127,9 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
             self._finish(next(iter(self._open)))
         now = attempt()
         number = _numbers.next(now.token, (self._work.path, self._work.template.text, of))
-        # In a streaming job a file is published with the micro-batch that wrote it, and nobody waits for the others to
-        # number it.
+        # In a streaming job a file is published with the micro-batch that wrote it. It cannot wait for the others
+        # to be
+        # numbered.
         named = self._staging.names_first or now.micro_batch > 0
         shard = (now.micro_batch, *now.order) if now.micro_batch else now.order
         writer = PartWriter(self._work, self._staging, now, *of, shard, number, named=named)
@@ -141,7 +143,7 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
         self._done.append((writer.finish(), window))
 
     def finish_bundle(self) -> Iterator[Any]:
-        """All that is open becomes a part."""
+        """Close all open files, and emit their parts."""
         for of in list(self._open):
             self._finish(of)
         done, self._done = self._done, []
@@ -156,51 +158,51 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
 
 
 def key_of(file: PartFile) -> str:
-    """Files of the same window and destination have the same."""
+    """Return a key that is the same for all files of a window and destination."""
     span = file.span
     return f"{span.start}|{span.end}|{span.mark}|{file.destination}"
 
 
 class Number(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """Takes (key, part files) of a window and destination, all of them, and puts them out with their names.
+    """Takes (key, part files), with all files of a window and destination, and emits the files with their names.
 
-    Those that were written in a streaming job are published already, and not put out again.
+    Files that a streaming job wrote are already published, and are not emitted again.
 
     Args:
-        work: what is to be written.
-        success: what the file is called that says that it is all; "": there is none.
+        work: what is written.
+        success: the name of success files; "": none are written.
     """
 
     SUCCESS = "success"
-    """The tag of what publishes them together, with that file."""
+    """The tag of the committable that publishes the files together with the success file."""
 
     def __init__(self, work: Work, success: str) -> None:
         self._work, self._success = work, success
 
     def process(self, element: tuple[str, Iterable[Plain]]) -> Iterator[Any]:
-        """All files of a window and destination."""
+        """Number the files of a window and destination."""
         files, micro_batch = numbered(self._work, element[1]), attempt().micro_batch
         for file in files:
             if not file.micro_batch:
                 yield file.plain()
         if self._success or not micro_batch:
-            # Without micro-batches all files of a window come at once, and take the place of those of earlier runs.
+            # Without micro-batches, all files of a window arrive together and replace those of earlier runs.
             own = [file for file in files if file.micro_batch == micro_batch]
             yield beam.pvalue.TaggedOutput(self.SUCCESS, success_of(self._success, files, own))
 
 
 def numbered(work: Work, plains: Iterable[Plain]) -> list[PartFile]:
-    """All files of a window and a destination in the order of who wrote them; those that have no names get them.
+    """Return the files of a window and destination in the order of their tasks. Files without a name get one.
 
     Raises:
-        RuntimeError: two have the same name: tasks were not told apart.
+        RuntimeError: two files have the same name, because the order of the tasks is not unique.
     """
     files = sorted(map(PartFile.of, plains), key=lambda file: (file.shard, file.token, file.part))
     if all(file.staged.name for file in files):
         names = [file.staged.name for file in files]
         twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
         if twice:
-            raise RuntimeError(f"{twice[0]} was written by two tasks; give WriteParts a number of shards")
+            raise RuntimeError(f"two tasks have written {twice[0]}; set WriteParts(shards=…) to avoid this")
         return files
     shards: dict[tuple[Any, ...], int] = {}
     parts: dict[int, int] = {}

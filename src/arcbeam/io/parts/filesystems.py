@@ -1,8 +1,8 @@
-"""Part files on whatever else Beam has a file system for: HDFS, Google's and Azure's stores.
+"""Part files on Beam's other file systems: HDFS, and the object stores of Google and Azure.
 
-Owns no more than Beam's FileSystem can: a staged file, and a rename. HDFS renames at once, but to no name that is
-taken: that file is put aside first, so for a moment there is none. Of an object store it is a copy inside of the store,
-which replaces what is there, and the staged object is removed.
+Owns a protocol that needs only Beam's FileSystem: a staged file, and a rename. A rename on HDFS is atomic, but fails if
+the target exists. So an existing file is first moved aside, and for a moment the target is missing. On an object store
+a rename is a copy inside of the store, which replaces the target, followed by removing the source.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.io.parts.naming import STAGING
-from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by
+from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, origin_of, staged_name
 from arcbeam.model.attempts import Attempt
 
 _REPLACING: Final = frozenset({"gs", "azfs"})
-"""Schemes of stores whose rename replaces what is there.
+"""Schemes of stores on which a rename replaces its target.
 
-SUBTLE: nothing is removed before it there. It is a copy, and then a removal: two may publish the same file beside each
-other, and what is removed in the name of what was there before may be what the other has just copied.
+SUBTLE: there, no target is removed before the rename, which is a copy and then a removal. Two processes may publish the
+same file concurrently. Removing the old target might then remove the file that the other process has just copied.
 """
 _ASIDE: Final = "-aside"
-"""What is behind the name of what is staged, where the file is for a moment that is there in its place."""
+"""Suffix of a staged file's name. Under this name the old target is kept while it is replaced."""
 _BUFFER: Final = 1 << 20
-"""Bytes of a file that a client holds, about; it tells nobody."""
+"""Bytes of a file that a client buffers, approximately; clients do not report it."""
 _PLAIN = {"mime_type": "application/octet-stream", "compression_type": CompressionTypes.UNCOMPRESSED}
 
 
 class FileSystemStaging(Staging):
-    """See `Staging`.
+    """Stages files with Beam's FileSystem; see `Staging`.
 
     Args:
         path: with a scheme.
-        options: of Beam's file systems.
+        options: options of Beam's file systems.
 
     Raises:
-        ValueError: Beam has none for the scheme, or not what it needs.
+        ValueError: Beam has no file system for the scheme, or a dependency of it is missing.
     """
 
     def __init__(self, path: str, options: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ class FileSystemStaging(Staging):
         for file in files:
             staged, target = self.full(file.staged), self.full(file.name)
             aside = staged + _ASIDE
-            # SUBTLE: in this order. Who renames what is staged meanwhile has made the target.
+            # SUBTLE: in this order. If another process renames the staged file meanwhile, the target exists.
             if not self._files.exists(staged):
                 if not self._files.exists(target):
                     if self._files.exists(aside):
@@ -78,10 +78,10 @@ class FileSystemStaging(Staging):
                 self._replace(staged, target, aside)
 
     def _replace(self, staged: str, target: str, aside: str) -> None:
-        """Renames to a name that is taken.
+        """Rename to a name that exists.
 
-        SUBTLE: what is there is put aside, not removed: another one may have published since, and it is that one's.
-        There is one such name, and no rename to a name that is taken, so only one of two has something there.
+        SUBTLE: the old target is moved aside, not removed: another process may have published it since. There is one
+        such name, and a rename to an existing name fails. So only one of two processes has moved a file there.
         """
         self._files.rename([target], [aside])
         try:
@@ -94,7 +94,7 @@ class FileSystemStaging(Staging):
 
     def put(self, name: str, data: bytes, staged: str) -> None:
         """See `Staging`."""
-        # SUBTLE: a file of its own. Another process may be at the same one, and write into what this one has renamed.
+        # SUBTLE: a file of its own. Another process may write the same file, also after this one has renamed it.
         writing = self._begun(f"{staged}-{uuid.uuid4().hex}")
         writing.write(data)
         made, target = self.full(writing.finish().staged), self.full(name)
@@ -102,8 +102,9 @@ class FileSystemStaging(Staging):
         if self._files.scheme() in _REPLACING:
             self._files.rename([made], [target])
             return
-        # SUBTLE: in this order. What is aside by now is older than what has the name after that; and from the first
-        # rename to the second `get` finds what is aside, so whoever dies in between loses nothing.
+        # SUBTLE: in this order. Files that are aside now are older than the one that is moved aside next. Between the
+        # two
+        # renames `get` finds a file aside, so a process that dies in between loses nothing.
         old = [each.path for each in self._aside(name)]
         if self._files.exists(target):
             aside = self.full(f"{_aside(name)}{uuid.uuid4().hex}")
@@ -118,7 +119,7 @@ class FileSystemStaging(Staging):
         target = self.full(name)
         if not self._files.exists(target):
             aside = max(self._aside(name), key=lambda each: each.last_updated_in_seconds, default=None)
-            # Else it may have got its name meanwhile.
+            # Otherwise the target may have been renamed meanwhile.
             if aside is not None:
                 target = aside.path
             elif not self._files.exists(target):
@@ -128,7 +129,7 @@ class FileSystemStaging(Staging):
         return data
 
     def _aside(self, name: str) -> list[Any]:
-        """Where a small file may be while another one takes its name."""
+        """Return where a small file may be while another one replaces it."""
         if self._files.scheme() in _REPLACING:
             return []
         (found,) = self._files.match([self.full(f"{_aside(name)}*")])
@@ -146,10 +147,10 @@ class FileSystemStaging(Staging):
         (found,) = self._files.match([self.full(f"{STAGING}/{job or '*'}/*")])
         for each in found.metadata_list:
             staged = STAGING + each.path.rpartition("/" + STAGING)[2]
-            told = told_by(staged)
-            if told is not None:
+            origin = origin_of(staged)
+            if origin is not None:
                 age = max(0.0, now - each.last_updated_in_seconds) if each.last_updated_in_seconds else 0.0
-                yield Leftover(*told, staged, each.size_in_bytes, age)
+                yield Leftover(*origin, staged, each.size_in_bytes, age)
 
     def remove(self, leftovers: Iterable[Leftover]) -> None:
         """See `Staging`."""
@@ -157,24 +158,24 @@ class FileSystemStaging(Staging):
 
     def _folder_of(self, path: str) -> None:
         folder = path.rpartition("/")[0]
-        # Object stores have none.
+        # Object stores have no folders.
         with contextlib.suppress(OSError, NotImplementedError):
             if not self._files.exists(folder):
                 self._files.mkdirs(folder)
 
 
 def _aside(name: str) -> str:
-    """How the names begin of what is put aside for a small file."""
+    """Return the prefix of names under which a small file is moved aside."""
     return f"{STAGING}/aside-{hashlib.sha256(name.encode()).hexdigest()[:16]}-"
 
 
 def _filesystem(path: str, options: Mapping[str, Any]) -> Any:
-    """A file system of its own, told of these options: what its process was told may be of another job, or of none."""
+    """Return a new file system with these options. The process-wide options may be another job's, or none."""
     scheme = FileSystems.get_scheme(path)
     match [kind for kind in FileSystem.get_all_subclasses() if kind.scheme() == scheme]:
         case [kind]:
             return kind(pipeline_options=PipelineOptions.from_dictionary(dict(options)))
-    return FileSystems.get_filesystem(path)  # which says what is wrong
+    return FileSystems.get_filesystem(path)  # raises an error that explains the problem
 
 
 class _Remote(Writing):

@@ -1,7 +1,7 @@
-"""What a part file looks like inside: lines, JSON lines, CSV, bytes.
+"""File formats of part files: lines, JSON lines, CSV, bytes.
 
-Owns how records become bytes, and what is said of one that cannot. Avro and Parquet are `arcbeam.io.parts.tables`.
-Knows nothing of names, places and times.
+Owns how records are encoded, and the errors for records that cannot be. Avro and Parquet are in
+`arcbeam.io.parts.tables`. Knows nothing of names, places and times.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from arcbeam.io.parts.packs import Pack
 Write = Callable[[bytes], Any]
 
 _SHOWN: Final = 80
-"""Characters of a record that an error shows."""
+"""Characters of a record that an error message shows."""
 _GZIP: Final = 31
-"""zlib's word for a gzip header, which then has no time in it: the same records are the same bytes."""
+"""zlib's code for a gzip header. The header then contains no time, so the same records give the same bytes."""
 
 
 class RecordError(ValueError):
@@ -32,8 +32,8 @@ class Open(ABC):
     """A file that is being written.
 
     Attributes:
-        taken: bytes of the records so far, before they are compressed.
-        held: those of them that are in memory, about.
+        taken: bytes of the records so far, before compression.
+        held: bytes that are in memory, approximately.
     """
 
     taken: int = 0
@@ -41,22 +41,22 @@ class Open(ABC):
 
     @abstractmethod
     def add(self, encoded: Sequence[bytes]) -> None:
-        """Adds records as `Format.encode` gave them."""
+        """Append records that `Format.encode` has encoded."""
 
     def add_pack(self, pack: Pack) -> None:
-        """Adds records as `Format.encode` gave them, packed."""
+        """Append packed records that `Format.encode` has encoded."""
         self.add(list(pack))
 
     @abstractmethod
     def add_records(self, records: Sequence[Any]) -> None:
-        """Adds records.
+        """Append records.
 
         Raises:
-            RecordError: one cannot be written. Some of those before it may have been.
+            RecordError: a record cannot be written. Some of those before it may have been.
         """
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Write the remaining data."""
         return
 
 
@@ -64,39 +64,39 @@ class Format(ABC):
     """How records are written into part files.
 
     Attributes:
-        suffix: what names of files end with.
+        suffix: the end of the files' names.
     """
 
     suffix: str = ""
 
     @abstractmethod
     def encode(self, records: Sequence[Any]) -> list[bytes]:
-        """Records as they travel, and wait in state, until they are written.
+        """Encode records. They travel and wait in the state in this form until they are written.
 
         Raises:
-            RecordError: one cannot be written.
+            RecordError: a record cannot be written.
         """
 
     @abstractmethod
     def open(self, write: Write) -> Open:
-        """Begins a file that goes where `write` puts it."""
+        """Start a file whose bytes are passed to `write`."""
 
     def encoding(self) -> Any:
-        """What `encode` depends on, as values that json writes, the same in all processes; None: on nothing.
+        """Return what `encode` depends on, as JSON values that are equal in all processes; None: on nothing.
 
-        Records wait in state as they are encoded. A job is not resumed with a format of another name, or one for which
-        this is something else: those that wait would be written as what they are not.
+        Encoded records wait in the state. A job is not resumed with a format of another name, or with another value of
+        this: the waiting records would be misinterpreted.
         """
         return None
 
     def waits_as(self) -> str:
-        """Name of the format and of what `encode` depends on: what one has encoded another of that name may write."""
+        """Return the name of the format and a digest of `encoding`. Formats with equal results are compatible."""
         of = self.encoding()
         mark = "" if of is None else " " + hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:12]
         return f"{type(self).__name__}{mark}"
 
     def refuse(self, record: Any, why: object) -> NoReturn:
-        """Says which record cannot be written, and why.
+        """Raise an error that names the record and the cause.
 
         Raises:
             RecordError: always.
@@ -106,7 +106,7 @@ class Format(ABC):
         raise RecordError(f"{type(self).__name__} cannot write the record {beginning}: {why}")
 
     def one_by_one(self, records: Sequence[Any], encode: Callable[[Any], bytes]) -> list[bytes]:
-        """All of them encoded; of the first that cannot be, which it is."""
+        """Encode records one by one; the error names the first that fails."""
         encoded = []
         for record in records:
             try:
@@ -119,32 +119,32 @@ class Format(ABC):
 
 
 class Lines(Format):
-    """A format of records that are lines, or end with them.
+    """A format whose records are lines, or end with a line end.
 
     Args:
-        compression: of the whole file; "gzip", or None.
-        suffix: before that of the compression.
+        compression: compression of the whole file: "gzip", or None.
+        suffix: suffix before that of the compression.
 
     Raises:
-        ValueError: the compression is not known.
+        ValueError: the compression is unknown.
     """
 
     def __init__(self, compression: Literal["gzip"] | None, suffix: str) -> None:
         if compression not in (None, "gzip"):
-            raise ValueError(f'{type(self).__name__}(compression={compression!r}): there is "gzip", and None')
+            raise ValueError(f'{type(self).__name__}(compression={compression!r}): expected "gzip" or None')
         self._compression = compression
         self.suffix = suffix + (".gz" if compression else "")
 
     @abstractmethod
     def joined(self, records: Sequence[Any]) -> bytes:
-        """All records, as they stand in the file; any exception if one cannot be written."""
+        """Return all records as they are in the file; raise any exception if one cannot be written."""
 
     @abstractmethod
     def encoded(self, record: Any) -> bytes:
-        """One record, as it stands in the file; any exception if it cannot be written."""
+        """Return one record as it is in the file; raise any exception if it cannot be written."""
 
     def head(self) -> bytes:
-        """What stands before the first record."""
+        """Return the bytes before the first record."""
         return b""
 
     def encode(self, records: Sequence[Any]) -> list[bytes]:
@@ -157,7 +157,7 @@ class Lines(Format):
 
 
 class _OpenStream(Open):
-    """A file that has one record behind the other."""
+    """A file of concatenated records."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -186,7 +186,7 @@ class _OpenLines(_OpenStream):
         try:
             data = self._of.joined(records)
         except Exception:
-            # Which of them it is, and why, is found out by taking them one by one.
+            # Encode them one by one to find which record fails, and why.
             data = b"".join(self._of.encode(records))
         self._add(data)
 
@@ -196,11 +196,11 @@ class _OpenLines(_OpenStream):
 
 
 class Text(Lines):
-    """Strings, each a line in UTF-8. What a string has of line ends of its own stands in the file as it is.
+    """Strings, each a line in UTF-8. Line ends inside of a string are written unchanged.
 
     Args:
         compression: "gzip", or None.
-        suffix: of the files.
+        suffix: suffix of the files' names.
     """
 
     def __init__(self, *, compression: Literal["gzip"] | None = None, suffix: str = ".txt") -> None:
@@ -220,17 +220,17 @@ class Text(Lines):
     def encoded(self, record: Any) -> bytes:
         """See `Lines`."""
         if not isinstance(record, str):
-            self.refuse(record, f"it is a {type(record).__name__}, not a str; make it one by beam.Map(str)")
+            self.refuse(record, f"expected a str, got {type(record).__name__}; convert records with beam.Map(str)")
         return record.encode() + b"\n"
 
 
 class JsonLines(Lines):
-    """Whatever the json module writes, each record a line of JSON in UTF-8. No NaN, no infinity: they are not JSON.
+    """Values that the json module writes, each a line of JSON in UTF-8. NaN and infinity are not JSON, and are errors.
 
     Args:
         compression: "gzip", or None.
-        suffix: of the files.
-        default: makes something that is JSON out of what is not, as json.dumps has it; to be pickled.
+        suffix: suffix of the files' names.
+        default: converts other values, like the argument of json.dumps; must be picklable.
     """
 
     def __init__(
@@ -254,20 +254,20 @@ class JsonLines(Lines):
 
 
 class Csv(Lines):
-    r"""Rows, quoted as the csv module does it, in UTF-8, ended by "\n". Each file begins with the header.
+    r"""Rows in UTF-8, quoted as the csv module does, ended by "\n". Each file begins with the header.
 
-    A record is a dict that has just the fields, or a sequence (a named tuple, say) of as many values. None is an empty
-    field.
+    A record is a dict with exactly these fields, or a sequence (a named tuple, for example) with as many values. None
+    is written as an empty field.
 
     Args:
-        fields: names of the columns, in their order.
+        fields: names of the columns, in order.
         header: whether files begin with the names.
-        delimiter: between fields.
+        delimiter: separates fields.
         compression: "gzip", or None.
-        suffix: of the files.
+        suffix: suffix of the files' names.
 
     Raises:
-        ValueError: there are no fields, or one is there twice.
+        ValueError: `fields` is empty, or contains a name twice.
     """
 
     def __init__(
@@ -281,10 +281,10 @@ class Csv(Lines):
     ) -> None:
         super().__init__(compression, suffix)
         if isinstance(fields, str) or not fields or len(set(fields)) != len(fields):
-            raise ValueError(f"Csv(fields={fields!r}): give it the names of the columns, each once")
+            raise ValueError(f"Csv(fields={fields!r}): expected the names of the columns, each once")
         self._fields, self._header, self._delimiter = tuple(fields), header, delimiter
         self._names = frozenset(fields)
-        self._rows([self._fields])  # what the csv module has against the delimiter, it says now
+        self._rows([self._fields])  # raises an error now if the csv module rejects the delimiter
 
     def encoding(self) -> Any:
         """See `Format`."""
@@ -311,27 +311,29 @@ class Csv(Lines):
         if isinstance(record, dict):
             if record.keys() != self._names:
                 missing, more = self._names - record.keys(), record.keys() - self._names
-                said = [f"it has no {sorted(missing)}"] * bool(missing) + [f"{sorted(more)} is no field"] * bool(more)
-                self.refuse(record, "; ".join(said))
+                faults = [f"missing fields {sorted(missing)}"] * bool(missing) + [
+                    f"unknown fields {sorted(more)}"
+                ] * bool(more)
+                self.refuse(record, "; ".join(faults))
             return [record[name] for name in self._fields]
         if not isinstance(record, list | tuple):
-            self.refuse(record, f"it is a {type(record).__name__}, not a dict, list or tuple")
+            self.refuse(record, f"expected a dict, list or tuple, got {type(record).__name__}")
         if len(record) != len(self._fields):
-            self.refuse(record, f"it has {len(record)} values for {len(self._fields)} fields")
+            self.refuse(record, f"expected {len(self._fields)} values, got {len(record)}")
         return record
 
 
 class _Written(list[str]):
-    """What the csv module writes, a row at a time."""
+    """Receives the rows that the csv module writes."""
 
     write = list.append
 
 
 class Bytes(Format):
-    """Bytes, one record after the other, with nothing between them: what tells them apart is in the records.
+    """Bytes: records are concatenated without a separator. If one is needed, it must be in the records.
 
     Args:
-        suffix: of the files.
+        suffix: suffix of the files' names.
     """
 
     def __init__(self, *, suffix: str = ".bin") -> None:
@@ -347,7 +349,7 @@ class Bytes(Format):
 
     def _checked(self, record: Any) -> bytes:
         if not isinstance(record, bytes):
-            self.refuse(record, f"it is a {type(record).__name__}, not bytes")
+            self.refuse(record, f"expected bytes, got {type(record).__name__}")
         return record
 
 

@@ -1,13 +1,13 @@
-"""Writing parts by destination and shard: the records travel to who writes them.
+"""Part files by destination and shard: records travel to the task that writes them.
 
-Owns the DoFns. In a bounded pipeline the records of a shard come by a grouping, and are written as they are read. In an
-unbounded one a part is in progress for as long as its records come, over many micro-batches: they are kept in state, so
-that every commit and savepoint has them, and when the part is full, old or its window over, one attempt writes it
-whole. Nothing is ever appended to a file, and nothing of a file is lost with a micro-batch that fails.
+Owns the DoFns. In a bounded pipeline a grouping brings the records of a shard, and they are written as they are read.
+In an unbounded pipeline a part is in progress while its records arrive, over many micro-batches. They are kept in the
+state, so each commit and savepoint contains them. When the part is full or old, or its window ends, one attempt writes
+the whole part. No file is ever appended to, and a failed micro-batch loses no part of a file.
 
-Records are encoded where they come from, and travel and wait in chunks: a call and a write of state for each would cost
-several times what writing them does. A chunk has one window, so what comes too late is dropped by chunks, and counted
-so. Parts are cut inside of chunks, at the record.
+Records are encoded where they are produced. They travel and wait in chunks: a call and a state write for each record
+would cost several times as much as writing it. A chunk has one window. So late records are dropped, and counted, by
+chunks. Parts are split inside of chunks, between records.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from arcbeam.model.urns import STATE_ANNOTATION
 from arcbeam.sizes import threshold
 
 _RECORDS: Final = threshold(4_096)
-"""Of a chunk, about."""
+"""Records of a chunk, approximately."""
 _BYTES: Final = threshold(1 << 20)
-"""Of a chunk, about."""
+"""Bytes of a chunk, approximately."""
 _MOST_HELD: Final = threshold(16 << 20)
-"""Bytes of all chunks that are not full. All go then, for there are as many as destinations, windows and shards."""
+"""Bytes of all incomplete chunks. Beyond it all are emitted: there is one per destination, window and shard."""
 _OVERHEAD: Final = 48
-"""Bytes that a record takes beside its own."""
+"""Memory of a record besides its own bytes."""
 
 Key = tuple[str, int]
 """Destination and shard."""
 
 
 class _Chunk:
-    """Records on their way to the same place."""
+    """Records for the same destination and shard."""
 
     __slots__ = ("records", "size")
 
@@ -62,19 +62,19 @@ class _Chunk:
 
 
 class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
-    """Encodes records, and puts them out as ((destination, shard), chunk).
+    """Encodes records, and emits them as ((destination, shard), chunk).
 
     Args:
-        work: what is to be written.
-        destination: of a record; None: there are none.
-        shards: of each destination and window. A record's is a hash of its encoding.
+        work: what is written.
+        destination: returns the destination of a record; None: there are no destinations.
+        shards: number of shards of each destination and window. A hash of a record's encoding selects its shard.
     """
 
     def __init__(self, work: Work, destination: Destination | None, shards: int) -> None:
         self._encode, self._destination, self._shards = work.format.encode, destination, shards
 
     def start_bundle(self) -> None:
-        """Nothing waits."""
+        """Start with no chunks."""
         self._chunks: dict[tuple[Any, Key], _Chunk] = {}
         self._held = 0
         self._known: set[str] = set()
@@ -125,22 +125,23 @@ class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
         return list(self.finish_bundle()) if self._held > _MOST_HELD else []
 
     def finish_bundle(self) -> Iterator[Any]:
-        """What waits goes."""
+        """Emit the incomplete chunks."""
         chunks, self._chunks, self._held = self._chunks, {}, 0
         for (window, key), chunk in chunks.items():
             yield self._windowed(window, key, chunk)
 
     @staticmethod
     def _windowed(window: Any, key: Key, chunk: _Chunk) -> Any:
-        # No part has another time than the end of its window: it holds no watermark that its window does not hold.
+        # A part has the time of its window's end, so a chunk has, too. It holds no watermark that its window does not
+        # hold.
         return WindowedValue((key, packed(chunk.records)), window.max_timestamp(), (window,))
 
 
 class Together(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """Gives chunks of a bounded input the key by which they are grouped: (span, destination, shard).
+    """Gives chunks of a bounded input the key of the grouping: (span, destination, shard).
 
     Args:
-        coder: of windows; None: they merge, and are known behind the grouping.
+        coder: coder of the windows; None: windows merge, and are known after the grouping.
     """
 
     def __init__(self, coder: Any | None) -> None:
@@ -149,18 +150,18 @@ class Together(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     def process(
         self, element: tuple[Key, Packed], window: Any = beam.DoFn.WindowParam
     ) -> Iterator[tuple[tuple[str, str, int], Packed]]:
-        """A chunk."""
+        """Key a chunk."""
         (destination, shard), chunk = element
         of = "" if self._coder is None else json.dumps(span_of(window, self._coder).plain())
         yield (of, destination, shard), chunk
 
 
 class WriteGrouped(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """Takes ((span, destination, shard), chunks) of a bounded input, and puts out part files with their keys.
+    """Takes ((span, destination, shard), chunks) of a bounded input, and emits part files with their keys.
 
     Args:
-        work: what is to be written.
-        coder: of windows.
+        work: what is written.
+        coder: coder of the windows.
     """
 
     def __init__(self, work: Work, coder: Any) -> None:
@@ -173,7 +174,7 @@ class WriteGrouped(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     def process(
         self, element: tuple[tuple[str, str, int], Iterable[Packed]], window: Any = beam.DoFn.WindowParam
     ) -> Iterator[tuple[str, Plain]]:
-        """A shard of a window."""
+        """Write a shard of a window."""
         (of, destination, shard), chunks = element
         span = Span(*json.loads(of)) if of else span_of(window, self._coder)
         for file in written(self._work, self._staging, span, destination, shard, 0, chunks):
@@ -183,14 +184,14 @@ class WriteGrouped(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 def written(
     work: Work, staging: Staging, span: Span, destination: str, shard: int, part: int, packs: Iterable[Packed]
 ) -> Iterator[PartFile]:
-    """Writes encoded records, as many parts as it takes.
+    """Write encoded records to as many parts as they need.
 
     Args:
-        work: what is to be written.
-        staging: where.
+        work: what is written.
+        staging: the staging for the path.
         span: the window.
-        destination: of the records.
-        shard: of the records.
+        destination: the records' destination.
+        shard: the records' shard.
         part: number of the first part.
         packs: the records, in order.
     """
@@ -218,11 +219,11 @@ def written(
 
 
 class Waiting(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
-    """Applies `WriteWaiting`, and says what the records in its state are encoded as.
+    """Applies `WriteWaiting`, and declares how the records in its state are encoded.
 
     Args:
-        work: what is to be written.
-        coder: of windows.
+        work: what is written.
+        coder: coder of the windows.
     """
 
     def __init__(self, work: Work, coder: Any) -> None:
@@ -235,17 +236,17 @@ class Waiting(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
 
 
 class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """Takes ((destination, shard), chunk) of an unbounded input, and puts out part files with their keys.
+    """Takes ((destination, shard), chunk) of an unbounded input, and emits part files with their keys.
 
     Args:
-        work: what is to be written.
-        coder: of windows.
+        work: what is written.
+        coder: coder of the windows.
     """
 
     WAITING = BagStateSpec("records", pack_coder())
     """Encoded records of the part in progress."""
     OPEN = ReadModifyWriteStateSpec("open", TupleCoder([VarIntCoder(), VarIntCoder()]))
-    """How many they are, and their bytes."""
+    """Number of these records, and their bytes."""
     PART = ReadModifyWriteStateSpec("part", VarIntCoder())
     """The number of the next part."""
     END = TimerSpec("end", TimeDomain.WATERMARK)
@@ -270,7 +271,7 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         age: Any = beam.DoFn.TimerParam(AGE),
         idle: Any = beam.DoFn.TimerParam(IDLE),
     ) -> Iterator[tuple[str, Plain]]:
-        """A chunk: it waits, and is written as far as it makes parts full."""
+        """Add a chunk to the part in progress, and write each part that becomes full."""
         key, chunk = element
         count, size = opened.read() or (0, 0)
         rest, new = Pack.of(chunk), count == 0
@@ -303,7 +304,7 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     @staticmethod
     def _closed(opened: Any, end: Any, age: Any, idle: Any) -> None:
-        """No part is in progress."""
+        """Reset the state: no part is in progress."""
         opened.clear()
         for timer in (end, age, idle):
             timer.clear()
@@ -322,7 +323,7 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         age: Any = beam.DoFn.TimerParam(AGE),
         idle: Any = beam.DoFn.TimerParam(IDLE),
     ) -> Iterator[tuple[str, Plain]]:
-        """The window is over (what comes late makes further parts), the part is old enough, or nothing has come."""
+        """Write the part when the window ends (late records make further parts), or at its age or idle limit."""
         if opened.read() is not None:
             yield from self._write(key, window, part, waiting.read())
             waiting.clear()

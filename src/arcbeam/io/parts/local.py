@@ -1,6 +1,6 @@
-"""Part files on a file system of this host, or one that is mounted: staged, synced, renamed.
+"""Part files on a local or mounted file system: staged, synced, renamed.
 
-Owns the order in which things become durable: the file before its committable is, its name before it is published.
+Owns the order of syncs: a file is durable before its committable is, and its name before it counts as published.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Final
 
 from arcbeam.io.parts.naming import STAGING
-from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by
+from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, origin_of, staged_name
 from arcbeam.model.attempts import Attempt
 from arcbeam.model.disk.durable import make_durable, rename, sync_folder
 
 _BUFFER: Final = 1 << 20
-"""Bytes of a file that are written at once."""
+"""Bytes that are written to a file in one call."""
 
 
 class LocalStaging(Staging):
@@ -27,8 +27,8 @@ class LocalStaging(Staging):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        # The attempt in whose time the folder of its files was made durable. Such a file keeps sweeps from removing the
-        # folder, until the attempt is over.
+        # The attempt for which the folder of its files was made durable. Its file keeps sweeps from removing the folder
+        # until the attempt has ended.
         self._durable_for: Attempt | None = None
 
     def begin(self, attempt: Attempt, name: str = "") -> Writing:
@@ -39,15 +39,15 @@ class LocalStaging(Staging):
         full = self.full(staged)
         while True:
             os.makedirs(os.path.dirname(full), exist_ok=True)
-            # A sweep removes a folder that is empty, perhaps between these two.
+            # A sweep removes empty folders, perhaps between these two calls.
             with contextlib.suppress(FileNotFoundError):
                 return _Local(self, full, staged, attempt)
 
     def make_durable(self, folder: str, attempt: Attempt) -> None:
-        """Makes the names in a folder durable in which an attempt has staged a file, and that of the folder."""
+        """Make the name of a file that an attempt has staged durable, and the name of its folder."""
         sync_folder(folder)
         if self._durable_for != attempt:
-            # SUBTLE: also if it was there before. Whoever made it may have died, or not be that far.
+            # SUBTLE: also if the folder existed. The process that created it may have died before syncing it.
             sync_folder(os.path.dirname(folder))
             sync_folder(self.path)
             make_durable(self.path)
@@ -65,7 +65,7 @@ class LocalStaging(Staging):
 
     def put(self, name: str, data: bytes, staged: str) -> None:
         """See `Staging`."""
-        # SUBTLE: a file of its own. Another process may be at the same one, and write into what this one has renamed.
+        # SUBTLE: a file of its own. Another process may write the same file, also after this one has renamed it.
         writing = self._begun(f"{staged}-{uuid.uuid4().hex}")
         writing.write(data)
         self.publish([replace(writing.finish(), name=name)])
@@ -85,7 +85,7 @@ class LocalStaging(Staging):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(self.full(name))
             folders.add(os.path.dirname(self.full(name)))
-        # Whoever has them deleted forgets them then.
+        # The caller forgets the files after this call, so their removal must be durable.
         for folder in sorted(folders):
             with contextlib.suppress(FileNotFoundError):
                 sync_folder(folder)
@@ -96,11 +96,11 @@ class LocalStaging(Staging):
         for folder in [job] if job else _listed(self.full(STAGING)):
             for name in _listed(self.full(f"{STAGING}/{folder}")):
                 staged = f"{STAGING}/{folder}/{name}"
-                told = told_by(staged)
-                if told is not None:
+                origin = origin_of(staged)
+                if origin is not None:
                     with contextlib.suppress(FileNotFoundError):
                         found = os.stat(self.full(staged))
-                        yield Leftover(*told, staged, found.st_size, max(0.0, now - found.st_mtime))
+                        yield Leftover(*origin, staged, found.st_size, max(0.0, now - found.st_mtime))
 
     def remove(self, leftovers: Iterable[Leftover]) -> None:
         """See `Staging`."""
@@ -117,14 +117,14 @@ class LocalStaging(Staging):
         self._tidy([job])
 
     def _tidy(self, jobs: Iterable[str]) -> None:
-        """Removes folders that are empty."""
+        """Remove empty folders."""
         for folder in (*(f"{STAGING}/{job}" for job in sorted(jobs) if job), STAGING):
             with contextlib.suppress(OSError):
                 os.rmdir(self.full(folder))
 
 
 class _Local(Writing):
-    """A file that is being staged; of an attempt, or (None) on its way to its name."""
+    """A staged file of an attempt; without an attempt, a small file that is renamed at once."""
 
     held = _BUFFER
 

@@ -1,7 +1,7 @@
-"""What part files are called: a template, and what it has to tell apart.
+"""Names of part files: templates, and checks that names are unique.
 
-Owns the fields of a template, how times stand in names, and which names and destinations are refused. Pure: no Beam, no
-files.
+Owns the fields of a template, the form of times in names, and which names and destinations are refused. Pure: no Beam,
+no files.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from string import Formatter
 from typing import Any, Final
 
 STAGING: Final = ".arcbeam"
-"""The folder below a path in which is staged; nothing else is called so."""
+"""The folder below a path that holds staged files. No other file may have this name."""
 FIELDS: Final = ("start", "end", "window", "destination", "shard", "part", "suffix")
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = 1_000_000
 _DISTANCES: Final = tuple(seconds * _SECOND for seconds in (1, 60, 3600, 86_400, 7 * 86_400, 31 * 86_400, 365 * 86_400))
-"""How far apart windows are for which a template is tried, beside their own distance."""
+"""Distances between windows for which a template is checked, besides the windows' own distance."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A window, as names tell it.
+    """A window, as it appears in names.
 
     Attributes:
-        start: microseconds since 1970; None if it has none, as the global window and windows of a user's own kind.
+        start: microseconds since 1970; None for the global window and for windows of a user-defined type.
         end: microseconds since 1970; None: the global window.
-        mark: tells apart windows of a user's own kind that end together.
+        mark: distinguishes windows of a user-defined type that end at the same time.
     """
 
     start: int | None = None
@@ -37,11 +37,11 @@ class Span:
     mark: str = ""
 
     def plain(self) -> tuple[int | None, int | None, str]:
-        """What it is made of again."""
+        """Return the values from which the span can be built again."""
         return self.start, self.end, self.mark
 
     def __str__(self) -> str:
-        """For people, and in `Part.window`."""
+        """Return the text for messages and for `Part.window`."""
         if self.end is None:
             return "global"
         return f"{'' if self.start is None else _iso(self.start)}/{_iso(self.end)}{self.mark and '#' + self.mark}"
@@ -51,7 +51,7 @@ GLOBAL: Final = Span()
 
 
 def span_of_other(end: int, window: bytes) -> Span:
-    """Of a window of which is known when it ends, and how it is encoded."""
+    """Return the span of a window of which only the end and the encoding are known."""
     return Span(None, end, hashlib.sha256(window).hexdigest()[:8])
 
 
@@ -68,7 +68,7 @@ def _iso(micros: int) -> str:
 
 
 class _Moment:
-    """A time in a name: 20240131T080000Z, or as the format says that follows the colon, in UTC."""
+    """A time in a name, in UTC: 20240131T080000Z, or in the format that follows the colon."""
 
     def __init__(self, micros: int) -> None:
         self._micros = micros
@@ -84,26 +84,26 @@ class _Moment:
 
 
 class _Places(tuple[int, ...]):
-    """Numbers in a name: 00003, or as the format says; several with "-" between."""
+    """Numbers in a name: 00003, or in the given format; several are joined by "-"."""
 
     def __format__(self, spec: str) -> str:
         return "-".join(format(place, spec or "05d") for place in self)
 
 
 class Template:
-    """The names of part files.
+    """A template for the names of part files.
 
-    `{part}` and `{shard}` are numbers, as `{part:05d}` if nothing else is said; `{start}` and `{end}` of the window may
-    be formatted like times, `{start:%Y-%m-%d}`; `{window}` is both, or "global"; `{destination}`; `{suffix}` is the
-    format's. "/" makes folders.
+    `{part}` and `{shard}` are numbers with the default format `{part:05d}`. `{start}` and `{end}` of the window accept
+    formats of times: `{start:%Y-%m-%d}`. `{window}` is both, or "global". `{destination}` is the destination.
+    `{suffix}` is the suffix of the format. "/" separates folders.
 
     Args:
         text: the template.
-        destinations: whether there are any.
-        shards: how many a destination has in a window; None: as many as there are tasks.
+        destinations: whether there are destinations.
+        shards: number of shards of a destination and window; None: as many as there are tasks.
 
     Raises:
-        ValueError: it has a field that is not there, does not tell apart what it should, or leads out of its folder.
+        ValueError: the template has an unknown field, its names are not unique, or they lead out of their folder.
     """
 
     def __init__(self, text: str, *, destinations: bool, shards: int | None) -> None:
@@ -114,14 +114,14 @@ class Template:
             raise ValueError(f"name={text!r}: {error}") from error
         for field in fields:
             if field not in FIELDS:
-                raise ValueError(f"name={text!r}: there is no {{{field}}}, but {', '.join(FIELDS)}")
+                raise ValueError(f"name={text!r}: unknown field {{{field}}}; the fields are {', '.join(FIELDS)}")
         self._fields = frozenset(fields)
         needed = ["part"] + ["shard"] * (shards != 1) + ["destination"] * destinations
         for field in needed:
             if field not in self._fields:
-                raise ValueError(f"name={text!r} does not tell files apart: it needs {{{field}}}")
+                raise ValueError(f"name={text!r}: names are not unique without {{{field}}}; add it")
         if "destination" in self._fields and not destinations:
-            raise ValueError(f"name={text!r} has {{destination}}, and no destination is given")
+            raise ValueError(f"name={text!r} has {{destination}}, but WriteParts has no destination")
         try:
             sample = self._made(Span(0, _SECOND), "d", (1,), 1, "")
         except (ValueError, TypeError) as error:
@@ -132,23 +132,23 @@ class Template:
             *([("shards", self._made(Span(0, _SECOND), "d", (2,), 1, ""))] if shards != 1 else []),
         ):
             if other == sample:
-                raise ValueError(f"name={text!r} does not tell {what} apart")
+                raise ValueError(f"name={text!r}: different {what} get the same name; change their format")
 
     @staticmethod
     def usual(*, destinations: bool, windows: bool) -> str:
-        """What is taken if none is given."""
+        """Return the default template."""
         folder = "{destination}/" if destinations else ""
         return f"{folder}part-{'{window}-' if windows else ''}{{shard}}-{{part}}{{suffix}}"
 
     def check_windows(self, distance: int | None, spans: bool) -> None:
-        """Looks whether windows are told apart.
+        """Check that the names of different windows differ.
 
         Args:
-            distance: microseconds from one window to the next, if it is always the same; 0: there is the global one.
-            spans: whether it is known when windows start.
+            distance: microseconds from one window to the next, if constant; 0: there is only the global window.
+            spans: whether windows have a known start.
 
         Raises:
-            ValueError: they are not.
+            ValueError: two windows may get the same name.
         """
         times = self._fields & {"start", "end", "window"}
         if distance == 0:
@@ -157,30 +157,30 @@ class Template:
             return
         if not times:
             raise ValueError(
-                f"name={self.text!r} does not tell windows apart: it needs {{window}}, {{start}} or {{end}}"
+                f"name={self.text!r}: names are not unique per window: add {{window}}, {{start}} or {{end}}"
             )
         if not spans:
             if "window" not in times or "start" in times:
                 raise ValueError(
-                    f"name={self.text!r}: windows of a kind of your own are told apart by {{window}} alone"
+                    f"name={self.text!r}: windows of a user-defined type need {{window}}, and have no {{start}}"
                 )
             return
         if distance is None:
             if "window" not in times and not {"start", "end"} <= times:
-                raise ValueError(f"name={self.text!r} does not tell these windows apart: it needs {{window}}")
+                raise ValueError(f"name={self.text!r}: these windows can share a start or end: add {{window}}")
             return
         first = Span(0, distance)
         name = self._made(first, "d", (1,), 1, "")
         for far in (1, *(-(-each // distance) for each in _DISTANCES)):
             other = Span(far * distance, (far + 1) * distance)
             if self._made(other, "d", (1,), 1, "") == name:
-                raise ValueError(f"name={self.text!r} does not tell the window {first} from {other}")
+                raise ValueError(f"name={self.text!r}: the windows {first} and {other} get the same name")
 
     def name(self, span: Span, destination: str, shard: tuple[int, ...], part: int, suffix: str) -> str:
-        """The name of a file, below the path.
+        """Return the name of a file, below the path.
 
         Raises:
-            ValueError: it leads out of it.
+            ValueError: the name leads out of the path.
         """
         return check_name(self._made(span, destination, shard, part, suffix), f"name={self.text!r}")
 
@@ -206,37 +206,37 @@ def _window(span: Span) -> str:
 
 
 def success_name(name: str, destination: str, span: Span) -> str:
-    """The name of the file that says that a window is over, below the path."""
+    """Return the name, below the path, of the file that reports a complete window."""
     folder = f"{destination}/" if destination else ""
     return folder + (name if span.end is None else f"{name}-{_window(span)}")
 
 
 def check_destination(destination: Any) -> str:
-    """Gives a destination back.
+    """Check a destination, and return it.
 
     Raises:
-        ValueError: it is no folder below the path.
+        ValueError: it is not a folder below the path.
     """
     if not isinstance(destination, str):
-        raise ValueError(f"the destination {destination!r} is a {type(destination).__name__}, not a str")
+        raise ValueError(f"the destination {destination!r} is a {type(destination).__name__}; expected a str")
     return check_name(destination, "the destination")
 
 
 def check_name(name: str, what: str) -> str:
-    """Gives a name back.
+    """Check a name, and return it.
 
     Raises:
-        ValueError: it does not lead to something below the path.
+        ValueError: it is not a path below the base path.
     """
     for each in name.split("/"):
         why = {
             "": "it has an empty part" if name else "it is empty",
-            ".": 'it has a "."',
+            ".": 'it contains "."',
             "..": "it leads out of the path",
-            STAGING: f"{STAGING} is for what is staged",
+            STAGING: f"{STAGING} is reserved for staged files",
         }.get(each)
         if name.startswith("/"):
             why = "it is absolute"
         if why or "\0" in each:
-            raise ValueError(f"{what} gives {name!r}, which is no file below the path: {why or 'it has a NUL'}")
+            raise ValueError(f"{what}: {name!r} is not a file below the path: {why or 'it contains a NUL'}")
     return name

@@ -1,15 +1,15 @@
-"""Part files on S3 and its kind: uploads in parts to the final key, whose completion is the publishing.
+"""Part files on S3 and compatible stores: multipart uploads to the final key, completed when they are published.
 
-Owns how it is known whose an upload is: before one is begun, a small object below the staging folder says for which
-key; when it is begun, also which it is. So:
+Owns how the attempt of an upload is known. Before an upload is created, a small object below the staging folder (the
+record) names its key. After that, the record also names the upload. So if a process is killed:
 
-- killed before the upload is begun: a record without an upload, which is removed with it;
-- killed between its beginning and the second record: the record names the key. Of the uploads of that key those are
-  aborted that no record names, unless some other attempt is about to note one of that key. They are listed before the
-  records are read, so that one begun meanwhile is not among them, or its record is;
-- killed later: the record names the upload.
+- before it creates the upload: the record names no upload. The sweep removes the record.
+- between creating the upload and writing the second record: the record names the key. Uploads of that key that no
+  record names are aborted, unless another attempt is about to record one for that key. Uploads are listed before the
+  records are read. So an upload that is created meanwhile is not listed, or its record is read.
+- later: the record names the upload.
 
-Nothing is copied, and nobody sees a key before it is complete. The record goes when the upload is completed.
+Nothing is copied, and no reader sees a key before it is complete. The record is removed after the upload is completed.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from arcbeam.io.parts.naming import STAGING
-from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by
+from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, origin_of, staged_name
 from arcbeam.model.attempts import Attempt
 from arcbeam.sizes import remembered
 
 _PIECE: Final = 8 << 20
-"""Bytes of one part of an upload; S3 takes 5 MiB at least, and 10,000 of them."""
+"""Bytes of one part of an upload. S3 requires at least 5 MiB, and at most 10,000 parts."""
 _MOST: Final = 10_000
 _AT_ONCE: Final = 16
-"""Requests beside each other; each is a wait of a tenth of a second."""
+"""Concurrent requests; each takes about a tenth of a second."""
 
 
 class ObjectStaging(Staging):
-    """See `Staging`.
+    """Stages multipart uploads; see `Staging`.
 
     Args:
         path: "s3://bucket/prefix".
-        options: of `apache_beam.options.pipeline_options.S3Options`, without which boto3 asks the environment.
+        options: those of `apache_beam.options.pipeline_options.S3Options`; boto3 reads others from the environment.
 
     Raises:
-        ModuleNotFoundError: boto3 is missing.
-        ValueError: the path names no bucket.
+        ModuleNotFoundError: boto3 is not installed.
+        ValueError: the path has no bucket.
     """
 
     names_first = True
@@ -53,17 +53,17 @@ class ObjectStaging(Staging):
         from apache_beam.io.aws.clients.s3 import boto3_client
 
         if boto3_client.boto3 is None:
-            raise ModuleNotFoundError(f"{path}: to write there, boto3 is needed: pip install 'apache-beam[aws]'")
+            raise ModuleNotFoundError(f"{path}: S3 requires boto3; install it with: pip install 'apache-beam[aws]'")
         self._bucket, _, prefix = path.removeprefix("s3://").partition("/")
         if not self._bucket:
-            raise ValueError(f"{path} names no bucket")
+            raise ValueError(f"{path}: expected s3://BUCKET/PREFIX, the bucket is missing")
         self._prefix = prefix and prefix + "/"
         self._s3: Any = _client(tuple(sorted(options.items())))
 
     def begin(self, attempt: Attempt, name: str = "") -> Writing:
         """See `Staging`."""
         if not name:
-            raise ValueError("an upload is begun under its final name")
+            raise ValueError("an upload needs its final name")
         return _Upload(self, attempt, name)
 
     def publish(self, files: Sequence[Staged]) -> None:
@@ -74,7 +74,7 @@ class ObjectStaging(Staging):
 
     def _complete(self, file: Staged) -> None:
         key, record = self._key(file.name), self._key(file.staged)
-        # The record goes last: without one the upload was completed before, or swept.
+        # The record is removed last. Without a record, the upload was completed before, or swept.
         if self._size(record) is None or not self._completed(file, key):
             upload, target = f"upload {file.upload['id']}", self.full(file.name)
             match self._size(key):
@@ -85,7 +85,7 @@ class ObjectStaging(Staging):
         self._s3.delete_object(Bucket=self._bucket, Key=record)
 
     def _completed(self, file: Staged, key: str) -> bool:
-        """Completes an upload; False if there is none."""
+        """Complete an upload; False if it does not exist."""
         parts = [{"PartNumber": n, "ETag": tag} for n, tag in enumerate(file.upload["tags"], 1)]
         try:
             self._s3.complete_multipart_upload(
@@ -129,17 +129,17 @@ class ObjectStaging(Staging):
         for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder):
             for each in page.get("Contents", ()):
                 staged = each["Key"].removeprefix(self._prefix)
-                told = told_by(staged)
-                if told is not None:
+                origin = origin_of(staged)
+                if origin is not None:
                     age = max(0.0, now - each["LastModified"].timestamp())
-                    yield Leftover(*told, staged, None, age, "upload")
+                    yield Leftover(*origin, staged, None, age, "upload")
 
     def remove(self, leftovers: Iterable[Leftover]) -> None:
         """See `Staging`."""
         removed = {each.staged for each in leftovers}
         records = self._records(removed)
         beginnings = {record["key"] for record in records.values() if record["upload"] is None}
-        # In this order: whoever has begun one that is listed, has noted the key before, and tells it when read now.
+        # SUBTLE: in this order. An attempt that created a listed upload has recorded the key before, so it is read now.
         listed = {key: list(self._uploads(key)) for key in sorted(beginnings)}
         if beginnings:
             records = self._records(removed)
@@ -150,7 +150,7 @@ class ObjectStaging(Staging):
             key, uploads = record["key"], [record["upload"]]
             if record["upload"] is None:
                 if key in beginning:
-                    # One of these may be that of another attempt, which is about to note it: the next sweep knows.
+                    # One of the uploads may be another attempt's, which will record it. The next sweep decides.
                     continue
                 uploads = [upload for upload in listed[key] if upload not in noted]
             for upload in uploads:
@@ -158,7 +158,7 @@ class ObjectStaging(Staging):
             self._s3.delete_object(Bucket=self._bucket, Key=self._key(staged))
 
     def _records(self, names: Iterable[str]) -> dict[str, Any]:
-        """What those say that are there."""
+        """Return the records that exist, by name."""
         return {staged: record for staged in sorted(names) if (record := self._record(staged)) is not None}
 
     def _record(self, staged: str) -> Any:
@@ -166,7 +166,7 @@ class ObjectStaging(Staging):
         return None if body is None else json.loads(body)
 
     def _uploads(self, key: str) -> Iterator[str]:
-        """Those of a key that are not completed."""
+        """Yield the uploads of a key that are not completed."""
         for page in self._s3.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=key):
             yield from (each["UploadId"] for each in page.get("Uploads", ()) if each["Key"] == key)
 
@@ -204,7 +204,7 @@ class _Upload(Writing):
             self._send(bytes(self._waiting[: self._piece]))
             del self._waiting[: self._piece]
             if len(self._tags) % (_MOST // 10) == 0:
-                # A file of any size has to do with as many parts as S3 takes.
+                # A file of any size must fit into the number of parts that S3 allows.
                 self._piece *= 2
         self.held = len(self._waiting)
 
@@ -228,7 +228,7 @@ class _Upload(Writing):
 
 @remembered(8)
 def _client(options: tuple[tuple[str, Any], ...]) -> Any:
-    """boto3's, which threads share; one takes a second to make."""
+    """Return a boto3 client, shared by threads; creating one takes a second."""
     from apache_beam.io.aws.clients.s3 import boto3_client
 
     return boto3_client.Client(dict(options)).client

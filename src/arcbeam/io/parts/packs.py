@@ -1,7 +1,7 @@
-"""When a part is full; and encoded records, packed: what travels, and waits in state, in the place of single records.
+"""`Roll`, and packs: encoded records that travel and wait in the state together.
 
-Owns `Roll`, the form of packs, and where in one a part is full. To handle two bytestrings costs the same for one record
-and for thousands.
+Owns when a part is full, the form of packs, and where to split a pack. Handling two byte strings costs the same for one
+record and for thousands.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from apache_beam.coders import BytesCoder, TupleCoder
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """When a part is closed, and the next one begins; whichever comes first. A window's end closes its parts anyway.
+    """When a part is closed and the next one begins: at the first limit. The end of a window also closes its parts.
 
     Attributes:
-        bytes: as many, before they are compressed, or more by less than a record. None: however many.
-        elements: as many records.
-        seconds: by the clock, since the first record of the part came. In a bounded pipeline nothing is published
-            before the end, so there the clock closes nothing.
-        idle_seconds: by the clock, since the last record of the part came; likewise.
+        bytes: size before compression. A part exceeds it by less than one record. None: no limit.
+        elements: number of records.
+        seconds: processing time since the part's first record arrived. Ignored in a bounded pipeline, which publishes
+            only at its end.
+        idle_seconds: processing time since the part's last record arrived. Ignored in a bounded pipeline.
 
     Raises:
-        ValueError: one is not above zero.
+        ValueError: a limit is not positive.
     """
 
     bytes: int | None = None
@@ -38,11 +38,11 @@ class Roll:
         for name in ("bytes", "elements", "seconds", "idle_seconds"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise ValueError(f"Roll({name}={value!r}): it has to be above 0")
+                raise ValueError(f"Roll({name}={value!r}): expected a value above 0")
 
 
 Plain = tuple[bytes, bytes]
-"""As it travels: lengths, unsigned, of 32 bits, little-endian; and the records, one after the other."""
+"""A pack as it travels: the lengths as unsigned little-endian 32-bit integers, and the concatenated records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Pack:
     """Records, in order.
 
     Attributes:
-        lengths: of each.
-        data: all of them.
+        lengths: the length of each record.
+        data: the concatenated records.
     """
 
     lengths: Any
@@ -59,25 +59,25 @@ class Pack:
 
     @staticmethod
     def of(plain: Plain) -> Pack:
-        """Reads one."""
+        """Read a pack."""
         lengths, data = plain
         return Pack(np.frombuffer(lengths, "<u4"), data)
 
     def plain(self) -> Plain:
-        """As it travels."""
+        """Return the form in which it travels."""
         return self.lengths.tobytes(), self.data
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[bytes]:
-        """The records."""
+        """Yield the records."""
         start = 0
         for length in self.lengths.tolist():
             yield self.data[start : (start := start + length)]
 
     def split(self, count: int) -> tuple[Pack, Pack]:
-        """The first records, and the others."""
+        """Split after a number of records."""
         if count >= len(self):
             return self, Pack(self.lengths[:0], b"")
         size = int(self.lengths[:count].sum())
@@ -85,21 +85,21 @@ class Pack:
 
 
 def packed(encoded: Sequence[bytes]) -> Plain:
-    """Packs records."""
+    """Pack records."""
     return np.fromiter(map(len, encoded), "<u4", len(encoded)).tobytes(), b"".join(encoded)
 
 
 def missing(roll: Roll, count: int, size: int, pack: Pack) -> int | None:
-    """How many records of a pack make a part full.
+    """Return how many records of a pack fill a part.
 
     Args:
-        roll: when it is.
-        count: the records that it has.
-        size: their bytes.
-        pack: what comes.
+        roll: the limits of a part.
+        count: records that the part has.
+        size: bytes that the part has.
+        pack: the records to add.
 
     Returns:
-        At least one; None: all of them do not.
+        At least one; None if all of them do not fill the part.
     """
     most = None
     if roll.elements is not None and count + len(pack) >= roll.elements:
@@ -112,5 +112,5 @@ def missing(roll: Roll, count: int, size: int, pack: Pack) -> int | None:
 
 
 def pack_coder() -> Any:
-    """Of packs as they travel."""
+    """Return the coder of packs."""
     return TupleCoder([BytesCoder(), BytesCoder()])

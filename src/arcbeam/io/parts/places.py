@@ -1,4 +1,4 @@
-"""Which kind of file system a path is on. Owns the choice; a kind is imported when it is needed."""
+"""The staging implementation for a path. Owns the choice; imports an implementation when it is needed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from arcbeam.io.parts.staging import Staging
 
 
 def is_local(path: str) -> bool:
-    """Whether a path is on this machine's own file system."""
+    """Return whether a path is on this machine's file system."""
     return FileSystems.get_scheme(path) in (None, "file")
 
 
 def staging_for(path: str, options: Mapping[str, Any]) -> Staging:
-    """What stages and publishes below a path.
+    """Return the staging implementation for a path.
 
     Args:
         path: a folder or URL.
-        options: the pipeline's, those of Beam's file systems.
+        options: the pipeline's options for Beam's file systems.
     """
     path = path.rstrip("/")
     scheme = FileSystems.get_scheme(path)

@@ -1,12 +1,12 @@
-"""Who publishes part files, and what says that a window is over.
+"""Publishes part files, and the files that report complete windows.
 
-Owns the order among the two, whose staging does it, and that it is noted whose the names below a path are. A pipeline
-that goes on may have another path than it had: what was staged below the one before is published there.
+Owns the order between the two, the choice of the staging, and the record of which job owns the names below a path. A
+restored pipeline may have another path than before. Files that were staged below the old path are published there.
 
-Bounded pipelines may be run again. For each window and destination `.arcbeam/files/<hash>.json` has what was published
-last, and what is there from before; who writes, names files by the same template and with the same suffix has the same
-list. It is written before anything of it is published, so whatever dies when: each file that was ever published is in
-it. What is there from before goes when all is published that takes its place.
+Bounded pipelines may run again. For each window and destination, `.arcbeam/files/<hash>.json` lists the files that the
+last run published, and files that remain from earlier runs. The hash covers template, suffix, window and destination.
+The list is written before the first file is published, so it contains each file that was ever published, whichever
+process dies when. Files of earlier runs are removed after all their replacements are published.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from arcbeam.io.parts import successes
 from arcbeam.io.parts.naming import STAGING, check_name
-from arcbeam.io.parts.staging import Staged, Staging, told_by
+from arcbeam.io.parts.staging import Staged, Staging, origin_of
 from arcbeam.io.parts.work import Names, PartFile, Plain, Work, check_owner, mark_of
 from arcbeam.io.publishing import Publisher
 
@@ -30,11 +30,11 @@ _FOLDER: Final = f"{STAGING}/files"
 
 
 class PublishParts(Publisher):
-    """See `Publisher`.
+    """Publishes part files and success files.
 
     Args:
-        work: what was written.
-        sweeps: whether it removes what nobody publishes; one of those of a `WriteParts` is enough.
+        work: what is written.
+        sweeps: whether it removes unpublished files. One publisher of each `WriteParts` does.
     """
 
     def __init__(self, work: Work, *, sweeps: bool) -> None:
@@ -63,8 +63,8 @@ class PublishParts(Publisher):
         for (path, names), staged in files.items():
             staging = self._staging(path)
             staging.again = self.again
-            # Of one micro-batch, and so of one job. What has no micro-batch is a bounded pipeline's.
-            job, micro_batch = max(filter(None, map(told_by, staged)), default=("", 0))
+            # All are of one micro-batch, and so of one job. Without a micro-batch they are of a bounded pipeline.
+            job, micro_batch = max(filter(None, map(origin_of, staged)), default=("", 0))
             if micro_batch:
                 _claim(self._work, staging, names if any(names) else self._work.names, job, micro_batch)
             staging.publish(list(staged.values()))
@@ -74,51 +74,51 @@ class PublishParts(Publisher):
                 successes.put(self._staging(each.get("path", "")), each)
 
     def _for_each(self, what: Callable[[Replacing, Staging], None], of: Iterable[Replacing]) -> None:
-        """Does something with each, as many at once as the place bears."""
+        """Call a function for each list, concurrently as far as the storage allows."""
         made = [(each, self._staging(each.path)) for each in of]
         with ThreadPoolExecutor(min([staging.at_once for _, staging in made], default=1)) as pool:
             for _ in pool.map(lambda each: what(*each), made):
                 pass
 
     def sweep(self, job: str, micro_batch: int) -> None:
-        """See `Publisher`. Below another path, as far as something was published there in this process."""
+        """See `Publisher`. Other paths are swept if this process has published below them."""
         for path, staging in self._stagings.items():
-            # Of a path that is the pipeline's no longer this may be the only one that knows.
+            # A path that the pipeline no longer uses may be known to this publisher only.
             if self._sweeps or path != self._work.path:
                 staging.sweep(job, micro_batch)
 
 
 def _claim(work: Work, staging: Staging, names: Names, job: str, micro_batch: int) -> None:
-    """Notes that a job gives the names, if that is not known yet.
+    """Record that a job owns names, unless this is recorded already.
 
     Args:
-        work: what it writes.
-        staging: where.
-        names: that it gives.
-        job: its name.
-        micro_batch: in which it has staged what is published now.
+        work: what the job writes.
+        staging: the staging for the path.
+        names: the names that the job creates.
+        job: the job's id.
+        micro_batch: the micro-batch that has staged the files.
 
     Raises:
         PathTakenError: see `check_owner`.
     """
     if not check_owner(work, staging, names, job, is_committed=True):
-        said = {"job": job, "names": names[0], "suffix": names[1]}
-        # Calls of a publisher run beside each other: each has its own on the way. What is left of one is swept.
+        content = {"job": job, "names": names[0], "suffix": names[1]}
+        # Calls of a publisher run concurrently, so each stages a file of its own. The sweep removes leftovers.
         staging.put(
-            mark_of(names), json.dumps(said).encode(), f"{STAGING}/{job}/{micro_batch}-owner-{uuid.uuid4().hex}"
+            mark_of(names), json.dumps(content).encode(), f"{STAGING}/{job}/{micro_batch}-owner-{uuid.uuid4().hex}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Replacing:
-    """That a run's files of a window and destination take the place of those of earlier runs.
+    """The replacement of files of earlier runs by a run's files of the same window and destination.
 
     Args:
-        name: of the list.
-        staged: where it is on its way.
-        job: that publishes.
-        names: of its files.
-        path: below which all of that is.
+        name: the name of the list.
+        staged: the name under which the list is staged.
+        job: the publishing job.
+        names: the names of the run's files.
+        path: the path below which all of these are.
     """
 
     name: str
@@ -129,28 +129,26 @@ class Replacing:
 
     @staticmethod
     def of(work: Work, success: Mapping[str, Any]) -> Replacing | None:
-        """By what brings the files of a window and destination; None: they come in a streaming job, which are never run
-        again.
-        """
+        """Return the replacement for a success committable; None in streaming, where jobs are not run again."""
         files: list[Plain] = success["own"]
         if not files or any(file["step"] for file in files):
             return None
-        told = [*work.names, files[0]["span"], files[0]["destination"]]
-        mark = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
+        identity = [*work.names, files[0]["span"], files[0]["destination"]]
+        mark = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
         names = frozenset(file["name"] for file in files)
         return Replacing(f"{_FOLDER}/{mark}.json", success["staged"], success["job"], names, files[0]["path"])
 
     def begin(self, staging: Staging) -> None:
-        """Says what will be published, and keeps what was: before the first of it is published."""
+        """Write the list of the files to publish and those from before, prior to publishing the first one."""
         names, before = self._read(staging)
         rest = (names | before) - self.names
         if (names, before) != (self.names, rest):
             self._write(staging, rest)
 
     def end(self, staging: Staging) -> None:
-        """Removes what is there from before: when all is published."""
+        """Remove the files of earlier runs, after all are published."""
         names, before = self._read(staging)
-        # Somebody who has come since has a list of his own, and what is in it is not to be touched.
+        # A run that has started since has its own list. The files in it must stay.
         if names == self.names and before:
             staging.delete(sorted(before))
             self._write(staging, frozenset())
@@ -160,15 +158,15 @@ class Replacing:
         if data is None:
             return frozenset(), frozenset()
         try:
-            said = json.loads(data)
-            listed = [frozenset(check_name(each, "it") for each in said[key]) for key in ("files", "before")]
+            content = json.loads(data)
+            listed = [frozenset(check_name(each, "a file") for each in content[key]) for key in ("files", "before")]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{staging.full(self.name)} is no list of what earlier runs have published ({error!r}): "
-                "remove it, and those of their files that are not written again"
+                f"{staging.full(self.name)} is not a valid list of the files that earlier runs have published "
+                f"({error!r}): remove it, and those files of earlier runs that are not written again"
             ) from error
         return listed[0], listed[1]
 
     def _write(self, staging: Staging, before: frozenset[str]) -> None:
-        said = {"job": self.job, "files": sorted(self.names), "before": sorted(before)}
-        staging.put(self.name, (json.dumps(said, ensure_ascii=False) + "\n").encode(), self.staged)
+        content = {"job": self.job, "files": sorted(self.names), "before": sorted(before)}
+        staging.put(self.name, (json.dumps(content, ensure_ascii=False) + "\n").encode(), self.staged)

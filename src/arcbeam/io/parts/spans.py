@@ -1,6 +1,6 @@
-"""Beam's windows as names tell them.
+"""Conversion of Beam's windows to spans, the form that is used in names.
 
-Owns what is known of a window's start and end, of how far windows are apart, and how those that merge are kept.
+Owns what is known of a window's start and end, the distances between windows, and how merging windows are kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from arcbeam.io.parts.naming import GLOBAL, Span, Template, span_of_other
 
 
 def span_of(of: Any, coder: Any) -> Span:
-    """A window; its coder tells apart those of a user's own kind."""
+    """Return the span of a window. Windows of a user-defined type are distinguished by their encoding."""
     kind = type(of)
     if kind is window.IntervalWindow:
         return Span(of.start.micros, of.end.micros)
@@ -24,7 +24,7 @@ def span_of(of: Any, coder: Any) -> Span:
 
 
 def check_template(template: Template, windowfn: Any) -> None:
-    """Looks whether the windows of a function are told apart by their names.
+    """Check that a template's names are unique for the windows of a window function.
 
     Raises:
         ValueError: they are not.
@@ -41,12 +41,13 @@ def check_template(template: Template, windowfn: Any) -> None:
 
 
 class Kept(window.WindowFn):  # type: ignore[misc]  # Beam is untyped
-    """Leaves elements in the windows in which they are, which merge as those of another function do.
+    """Keeps elements in their windows, which merge like those of another function.
 
-    That function cannot assign them again: a chunk has the time of its window's end, and not those of its records.
+    That function cannot assign the windows again: a chunk has the time of its window's end, not the times of its
+    records.
 
     Args:
-        of: the function that has assigned them.
+        of: the function that has assigned the windows.
     """
 
     def __init__(self, of: Any) -> None:

@@ -1,10 +1,10 @@
-"""Files on their way: staged where no reader looks, published under their names, or swept.
+"""Staged files: written where no reader looks, then published under their names, or swept.
 
-Owns what is kept of a staged file, and what a kind of file system must do. The kinds are `.local`, `.objects` (S3) and
-`.filesystems` (all others that Beam knows); `.places` chooses. Knows nothing of records, windows and pipelines.
+Owns the record of a staged file, and the interface of a file system. Implementations are `.local`, `.objects` (S3) and
+`.filesystems` (all others that Beam knows); `.places` selects one. Knows nothing of records, windows and pipelines.
 
-What is staged is below `<path>/.arcbeam/<job>/`, and its name begins with its micro-batch: that is the evidence by
-which it is swept when the micro-batch is over, and by which leftovers of jobs that died are found.
+Staged files are below `<path>/.arcbeam/<job>/`, and their names begin with their micro-batch. By this name they are
+swept after the micro-batch, and leftovers of dead jobs are found.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from arcbeam.io.parts.naming import STAGING
 from arcbeam.model.attempts import Attempt
 
 _NAMELESS: Final = "nameless"
-"""In place of a job's name, on a runner that tells none."""
+"""Replaces a job's id, on runners that provide none."""
 _UNIQUE: Final = uuid.uuid4().hex
 _counter = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A file that is whole, and no reader sees yet.
+    """A complete file that no reader sees yet.
 
     Attributes:
-        staged: where it is, below the path.
+        staged: its place, below the path.
         size: in bytes.
-        name: under which it is published, below the path; "" while that is not known.
-        upload: of an object store: what completes it.
+        name: the name under which it is published, below the path; "" while unknown.
+        upload: on an object store: what completes the upload.
     """
 
     staged: str
@@ -43,26 +43,26 @@ class Staged:
     upload: dict[str, Any] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """As it is in a manifest."""
+        """Return the form that is stored in a manifest."""
         return asdict(self)
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Staged:
-        """Reads it back."""
+        """Read the form that is stored in a manifest."""
         return Staged(**plain)
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something that was staged, and is not published.
+    """A staged file that is not published.
 
     Attributes:
-        job: whose.
-        micro_batch: of the job.
-        staged: where it is, below the path.
-        size: in bytes; of an upload that is not complete, unknown: None.
-        age: seconds since it was last written; of an upload, since it was begun.
-        of: what of it is left, in words.
+        job: the id of the job that staged it.
+        micro_batch: the job's micro-batch that staged it.
+        staged: its place, below the path.
+        size: in bytes; None: an incomplete upload, whose size is unknown.
+        age: seconds since it was last written; for an upload, since it was started.
+        of: what it is, in words.
     """
 
     job: str
@@ -74,11 +74,11 @@ class Leftover:
 
 
 class Writing(ABC):
-    """A file that is being staged.
+    """A file while it is being staged.
 
     Attributes:
         size: bytes so far.
-        held: those of them that are in memory, about.
+        held: bytes that are in memory, approximately.
     """
 
     size: int = 0
@@ -86,109 +86,109 @@ class Writing(ABC):
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Adds to it."""
+        """Append data."""
 
     @abstractmethod
     def finish(self) -> Staged:
-        """It is whole, and durable."""
+        """Complete the file, and make it durable."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """It is not wanted; whatever goes wrong here is left to the sweep."""
+        """Discard the file. Errors are ignored: the sweep removes what remains."""
 
 
 class Staging(ABC):
-    """What a kind of file system does for part files below a path.
+    """The operations of a file system for part files below a path.
 
     Args:
         path: without a "/" at its end.
 
     Attributes:
-        asked: jobs that stage here, and may.
+        checked: ids of jobs that may stage here; see `check_owner`.
     """
 
     names_first = False
-    """Whether a file's name must be known when it is begun."""
+    """Whether a file's name must be known when it is started."""
     again = True
-    """Whether what is published may have been published before."""
+    """Whether the files to publish may have been published before."""
     at_once = 1
-    """How many small files may be read and written at once."""
+    """How many small files may be read and written concurrently."""
 
     def __init__(self, path: str) -> None:
-        self.path, self.asked = path, set[str]()
+        self.path, self.checked = path, set[str]()
 
     def full(self, name: str) -> str:
-        """The path of something below it."""
+        """Return the full path of a name below the path."""
         return f"{self.path}/{name}"
 
     @abstractmethod
     def begin(self, attempt: Attempt, name: str = "") -> Writing:
-        """Begins a file of an attempt.
+        """Start a file of an attempt.
 
         Args:
-            attempt: that stages it.
-            name: under which it will be published, below the path; needed if `names_first`.
+            attempt: the attempt that stages the file.
+            name: the name under which it will be published, below the path; required if `names_first`.
         """
 
     @abstractmethod
     def publish(self, files: Sequence[Staged]) -> None:
-        """Brings staged files under their names, whatever was there. Those that are there already stay: idempotent."""
+        """Move staged files to their names, and replace files there. Idempotent: published files stay."""
 
     def missing(self, staged: str, target: str) -> None:
-        """A file can neither be published nor is.
+        """Report a file that is neither staged nor published.
 
         Raises:
-            FileNotFoundError: and nobody can have published it before.
+            FileNotFoundError: the file cannot have been published before.
         """
-        neither = f"neither what was staged ({staged}) nor what it was to become ({target}) is there"
+        neither = f"neither the staged file ({staged}) nor its published file ({target}) exists"
         if not self.again:
             raise FileNotFoundError(
-                f"{neither}: it was staged where this process does not see it, or somebody has removed it; "
-                "on a cluster, write to a path that all hosts share"
+                f"{neither}: it was staged where this process does not see it, or it was removed; on a cluster, write "
+                "to a path that all hosts share"
             )
         warnings.warn(
-            f"{neither}: if nobody has taken the file away after it was published, its records are lost", stacklevel=3
+            f"{neither}: unless the file was removed after it was published, its records are lost", stacklevel=3
         )
 
     @abstractmethod
     def put(self, name: str, data: bytes, staged: str) -> None:
-        """Writes a small file, whole, whatever was there.
+        """Write a small file atomically, and replace an existing one.
 
         Args:
-            name: of it, below the path.
-            data: what is in it.
-            staged: where it may be on its way, a name of `staged_name`, or one that begins with it.
+            name: its name, below the path.
+            data: its content.
+            staged: where to stage it: a name from `staged_name`, or one that begins with it.
         """
 
     @abstractmethod
     def get(self, name: str) -> bytes | None:
-        """Reads a small file; None if there is none."""
+        """Read a small file; None if it does not exist."""
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
-        """Removes files that are published. What is gone already is no error."""
+        """Remove published files. A file that does not exist is not an error."""
 
     @abstractmethod
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
-        """What is staged and not published, of a job, or of all."""
+        """Yield staged files that are not published, of one job or of all."""
 
     @abstractmethod
     def remove(self, leftovers: Iterable[Leftover]) -> None:
-        """Removes what is left. What is gone already is no error."""
+        """Remove leftovers. One that does not exist is not an error."""
 
     def sweep(self, job: str, micro_batch: int) -> None:
-        """Removes what a job has staged up to a micro-batch."""
+        """Remove what a job has staged up to a micro-batch."""
         self.remove(each for each in self.leftovers(job or _NAMELESS) if each.micro_batch <= micro_batch)
 
 
 def staged_name(attempt: Attempt) -> str:
-    """A new name for something that an attempt stages, below the path."""
+    """Return a new name, below the path, for something that an attempt stages."""
     token = attempt.token or _UNIQUE
     return f"{STAGING}/{attempt.job or _NAMELESS}/{attempt.micro_batch}-{token}-{next(_counter)}"
 
 
-def told_by(staged: str) -> tuple[str, int] | None:
-    """Job and micro-batch of what was staged under a name below the path; None if it is none of ours."""
+def origin_of(staged: str) -> tuple[str, int] | None:
+    """Return job and micro-batch of a staged file from its name below the path; None if the name has another form."""
     match staged.split("/"):
         case [folder, job, name] if folder == STAGING:
             micro_batch = name.partition("-")[0]

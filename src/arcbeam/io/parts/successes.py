@@ -1,8 +1,8 @@
-"""The file that says that a window is over: `_SUCCESS`, or whatever it is called, with the window's files in it.
+"""The success file of a window, `_SUCCESS` for example: it lists the window's files when they are complete.
 
-Owns what is in it, and that it is not there before they are. It brings along those of its files that were staged in its
-own micro-batch: whoever publishes it publishes them first, for calls of a publisher have no order among them. Those of
-earlier micro-batches are published by then.
+Owns its content, and that it appears after its files. Its committable carries the files that were staged in the same
+micro-batch, because calls of a publisher have no order. The publisher publishes these files first. Files of earlier
+micro-batches are already published.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from arcbeam.io.publishing import attempt
 
 
 def success_of(name: str, files: Sequence[PartFile], own: Sequence[PartFile]) -> Plain:
-    """A committable: the file of a window and destination.
+    """Return the committable of the success file of a window and destination.
 
     Args:
-        name: what such files are called; "": there is none, and this only brings its own along.
-        files: of the window, in order.
-        own: those of them that this micro-batch has staged.
+        name: the name of success files; "": none is written, and the committable only carries its own files.
+        files: the window's files, in order.
+        own: the files that this micro-batch has staged.
     """
     first, now = files[0], attempt()
     newest = max(files, key=lambda file: file.micro_batch)
@@ -48,9 +48,9 @@ def success_of(name: str, files: Sequence[PartFile], own: Sequence[PartFile]) ->
 
 
 def content(success: Mapping[str, Any]) -> bytes:
-    """What is in the file."""
+    """Return the content of the file."""
     files = [{"name": name, "records": records, "bytes": size} for name, records, size in success["files"]]
-    said = {
+    record = {
         "job": success["job"],
         "step": success.get("step", 0),
         "window": success["window"],
@@ -58,33 +58,31 @@ def content(success: Mapping[str, Any]) -> bytes:
         "records": sum(file["records"] for file in files),
         "files": files,
     }
-    return (json.dumps(said, indent=1, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def put(staging: Staging, success: Mapping[str, Any]) -> None:
-    """Writes the file, if there is none that knows more: that of a later micro-batch comes before this is tried
-    again.
-    """
+    """Write the file, unless a later micro-batch has written it: that may happen before a failed call is repeated."""
     data = content(success)
-    there = staging.get(success["name"])
-    if there == data:
+    existing = staging.get(success["name"])
+    if existing == data:
         return
-    if there is not None:
+    if existing is not None:
         try:
-            before = json.loads(there)
-            # Not by how many files they have: a job that has gone back to a savepoint may make fewer.
+            before = json.loads(existing)
+            # The number of files does not decide: a job that was restored from a savepoint may have fewer.
             if success["job"] and before["job"] == success["job"] and before["step"] > success.get("step", 0):
                 return
         except (ValueError, KeyError, TypeError):
-            pass  # not one of ours: it is replaced, as any other file of the name is
+            pass  # not a file of ours: it is replaced, like any file of that name
     staging.put(success["name"], data, success["staged"])
 
 
 class Complete(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """Takes (key, part file), and puts out the window's success when it is over, and again when more has come.
+    """Takes (key, part file), and emits the window's success committable when it ends, and again after late files.
 
     Args:
-        name: what such files are called.
+        name: the name of success files.
     """
 
     FILES = BagStateSpec("files", FastPrimitivesCoder())
@@ -100,13 +98,13 @@ class Complete(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         files: Any = beam.DoFn.StateParam(FILES),
         end: Any = beam.DoFn.TimerParam(END),
     ) -> None:
-        """A file; of a window that is over the timer is due at once."""
+        """Add a file. If the window has ended, the timer is due at once."""
         files.add(element[1])
         end.set(window.max_timestamp())
 
     @on_timer(END)  # type: ignore[untyped-decorator]
     def over(self, files: Any = beam.DoFn.StateParam(FILES)) -> Iterable[Plain]:
-        """The window is over."""
+        """Emit the success committable at the end of the window."""
         found = in_order(files.read())
         if found:
             micro_batch = attempt().micro_batch
@@ -114,5 +112,5 @@ class Complete(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
 
 def in_order(plains: Iterable[Plain]) -> list[PartFile]:
-    """Files of a window and destination by shard and part."""
+    """Return the files of a window and destination, sorted by shard and part."""
     return sorted(map(PartFile.of, plains), key=lambda file: (file.shard, file.part))

@@ -1,6 +1,6 @@
 """Part files of records with a schema: Avro and Parquet.
 
-Owns how records become such files, by fastavro and pyarrow, which Beam's own sinks use.
+Owns how records are written to such files with fastavro and pyarrow, the libraries of Beam's own sinks.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from arcbeam.io.parts.formats import Format, Open, Write
 from arcbeam.sizes import threshold
 
 _BLOCK: Final = threshold(1 << 16)
-"""Bytes of a block of an Avro file before it is compressed."""
+"""Bytes of a block of an Avro file before compression."""
 
 
 class Avro(Format):
-    """Records of an Avro schema, as fastavro takes them.
+    """Records of an Avro schema, in the form that fastavro takes.
 
-    Records are encoded where they come from, and go into the file as they are: waiting in state costs no second
-    encoding. The mark between blocks is made of the schema, so that the same records are the same bytes.
+    Records are encoded where they are produced, and are written unchanged: waiting in the state costs no second
+    encoding. The marker between blocks is derived from the schema, so the same records give the same bytes.
 
     Args:
         schema: as fastavro takes it.
-        codec: of the blocks: "null" or "deflate".
-        suffix: of the files.
+        codec: codec of the blocks: "null" or "deflate".
+        suffix: suffix of the files' names.
 
     Raises:
-        ValueError: the codec is not known.
-        Exception: what fastavro has against the schema.
+        ValueError: the codec is unknown.
+        Exception: fastavro rejects the schema.
     """
 
     def __init__(self, schema: Any, *, codec: Literal["null", "deflate"] = "deflate", suffix: str = ".avro") -> None:
         if codec not in ("null", "deflate"):
-            raise ValueError(f'Avro(codec={codec!r}): there are "deflate" and "null"')
+            raise ValueError(f'Avro(codec={codec!r}): expected "deflate" or "null"')
         self._schema, self._codec, self.suffix = schema, codec, suffix
         _ = self._parsed
 
@@ -76,7 +76,7 @@ class Avro(Format):
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """What fastavro takes as a block of another file: records that are encoded."""
+    """Encoded records in the form in which fastavro accepts a block of another file."""
 
     bytes_: io.BytesIO
     num_records: int
@@ -109,19 +109,19 @@ class _OpenAvro(Open):
 
 
 class Parquet(Format):
-    """Records that are dicts, by a schema of Arrow. A field that a record lacks is null; one that the schema lacks, an
-    error, and so is a null where the schema has none.
+    """Dicts, with an Arrow schema. A field that is missing from a record is null.
 
-    `Roll.bytes` are those that Arrow's tables take; of records that wait in state, those of their pickles.
+    An error is raised for a field that is missing from the schema, and for a null in a field that is not nullable.
+    `Roll.bytes` counts the size of Arrow tables; for records that wait in the state, the size of their pickles.
 
     Args:
-        schema: of the files.
-        compression: of the columns, as pyarrow names it.
-        rows: of a row group.
-        suffix: of the files.
+        schema: the schema of the files.
+        compression: compression of the columns, as pyarrow names it.
+        rows: rows of a row group.
+        suffix: suffix of the files' names.
 
     Raises:
-        TypeError: the schema is none of pyarrow's.
+        TypeError: `schema` is not a pyarrow.Schema.
         ValueError: `rows` is below 1.
     """
 
@@ -129,9 +129,9 @@ class Parquet(Format):
         self, schema: pa.Schema, *, compression: str = "snappy", rows: int = 100_000, suffix: str = ".parquet"
     ) -> None:
         if not isinstance(schema, pa.Schema):
-            raise TypeError(f"Parquet({schema!r}): give it a pyarrow.Schema")
+            raise TypeError(f"Parquet({schema!r}): expected a pyarrow.Schema")
         if rows < 1:
-            raise ValueError(f"Parquet(rows={rows}): a row group has at least one row")
+            raise ValueError(f"Parquet(rows={rows}): expected at least one row per row group")
         self.schema, self.compression, self.rows, self.suffix = schema, compression, rows, suffix
         self._names = tuple(schema.names)
         self._known = frozenset(schema.names)
@@ -139,7 +139,7 @@ class Parquet(Format):
 
     def encode(self, records: Sequence[Any]) -> list[bytes]:
         """See `Format`."""
-        self._table(self._rows(records))  # what is wrong is said where it comes from, not when it is written
+        self._table(self._rows(records))  # raises errors where the records are produced, not when they are written
         return [pickle.dumps(row, protocol=5) for row in self._rows(records)]
 
     def encoding(self) -> Any:
@@ -151,17 +151,17 @@ class Parquet(Format):
         return _OpenParquet(self, write)
 
     def _rows(self, records: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Values in the order of the schema."""
+        """Return the records' values in the order of the schema."""
         known, names, required = self._known, self._names, self._required
         rows = []
         for record in records:
             if not isinstance(record, Mapping):
-                self.refuse(record, f"it is a {type(record).__name__}, not a dict")
+                self.refuse(record, f"expected a dict, got {type(record).__name__}")
             if not record.keys() <= known:
-                self.refuse(record, f"the schema has no {sorted(record.keys() - known)}")
+                self.refuse(record, f"unknown fields {sorted(record.keys() - known)}")
             for name in required:
                 if record.get(name) is None:
-                    self.refuse(record, f"{name!r} is not nullable")
+                    self.refuse(record, f"field {name!r} is null or missing, and not nullable in the schema")
             rows.append(tuple(map(record.get, names)))
         return rows
 
@@ -217,7 +217,7 @@ class _OpenParquet(Open):
 
 
 class _Sink:
-    """A file as pyarrow wants one, over what takes bytes."""
+    """A file object for pyarrow that passes bytes to a function."""
 
     closed = False
 

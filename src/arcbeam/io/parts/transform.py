@@ -1,6 +1,6 @@
-"""`WriteParts`: records into files that are whole, there once, and there when their commit is.
+"""`WriteParts`: writes records to files that are complete, unique, and visible only after their commit.
 
-Owns what users say, what is refused when they say it, and how the ways to write are put together.
+Owns the arguments that users pass, the checks of these when the pipeline is built, and the composition of the DoFns.
 """
 
 from __future__ import annotations
@@ -29,71 +29,72 @@ from arcbeam.io.parts.spans import Kept, check_template
 from arcbeam.io.parts.successes import Complete
 from arcbeam.io.parts.work import Part, PartFile, Plain, Work
 from arcbeam.io.publishing import Publish
-from arcbeam.io.windowfns import told
+from arcbeam.io.windowfns import describe
 from arcbeam.secrets import install, parted, without_credentials
 
 _BYTES: Final = 128 << 20
-"""Of a part, if nothing else is said."""
+"""Size of a part by default."""
 _SECONDS: Final = 60.0
-"""For which a part of an unbounded global window is in progress, if nothing else is said: that window never ends."""
+"""Age of a part in an unbounded global window by default: that window never ends."""
 _VIEWS: Final = (S3Options, HadoopFileSystemOptions, GoogleCloudOptions, AzureOptions)
 
 
 class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
-    """Writes records to files below a path: `lines | WriteParts("s3://logs/out")`.
+    """Write records to files below a path: `lines | WriteParts("s3://logs/out")`.
 
-    A file is first *in progress* (its records are in the state of the job), then *pending* (staged whole, where no
-    reader looks, and known to the commit), then *committed*: renamed, or its upload completed, when the commit is made.
-    So readers see files that are whole, with records that are committed, each record once, whatever is killed when.
-    Readers must pass over names that begin with "." or "_", as Beam, Spark and Hadoop do.
+    A file is first *in progress*: its records are in the job's state. Then it is *pending*: staged completely where no
+    reader looks, and recorded in the commit. After the commit it is *committed*: it is renamed, or its upload is
+    completed. So readers see only complete files with committed records, and each record once, whatever is killed when.
+    Readers must skip names that begin with "." or "_", as Beam, Spark and Hadoop do.
 
-    A bounded pipeline publishes all of them at its end; if it fails, none. Run again into the same path with the same
-    names, its files of a window and destination take the place of those of the runs before, however many there were:
-    these are removed behind the publishing. Other windows and destinations are left alone. In a streaming job the names
-    are one job's: see `overwrite`.
+    A bounded pipeline publishes all files at its end. If it fails, it publishes none. When it runs again with the same
+    path and names, its files of a window and destination replace those of earlier runs, however many there were. The
+    old files are removed after the new ones are published. Files of other windows and destinations stay. In streaming
+    one job owns the names: see `overwrite`.
 
-    *How they are written.* Without `shards`, a bounded pipeline writes where the records are: each task has at most a
-    hundred files open, each for a window and destination, and 128 MiB of them in memory; beyond that it closes the one
-    that was written to longest ago, or that has most in memory, and begins a further part if more comes. The shard is
-    the place of the task among those that wrote.
-    With `shards`, or if windows merge, records first travel to the task that writes their shard. So they do in an
-    unbounded pipeline, where they wait in state until their part is closed (see `Roll`) or the window is over. Late
-    records make further parts, as long as the lateness that is allowed is not over; later ones are dropped and counted
-    by the chunk in which they travel. One shard takes some hundred thousand lines a second, so one is what there is,
-    if nothing else is said.
+    *How files are written.* Without `shards`, each task of a bounded pipeline writes the records that it has. It has at
+    most a hundred files open, one for each window and destination, with at most 128 MiB of them in memory. Beyond that
+    it closes the least recently written file, or the one with the most data in memory. Further records of that window
+    and destination go to another part. The shard is the task's place among those that wrote.
 
-    *Names* are `part-{window}-{shard}-{part}{suffix}`, in a folder of the destination; without the window in the global
-    one. The same records in the same order have the same names and files. A bounded input of a pipeline that also has
-    an unbounded one, and any on an object store, has gaps among its shards.
+    With `shards`, or if windows merge, records first travel to the task that writes their shard. The same applies to an
+    unbounded pipeline. There they wait in the state until their part is closed (see `Roll`) or the window ends. Late
+    records make further parts until the allowed lateness has passed. Later records are dropped, and counted by the
+    chunk in which they travel. One shard writes some hundred thousand lines per second, so the default is one.
 
-    *The result* is a collection of `Part`: one for each file, when it is staged. It is published with the commit: do
-    not read it from there. Its windows are those of the records in an unbounded pipeline, else the global one.
+    *Names* are `part-{window}-{shard}-{part}{suffix}`, in a folder of the destination. The global window is omitted.
+    The same records in the same order have the same names and files. The numbers of shards have gaps on object stores,
+    and for bounded inputs of a pipeline that also has an unbounded one.
 
-    *Resuming.* Records of parts in progress wait as the format has encoded them. A job is not resumed with another
-    format, or other fields or another schema: the stage's state is said to be another.
+    *The result* is a collection of `Part`, one for each file when it is staged. A file is published after the commit,
+    so do not read it from there. In an unbounded pipeline a `Part` is in the window of its records, else in the global
+    window.
 
-    On other runners, which know no commits, files are published when they are staged.
+    *Resuming.* Records of parts in progress are stored as the format has encoded them. A job cannot be resumed with
+    another format, other fields or another schema: this changes the state of the stage.
+
+    Other runners do not know commits. They publish files when they are staged.
 
     Args:
-        path: a folder or URL, of any file system that Beam knows. "s3://" needs boto3 (`apache-beam[aws]`).
-        format: of the files: `Text`, `JsonLines`, `Csv`, `Bytes`, `Avro`, `Parquet`, or a `Format` of your own.
-        destination: of a record, a folder below the path ("a/b"); None: there is one for all.
-        shards: of each destination and window.
-        roll: when a part is closed. None: at 128 MiB, and in an unbounded global window each minute.
+        path: a folder or URL of any file system that Beam knows. "s3://" requires boto3 (`apache-beam[aws]`).
+        format: the file format: `Text`, `JsonLines`, `Csv`, `Bytes`, `Avro`, `Parquet`, or a `Format` of your own.
+        destination: a function that returns the folder of a record, below the path ("a/b"). None: no such folders.
+        shards: number of shards of each destination and window.
+        roll: when a part is closed. None: at 128 MiB, and in an unbounded global window also each minute.
         name: a template, see `arcbeam.io.parts.naming.Template`: "{start:%Y/%m/%d}/{shard}-{part}{suffix}".
-        success: what the file is called that is published when a window is over, behind all its files, in JSON with
-            their names, records and bytes; again if more come late. "_SUCCESS", say; the window follows if there is
-            one. It is in the folder of the destination, and there is none for a window without records. Not for an
-            unbounded input in the global window, which is never over.
-        overwrite: whether a streaming job may replace the files of another one that has given the same names. Without,
-            it fails: it numbers its parts from the first, and would replace them one by one. The others stay. A job
-            that is resumed, or goes back to a savepoint, is the same job.
+        success: the name of a file that is published after all files of a window, "_SUCCESS" for example. It contains
+            their names, records and bytes as JSON. It is published again if late files follow. The window is added to
+            the name, except for the global one. The file is in the folder of the destination. A window without records
+            has none. Not for an unbounded input in the global window, which never ends.
+        overwrite: whether a streaming job may replace files of another job with the same names. Otherwise it fails:
+            jobs number parts from zero, so it would replace the other job's files one by one and leave the rest. A job
+            that is resumed, or restored from a savepoint, is the same job.
 
     Raises:
-        TypeError: an argument is not what it should be.
-        ValueError: likewise; names do not tell files apart, or lead out of the path; another one of the
-            pipeline gives the same below it; windows merge, or `success` is given in the global window, and the input
-            is unbounded.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is invalid; names are not unique, or lead out of the path; another `WriteParts` of the
+            pipeline creates the same names; or the input is unbounded, and windows merge or `success` is set in the
+            global window.
     """
 
     def __init__(
@@ -111,29 +112,30 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     ) -> None:
         super().__init__(label)
         if not isinstance(path, str) or not path.strip("/"):
-            raise ValueError(f"WriteParts({path!r}): give it a folder or URL")
+            raise ValueError(f"WriteParts({path!r}): expected a folder or URL")
         if without_credentials(path) != path:
             raise ValueError(
-                f"WriteParts({without_credentials(path)!r}): a path with credentials is stored with the pipeline; "
-                "give them as options (--s3_access_key_id, --s3_secret_access_key) or in the workers' environment"
+                f"WriteParts({without_credentials(path)!r}): a path with credentials would be stored with the "
+                "pipeline; "
+                "pass them as options (--s3_access_key_id, --s3_secret_access_key) or in the workers' environment"
             )
         if format is not None and not isinstance(format, Format):
-            raise TypeError(f"WriteParts(format={format!r}): give it a Format, as arcbeam.io.Text()")
+            raise TypeError(f"WriteParts(format={format!r}): expected a Format, such as arcbeam.io.Text()")
         if roll is not None and not isinstance(roll, Roll):
-            raise TypeError(f"WriteParts(roll={roll!r}): give it an arcbeam.io.Roll")
+            raise TypeError(f"WriteParts(roll={roll!r}): expected an arcbeam.io.Roll")
         if destination is not None and not callable(destination):
-            raise TypeError(f"WriteParts(destination={destination!r}): give it a function of a record")
+            raise TypeError(f"WriteParts(destination={destination!r}): expected a function of a record")
         if shards is not None and (not isinstance(shards, int) or shards < 1):
-            raise ValueError(f"WriteParts(shards={shards!r}): there is at least one")
+            raise ValueError(f"WriteParts(shards={shards!r}): expected a number of at least 1")
         if success is not None and "/" in check_name(success, "success"):
-            raise ValueError(f"WriteParts(success={success!r}): it is the name of a file, without folders")
+            raise ValueError(f"WriteParts(success={success!r}): expected the name of a file, without folders")
         self._path, self._format = path, format or Text()
         self._destination, self._shards, self._roll = destination, shards, roll
         self._name, self._success = name, success or ""
         self._overwrite = overwrite
         self._written: frozenset[str] = frozenset()
         if name is not None:
-            self._template(name, shards)  # what is wrong with it whatever the windows are, is said here
+            self._template(name, shards)  # raises the errors that do not depend on the windows
 
     def _template(self, name: str, shards: int | None) -> Template:
         return Template(name, destinations=self._destination is not None, shards=shards)
@@ -144,8 +146,8 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         merges, has_windows = windowfn.is_merging(), not isinstance(windowfn, window.GlobalWindows)
         if merges and not records.is_bounded:
             raise ValueError(
-                f"WriteParts into {self._path}: windows of {told(windowfn)} merge, and which there are is not "
-                "known before they are over: group the records first, and give what comes out of it windows that do not"
+                f"WriteParts into {self._path}: windows of {describe(windowfn)} merge, so they are not known before "
+                "they end: group the records first, and put the result into windows that do not merge"
             )
         shards = self._shards if records.is_bounded and not merges else self._shards or 1
         usual = Template.usual(destinations=self._destination is not None, windows=has_windows)
@@ -164,7 +166,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         return self._bounded(records, work, shards, merges)
 
     def _check_others(self, pipeline: Any, template: Template) -> None:
-        """Looks whether another one of the pipeline writes files of the same names: one would replace the other's."""
+        """Raise an error if another `WriteParts` of the pipeline creates the same names: files would be replaced."""
         mine = frozenset(
             [f"files named {template.text!r} that end with {self._format.suffix!r}"]
             + [f"a success={self._success!r}"] * bool(self._success)
@@ -177,16 +179,16 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             for twice in sorted(mine & of._written):
                 raise ValueError(
                     f"{me.full_label} and {other.full_label} both write into {self._path}, {twice}: each would replace "
-                    "what the other has written. Give one another path, or another name"
+                    "the other's files. Use another path or name for one of them"
                 )
         self._written = mine
 
     def _unbounded(self, records: Any, work: Work, shards: int) -> Any:
         if self._success and isinstance(records.windowing.windowfn, window.GlobalWindows):
             raise ValueError(
-                f"WriteParts into {self._path}: success={self._success!r} is for windows that end, and the global one "
-                "of an unbounded input does not: its list of files would grow for ever. Leave success out, or give the "
-                "records windows, by beam.WindowInto(FixedWindows(60)), say"
+                f"WriteParts into {self._path}: success={self._success!r} requires windows that end. The global window "
+                "of an unbounded input never ends, and its list of files would grow forever. Omit success, or put the "
+                "records into windows, for example beam.WindowInto(FixedWindows(60))"
             )
         chunks = records | "Chunk" >> _chunks(work, self._destination, shards)
         coder = records.windowing.windowfn.get_window_coder()
@@ -210,7 +212,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
                 records
                 | "Chunk" >> _chunks(work, self._destination, shards)
                 | "Together" >> together.with_output_types(tuple[tuple[str, str, int], Packed])
-                # Triggers are for results that are to be seen before their time.
+                # Triggers emit early results. Here all chunks of a window are needed.
                 | "Windows" >> beam.WindowInto(Kept(windowfn) if merges else window.GlobalWindows())
             )
             write = beam.ParDo(WriteGrouped(work, coder)).with_output_types(tuple[str, Plain])
@@ -220,7 +222,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         _publish(now, work)
         number = beam.ParDo(Number(work, self._success)).with_outputs(Number.SUCCESS, main="files")
         numbered = files | "Gather" >> beam.GroupByKey() | "Number" >> number
-        # What says that all are there brings them along.
+        # The success committable carries the files that it lists.
         _publish(numbered[Number.SUCCESS], work, "Publish numbered", sweeps=False)
         seen = (now, numbered.files) | "Seen" >> beam.Flatten()
         return seen | "Part" >> beam.Map(_part_of(work)).with_output_types(Part)
@@ -235,7 +237,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
 
 def _applied(of: Any) -> Iterator[Any]:
-    """A transform of a pipeline, and all in it."""
+    """Yield an applied transform and all transforms in it."""
     yield of
     for part in of.parts:
         yield from _applied(part)
@@ -250,12 +252,12 @@ def _chunks(work: Work, destination: Callable[[Any], str] | None, shards: int) -
 
 
 def _publish(of: Any, work: Work, label: str = "Publish", *, sweeps: bool = True) -> None:
-    """Publishes a collection: each by itself, for one of several would be a stage of its own, behind all of theirs."""
+    """Publish one collection. A Publish of several collections would be an extra stage after all of theirs."""
     _ = of | label >> Publish(PublishParts(work, sweeps=sweeps))
 
 
 def _of_micro_batches(element: tuple[str, Plain]) -> Iterator[Plain]:
-    """What is published as it is, without waiting for others."""
+    """Yield a file of a streaming job, which is published without waiting for others."""
     if element[1]["step"]:
         yield element[1]
 
@@ -265,7 +267,7 @@ def _part_of(work: Work) -> Callable[[Plain], Part]:
 
 
 def _options_of(pipeline: Any) -> Mapping[str, Any]:
-    """What file systems are told by the pipeline's options; processes of Spark's are told by nobody else."""
+    """Return the options that configure Beam's file systems. Spark's processes learn them in no other way."""
     options: PipelineOptions = pipeline.options
     return {
         name: value

@@ -1,6 +1,6 @@
-"""What all that write part files have in common: where and how; and what a file is, once it is staged.
+"""What all DoFns that write part files share: the description of the work, and staged part files.
 
-Owns the public `Part`, what of a file travels until it is published, and whose names are. Knows nothing of pipelines.
+Owns the public `Part`, the committable of a file, and the check of which job owns names. Knows nothing of pipelines.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from arcbeam.model.attempts import Attempt
 from arcbeam.secrets import how_to_give, installed
 
 Names = tuple[str, str]
-"""A template's text, and a suffix: who has the same gives the same names."""
+"""A template's text, and a suffix. Writers with the same two create the same names."""
 Plain = dict[str, Any]
-"""A committable: what `PartFile` and `Success` are in a manifest."""
+"""A committable: the form of `PartFile` and of a success file in a manifest."""
 
 
 class Part(NamedTuple):
-    """A part file that is staged: published with the commit, not yet when it is seen.
+    """A part file that is staged. It is published after the commit, so it may not be visible yet.
 
     Attributes:
-        path: under which it is published.
-        window: whose records it has: "start/end" in UTC, or "global".
-        destination: of its records; "" if there are none.
-        shard: of its destination and window.
+        path: the path under which it is published.
+        window: the window of its records: "start/end" in UTC, or "global".
+        destination: the destination of its records; "" without destinations.
+        shard: its shard of destination and window.
         part: its number in the shard, from 0.
-        records: in it.
-        bytes: of the file.
+        records: number of records.
+        bytes: size of the file.
     """
 
     path: str
@@ -50,19 +50,19 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartFile:
-    """A part file on its way.
+    """A part file until it is published.
 
     Attributes:
-        staged: where it is, and under which name it is published.
+        staged: its staged file, and the name under which it is published.
         span: the window.
         destination: see `Part`.
-        shard: see `Part`; of who wrote it, while it has no name.
+        shard: see `Part`; while the file has no name, the place of the task that wrote it.
         part: see `Part`.
-        records: in it.
-        micro_batch: in which it was staged.
-        token: of the attempt that did.
-        path: below which it is staged, and is published. A pipeline that goes on may write elsewhere.
-        names: template and suffix, by which it has its own; a pipeline that goes on may have others.
+        records: number of records.
+        micro_batch: the micro-batch that staged it.
+        token: token of the attempt that staged it.
+        path: the path below which it is staged and published. A restored pipeline may write to another path.
+        names: the template and suffix of its name. A restored pipeline may have others.
     """
 
     staged: Staged
@@ -77,7 +77,7 @@ class PartFile:
     names: Names = ("", "")
 
     def plain(self) -> Plain:
-        """As a committable."""
+        """Return the committable."""
         return {
             "kind": "part",
             **self.staged.plain(),
@@ -94,7 +94,7 @@ class PartFile:
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> PartFile:
-        """Reads it back."""
+        """Read a committable."""
         return PartFile(
             Staged(plain["staged"], plain["size"], plain["name"], plain["upload"]),
             Span(*plain["span"]),
@@ -111,15 +111,15 @@ class PartFile:
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be written, and where: the same for all that take part.
+    """What is written, and where. All DoFns that take part share it.
 
     Attributes:
         path: a folder or URL.
-        format: of the files.
-        template: of their names.
+        format: the format of the files.
+        template: the template of their names.
         roll: see `Roll`.
-        options: the pipeline's, those of Beam's file systems, without secrets.
-        secrets: the names of those options that are secret: a process that has the job's secrets knows their values.
+        options: the pipeline's options for Beam's file systems, without secrets.
+        secrets: names of the options that are secret. A process that has the job's secrets knows their values.
         overwrite: whether another job's files may be replaced.
     """
 
@@ -133,55 +133,56 @@ class Work:
 
     @property
     def names(self) -> Names:
-        """That it gives."""
+        """The names that it creates."""
         return self.template.text, self.format.suffix
 
     def staging(self, path: str = "") -> Staging:
-        """What stages and publishes below the path, or another of a time before."""
+        """Return the staging for the path, or for an earlier path of the pipeline."""
         known = {name: installed(name) for name in self.secrets}
         if missing := sorted(name for name, value in known.items() if value is None):
             raise SetupError(
-                f"the files in {self.path} cannot be reached without the secret of {missing[0]}", how_to_give(missing)
+                f"cannot access the files in {self.path}: the secret option {missing[0]} is missing",
+                how_to_give(missing),
             )
         return staging_for(path or self.path, {**self.options, **known})
 
     def name(self, span: Span, destination: str, shard: tuple[int, ...], part: int) -> str:
-        """Of a file, below the path."""
+        """Return the name of a file, below the path."""
         return self.template.name(span, destination, shard, part, self.format.suffix)
 
     def part(self, file: PartFile) -> Part:
-        """As users see it."""
+        """Return a file as users see it."""
         path = f"{(file.path or self.path).rstrip('/')}/{file.staged.name}"
         return Part(path, str(file.span), file.destination, file.shard, file.part, file.records, file.staged.size)
 
 
 class PathTakenError(RuntimeError):
-    """Another job gives the names that this one would give.
+    """Another job owns the names that this job would create.
 
-    Names number the parts of a state, so a job that begins anew gives them again, from the first: micro-batch by
-    micro-batch it would put its files in the place of another's. One that goes on, or back to a savepoint, is the same
-    job. Bounded pipelines have no micro-batches, replace what they wrote, and are not asked.
+    Names contain numbers of parts, which are kept in the state. A new job counts from zero and would replace another
+    job's files, micro-batch by micro-batch. A job that is resumed, or restored from a savepoint, is the same job.
+    Bounded pipelines have no micro-batches and replace their own files, so they are not checked.
     """
 
 
 def mark_of(names: Names) -> str:
-    """Below a path, where it is said whose the names are."""
-    told = hashlib.sha256("\0".join(names).encode()).hexdigest()
-    return f"{STAGING}/owner-{told[:12]}.json"
+    """Return the name, below the path, of the file that records which job owns the names."""
+    digest = hashlib.sha256("\0".join(names).encode()).hexdigest()
+    return f"{STAGING}/owner-{digest[:12]}.json"
 
 
 def check_owner(work: Work, staging: Staging, names: Names, job: str, *, is_committed: bool) -> bool:
-    """Whether a job is known to give the names; False: none is.
+    """Return whether the job is recorded as owner of the names; False: no owner, or one that may be overwritten.
 
     Args:
-        work: what it writes.
-        staging: where.
-        names: that it gives.
-        job: its name.
-        is_committed: what is to have the names is in a commit: they are its names, whatever the pipeline now says.
+        work: what the job writes.
+        staging: the staging for the path.
+        names: the names that the job creates.
+        job: the job's id.
+        is_committed: whether the files are in a commit. Then they keep these names, even if the pipeline has changed.
 
     Raises:
-        PathTakenError: another one does, and is not to be overwritten.
+        PathTakenError: another job owns the names, and must not be overwritten.
     """
     mark = staging.get(mark_of(names))
     if mark is None:
@@ -192,25 +193,25 @@ def check_owner(work: Work, staging: Staging, names: Names, job: str, *, is_comm
     if work.overwrite:
         return False
     other = (
-        "What it has committed has these names for good"
+        "Its committed files keep these names"
         if is_committed
-        else "Give it another path or name; or go on with that job, by its --checkpoint_dir"
+        else "Use another path or name; or resume that job with its --checkpoint_dir"
     )
     raise PathTakenError(
-        f"WriteParts into {staging.path}: the job {owner} has written files there that are named {names[0]!r}, and the "
-        f"job {job} would replace them one by one. {other}; or, if that job's files are to be replaced, say "
-        f"WriteParts(overwrite=True), or remove them and {staging.full(mark_of(names))}"
+        f"WriteParts into {staging.path}: job {owner} has written files there that are named {names[0]!r}, and job "
+        f"{job} would replace them one by one. {other}. To replace that job's files, use WriteParts(overwrite=True), "
+        f"or remove them and {staging.full(mark_of(names))}"
     )
 
 
 class PartWriter:
-    """A part file that is being written, until it is staged.
+    """A part file while it is being written.
 
     Attributes:
-        records: in it so far.
+        records: number of records so far.
 
     Raises:
-        PathTakenError: the names are another job's.
+        PathTakenError: another job owns the names.
     """
 
     def __init__(
@@ -227,10 +228,10 @@ class PartWriter:
     ) -> None:
         self._of = (span, destination, shard, part)
         self._attempt, self._path, self._names = attempt, work.path, work.names
-        if attempt.micro_batch and attempt.job not in staging.asked:
-            # Said before anything is committed that nobody may publish.
+        if attempt.micro_batch and attempt.job not in staging.checked:
+            # Checked before the commit: committed files that cannot be published would block the job.
             check_owner(work, staging, work.names, attempt.job, is_committed=False)
-            staging.asked.add(attempt.job)
+            staging.checked.add(attempt.job)
         self._name = work.name(span, destination, shard, part) if named else ""
         self._writing: Writing = staging.begin(attempt, self._name)
         self.records = 0
@@ -242,26 +243,26 @@ class PartWriter:
 
     @property
     def taken(self) -> int:
-        """Bytes of the records so far, before they are compressed."""
+        """Bytes of the records so far, before compression."""
         return self._open.taken
 
     @property
     def held(self) -> int:
-        """Bytes that it has in memory, about."""
+        """Bytes in memory, approximately."""
         return self._open.held + self._writing.held
 
     def add_records(self, records: Sequence[Any]) -> None:
-        """Adds records."""
+        """Append records."""
         self._open.add_records(records)
         self.records += len(records)
 
     def add_pack(self, pack: Pack) -> None:
-        """Adds records as the format has encoded them."""
+        """Append records that the format has encoded."""
         self._open.add_pack(pack)
         self.records += len(pack)
 
     def finish(self) -> PartFile:
-        """It is staged."""
+        """Complete the file, and stage it."""
         self._open.close()
         staged = self._writing.finish()
         if self._name and not staged.name:
@@ -270,5 +271,5 @@ class PartWriter:
         return PartFile(staged, *self._of, self.records, by.micro_batch, by.token, self._path, self._names)
 
     def abandon(self) -> None:
-        """It is not wanted."""
+        """Discard the file."""
         self._writing.abandon()
