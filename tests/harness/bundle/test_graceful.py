@@ -170,8 +170,8 @@ def test_outputs_by_tag_and_with_windows_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        (5, r"Ends of 'It' puts out a int in prepare_to_shutdown, where elements are not in the global window"),
-        (TaggedOutput("there", 5), r"Ends of 'It' has an output 'there' in prepare_to_shutdown; there are"),
+        (5, r"Ends of 'It' .*\bint\b.*prepare_to_shutdown, .*global window"),
+        (TaggedOutput("there", 5), r"Ends of 'It' .*'there'.*prepare_to_shutdown"),
     ],
 )
 def test_what_cannot_be_put_out_is_refused_by_name(what: Any, told: str) -> None:
@@ -222,5 +222,5 @@ def test_one_that_the_sdk_has_wrapped() -> None:
     elsewhere = beam.ParDo(Ends(5)).with_exception_handling(use_subprocess=True)
     good, _bad = p | beam.Create([1], reshuffle=False) | elsewhere
     _ = good | Collect()
-    with pytest.raises(ArcbeamError, match="Ends offers GracefulShutdown, and runs in a process of its own"):
+    with pytest.raises(ArcbeamError, match=r"Ends .*GracefulShutdown.*process of its own"):
         p.run()

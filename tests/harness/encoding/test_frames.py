@@ -186,7 +186,7 @@ class TestSpool:
     def test_reading_past_the_end_is_an_error(self) -> None:
         spool = Spool()
         spool.append(b"hello")
-        with pytest.raises(OSError, match="cut off"):
+        with pytest.raises(OSError, match="truncated"):
             spool.read(0, 6)
 
 

@@ -1,17 +1,17 @@
-"""Batches as bytes: what a batch of user code is between two stages, so that it need not become elements.
+"""Encoded batches: a batch of user code can cross an exchange whole, without becoming elements.
 
-Owns which batches may cross an exchange whole, and their bytes, which are read by the same job only. A batch may if it
-is known, by the exact types of its converter and of the PCollection's coder, and by what is in it, that each of its
-elements comes back from the coder equal and of the type that `values` gives it:
+Owns which batches may cross an exchange whole, and their encoding, which only the same job reads. A batch may if each
+of its elements is known to be decoded by the PCollection's coder as an equal value of the type that `values` returns.
+This is known from the exact types of converter and coder, and from the contents:
 
-- numpy's arrays of numbers, of the coder of anything, which pickles numpy's numbers and arrays; arrays of 64-bit
-  integers, 64-bit floats and booleans, too, of the coders of these, which bring back Python's.
-- Arrow's tables and pandas' frames of rows whose fields are numbers, strings, bytes (in tables) or booleans, or null
-  where the row's schema says so: `RowCoder` brings back the schema's own named tuples of Python's values.
+- Arrays of numbers of numpy, with the coder of any type, which pickles numpy's numbers and arrays. Also arrays of
+  64-bit integers, 64-bit floats and booleans, with the coders of these, which decode to Python's types.
+- Tables of Arrow and frames of pandas with rows whose fields are numbers, strings, bytes (in tables) or booleans, or
+  null where the row's schema allows it. `RowCoder` decodes to the schema's own named tuples of Python's values.
 
-A batch that is not as its converter says (another dtype, columns that are others, a null where there may be none, text
-that is no text) does not go whole: its elements do, and fail, or become what the coder makes of them. Between the two
-sides a batch is *packed*: an array, or a table of the coder's own columns, whoever made it and whoever takes it.
+A batch that differs from its converter's declaration (another dtype, other columns, a null where none is allowed,
+invalid text) does not stay whole. Its elements are encoded, and fail or are converted by the coder. Between the two
+sides a batch is *packed*: an array, or a table of the coder's own columns, whatever converters the two sides have.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FIELDS = {
     row_coder.StrUtf8Coder: "string",
     row_coder.BytesCoder: "binary",
 }
-"""Coders of fields, and the Arrow type (by its alias) whose Python values they bring back unchanged."""
+"""Coders of fields, and the Arrow type (by its alias) whose Python values they decode unchanged."""
 _OF_PANDAS = {
     "int64": ("int64", "Int64"),
     "int32": ("int32", "Int32"),
@@ -52,56 +52,56 @@ _OF_PANDAS = {
     "bool": ("bool", "boolean"),
     "string": ("string",),
 }
-"""By Arrow type, dtypes of pandas with just such values, or nulls."""
+"""By Arrow type, the pandas dtypes that contain only such values, or nulls."""
 _KEPT = threshold(1 << 16)
-"""Bytes that may be kept alive beside a table's own."""
+"""Bytes that may be kept alive besides a table's own."""
 
 
 class WholeForm(Protocol):
-    """How batches of a PCollection's elements are packed and written; equal if that and what comes back is the same."""
+    """How batches of a PCollection's elements are packed and written. Equal forms write and decode equally."""
 
     def takes(self, converter: Any) -> bool:
-        """Whether batches of a converter can be packed."""
+        """Return whether batches of a converter can be packed."""
         ...
 
     def pack(self, batch: Any, converter: Any) -> Any:
-        """A batch of a converter that it takes, packed, as long as nobody changes it; None if not known to be the same.
+        """Pack a batch of a supported converter, valid while the batch is unchanged; None if not known to be exact.
 
-        Raises whatever if it is no such batch.
+        May raise any exception if the batch is invalid.
         """
         ...
 
     def unpack(self, packed: Any, converter: Any) -> Any:
-        """What a converter would make of the elements, whoever's it is; None if that is not known."""
+        """Return what a converter would make of the elements; None if that is not known."""
         ...
 
     def own(self, packed: Any) -> Any:
-        """The same, whatever is done to the batch, and keeping little else alive."""
+        """Return an equal packed batch that is independent of the batch, and keeps little other memory alive."""
         ...
 
     def values(self, packed: Any) -> list[Any]:
-        """The elements as the coder would have brought them back."""
+        """Return the elements as the coder would decode them."""
         ...
 
     def part(self, packed: Any, start: int, stop: int) -> Any:
-        """A part, as a list's slice is."""
+        """Return a part, as a list's slice does."""
         ...
 
     def join(self, parts: list[Any]) -> Any:
-        """One after the other."""
+        """Concatenate parts."""
         ...
 
     def encode(self, packed: Any) -> bytes:
-        """As bytes; raises whatever if that cannot be."""
+        """Encode; raise any exception if that is impossible."""
         ...
 
     def read(self, stream: Any, count: int) -> Any:
-        """Takes what is packed, of so many elements, from the SDK's input stream."""
+        """Read a packed batch with this number of elements from the SDK's input stream."""
         ...
 
 
 def whole_form(coder: Any) -> WholeForm | None:
-    """The form of batches of a coder's values; None if none may be whole."""
+    """Return the form of batches of a coder's values; None if none may be whole."""
     kind = type(coder)
     if kind is coders.FastPrimitivesCoder or kind in _OF_PYTHON:
         return _Arrays(_OF_PYTHON.get(kind))
@@ -116,7 +116,7 @@ def whole_form(coder: Any) -> WholeForm | None:
 
 
 def is_converter(converter: Any, of: str, name: str) -> bool:
-    """Whether a converter is of a class of the SDK's module for Arrow or pandas, which may not be there."""
+    """Return whether a converter is of a class of the SDK's module for Arrow or pandas, which may not be installed."""
     kind = type(converter)
     return kind.__module__ == f"apache_beam.typehints.{of}_type_compatibility" and kind.__name__.startswith(name)
 
@@ -126,10 +126,10 @@ def _are_rows(kind: Any, names: list[str]) -> bool:
 
 
 class _Arrays:
-    """Arrays of numbers, the first dimension being the elements.
+    """Arrays of numbers; the first dimension is that of the elements.
 
     Args:
-        only: the dtype of what comes back as Python's numbers; None if numpy's do.
+        only: the dtype whose values are decoded as Python's numbers; None: any dtype, decoded as numpy's numbers.
     """
 
     def __init__(self, only: Any) -> None:
@@ -142,7 +142,7 @@ class _Arrays:
         return hash(self._only)
 
     def takes(self, converter: Any) -> bool:
-        # SUBTLE: from the third dimension on, the SDK does not take arrays apart the way it puts them together.
+        # SUBTLE: from the third dimension on, the SDK splits arrays in another way than it builds them.
         if type(converter) is not NumpyBatchConverter or converter.partition_dimension > 1:
             return False
         if self._only is not None:
@@ -152,7 +152,7 @@ class _Arrays:
     def pack(self, batch: Any, converter: Any) -> Any:
         if type(batch) is not np.ndarray or not _is_of(batch, converter):
             return None
-        # Whether an array may be written to is pickled, too.
+        # Whether an array is writeable is pickled, too.
         if batch.ndim > 1 and not batch.flags.writeable:
             return None
         array = batch.swapaxes(converter.partition_dimension, 0)
@@ -161,7 +161,7 @@ class _Arrays:
     def unpack(self, packed: Any, converter: Any) -> Any:
         if not self.takes(converter) or not _is_of(packed, converter) or packed.shape[1:] != converter.element_shape:
             return None
-        # A batch is its own, and may be written to.
+        # Each batch is a copy, and can be written to.
         return packed.swapaxes(0, converter.partition_dimension).copy()
 
     def own(self, packed: Any) -> Any:
@@ -196,18 +196,18 @@ class _Arrays:
 
 
 def _is_of(array: Any, converter: Any) -> bool:
-    # Types of numbers that are equal may be two, whose numbers are not of one type.
+    # Two equal dtypes may be distinct, with numbers of different types.
     char, dimensions = converter.dtype.char, 1 + len(converter.element_shape)
     return bool(array.dtype.char == char and array.dtype.isnative and array.ndim == dimensions)
 
 
 class _Tables:
-    """Arrow's tables of the fields of rows.
+    """Arrow tables of the fields of rows.
 
     Args:
-        kind: of the rows that come back.
-        names: of the fields.
-        types: Arrow's, by their aliases.
+        kind: type of the decoded rows.
+        names: names of the fields.
+        types: Arrow types, by their aliases.
         nullable: whether a field may be null.
     """
 
@@ -216,7 +216,7 @@ class _Tables:
 
         self._arrow, self._kind, self._names, self._nullable = pyarrow, kind, names, nullable
         self._types = [pyarrow.type_for_alias(alias) for alias in types]
-        # What pandas makes of bytes depends on which of them are in a frame.
+        # How pandas represents bytes depends on the contents of a frame.
         self._of_pandas = all(str(each) in _OF_PANDAS for each in self._types)
         self._schema = pyarrow.schema(list(zip(names, self._types, strict=True)))
         self._key = kind, tuple(names), tuple(types), tuple(nullable)
@@ -257,7 +257,7 @@ class _Tables:
             return None
         if any(str(dtype) not in _OF_PANDAS[str(to)] for dtype, to in zip(frame.dtypes, self._types, strict=True)):
             return None
-        # Arrow would share the frame's memory, which may be written to.
+        # Without a copy, Arrow would share the frame's memory, which may be written to.
         return [
             self._arrow.array(frame[name].copy(), type=to, from_pandas=True)
             for name, to in zip(self._names, self._types, strict=True)
@@ -305,11 +305,11 @@ class _Tables:
 
 
 def _frame_of(columns: Any, converter: Any) -> Any:
-    """The frame that a converter makes of rows, from columns."""
+    """Return the frame that a converter makes of rows, from columns."""
     import pandas  # type: ignore[import-untyped]
     from apache_beam.typehints.pandas_type_compatibility import dtype_from_typehint
 
-    # As pandas does with records, integers with nulls among them are floats first.
+    # As pandas does with records: integers among nulls are converted to floats first.
     return pandas.DataFrame(
         {
             name: column.to_pandas().astype(dtype_from_typehint(typehint))

@@ -1,7 +1,7 @@
-"""Blocks: several windowed values at once, their timestamps, windows and panes beside them in columns.
+"""Blocks: several windowed values, with their timestamps, windows and panes in columns.
 
-Owns the block and its form in bytes. Most elements that follow each other share timestamp, windows and pane: a block
-says them once. Times are exact in a block's bytes; the SDK's coder of windowed values has milliseconds.
+Owns the block and its encoding. Most consecutive elements share timestamp, windows and pane, which a block stores once.
+Times are exact in encoded blocks; the SDK's coder of windowed values truncates to milliseconds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from arcbeam.harness.encoding.bulk import FEWEST, Bulk
 from arcbeam.harness.encoding.windowcoder import WindowTuples
 
 TIMES, _WINDOWS, _PANES = 1, 2, 4
-"""What a block's bytes say for each element, not once; bits of their first byte."""
+"""Columns that an encoded block has per element, not once; bits of the first byte."""
 _BULK = 8
-"""The values are written in bulk; another bit of it."""
+"""Bit of the first byte: the values are written in bulk."""
 _WHOLE = 16
-"""The values are a batch (`harness.encoding.batchbytes`); another bit of it."""
+"""Bit of the first byte: the values are a batch (`harness.encoding.batchbytes`)."""
 _TIME = 8
 """Bytes of a time."""
 ONE_BYTE = 128
@@ -32,19 +32,19 @@ ONE_BYTE = 128
 
 
 class Each(list[Any]):
-    """A column: one for each element. What is no `Each` is the same for all."""
+    """A column with one entry per element. A column of another type applies to all elements."""
 
 
 class Block:
-    """Windowed values in columns. Never changed once made; columns may be shared between blocks.
+    """Windowed values in columns. Blocks are immutable, and may share columns.
 
     Attributes:
-        values: of the elements.
+        values: the elements' values.
         micros: event time in microseconds, or an `Each` of them.
         windows: a tuple of windows, or an `Each` of tuples.
         panes: a `PaneInfo`, or an `Each` of them.
         uniform: whether no column is an `Each`.
-        plain: whether the values are known to be no more than values (no `TimestampedValue`, for one); may be set.
+        plain: whether the values are known to be plain (no `TimestampedValue`, for example); may be set.
     """
 
     __slots__ = ("_elements", "micros", "panes", "plain", "uniform", "values", "windows")
@@ -59,7 +59,7 @@ class Block:
 
     @staticmethod
     def of(elements: Sequence[Any]) -> Block:
-        """A block of windowed values, at least one."""
+        """Return a block of windowed values, at least one."""
         first, count = elements[0], len(elements)
         micros: Any = first.timestamp_micros
         windows: Any = first.windows
@@ -80,7 +80,7 @@ class Block:
 
     @staticmethod
     def join(blocks: Sequence[Block]) -> Block:
-        """One block of the elements of all, in order."""
+        """Return one block with the elements of all, in order."""
         first = blocks[0]
         if len(blocks) == 1:
             return first
@@ -99,7 +99,7 @@ class Block:
         return len(self.values)
 
     def is_like(self, other: Block) -> bool:
-        """Whether all elements of both are known to share time, windows and pane."""
+        """Return whether all elements of both blocks are known to share time, windows and pane."""
         return (
             self.uniform
             and other.uniform
@@ -109,7 +109,7 @@ class Block:
         )
 
     def elements(self) -> Iterator[Any]:
-        """The windowed values."""
+        """Return the windowed values."""
         if self._elements is not None:
             return iter(self._elements)
         if self.uniform:
@@ -117,7 +117,7 @@ class Block:
         return map(create, self.values, self.times(), self.windows_of_each(), _every(self.panes))
 
     def element(self, index: int) -> Any:
-        """One windowed value."""
+        """Return one windowed value."""
         micros, windows, panes = self.micros, self.windows, self.panes
         return create(
             self.values[index],
@@ -127,45 +127,45 @@ class Block:
         )
 
     def times(self) -> Iterable[int]:
-        """The event time of each element, in microseconds; endless if it is one."""
+        """Return the event time of each element, in microseconds; endless if all are equal."""
         return _every(self.micros)
 
     def windows_of_each(self) -> Iterable[tuple[Any, ...]]:
-        """The windows of each element; endless if they are the same."""
+        """Return the windows of each element; endless if all are equal."""
         return _every(self.windows)
 
     def panes_of_each(self) -> Iterable[Any]:
-        """The pane of each element; endless if it is one."""
+        """Return the pane of each element; endless if all are equal."""
         return _every(self.panes)
 
     def in_one_window(self) -> bool:
-        """Whether each element is in exactly one window."""
+        """Return whether each element is in exactly one window."""
         windows = self.windows
         return all(len(w) == 1 for w in windows) if type(windows) is Each else len(windows) == 1
 
     def with_values(self, values: list[Any]) -> Block:
-        """As many other values; all else as it is."""
+        """Return a block with other values, as many, and the same columns."""
         return Block(values, self.micros, self.windows, self.panes)
 
     def compress(self, values: list[Any], flags: list[Any]) -> Block:
-        """The elements whose flag is true; `values` are theirs."""
+        """Return the elements whose flag is true; `values` are their values."""
         if self.uniform:
             return Block(values, self.micros, self.windows, self.panes)
         return Block(values, *(Each(compress(c, flags)) if type(c) is Each else c for c in self._columns()))
 
     def pick(self, values: list[Any], places: list[int]) -> Block:
-        """Values that come from elements of this block: `places` has the index of the element of each."""
+        """Return a block of values derived from elements of this one; `places` has the element's index for each."""
         if self.uniform:
             return Block(values, self.micros, self.windows, self.panes)
         return Block(values, *(Each(c[i] for i in places) if type(c) is Each else c for c in self._columns()))
 
     def slice(self, start: int, stop: int | None, step: int = 1) -> Block:
-        """A part, as a list's slice is."""
+        """Return a part, as a list's slice does."""
         part = slice(start, stop, step)
         return Block(self.values[part], *(Each(c[part]) if type(c) is Each else c for c in self._columns()))
 
     def parts(self, longest: int) -> Iterator[Block]:
-        """The block in parts of at most so many elements."""
+        """Yield the block in parts of limited length."""
         if len(self) <= longest:
             yield self
             return
@@ -177,17 +177,17 @@ class Block:
 
 
 class WholeBlock(Block):
-    """A block whose values are a batch; they become elements when somebody asks for `values`, and only then.
+    """A block whose values are a batch. It is converted to elements at the first access to `values`.
 
     Attributes:
-        form: of the batch.
-        packed: the batch, as its form packs it.
+        form: form of the batch.
+        packed: the packed batch.
     """
 
     __slots__ = ("form", "packed")
 
     def __init__(self, form: WholeForm, packed: Any, micros: int, windows: tuple[Any, ...], pane: Any) -> None:
-        # SUBTLE: `values` is not set: whoever looks for what is not there is sent to `__getattr__`, once.
+        # SUBTLE: `values` is not set, so the first access to it calls `__getattr__`.
         self.form, self.packed = form, packed
         self.micros, self.windows, self.panes = micros, windows, pane
         self._elements, self.plain, self.uniform = None, False, True
@@ -208,7 +208,7 @@ class WholeBlock(Block):
         return size
 
     def with_batch(self, packed: Any) -> WholeBlock:
-        """Another batch; all else as it is."""
+        """Return a block with another batch, and the same columns."""
         return WholeBlock(self.form, packed, self.micros, self.windows, self.panes)
 
     def element(self, index: int) -> Any:
@@ -218,30 +218,30 @@ class WholeBlock(Block):
         return create(value, self.micros, self.windows, self.panes)
 
     def slice(self, start: int, stop: int | None, step: int = 1) -> Block:
-        """See `Block`; what is contiguous stays whole."""
+        """See `Block`; a contiguous part stays whole."""
         if step != 1:
             return super().slice(start, stop, step)
         places = range(len(self))[start:stop]
         return self.with_batch(self.form.part(self.packed, places.start, places.stop))
 
     def in_each_window(self) -> Iterator[WholeBlock]:
-        """The same in one window after the other."""
+        """Yield the block once for each of its windows."""
         for window in self.windows:
             yield WholeBlock(self.form, self.packed, self.micros, (window,), self.panes)
 
 
 class SameKeyBlock(Block):
-    """A block of pairs that have the same key; they are made when somebody asks for `values`, and only then.
+    """A block of pairs with the same key. The pairs are created at the first access to `values`.
 
     Attributes:
-        key: of all.
+        key: the key of all.
         unkeyed: the values of the pairs.
     """
 
     __slots__ = ("key", "unkeyed")
 
     def __init__(self, key: Any, unkeyed: list[Any], micros: Any, windows: Any, panes: Any) -> None:
-        # SUBTLE: `values` is not set: whoever looks for what is not there is sent to `__getattr__`, once.
+        # SUBTLE: `values` is not set, so the first access to it calls `__getattr__`.
         self.key, self.unkeyed = key, unkeyed
         self.micros, self.windows, self.panes = micros, windows, panes
         self._elements, self.plain = None, True
@@ -249,7 +249,7 @@ class SameKeyBlock(Block):
 
     @staticmethod
     def of_values(key: Any, block: Block) -> SameKeyBlock:
-        """The elements of a block, each with a key."""
+        """Return the elements of a block, each with a key."""
         return SameKeyBlock(key, block.values, *block._columns())
 
     def __getattr__(self, name: str) -> Any:
@@ -273,11 +273,11 @@ class SameKeyBlock(Block):
 
 
 def gathered(blocks: Sequence[Block], least: int = 0) -> Iterator[Block]:
-    """Blocks, joined: batches alike in time, windows and pane are one batch, all that is left is one block.
+    """Join blocks: batches with equal time, windows and pane to one batch, and all other elements to one block.
 
     Args:
-        blocks: all of one PCollection.
-        least: bytes of a batch; the elements of a smaller one are among what is left.
+        blocks: blocks of one PCollection.
+        least: minimum bytes of a batch; a smaller one becomes elements.
     """
     alike: dict[Any, list[WholeBlock]] = {}
     rest: list[Block] = []
@@ -312,21 +312,21 @@ def _joined(columns: list[Any], counts: list[int]) -> Any:
 
 
 class BlockCoder:
-    """Blocks as bytes; one object per PCollection.
+    """Encodes blocks; one object per PCollection.
 
-    Layout: a byte of flags (what differs from element to element), the count of elements as a varint, then event times
-    (big-endian signed 64-bit microseconds, one or one each), windows and panes, then the values as the SDK's list coder
-    writes them. Windows and panes that differ are a table of what there is, and the place in it (unsigned 32-bit,
-    big-endian) of each element's. Values may be written in bulk, too (`harness.encoding.bulk`), or be a batch, whole
+    Layout: a byte of flags (which columns differ from element to element), the count of elements as a varint, event
+    times (big-endian signed 64-bit microseconds, one or one each), windows and panes, and the values as the SDK's list
+    coder writes them. Windows and panes that differ are a table of the distinct ones, and each element's place in it
+    (unsigned 32-bit, big-endian). Values may also be written in bulk (`harness.encoding.bulk`), or be a whole batch
     (`harness.encoding.batchbytes`).
 
     Args:
         windowed_coder: the SDK's coder of the PCollection's windowed values.
-        bulk: whether to write values in bulk, where that is faster; they are read either way.
+        bulk: whether to write values in bulk, where that is faster. Both forms can be read.
 
     Attributes:
         whole: the form of batches that may be written whole; None if none may.
-        values: of lists of values that are not written in bulk.
+        values: coder impl of lists of values that are not written in bulk.
     """
 
     def __init__(self, windowed_coder: Any, *, bulk: bool = False) -> None:
@@ -339,7 +339,7 @@ class BlockCoder:
         self._known: tuple[bytes, Any, Any, Any] = b"", None, None, None
 
     def write(self, block: Block, stream: Any) -> None:
-        """Appends a block to the SDK's output stream."""
+        """Append a block to the SDK's output stream."""
         micros, windows, panes = block.micros, block.windows, block.panes
         times_differ, windows_differ, panes_differ = (type(column) is Each for column in (micros, windows, panes))
         batch = self._encoded_batch(block)
@@ -364,25 +364,25 @@ class BlockCoder:
             stream.write(encoded)
 
     def _encoded_batch(self, block: Block) -> bytes | None:
-        """A block's batch as bytes; None if it has none, or one whose elements are to be written."""
-        # A batch that another PCollection's coder has read is not what this one's would make of its elements.
+        """Return a block's encoded batch; None if it has none, or if its elements must be written."""
+        # A batch of another PCollection may differ from what this coder would make of its elements.
         if not isinstance(block, WholeBlock) or block.form != self.whole:
             return None
         try:
             return block.form.encode(block.packed)
         except Exception:
-            # Whoever writes the elements says what is wrong with which, if anything.
+            # Writing the elements reports the element at fault, if any.
             return None
 
     def encode(self, elements: Sequence[Any]) -> bytes:
-        """Windowed values, at least one, as the bytes of one block."""
+        """Encode windowed values, at least one, as one block."""
         stream = coder_impl.create_OutputStream()
         self.write(Block.of(elements), stream)
         encoded: bytes = stream.get()
         return encoded
 
     def encoder_of_alike(self, micros: int, windows: Any, panes: Any) -> Callable[[list[Any]], bytes]:
-        """Encodes values, at least one, that share time, windows and pane, as the bytes of one block."""
+        """Return a function that encodes values, at least one, that share time, windows and pane, as one block."""
         shared = self.shared(micros, windows, panes)
         in_bulk, encode_values = self._in_bulk.encode if self._writes_bulk else None, self.values.encode
         # Most lists are short.
@@ -399,7 +399,7 @@ class BlockCoder:
         return encode
 
     def encoder_of_timed(self, windows: Any, panes: Any) -> Callable[[list[tuple[Any, int]]], bytes]:
-        """Encodes values, at least one, each with its time, that share windows and panes, as the bytes of one block."""
+        """Return a function that encodes (value, time) pairs, at least one, that share windows and pane, as a block."""
         shared = self.shared(0, windows, panes)[_TIME:]
         in_bulk, encode_values = self._in_bulk.encode if self._writes_bulk else None, self.values.encode
 
@@ -414,7 +414,7 @@ class BlockCoder:
         return encode
 
     def shared(self, micros: int, windows: Any, panes: Any) -> bytes:
-        """What a block's bytes say once, if its elements differ in nothing but their values."""
+        """Return the encoded time, windows and pane of a block whose elements differ only in their values."""
         stream = coder_impl.create_OutputStream()
         stream.write_bigendian_int64(micros)
         self._windows.encode_to_stream(windows, stream, True)
@@ -423,21 +423,21 @@ class BlockCoder:
         return shared
 
     def read_one(self, encoded: bytes) -> Block:
-        """The one block that was written."""
+        """Decode a single block."""
         values = self.values_alike(encoded, 0, len(encoded))
         if values is not None:
             return Block(values, *self._known[1:])
         block = next(self.read(encoded))
         if block.uniform:
-            # The next is mostly at the same time, in the same windows and pane.
+            # The next block usually has the same time, windows and pane.
             stamp = [block.micros, block.windows, block.panes]
             self._known = self.shared(*stamp), *stamp
         return block
 
     def values_alike(self, blob: bytes, start: int, end: int) -> list[Any] | None:
-        """The values of one block in a part of a blob.
+        """Return the values of one block in a part of a blob.
 
-        None if it is a large one, or not known to share time, windows and pane with the one `read_one` read last.
+        None if the block is large, or is not known to have the time, windows and pane of the last one from `read_one`.
         """
         shared = self._known[0]
         if shared and blob[start] == 0 and blob[start + 1] < ONE_BYTE and blob.startswith(shared, start + 2):
@@ -446,7 +446,7 @@ class BlockCoder:
         return None
 
     def read(self, encoded: bytes) -> Iterator[Block]:
-        """The blocks that were written one after the other."""
+        """Yield the blocks that were written one after the other."""
         stream = coder_impl.create_InputStream(encoded)
         while stream.size() > 0:
             flags, count = stream.read_byte(), stream.read_var_int64()
@@ -469,7 +469,7 @@ class BlockCoder:
             yield Block(values, micros, *columns)
 
     def decode(self, encoded: bytes) -> list[Any]:
-        """The windowed values of `encode`."""
+        """Decode the windowed values of `encode`."""
         return [element for block in self.read(encoded) for element in block.elements()]
 
 
@@ -484,7 +484,7 @@ def _head(flags: int, count: int) -> bytes:
 
 
 def _write_table(column: Each, impl: Any, stream: Any) -> None:
-    # Equal ones are mostly the same object, and identity is faster than a window's hash.
+    # Equal entries are usually the same object, and identity is faster than hashing a window.
     distinct = dict(zip(map(id, column), column, strict=True))
     places: dict[Any, int] = {}
     place_of = {identity: places.setdefault(what, len(places)) for identity, what in distinct.items()}

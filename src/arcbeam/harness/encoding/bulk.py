@@ -1,12 +1,12 @@
-"""Many values of one coder as bytes, at once: in columns where that is faster than one after the other.
+"""Encodes many values of one coder together: in columns where that is faster than one after the other.
 
-Owns the bytes of a list of values inside a block, and what may be written that way: values for which it is known that
-they come back as the coder would have brought them back, down to their types. Everything else is written as the SDK's
-list coder has it, and so is, with its errors, what turns out not to fit. What waits in a window is kept as these bytes,
-and may be read by a later version, and by a script that was changed (`tests/harness/encoding/format_1_blocks.json`).
+Owns the bytes of a list of values inside a block, and which values may be written that way: those which are known to be
+decoded exactly as by their coder, including types. Everything else is written as by the SDK's list coder. So are values
+that turn out not to fit, with that coder's errors. Elements that wait in a window are stored in this form. A later
+version, or a changed script, must be able to read it (`tests/harness/encoding/format_1_blocks.json`).
 
-- Tuples and rows (`TupleCoder`, `RowCoder`): each field is a column, written by its own coder, beside a row's nulls.
-- Values of the coder of anything (`FastPrimitivesCoder`): what it would pickle one by one, if possible, not
+- Tuples and rows (`TupleCoder`, `RowCoder`): each field is a column, written by its own coder, with a row's nulls.
+- Values of the coder of any type (`FastPrimitivesCoder`): not pickled one by one, if possible
   (`harness.encoding.untyped`).
 """
 
@@ -26,33 +26,33 @@ from arcbeam.sizes import threshold
 FEWEST = threshold(16)
 """With fewer values, columns cost more than they save."""
 _TRIES = threshold(3)
-"""Lists in a row that may turn out not to fit, before no more is tried."""
+"""Consecutive lists that may turn out not to fit, before no more lists are tried."""
 _NOT_A_COUNT = b"\xff\xff\xff\xff"
-"""In place of a list's count: what follows is written in bulk."""
+"""Replaces a list's count if the values are written in bulk."""
 _COUNT = struct.Struct(">I")
 
 
 class Unfit(Exception):
-    """Values are not of a form."""
+    """Raised for values that do not fit a form."""
 
 
 class Form(Protocol):
     """How the values of a coder are written and read."""
 
     def write(self, values: list[Any], stream: Any) -> None:
-        """Appends values, at least one, to the SDK's output stream; raises whatever if they are not of the form."""
+        """Append values, at least one, to the SDK's output stream; raise any exception if they do not fit."""
         ...
 
     def read(self, stream: Any, count: int) -> list[Any]:
-        """Takes as many values from the SDK's input stream."""
+        """Read this many values from the SDK's input stream."""
         ...
 
 
 class Bulk:
-    """Lists of values of a coder as bytes, where that is faster than one after the other.
+    """Encodes lists of values of a coder, where that is faster than one after the other.
 
     Args:
-        coder: of a value.
+        coder: coder of a value.
 
     Attributes:
         form: how they are written.
@@ -63,7 +63,7 @@ class Bulk:
         self._hopes = 0 if isinstance(form, Listed) else _TRIES
 
     def encode(self, values: list[Any]) -> bytes | None:
-        """Values as bytes; None if that is not worth it, or not known to be the same: a list is to be written."""
+        """Encode values; None if that is not worth it or not known to be exact: then a list must be written."""
         form = self.form
         if not self._hopes or len(values) < FEWEST or (isinstance(form, Objects) and form.are_listed(values)):
             return None
@@ -71,7 +71,7 @@ class Bulk:
         try:
             form.write(values, stream)
         except Exception:
-            # Whoever writes them one by one says what is wrong with which, if anything.
+            # Writing them one by one reports the value at fault, if any.
             self._hopes -= 1
             return None
         self._hopes = _TRIES
@@ -79,27 +79,27 @@ class Bulk:
         return encoded
 
     def read(self, stream: Any, count: int) -> list[Any]:
-        """Takes the values of `encode` from the SDK's input stream."""
+        """Read the values of `encode` from the SDK's input stream."""
         return self.form.read(stream, count)
 
 
 class ListBytes:
-    """Lists of values as bytes: as the SDK's list coder writes them, or in bulk.
+    """Encodes lists of values: as the SDK's list coder writes them, or in bulk.
 
     Args:
-        coder: of a value.
-        bulk: whether to write in bulk, where that is faster; it is read either way.
+        coder: coder of a value.
+        bulk: whether to write in bulk, where that is faster. Both forms can be read.
 
     Attributes:
-        encode: a list as bytes.
-        decode: bytes as a list.
+        encode: encodes a list.
+        decode: decodes a list.
     """
 
     def __init__(self, coder: Any, *, bulk: bool = False) -> None:
         impl = coders.ListCoder(coder).get_impl()
         self._encode_list, self._decode_list = impl.encode, impl.decode
         self._bulk = Bulk(coder)
-        # Found at first sight, for most groups are small.
+        # Checked first and by type only, because most groups are small.
         self._listed = FLAT if isinstance(self._bulk.form, Objects) else frozenset()
         never = isinstance(self._bulk.form, Listed)
         self.encode: Callable[[list[Any]], bytes] = self._encode if bulk and not never else impl.encode
@@ -138,7 +138,7 @@ _anything = Listed(coders.FastPrimitivesCoder())
 
 
 class _Strings:
-    """Strings: the coder of anything is faster with them than their own, and takes them just so."""
+    """Strings: the coder of any type is faster than their own coder."""
 
     def write(self, values: list[Any], stream: Any) -> None:
         if set(map(type, values)) != {str}:
@@ -156,7 +156,7 @@ class _Tuples:
         self._forms = [_form(component) for component in coder.coders()]
 
     def write(self, values: list[Any], stream: Any) -> None:
-        # The coder takes any sequence, and brings back a tuple.
+        # The coder accepts any sequence, but decodes tuples.
         if set(map(type, values)) != {tuple} or set(map(len, values)) != {len(self._forms)}:
             raise Unfit
         for form, column in zip(self._forms, zip(*values, strict=True), strict=True):
@@ -168,7 +168,7 @@ class _Tuples:
 
 
 class _Rows:
-    """Rows of a schema: whatever has the fields as attributes goes in, the schema's own type comes out."""
+    """Rows of a schema: accepts objects with the fields as attributes, and decodes to the schema's own type."""
 
     def __init__(self, coder: Any) -> None:
         self._names = [field.name for field in coder.schema.fields]

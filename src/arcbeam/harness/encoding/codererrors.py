@@ -1,6 +1,6 @@
-"""What a coder that fails on an element means to the user: which element, which coder, which step.
+"""Errors for an element that a coder cannot encode: which element, which coder, which transform.
 
-Owns the texts, and the place where the SDK meets such an element first: where it samples sizes. Must not know Spark.
+Owns the texts, and the place where the SDK first encodes such an element: where it samples sizes. Must not know Spark.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from arcbeam.model.urns import PRECOMBINE_URN
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
 _LONGEST_REPR = 2000
-"""Of containers of containers, whose parts are shortened each for itself."""
+"""Limit for nested containers, whose parts are shortened separately."""
 
 
 def shortened(value: Any) -> str:
-    """A value's repr, for people; never raises, and ends in bounded time."""
+    """Return a value's repr for messages; never raises, and returns in bounded time."""
     return texts.said(_REPR.repr, value, _LONGEST_REPR)
 
 
 def coder_name(coder: Any) -> str:
-    """What people call a coder."""
-    said = texts.said(repr, coder, _LONGEST_REPR)
-    return type(coder).__name__ if "object at 0x" in said else texts.said(str, coder, _LONGEST_REPR)
+    """Return a coder's name for messages."""
+    name = texts.said(repr, coder, _LONGEST_REPR)
+    return type(coder).__name__ if "object at 0x" in name else texts.said(str, coder, _LONGEST_REPR)
 
 
 def coder_error(coder: Any, step: str, error: Exception, values: Iterable[Any], where: str = "") -> CoderError:
-    """The error for the first of some values that a coder does not take.
+    """Return the error for the first value that a coder cannot encode.
 
     Args:
         coder: a `Coder` or a coder impl.
-        step: the step that made the values; "" if not known here.
-        error: what the coder raised.
-        values: one of them is at fault.
-        where: what the value was for, as the end of a sentence; "" for an element of a collection.
+        step: the transform that produced the values; "" if unknown here.
+        error: the error that the coder has raised.
+        values: the values; one of them is at fault.
+        where: the purpose of the value, as the end of a sentence; "" for an element of a collection.
     """
     impl = coder.get_impl() if hasattr(coder, "get_impl") else coder
     culprit = next((v for v in values if not _encodes(impl, v)), None)
@@ -52,7 +52,7 @@ def _whole(error: BaseException) -> str:
 
 
 def key_error(coder: Any, step: str, error: Exception, pairs: Iterable[Any]) -> CoderError | None:
-    """The error for the first pair whose key a coder does not take; None if it takes all, or they are no pairs."""
+    """Return the error for the first pair whose key cannot be encoded; None if all can, or if they are not pairs."""
     impl = coder.get_impl()
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
@@ -63,13 +63,13 @@ def key_error(coder: Any, step: str, error: Exception, pairs: Iterable[Any]) -> 
 
 
 def producer_of(descriptor: Any, pcoll: str) -> str:
-    """The name of the step that makes a PCollection, if it is in the same stage; else the PCollection's id."""
+    """Return the name of the transform that produces a PCollection, if in the same stage; else the PCollection's id."""
     makers = (t.unique_name for t in descriptor.transforms.values() if pcoll in t.outputs.values())
     return next(makers, pcoll)
 
 
 def key_producer_of(descriptor: Any, pcoll: str) -> str:
-    """The same for the keys of a PCollection: a combine's half before an exchange hands on those that it got."""
+    """Return the same for a PCollection's keys: a combine before an exchange passes on the keys of its input."""
     for transform in descriptor.transforms.values():
         if transform.spec.urn == PRECOMBINE_URN and pcoll in transform.outputs.values():
             (pcoll,) = transform.inputs.values()
@@ -86,7 +86,7 @@ def _encodes(impl: Any, value: Any) -> bool:
 
 
 class _Sampled:
-    """Takes the place of a windowed-value coder's impl where the SDK samples sizes: the same, and says what fails."""
+    """Replaces a windowed-value coder's impl where the SDK samples sizes. Its errors name element and transform."""
 
     def __init__(self, coder: Any, step: str) -> None:
         self._impl = coder.get_impl()
@@ -104,7 +104,7 @@ class _Sampled:
 
 
 def name_what_is_sampled(operations: Iterable[Any]) -> None:
-    """Makes operations that are set up say which element could not be sized, and where it was made."""
+    """Make errors of size sampling name the element and its transform. The operations must be set up."""
     for op in operations:
         if not op.receivers:
             continue

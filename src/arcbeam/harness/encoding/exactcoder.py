@@ -1,7 +1,7 @@
-"""Windowed values as bytes, to the microsecond.
+"""A coder of windowed values with microseconds.
 
-Owns the form of a windowed value wherever only we and the embedded SDK read it one by one: restrictions of splittable
-DoFns. The SDK's own has milliseconds, so that an element would be earlier when what is left of it goes on.
+Owns the encoding of windowed values that only arcbeam and the embedded SDK read one by one: restrictions of splittable
+DoFns. The SDK's coder truncates to milliseconds, so an element would be earlier when its residual is processed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from apache_beam.utils.windowed_value import create
 
 
 class ExactCoderImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]  # Beam is untyped
-    """The timestamp in microseconds, signed, big-endian, and then what the SDK writes.
+    """The timestamp as big-endian signed microseconds, followed by the SDK's encoding.
 
     Args:
-        inexact: the SDK's, of windowed values.
+        inexact: the SDK's coder impl of windowed values.
     """
 
     def __init__(self, inexact: Any) -> None:
@@ -38,7 +38,7 @@ class ExactCoder(coders.FastCoder):  # type: ignore[misc]  # Beam is untyped
     """See `ExactCoderImpl`.
 
     Args:
-        inexact: the SDK's, of windowed values.
+        inexact: the SDK's coder of windowed values.
     """
 
     def __init__(self, inexact: Any) -> None:
@@ -48,5 +48,5 @@ class ExactCoder(coders.FastCoder):  # type: ignore[misc]  # Beam is untyped
         return ExactCoderImpl(self._inexact.get_impl())
 
     def is_deterministic(self) -> bool:
-        """Equal values have equal bytes if the SDK's coder says so."""
+        """Return whether the SDK's coder is deterministic."""
         return bool(self._inexact.is_deterministic())

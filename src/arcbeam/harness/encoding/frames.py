@@ -1,12 +1,11 @@
-"""The blobs of the exchange: how groups and elements are laid out in bytes.
+"""The blobs of the exchange: the layout of groups and elements in bytes.
 
-Owns the layout of groups, and what a group's values are held in; elements that are not grouped travel as blocks (see
+Owns the layout of groups, and the container of a group's values. Elements that are not grouped travel as blocks (see
 `harness.encoding.blocks`).
 
 *elements*: a sequence as the SDK's list coder writes it (count, then each element nested).
-*groups*: records `(key length u32, window length u16, payload length u32, key, window, payload)`, payload being an
-*elements* sequence of values (in bulk, too: `harness.encoding.bulk`), or a block. Keys and windows are compared as
-bytes.
+*groups*: records `(key length u32, window length u16, payload length u32, key, window, payload)`. The payload is an
+*elements* sequence of values (or in bulk: `harness.encoding.bulk`), or a block. Keys and windows are compared as bytes.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ from arcbeam.sizes import threshold
 HEADER = struct.Struct("<IHI")
 _pack = HEADER.pack
 COUNT = struct.Struct(">i")
-"""The list coder's count of elements in front of them."""
+"""The list coder's count of elements, which precedes them."""
 
 BLOB_BYTES = threshold(256 * 1024)
-"""A blob is handed over when it has grown past this; one element may be larger."""
+"""A blob is written when it exceeds this size; a single element may be larger."""
 
 _SEGMENT_BYTES = threshold(1 << 20)
 """Payloads of a group are spilled together up to this size, and read back together."""
 _WORTH_SPILLING = threshold(512)
-"""Less than this in memory costs no more than the note of where it is in a file."""
+"""Spilling less memory than this gains nothing, because its place in the file must be recorded."""
 _LENGTH = struct.Struct("<I")
 
 
 def record(key: bytes, window: bytes, payload: bytes) -> bytes:
-    """One record of the *groups* layout."""
+    """Return a record of the *groups* layout."""
     return b"".join((_pack(len(key), len(window), len(payload)), key, window, payload))
 
 
 def records(blob: bytes) -> Iterator[tuple[bytes, bytes, int, int]]:
-    """The records of a blob: (key, window, payload's start, payload's end)."""
+    """Yield the records of a blob: (key, window, payload's start, payload's end)."""
     position, end, unpack, size = 0, len(blob), HEADER.unpack_from, HEADER.size
     while position < end:
         key_length, window_length, payload_length = unpack(blob, position)
@@ -57,7 +56,7 @@ def records(blob: bytes) -> Iterator[tuple[bytes, bytes, int, int]]:
 
 
 class Spool:
-    """An append-only local file for payloads that do not fit in memory; gone with its last reader.
+    """An append-only local file for payloads that do not fit in memory. It disappears with its last reader.
 
     Attributes:
         size: bytes written.
@@ -66,19 +65,19 @@ class Spool:
     def __init__(self) -> None:
         fd, self._path = tempfile.mkstemp(prefix="arcbeam-group-")
         self._file = os.fdopen(fd, "wb", buffering=1 << 20)
-        os.unlink(self._path)  # the descriptor keeps it alive; a killed worker leaves nothing behind
+        os.unlink(self._path)  # the descriptor keeps it alive; a killed worker leaves no file
         self._fd = os.dup(self._file.fileno())
         self.size = 0
 
     def append(self, payload: bytes) -> int:
-        """Writes a payload; returns its offset."""
+        """Write a payload; return its offset."""
         offset = self.size
         self._file.write(payload)
         self.size += len(payload)
         return offset
 
     def read(self, offset: int, length: int) -> bytes:
-        """Reads a payload back."""
+        """Read a payload."""
         self._file.flush()
         data = os.pread(self._fd, length, offset)
         if len(data) < length:  # SUBTLE: one call reads 2 GiB at most
@@ -88,7 +87,7 @@ class Spool:
                 done += len(parts[-1])
             data = b"".join(parts)
         if len(data) < length:
-            raise OSError(f"a file of spilled values was cut off: {len(data)} bytes of {length}")
+            raise OSError(f"a file of spilled values is truncated: it has {len(data)} of {length} bytes")
         return data
 
     def __del__(self) -> None:
@@ -97,7 +96,7 @@ class Spool:
 
 
 class _Segment(NamedTuple):
-    """Where payloads are in a spool: each is preceded by its length."""
+    """Payloads in a spool; each is preceded by its length."""
 
     spool: Spool
     offset: int
@@ -114,7 +113,7 @@ class _Segment(NamedTuple):
 
 
 class Chunks:
-    """The payloads of one key (and window), in order of arrival; each in memory or in a spool.
+    """The payloads of one key (and window), in order of arrival, in memory or in a spool.
 
     Attributes:
         size: bytes of all payloads.
@@ -123,29 +122,29 @@ class Chunks:
     __slots__ = ("_memory", "_spilled", "size")
 
     def __init__(self) -> None:
-        self._spilled: list[_Segment] | None = None  # came before what is in memory
+        self._spilled: list[_Segment] | None = None  # precedes the payloads in memory
         self._memory: list[bytes] = []
         self.size = 0
 
     def append(self, payload: bytes) -> None:
-        """Adds a payload, in memory."""
+        """Add a payload, in memory."""
         self._memory.append(payload)
         self.size += len(payload)
 
     def extend(self, other: Chunks) -> None:
-        """Adds all payloads of another (when windows merge)."""
-        # The order of values in merged windows is nobody's: what is in files stays in front.
+        """Add all payloads of another object, when windows merge."""
+        # Values of merged windows have no defined order, so payloads in files stay first.
         self._spilled = [*(self._spilled or ()), *(other._spilled or ())] or None
         self._memory += other._memory
         self.size += other.size
 
     def spill(self, spool: Spool) -> None:
-        """Moves what is in memory to the spool, if it is worth it."""
+        """Move payloads from memory to the spool, if it is worth it."""
         if sum(map(len, self._memory)) + 64 * len(self._memory) < _WORTH_SPILLING:
             return
         if self._spilled is None:
             self._spilled = []
-        # SUBTLE: from the end, so that what has been written is let go of at once.
+        # SUBTLE: from the end, so that written payloads are freed at once.
         waiting, self._memory = self._memory, []
         waiting.reverse()
         while waiting:
@@ -164,9 +163,9 @@ class Chunks:
 
 
 class Values:
-    """The values of a group, decoded as they are iterated; may be iterated any number of times.
+    """The values of a group, decoded during iteration; may be iterated any number of times.
 
-    Payloads may be larger than memory together; one payload at a time is decoded.
+    All payloads together may be larger than memory. Only one payload is decoded in memory.
     """
 
     __slots__ = ("_chunks", "_decode")
@@ -189,18 +188,18 @@ class Values:
 coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(Values)
 
 KeyGroup = tuple[bytes, dict[bytes, Chunks]]
-"""An encoded key and its payloads by encoded window."""
+"""An encoded key, and its payloads by encoded window."""
 
 
 _bucket_of = attrgetter("bucket")
 
 
 def buckets(rows: Iterable[Row], few: int) -> Iterator[list[Row] | Iterator[Row]]:
-    """The rows of each bucket: a list, if their blobs have no more than so many bytes together; else to be taken once.
+    """Yield the rows of each bucket: a list, if their blobs are small; otherwise an iterator.
 
     Args:
-        rows: in ascending order of bucket. Those of a bucket are taken before the next one is asked for.
-        few: bytes.
+        rows: in ascending order of bucket. A bucket's rows must be taken before the next bucket.
+        few: maximum bytes of the blobs in a list.
     """
     for _, grouped in groupby(rows, _bucket_of):
         of_bucket = iter(grouped)
@@ -216,11 +215,11 @@ def buckets(rows: Iterable[Row], few: int) -> Iterator[list[Row] | Iterator[Row]
 
 
 def key_groups(rows: Iterable[Row], memory: int) -> Iterator[KeyGroup]:
-    """Joins the records of each key.
+    """Join the records of each key.
 
     Args:
         rows: in ascending order of bucket.
-        memory: bytes of payloads to hold; beyond it a bucket's payloads move to a local file.
+        memory: bytes of payloads to hold; beyond it a bucket's payloads are moved to a local file.
     """
     bucket, groups = -1, dict[bytes, dict[bytes, Chunks]]()
     held, spool = 0, None

@@ -1,14 +1,14 @@
-"""Keys as bytes: equal keys have equal bytes, in whatever worker they are encoded, or are refused.
+"""Encoding of keys: equal keys have equal bytes in every worker, or are refused.
 
-Owns the deterministic form of a key's coder, and that workers pickle the types of keys in one way: named tuples, enums
-and the like are written with the type pickled in front.
+Owns the deterministic form of a key's coder, and that all workers pickle the types of keys in one way. Named tuples,
+enums and similar values are written with their pickled type.
 
-- The SDK has two ways to do so, by `--update_compatibility_version`, and one memory of the bytes of each type for both:
-  in a worker that has run a job of the one, a job of the other would write what it cannot read. Keys live no longer
-  than their job, so there is nothing that an older way would be compatible with.
-- A class that cannot be imported is pickled with all that it holds, and a worker that got it with an earlier job, or
-  whose SDK has noted something in it, has other bytes than the next. Those that every worker of a job has been given
-  (`know`) are written by their name only.
+- The SDK has two ways to do so, selected by `--update_compatibility_version`, but one cache of each type's bytes for
+  both. After a job of one kind, a worker would write keys for a job of the other kind that this job cannot read. Keys
+  live no longer than their job, so no compatibility with the older way is needed.
+- A class that cannot be imported is pickled with all its contents. These differ between workers: one may have received
+  the class with an earlier job, or its SDK has stored something in it. Classes that every worker of a job has received
+  (`know`) are written by name only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from arcbeam.model.urns import KEY_CODER_URN
 
 _LEFT_TO_FALLBACK = 0xFF
-"""What the SDK's coder of anything has in front of a value that it leaves to another."""
+"""First byte of a value that the SDK's coder of any type leaves to its fallback coder."""
 _VALUES = frozenset(
     {
         *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta),
@@ -40,20 +40,20 @@ _VALUES = frozenset(
         *(np.datetime64, np.timedelta64),
     }
 )
-"""Types of immutable values without parts that have an order: what is written alike is pickled alike."""
+"""Types of immutable values without ordered parts: equal encodings are equal pickles."""
 
 
 def deterministic(coder: Any, step: str) -> Any:
-    """A coder that reads and writes like another, and gives equal values equal bytes.
+    """Return a coder that reads and writes like another one, but gives equal values equal bytes.
 
-    Where the SDK's is right it is the SDK's; a row's is not, as it keeps sets in their order.
+    This is the SDK's deterministic coder where that is correct. For rows it is not: it keeps the order of sets.
 
     Args:
-        coder: the SDK's.
-        step: who needs it; named where an element is refused.
+        coder: the SDK's coder.
+        step: the transform that needs it, for errors.
 
     Raises:
-        ValueError: there is no such form.
+        ValueError: there is no deterministic form.
     """
     match coder:
         case row_coder.RowCoder():
@@ -78,12 +78,12 @@ class _RowKeyCoder(row_coder.RowCoder):  # type: ignore[misc]  # Beam is untyped
         self.components = [_of_field(part, step) for part in plain]
 
     def is_deterministic(self) -> bool:
-        """All components are."""
+        """Return True: all components are deterministic."""
         return True
 
 
 def _of_field(coder: Any, step: str) -> Any:
-    """`deterministic` for what a row's field is written with."""
+    """Return the deterministic form of the coder of a row's field."""
     match coder:
         case coders.FastPrimitivesCoder():
             return _Field(_AnythingImpl(coder, step))
@@ -99,7 +99,7 @@ def _of_field(coder: Any, step: str) -> Any:
 
 
 class _Field(coders.FastCoder):  # type: ignore[misc]  # Beam is untyped
-    """What a part of a row is written with."""
+    """Coder of a part of a row."""
 
     def __init__(self, impl: Any) -> None:
         self._given = impl
@@ -108,15 +108,15 @@ class _Field(coders.FastCoder):  # type: ignore[misc]  # Beam is untyped
         return self._given
 
     def is_deterministic(self) -> bool:
-        """It is, for what it takes."""
+        """Return True: it is deterministic for the values that it accepts."""
         return True
 
 
 class _AnythingImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]  # Beam is untyped
-    """Values of any type. What the SDK refuses as a key, but takes in a row, is taken if it is known to be a value."""
+    """Values of any type. Accepts known immutable values that the SDK accepts in a row but refuses as a key."""
 
     def __init__(self, coder: Any, step: str) -> None:
-        # SUBTLE: what this one cannot encode otherwise it leaves to the other, which then has a tag of its own.
+        # SUBTLE: the values that it leaves to its fallback coder have a tag of their own.
         self._impl = coder.as_deterministic_coder(step).get_impl()
         self._fallback = coder.get_impl()
 
@@ -134,7 +134,7 @@ class _AnythingImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]  # Beam i
 
 
 class _ArrayImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]  # Beam is untyped
-    """Arrays. A set, which a schema has as an array, too, is in the order of its elements' bytes."""
+    """Arrays. A set, which a schema also represents as an array, is written in the order of its elements' bytes."""
 
     def __init__(self, element: Any) -> None:
         self._element = element.get_impl()
@@ -160,18 +160,18 @@ class _ArrayImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]  # Beam is u
 
 
 class _Encoded(coder_impl.StreamCoderImpl):  # type: ignore[misc]  # Beam is untyped
-    """What is bytes already."""
+    """Values that are already encoded."""
 
     def encode_to_stream(self, value: bytes, out: Any, nested: bool) -> None:
         out.write(value)
 
 
 _named: dict[str, type] = {}
-"""Classes that other workers have, too, by the name that the SDK's pickler has for them wherever it has seen them."""
+"""Classes that other workers have, too, by the name that the SDK's pickler has given them in all workers."""
 
 
 def know(classes: Iterable[type]) -> None:
-    """Says which classes every worker of the job at hand has, of those that cannot be imported; forgets all others."""
+    """Set which of the classes that cannot be imported every worker of the current job has; forget all others."""
     _named.clear()
     for found in classes:
         name = _name_of(found)
@@ -185,7 +185,7 @@ def _name_of(kind: type) -> str:
 
 
 class _ByName:
-    """Pickles as a class of another worker."""
+    """Pickles as a class that the other worker knows by name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -199,7 +199,7 @@ def _class_named(name: str) -> type:
 
 
 def _naming(dumps: Any) -> Any:
-    """The SDK's `dumps`, but for a known class on its own, which is what a coder of keys asks for."""
+    """Wrap the SDK's `dumps`: a known class on its own, as a coder of keys passes it, is pickled by name."""
 
     @functools.wraps(dumps)
     def dump(o: Any, *args: Any, **kwargs: Any) -> Any:
@@ -216,7 +216,7 @@ def _create_impl(self: Any) -> Any:
 
 
 def register() -> None:
-    """Teaches the SDK our coder; makes the SDK's of the older way use the newer one. Idempotent; in workers only."""
+    """Register our coder in the SDK; make the SDK's older coder use the newer form. Idempotent; in workers only."""
     coders.DeterministicFastPrimitivesCoder._create_impl = _create_impl
     if not hasattr(cloudpickle_pickler.dumps, "names_classes"):
         cloudpickle_pickler.dumps = _naming(cloudpickle_pickler.dumps)

@@ -1,8 +1,8 @@
-"""What a table tells keys apart by: for most, something that is made faster than their encoding.
+"""Forms of keys, by which a table identifies keys: for most keys faster to compute than their encodings.
 
-Owns the *form* of a key: keys whose forms are of one kind and equal have equal encodings. For 1, 1.0 and True are equal
-and three keys, and so are (1,) and (True,): a kind has the exact types of a key and of what is in it. What has no such
-form has its encoding. A key has one form, whatever others are beside it. Must not know tables, blocks or windows.
+Owns the *form* of a key: keys whose forms are of one kind and equal have equal encodings. 1, 1.0 and True are equal but
+three keys, and so are (1,) and (True,). So a kind contains the exact types of a key and of its parts. A key without
+such a form uses its encoding. A key's form does not depend on other keys. Must not know tables, blocks or windows.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _ITSELF: Callable[[Any], Any] = tuple
 
 
 class Alike(NamedTuple):
-    """Some pairs whose keys have forms of one kind.
+    """Pairs whose keys have forms of one kind.
 
     Attributes:
-        kind: of the forms.
-        pairs: of form and value.
-        keys: of each pair, if a form is neither the key itself nor its encoding; else None.
+        kind: the kind of the forms.
+        pairs: form and value.
+        keys: the key of each pair, if a form is neither the key itself nor its encoding; else None.
     """
 
     kind: Kind
@@ -39,14 +39,14 @@ class Alike(NamedTuple):
     keys: list[Any] | None
 
     def note_keys(self, key_of: dict[Any, Any], table: dict[Any, Any], before: int) -> None:
-        """Notes the keys of forms that these pairs have brought into a table, if they are not to be had otherwise.
+        """Record the keys of forms that these pairs have added to a table, if a form does not determine its key.
 
         Args:
-            key_of: has a key for each form, any of those that have it: they are encoded alike.
+            key_of: receives a key for each form; all keys of a form have the same encoding.
             table: by form.
-            before: how many forms were in the table.
+            before: number of forms that were in the table before.
         """
-        # What is new is at a table's end. Most forms are known: another table is not looked at for each element.
+        # New forms are at the end of a table. Most forms are known, so `key_of` is not consulted for each element.
         new = list(islice(reversed(table), len(table) - before))
         if self.keys is not None and new:
             came = dict(zip(map(_KEY, self.pairs), self.keys, strict=True))
@@ -57,18 +57,18 @@ class KeyForms:
     """The forms of keys of one coder.
 
     Args:
-        impl: of the coder.
-        encode: a key's encoding; by default the coder's.
+        impl: the coder's impl.
+        encode: encodes a key; by default the coder's method.
     """
 
     def __init__(self, impl: Any, encode: Callable[[Any], bytes] | None = None) -> None:
         self._encode: Callable[[Any], bytes] = encode or impl.encode
-        # The SDK's coder of anything writes a frozen dataclass as its type and the fields that make it.
+        # The SDK's coder of any type writes a frozen dataclass as its type and its init fields.
         self._writes_fields = isinstance(impl, coder_impl.FastPrimitivesCoderImpl)
         self._parts: dict[type, Callable[[Any], Any] | None] = {tuple: _ITSELF}
 
     def of(self, pairs: list[tuple[Any, Any]]) -> Iterator[Alike]:
-        """Pairs of key and value with forms in place of keys, by kind; those of a key in their order."""
+        """Yield pairs with forms instead of keys, by kind; the pairs of a key stay in order."""
         kinds = set(map(type, map(_KEY, pairs)))
         if len(kinds) == 1:
             (kind,) = kinds
@@ -82,13 +82,13 @@ class KeyForms:
                 if forms is keys:
                     yield Alike(formed, pairs, None)
                 else:
-                    told = None if formed is None else keys
-                    yield Alike(formed, list(zip(forms, map(_VALUE, pairs), strict=True)), told)
+                    originals = None if formed is None else keys
+                    yield Alike(formed, list(zip(forms, map(_VALUE, pairs), strict=True)), originals)
                 return
         yield from self._each(pairs)
 
     def one(self, key: Any) -> tuple[Kind, Any]:
-        """The kind and the form of a key."""
+        """Return the kind and the form of a key."""
         kind = type(key)
         if kind in PLAIN or (kind is float and _is_regular((key,))):
             return kind, key
@@ -113,7 +113,7 @@ class KeyForms:
         yield from found.values()
 
     def _of_a_type(self, kind: type, keys: list[Any]) -> tuple[Kind, list[Any]] | None:
-        """The kind and the forms of keys of one type; None if they are of several kinds."""
+        """Return the kind and the forms of keys of one type; None if they are of several kinds."""
         if kind is float:
             return (kind, keys) if _is_regular(keys) else None
         parts_of = self._parts_of(kind)
@@ -135,7 +135,7 @@ class KeyForms:
         return (kind, *types), forms
 
     def _parts_of(self, kind: type) -> Callable[[Any], Any] | None:
-        """What takes keys of a type apart into a tuple; None if nothing does."""
+        """Return a function that splits keys of a type into a tuple; None if there is none."""
         if kind not in self._parts:
             self._parts[kind] = _ITSELF if _is_tuple(kind) else self._fields_of(kind)
         return self._parts[kind]
@@ -144,21 +144,21 @@ class KeyForms:
         if not self._writes_fields or not dataclasses.is_dataclass(kind) or not _is_frozen(kind):
             return None
         names = [field.name for field in dataclasses.fields(kind) if field.init]
-        # For one name it would be no tuple.
+        # With one name, the result would not be a tuple.
         return attrgetter(*names) if len(names) > 1 else None
 
 
 def _is_tuple(kind: type) -> bool:
-    """Whether values of a type are compared, and gone through, as tuples are."""
+    """Return whether values of a type are compared and iterated like tuples."""
     same = ("__eq__", "__hash__", "__iter__", "__len__", "__getitem__")
     return issubclass(kind, tuple) and all(getattr(kind, name) is getattr(tuple, name) for name in same)
 
 
 def _is_regular(numbers: Iterable[float]) -> bool:
-    """Whether equal floats have equal encodings, and only they: no zeros of two signs, no NaN."""
+    """Return whether exactly the equal floats have equal encodings: no zeros of both signs, no NaN."""
     numbers = tuple(numbers)
     total = sum(numbers)
-    # With infinities of both signs a sum is no number, either: those keys go by their encodings' way, one by one.
+    # With infinities of both signs the sum is NaN, too. Those keys use their encodings, one by one.
     return 0.0 not in numbers and (total == total or not any(x != x for x in numbers))
 
 

@@ -1,9 +1,9 @@
-"""Opaque values: what they take in memory nobody can know, only what their encodings take.
+"""Opaque values: their size in memory cannot be determined, only that of their encodings.
 
-Owns which values these are, and how a list of their encodings becomes that of the list. Must not know who holds them.
+Owns which values are opaque, and how a list of their encodings is encoded. Must not know the code that holds them.
 
-A value is opaque if it, or part of it, would be pickled or is of a coder that is not known here; but for numpy's
-numbers and arrays and some small types of the standard library.
+A value is opaque if it, or a part of it, would be pickled or has a coder that is unknown here. Exceptions are numpy's
+numbers and arrays, and some small types of the standard library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from arcbeam.sizes import threshold
 IsOpaque = Callable[[Any], bool]
 
 _LOOKED_AT = threshold(4)
-"""Of a container the parts that are looked at."""
+"""How many parts of a container are checked."""
 _SMALL = FLAT | {
     complex,
     datetime.date,
@@ -53,11 +53,11 @@ _KNOWN = frozenset(
         coders.VarIntCoder,
     )
 )
-"""Coders that take no opaque values."""
+"""Coders that have no opaque values."""
 
 
 def opacity(coder: Any) -> IsOpaque | None:
-    """Whether a value of a coder is opaque, as far as a look at some of its parts tells; None if none can be."""
+    """Return a function that tells whether a value is opaque, from some of its parts; None if no value can be."""
     kind = type(coder)
     if kind in _KNOWN:
         return None
@@ -69,7 +69,7 @@ def opacity(coder: Any) -> IsOpaque | None:
         return _any_part([opacity(coder._value_coder)], lambda value: iter((value,)))
     if kind in (coders.ListCoder, coders.IterableCoder, coders.TupleSequenceCoder):
         inner = opacity(coder._elem_coder)
-        # What is none of Python's may be anything, and not to be looked at twice.
+        # Other iterables may be of any kind, and some can be iterated only once.
         return inner and (lambda value: type(value) not in _CONTAINERS or any(map(inner, islice(value, _LOOKED_AT))))
     if kind is row_coder.RowCoder:
         names = [field.name for field in coder.schema.fields]
@@ -94,7 +94,7 @@ def _any_part(inners: list[IsOpaque | None], parts: Callable[[Any], Iterator[Any
 
 
 def _is_opaque(value: Any) -> bool:
-    """The same of what the coder of anything takes."""
+    """Return whether a value of the coder of any type is opaque."""
     kind = type(value)
     if kind in _SMALL or issubclass(kind, np.number | np.bool_ | enum.Enum):
         return False
@@ -106,12 +106,12 @@ def _is_opaque(value: Any) -> bool:
 
 
 class Encodings:
-    """Lists of encoded values as bytes: as the SDK's list coder would have written the values."""
+    """Encodes lists of encoded values, with the same bytes as the SDK's list coder for the values."""
 
     def encode(self, values: list[bytes]) -> bytes:
-        """A list as bytes."""
+        """Encode a list."""
         return b"".join((COUNT.pack(len(values)), *values))
 
     def encode_to_stream(self, values: list[bytes], stream: Any, nested: bool) -> None:
-        """The same, appended to the SDK's output stream."""
+        """Append an encoded list to the SDK's output stream."""
         stream.write(self.encode(values))

@@ -1,6 +1,6 @@
-"""The SDK's timestamps, made and read without what its constructor looks at: there are several for each element.
+"""Fast creation and reading of the SDK's timestamps, without the checks of its constructor: each element has several.
 
-Leans on the attributes of the SDK's `Timestamp`; a contract test holds that what is made here is what it makes.
+Relies on the attributes of the SDK's `Timestamp`. A contract test checks that the results are equal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PRECISION: Final = Timestamp.MICROS_PRECISION
 
 
 def timestamp_of(micros: int) -> Any:
-    """`Timestamp(micros=micros)`, for microseconds in the SDK's range."""
+    """Return `Timestamp(micros=micros)`, for microseconds in the SDK's range."""
     made = _new(Timestamp)
     made._precision = _PRECISION
     made._seconds, made._subseconds = divmod(micros, _SECOND)
@@ -23,7 +23,7 @@ def timestamp_of(micros: int) -> Any:
 
 
 def micros_from(time: Any) -> int:
-    """`time.micros`."""
+    """Return `time.micros`."""
     if time._precision == _PRECISION:
         micros: int = time._seconds * _SECOND + time._subseconds
         return micros

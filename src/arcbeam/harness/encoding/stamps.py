@@ -1,6 +1,6 @@
-"""What the elements of a block share, known by the bytes that say it: so a block need not be decoded to know that.
+"""Stamps: the bytes of a block that apply to all its elements. A known stamp needs no decoding.
 
-Owns the memory of such bytes, while rows are read. The layout is that of `harness.encoding.blocks`.
+Owns the cache of stamps while rows are read. `harness.encoding.blocks` defines the layout.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from arcbeam.harness.encoding.blocks import ONE_BYTE, TIMES, Block, BlockCoder, 
 from arcbeam.sizes import cache_size
 
 _MOST: Final = cache_size(64)
-"""Stamps that are known at once; and so many in a row may be new before only one in as many is looked at."""
+"""Maximum number of known stamps. After as many new ones in a row, only one in this number is added."""
 _HEAD: Final = 2
-"""Flags, and a number of elements that is one byte."""
+"""Flags, and a number of elements that fits into one byte."""
 _TIME: Final = 8
 
 T = TypeVar("T")
 
 
 class Stamp:
-    """Windows and pane of all elements of a block; of times it has one, or one each.
+    """Windows and pane of all elements of a block. Its elements have one time, or a time each.
 
     Args:
-        shared: the bytes that say it.
-        coder: of such blocks.
-        like: a block that has it.
+        shared: the encoded windows and pane.
+        coder: coder of such blocks.
+        like: a block with this stamp.
     """
 
     __slots__ = ("_decode", "_panes", "_windows", "shared")
@@ -37,12 +37,12 @@ class Stamp:
         self._windows, self._panes = like.windows, like.panes
 
     def values(self, encoded: bytes) -> list[Any]:
-        """The values of a block that has it, of its bytes."""
+        """Decode the values of a block with this stamp."""
         values: list[Any] = self._decode(encoded[_times_end(encoded) + len(self.shared) :])
         return values
 
     def block(self, encoded: bytes) -> Block:
-        """The block that has it, of its bytes; its number of elements is their second one."""
+        """Decode a block with this stamp; the second byte is its number of elements."""
         micros: Any
         if encoded[0]:
             micros = Each(struct.unpack_from(f">{encoded[1]}q", encoded, _HEAD))
@@ -52,10 +52,10 @@ class Stamp:
 
 
 class Stamps(Generic[T]):
-    """What the latest blocks of a coder are known to share. Where most differ, few are looked at.
+    """The stamps of a coder's latest blocks. If most differ, few are added.
 
     Args:
-        coder: of the blocks.
+        coder: coder of the blocks.
     """
 
     __slots__ = ("_coder", "_known", "_length", "_room", "_unseen")
@@ -63,12 +63,12 @@ class Stamps(Generic[T]):
     def __init__(self, coder: BlockCoder) -> None:
         self._coder = coder
         self._known: dict[bytes, tuple[Stamp, T]] = {}
-        # Of the latest. They are of one length, or only some are known again.
+        # Length of the latest stamp. If lengths differ, only some stamps are recognized.
         self._length = 0
         self._room, self._unseen = _MOST, 0
 
     def of(self, encoded: bytes) -> tuple[Stamp, T] | None:
-        """What a block has, with what is known of it; None if it is new, or the block's bytes are of another form."""
+        """Return a block's stamp, with its associated value; None if it is new, or the block has another form."""
         if not _is_short(encoded):
             return None
         start = _times_end(encoded)
@@ -78,12 +78,12 @@ class Stamps(Generic[T]):
         return found
 
     def add(self, encoded: bytes, block: Block, known: T) -> None:
-        """Keeps what a block has, if its elements share windows and pane, with what is known of that.
+        """Add a block's stamp, if its elements share windows and pane.
 
         Args:
-            encoded: the block, of which `of` knew nothing.
-            block: the same.
-            known: is kept with it.
+            encoded: the block, for which `of` has returned None.
+            block: the decoded block.
+            known: the value to associate with the stamp.
         """
         if not _is_short(encoded) or type(block.windows) is Each or type(block.panes) is Each or not self._may_add():
             return
@@ -102,7 +102,7 @@ class Stamps(Generic[T]):
 
 
 def _is_short(encoded: bytes) -> bool:
-    """Whether a block has a stamp that can be known: it is not in bulk, and its number of elements is a byte."""
+    """Return whether a block can have a known stamp: it is not in bulk, and its number of elements fits in a byte."""
     return encoded[0] <= TIMES and encoded[1] < ONE_BYTE
 
 

@@ -1,8 +1,8 @@
-"""Values of the SDK's coder of anything: how they are written where it would pickle them one by one.
+"""Values of the SDK's coder of any type: compact encodings where it would pickle them one by one.
 
-Owns what may be written otherwise, by type, and the bytes of that: numpy's numbers and arrays are one buffer; named
-tuples are their class, once, and columns; tuples with any of these in them are columns. They come back as from being
-pickled. Everything else is a list, as the SDK has it.
+Owns which types have such encodings, and their bytes. Numbers and arrays of numpy are one buffer. Named tuples are
+their class, once, and columns. Tuples with any of these in them are columns. Decoding gives the same as unpickling.
+Everything else is a list, as in the SDK.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import numpy as np
 from apache_beam import coders
 
 _LISTED, _ARRAY, _RECORDS, _COLUMNS, _PICKLED = range(5)
-"""How values are written; the byte in front of them."""
+"""How values are written; the first byte."""
 NUMBERS = "biufc"
 """numpy's kinds of numbers."""
 FLAT = frozenset((int, float, str, bytes, bool, type(None)))
-"""Types that the coder of anything brings back as pickling does."""
+"""Types that the coder of any type restores as pickling does."""
 _NATIVE = FLAT | {list, dict, set}
-"""Types that it does not pickle, whatever is in them."""
+"""Types that it does not pickle, whatever they contain."""
 _PICKLING = ("__reduce__", "__reduce_ex__", "__getstate__")
-"""By what a class may say how its instances are pickled."""
+"""Methods by which a class can change how its instances are pickled."""
 
 new_tuple: Callable[..., Any] = tuple.__new__
-"""Makes a named tuple of a class and its fields."""
+"""Creates a named tuple from a class and its fields."""
 
 
 def is_named_tuple(kind: type) -> bool:
-    """Whether a type is a named tuple as it was generated: its instances are their fields, and made of nothing else."""
+    """Return whether a type is an unmodified generated named tuple: its instances consist of their fields only."""
     code = getattr(kind.__new__, "__code__", None)
     return (
         kind.__bases__ == (tuple,) and hasattr(kind, "_fields") and getattr(code, "co_names", None) == ("_tuple_new",)
@@ -39,12 +39,12 @@ def is_named_tuple(kind: type) -> bool:
 
 
 def rows_of(kind: type, columns: Iterable[Iterable[Any]]) -> list[Any]:
-    """Named tuples of a class as it was generated, of their fields' columns."""
+    """Create named tuples of an unmodified class from the columns of their fields."""
     return list(map(new_tuple, repeat(kind), zip(*columns, strict=True)))
 
 
 class Listed:
-    """One after the other, as the SDK's list coder does it."""
+    """Values one after the other, as the SDK's list coder writes them."""
 
     def __init__(self, coder: Any) -> None:
         self._impl = coders.ListCoder(coder).get_impl()
@@ -60,18 +60,18 @@ class Listed:
 
 
 class Objects:
-    """What the SDK's coder of anything takes: mostly in a list; what it would pickle, if possible, not."""
+    """Values of the SDK's coder of any type: usually in a list, but compact where it would pickle them."""
 
     def __init__(self, coder: Any) -> None:
         self._listed = Listed(coder)
         self._pickled = Listed(coder._fallback_coder)
 
     def are_listed(self, values: list[Any]) -> bool:
-        """Whether values would be written as a list."""
+        """Return whether values would be written as a list."""
         return self._how(values, inside=False) == _LISTED
 
     def write(self, values: list[Any], stream: Any, *, inside: bool = False) -> None:
-        """See `arcbeam.harness.encoding.bulk.Form`; what is `inside` is part of values that would have been pickled."""
+        """See `arcbeam.harness.encoding.bulk.Form`; `inside`: the values are parts of values that would be pickled."""
         how = self._how(values, inside)
         stream.write_byte(how)
         if how == _LISTED:
@@ -98,7 +98,7 @@ class Objects:
             return _ARRAY
         if is_named_tuple(kind) and _pickles_as_itself(kind) and kind._fields:  # type: ignore[attr-defined]
             return _RECORDS
-        # Tuples of what is not pickled anyway are as fast in a list.
+        # Tuples of parts that are not pickled are as fast in a list.
         if kind is tuple and not _NATIVE.issuperset(map(type, values[0])) and len(set(map(len, values))) == 1:
             return _COLUMNS
         return _PICKLED if inside else _LISTED
@@ -126,12 +126,12 @@ class Objects:
             return list(zip(*columns, strict=True))
         if is_named_tuple(kind) and len(kind._fields) == len(columns):
             return rows_of(kind, columns)
-        # The class has changed since, in a script that goes on with what another one has kept: as unpickling does it.
+        # The class has changed: the script of a restored job differs from the one that wrote this. As in unpickling.
         return [kind.__new__(kind, *fields) for fields in zip(*columns, strict=True)]
 
 
 def _pickles_as_itself(kind: type) -> bool:
-    """Whether pickling an instance is calling its class with its fields, and nothing else."""
+    """Return whether pickling an instance only calls its class with its fields."""
     return (
         kind.__dictoffset__ == 0
         and kind not in copyreg.dispatch_table
@@ -145,7 +145,7 @@ def _is_number(kind: type, values: list[Any]) -> bool:
 
 
 def _are_alike(arrays: list[Any]) -> bool:
-    """Whether arrays are of numbers, and the same but for these."""
+    """Return whether arrays contain numbers, and have equal types and layouts."""
     first = arrays[0]
     if not _has_a_name(first.dtype) or not first.ndim or not first.flags.c_contiguous or not first.flags.writeable:
         return False
@@ -153,7 +153,7 @@ def _are_alike(arrays: list[Any]) -> bool:
 
 
 def _has_a_name(dtype: Any) -> bool:
-    """Whether a dtype is one of numbers, and known by its name: of two that are equal only one is."""
+    """Return whether a dtype is a number type that its name identifies: of two equal dtypes only one is."""
     return dtype.kind in NUMBERS and np.dtype(dtype.str).char == dtype.char
 
 
@@ -171,5 +171,5 @@ def _read_array(stream: Any, count: int) -> list[Any]:
     dtype = np.dtype(stream.read_all(True).decode())
     shape = [stream.read_var_int64() for _ in range(stream.read_var_int64())]
     numbers = np.frombuffer(stream.read_all(True), dtype).reshape(count, *shape)
-    # An array is its own: it may be written to, and does not keep the others alive.
+    # Each array is a copy: it can be written to, and does not keep the others alive.
     return [array.copy() for array in numbers] if shape else list(numbers)

@@ -1,7 +1,7 @@
-"""Windows as bytes: a coder of interval windows to the microsecond, and a memory of what has been encoded.
+"""Encodings of windows: a coder of interval windows with microseconds, and caches of encoded windows.
 
-Owns the form in bytes of an interval window wherever only we and the embedded SDK read it: exchanges, state keys, side
-inputs. The SDK's own has milliseconds, so that windows closer than that would be one.
+Owns the encoding of interval windows that only arcbeam and the embedded SDK read: exchanges, state keys, side inputs.
+The SDK's coder truncates to milliseconds, so it would not distinguish windows that are closer than that.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _MOST_KNOWN = cache_size(10_000)
 
 
 class IntervalWindowCoderImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]  # Beam is untyped
-    """Start and end in microseconds, signed, big-endian, nine bytes each.
+    """Start and end as big-endian signed microseconds, nine bytes each.
 
-    SUBTLE: a window may begin before time does, or end after it, where 64 bits do not hold its bounds.
+    SUBTLE: a window may begin before the first event time, or end after the last, so 64 bits are not enough.
     """
 
     def __init__(self) -> None:
-        # Windows are those of many elements, and each is three objects.
+        # Many elements share a window, and each window is three objects.
         self._known: dict[bytes, Any] = {}
 
     def encode_to_stream(self, value: Any, out: Any, nested: bool) -> None:
         """See the SDK's `CoderImpl`."""
-        # As the SDK keeps them, cut off at 64 bits.
+        # The SDK's attributes are limited to 64 bits.
         start, end = value._start_micros, value._end_micros
         if start > _LEAST and end < _MOST:
             out.write(_pack(-(start < 0), start, -(end < 0), end))
@@ -67,7 +67,7 @@ class IntervalWindowCoder(coders.FastCoder):  # type: ignore[misc]  # Beam is un
         return IntervalWindowCoderImpl()
 
     def is_deterministic(self) -> bool:
-        """Equal windows have equal bytes."""
+        """Return True: equal windows have equal bytes."""
         return True
 
     def __eq__(self, other: object) -> bool:
@@ -78,19 +78,19 @@ class IntervalWindowCoder(coders.FastCoder):  # type: ignore[misc]  # Beam is un
 
 
 class WindowBytes:
-    """Encodes windows. Tuples of windows that are one object, as most are, are encoded once.
+    """Encodes windows. A tuple of windows is encoded once per object; most elements share one.
 
-    Bytes stand for windows in tables: an interval window takes microseconds to hash and to compare.
+    Tables use encoded windows as keys: hashing and comparing an interval window takes microseconds.
     """
 
     def __init__(self, window_coder: Any) -> None:
         self._impl = window_coder.get_impl()
-        # With the tuple itself, or another could get its identity.
+        # With the tuple itself, otherwise a new tuple could get the same identity.
         self._known: dict[int, tuple[Any, tuple[bytes, ...]]] = by_identity()
         self._windows: dict[bytes, Any] = {}
 
     def of(self, windows: Any) -> tuple[bytes, ...]:
-        """The windows' encodings."""
+        """Return the windows' encodings."""
         found = self._known.get(id(windows))
         if found is None:
             if len(self._known) > _MOST_KNOWN:
@@ -99,7 +99,7 @@ class WindowBytes:
         return found[1]
 
     def window(self, encoded: bytes) -> Any:
-        """The window of an encoding."""
+        """Return the window of an encoding."""
         window = self._windows.get(encoded)
         if window is None:
             if len(self._windows) > _MOST_KNOWN:
@@ -109,14 +109,14 @@ class WindowBytes:
 
 
 def register() -> None:
-    """Teaches the SDK our coder. Idempotent."""
+    """Register our coder in the SDK. Idempotent."""
     coders.Coder.register_structured_urn(INTERVAL_WINDOW_URN, IntervalWindowCoder)
 
 
 class WindowTuples:
-    """The windows of an element as bytes, as the SDK's coder of tuples has them; one window mostly.
+    """Encodes the windows of an element as the SDK's coder of tuples does. Usually there is one window.
 
-    Equal ones that are read are the same object.
+    Decoding equal windows returns the same object.
     """
 
     def __init__(self, window_impl: Any) -> None:
@@ -143,7 +143,7 @@ class WindowTuples:
 
 
 def remembering_latest(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """The same as `encode`, which knows the window that came last: most are that one."""
+    """Return a function like `encode` that remembers the latest window: most calls are for the same one."""
     latest: Any = None
     encoded = b""
 

@@ -273,7 +273,7 @@ def once(results: Iterable[Any]) -> Iterator[Any]:
     return iter(results) if type(results) in _KNOWN else chain(results)
 
 
-def piece_behind(value: Any) -> int:
+def piece_after(value: Any) -> int:
     """Return how many values may be created after one like this before their size is checked; more for numbers."""
     kind = type(value)
     if kind in _NUMBERS or (kind is tuple and len(value) <= _FEW and _NUMBERS.issuperset(map(type, value))):

@@ -1,10 +1,10 @@
 """DoFns that take or make batches (numpy arrays, Arrow tables, pandas frames, lists), run on blocks and batches.
 
-Owns their operation: blocks become batches; what is put out is `harness.transforms.batchoutput`'s. User code is called
-by the SDK. What qualifies has one output, and neither state, timers, restrictions, finalization nor checks at run time;
-the rest is the SDK's own.
+Owns their operation, which converts blocks to batches. `harness.transforms.batchoutput` handles outputs. The SDK calls
+user code. A DoFn qualifies if it has one output, and neither state, timers, restrictions, finalization nor type checks
+at run time. All others get the SDK's operation.
 
-Batches have at most as many elements as the SDK's, and one time, one set of windows and one pane, as the SDK has it.
+As in the SDK, the elements of a batch share one time, one set of windows and one pane, and their number is limited.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _MOST = operations.GeneralPurposeConsumerSet.MAX_BATCH_SIZE
 class BatchOperation(BatchTaker):
     """A DoFn that takes batches, makes batches, or both.
 
-    Invariant: blocks wait to become a batch at most until the bundle ends; what comes after them waits behind them.
+    Invariant: blocks are collected into a batch at most until the bundle ends, and no later element overtakes them.
 
     Args:
         spec: the SDK's specification.
-        input_coder: of the windowed values it takes.
+        input_coder: coder of the input's windowed values.
         sides: the SDK's maps of side inputs.
     """
 
@@ -55,10 +55,10 @@ class BatchOperation(BatchTaker):
         self._held: list[Block] = []
         self._count = 0
 
-    # What the SDK asks of whoever may take or make batches.
+    # The SDK's interface of operations that may take or make batches.
 
     def get_batching_preference(self) -> Any:
-        """See the SDK's `Operation`: elements are taken by all, and become batches here."""
+        """See the SDK's `Operation`: takes elements, which become batches here."""
         preference = common.BatchingPreference
         return preference.DO_NOT_CARE if self._takes_batches else preference.BATCH_FORBIDDEN
 
@@ -80,7 +80,7 @@ class BatchOperation(BatchTaker):
         """See `BatchTaker`."""
         return self._takes_batches and converter is not None and self._input == converter
 
-    # Its life.
+    # Lifecycle.
 
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""
@@ -109,7 +109,7 @@ class BatchOperation(BatchTaker):
             self._runner.start()
 
     def finish(self) -> None:
-        """The bundle ends; what waits is taken first."""
+        """Process the collected elements, and end the bundle."""
         super().finish()
         with self.scoped_process_state:
             self._guarded(self._process_held)
@@ -143,7 +143,7 @@ class BatchOperation(BatchTaker):
             self._guarded(partial(self._hold if self._takes_batches else self._process, block))
 
     def _guarded(self, call: Any) -> None:
-        """Calls what may raise; the message says which step, as the SDK does it, unless it says so already."""
+        """Call a function. Errors name the transform, as in the SDK, unless they already do."""
         try:
             call()
         except BaseException as e:
@@ -175,7 +175,7 @@ class BatchOperation(BatchTaker):
             try:
                 batch = block.form.unpack(block.packed, self._input)
             except Exception:
-                # Whoever makes it of elements says what is wrong with them.
+                # Making the batch of elements raises an error that explains the problem.
                 batch = None
             if batch is not None:
                 return batch
@@ -183,7 +183,7 @@ class BatchOperation(BatchTaker):
 
 
 def register() -> None:
-    """Teaches the SDK's factory our operation; what is not ours is made as before. Idempotent."""
+    """Register our operation in the SDK's factory, which still creates the others. Idempotent."""
 
     @bundle_processor.BeamTransformFactory.register_urn(  # type: ignore[untyped-decorator]
         _PAR_DO_URN, runner_pb.ParDoPayload
@@ -206,5 +206,5 @@ def register() -> None:
 
 
 def handles_batches(fn: Any) -> bool:
-    """Whether a DoFn takes or makes batches, and is checked by nothing at run time."""
+    """Return whether a DoFn takes or makes batches, without type checks at run time."""
     return has_batches(fn) and not getattr(fn, "_runtime_output_constraints", None)

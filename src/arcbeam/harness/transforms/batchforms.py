@@ -1,8 +1,8 @@
-"""Batches: elements as a user's batch type (numpy, pandas, Arrow, lists), and batches as elements, whole lists at once.
+"""Conversion of elements to a user's batch type (numpy, pandas, Arrow, lists) and back, whole lists at once.
 
-Owns what is done faster than the SDK's `BatchConverter`s do it, with the same outcome: each short cut is for one
-converter, by its exact type, and for values that it is known to be the same for; all else is the converter's own. The
-SDK's internals that are leaned on are held by a contract test.
+Owns conversions that are faster than those of the SDK's `BatchConverter`s and have the same results. Each is for one
+converter, by its exact type, and for values for which equality is known. All others use the converter. A contract test
+covers the SDK internals that this module relies on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OF_PYTHON = {int: np.dtype(np.int64), float: np.dtype(np.float64), bool: np.dty
 
 
 def alike(block: Block) -> Iterator[Block]:
-    """A block for each time, windows and pane that there is, in the order in which they first come."""
+    """Yield a block for each combination of time, windows and pane, in the order of their first elements."""
     if block.uniform:
         yield block
         return
@@ -41,8 +41,8 @@ def alike(block: Block) -> Iterator[Block]:
 
 
 def _numbered(column: Each) -> Iterator[int]:
-    """A number for each entry, the same for equal ones."""
-    # Equal ones are mostly the same object, and identity is faster than a window's hash.
+    """Yield a number for each entry, the same for equal ones."""
+    # Equal entries are usually the same object, and identity is faster than hashing a window.
     distinct = dict(zip(map(id, column), column, strict=True))
     numbers: dict[Any, int] = {}
     number_of = {identity: numbers.setdefault(what, len(numbers)) for identity, what in distinct.items()}
@@ -50,7 +50,7 @@ def _numbered(column: Each) -> Iterator[int]:
 
 
 def batch_maker(converter: Any) -> Callable[[list[Any]], Any]:
-    """What makes a batch of elements, of which there is at least one."""
+    """Return a function that makes a batch of elements, at least one."""
     if type(converter) is NumpyBatchConverter and converter.element_shape == ():
         return partial(_array_of, converter)
     if is_converter(converter, "arrow", "PyarrowBatchConverter"):
@@ -60,7 +60,7 @@ def batch_maker(converter: Any) -> Callable[[list[Any]], Any]:
 
 
 def _array_of(converter: Any, values: list[Any]) -> Any:
-    # `numpy.stack`, which the SDK calls, makes an array of each number first.
+    # `numpy.stack`, which the SDK calls, first creates an array for each number.
     kind, *others = set(map(type, values))
     dtype = _OF_PYTHON.get(kind)
     if issubclass(kind, np.number | np.bool_):
@@ -74,7 +74,7 @@ def _array_of(converter: Any, values: list[Any]) -> Any:
 
 
 def _table_of(converter: Any, values: list[Any]) -> Any:
-    # The SDK asks every row for every field by name.
+    # The SDK reads each field of each row by name.
     schema = converter._arrow_schema
     kind, *others = set(map(type, values))
     if others or not is_named_tuple(kind) or kind._fields != tuple(schema.names):  # type: ignore[attr-defined]
@@ -87,9 +87,9 @@ def _table_of(converter: Any, values: list[Any]) -> Any:
 
 
 def exploder(converter: Any) -> Explode:
-    """What takes a batch apart: into lists of elements, none of them empty or too long.
+    """Return a function that splits a batch into lists of elements, none of them empty or too long.
 
-    The batch may be changed when the last of them has been taken.
+    The batch may be changed after the last list was taken.
     """
     kind = type(converter)
     if kind is ListBatchConverter:
@@ -116,7 +116,7 @@ def _sliced(batch: Any, length: int, values_of: Callable[[Any], list[Any]]) -> I
 
 
 def _table_exploder(converter: Any) -> Explode:
-    """For Arrow tables: a whole column at a time becomes Python's values."""
+    """Return the function for Arrow tables. It converts whole columns to Python values."""
     make = _row_maker(converter.element_type.user_type, converter._arrow_schema.names)
 
     def explode(batch: Any) -> Iterator[list[Any]]:
@@ -131,7 +131,7 @@ def _table_exploder(converter: Any) -> Explode:
 
 
 def _frame_exploder(converter: Any) -> Explode:
-    """For pandas' frames: a whole column at a time is looked through for nulls."""
+    """Return the function for pandas frames. It checks whole columns for nulls."""
     columns = converter._columns
     make = _row_maker(converter.element_type.user_type, columns)
 
@@ -147,9 +147,9 @@ def _frame_exploder(converter: Any) -> Explode:
 
 
 def _column(series: Any) -> list[Any]:
-    """The values of a pandas series or index as iterating over it gives them, None for a null."""
+    """Return the values that iterating over a pandas series or index gives, with None for nulls."""
     array = series.array
-    # Iterating over strings asks the array for one after the other.
+    # Iterating over strings reads the array element by element.
     strings = type(array).__name__ == "StringArray"
     values: list[Any] = array.to_numpy(object).tolist() if strings else list(series)
     nulls = np.asarray(series.isnull())
@@ -159,7 +159,7 @@ def _column(series: Any) -> list[Any]:
 
 
 def _row_maker(kind: type, names: list[str]) -> Callable[[list[list[Any]]], list[Any]] | None:
-    """What makes rows of columns, if it is known how rows are made."""
+    """Return a function that makes rows from columns; None if it is not known how rows are made."""
     if not is_named_tuple(kind) or kind._fields != tuple(names):  # type: ignore[attr-defined]
         return None
     return partial(rows_of, kind)

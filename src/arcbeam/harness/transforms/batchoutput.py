@@ -1,6 +1,6 @@
-"""What a DoFn of batches puts out: batches go on whole, or become blocks; single elements gather into blocks.
+"""The outputs of a DoFn that handles batches: batches stay whole or become blocks; single elements form blocks.
 
-Owns who behind such a DoFn is given what. The SDK calls it where it would call its own receiver.
+Owns the form in which each consumer gets them. The SDK calls this object instead of its own receiver.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from arcbeam.harness.transforms.batchforms import exploder
 
 
 class BatchTaker(BlockOperation):
-    """An operation of ours that may take batches whole."""
+    """An operation of ours that can process batches."""
 
     @abstractmethod
     def takes(self, converter: BatchConverter | None) -> bool:
-        """Whether batches of a converter are what it takes."""
+        """Return whether it takes batches of a converter."""
 
     @property
     @abstractmethod
     def needs(self) -> Any:
-        """The type of batches without which it cannot do; None if it can do with elements."""
+        """The type of batches that it requires; None if it also takes elements."""
 
     @abstractmethod
     def process_batch(self, windowed_batch: Any) -> None:
-        """Takes a batch of the type it takes."""
+        """Process a batch of its type."""
 
 
 class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
-    """The output of a batch DoFn, as the SDK hands it on: a batch, or one element.
+    """The output of a batch DoFn. The SDK passes a batch, or one element.
 
-    Invariant: elements wait to become blocks at most until the bundle ends; no batch goes past them.
+    Invariant: elements are collected into blocks at most until the bundle ends, and no batch overtakes them.
 
     Args:
-        converter: of the batches that come; None if there are none.
-        receiver: the SDK's receiver of it.
-        output: where blocks go.
-        consumers: the operations behind it.
-        estimate: sizes of what comes out.
+        converter: converter of the batches; None if there are none.
+        receiver: the SDK's receiver of the output.
+        output: the output for blocks.
+        consumers: the operations that consume the output.
+        estimate: estimates sizes of outputs.
     """
 
     def __init__(self, converter: Any, receiver: Any, output: Output, consumers: list[Any], estimate: Any) -> None:
@@ -60,19 +60,19 @@ class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
         self._writes = [c for c in self._in_blocks if isinstance(c, ElementWrite) and c.takes_whole(converter)]
         self._one_by_one = [c for c in consumers if not isinstance(c, BlockOperation)]
         self._rebatching = [c for c in self._in_blocks if isinstance(c, BatchTaker) and c.needs is not None]
-        # An operation of the SDK that takes batches is fed by the SDK's receiver only, which then feeds ours, too.
+        # An SDK operation that takes batches must be fed by the SDK's receiver, which then also feeds ours.
         self._mixed = any(c.get_batching_preference().supports_batches for c in self._one_by_one)
         self._waiting: list[Any] = []
         self._longest = 1
 
     def receive(self, windowed_value: Any) -> None:
-        """Takes an element."""
+        """Collect an element."""
         self._waiting.append(windowed_value)
         if len(self._waiting) >= self._longest:
             self.flush()
 
     def flush(self) -> None:
-        """Hands on the elements that wait."""
+        """Pass on the collected elements."""
         waiting = self._waiting
         if waiting:
             self._waiting = []
@@ -80,11 +80,11 @@ class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
             self._output.emit(Block.of(waiting))
 
     def drop(self) -> None:
-        """Forgets the elements that wait: what a bundle that failed has left."""
+        """Discard the collected elements of a failed bundle."""
         self._waiting = []
 
     def receive_batch(self, windowed_batch: Any) -> None:
-        """Takes a batch."""
+        """Pass on a batch."""
         self.flush()
         if self._mixed:
             self._receiver.receive_batch(windowed_batch)
@@ -114,5 +114,5 @@ class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
     def _blocks(self, windowed_batch: Any) -> Iterator[Block]:
         of = windowed_batch.as_empty_windowed_value()
         windows = tuple(of.windows)
-        for values in self._explode(windowed_batch.values):  # type: ignore[misc]  # whoever makes batches has it
+        for values in self._explode(windowed_batch.values):  # type: ignore[misc]  # set if there are batches
             yield Block(values, of.timestamp_micros, windows, of.pane_info)

@@ -1,9 +1,9 @@
-"""Several transforms in a row that look at nothing but the value, as one compiled loop.
+"""Several consecutive transforms that read only the value, as one compiled loop.
 
-Owns the loop: which operations share one, its source text, and what is told of it: how many elements left each
-transform, which of them failed, counted or logged something, and how its time is shared out. The operations stay what
-they are (`harness.transforms.values`) and do what the loop does not: the first elements, and one block in some, whose
-sizes and times are sampled; blocks whose elements differ in time, window or pane; outputs that are more than a value.
+Owns the loop: which operations share one, its source, and its reports: how many elements left each transform, which of
+them failed, counted or logged something, and how its time is divided. The operations stay unchanged
+(`harness.transforms.values`) and do what the loop does not: the first elements; one block in some, to sample sizes and
+times; blocks whose elements differ in time, window or pane; outputs that are more than a value.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from apache_beam.metrics.execution import MetricsContainer
 from apache_beam.runners.common import NameContext
 
 from arcbeam.harness.encoding.blocks import Block
-from arcbeam.harness.operations.blockoperation import PIECE, once, piece_behind
+from arcbeam.harness.operations.blockoperation import PIECE, once, piece_after
 from arcbeam.harness.operations.whereabouts import here, place_of
 from arcbeam.harness.transforms.values import ValueOperation
 from arcbeam.sizes import threshold
 
 _SHORTEST = threshold(32)
-"""Blocks shorter than this are not worth the preparations of a loop."""
+"""Blocks shorter than this are not worth the preparations for a loop."""
 _APART = threshold(32, 2)
-"""One block in so many goes through the operations one by one: sizes and times are sampled there."""
+"""One block in this number goes through the operations one by one, to sample sizes and times."""
 
 _numbers = itertools.count()
 
 
 def join(operations: Iterable[ValueOperation]) -> None:
-    """Gives chains to operations that are set up, in place of those they have.
+    """Assign chains to operations that are set up, and replace existing ones.
 
     Args:
-        operations: of one stage; of two that follow each other, the first comes first.
+        operations: of one stage; producers before consumers.
     """
     members: set[int] = set()
     for op in operations:
@@ -54,31 +54,32 @@ def join(operations: Iterable[ValueOperation]) -> None:
 
 
 def _following(row: list[ValueOperation]) -> ValueOperation | None:
-    """The operation that may share a loop with those before it."""
+    """Return the next operation that may share the loop; None if there is none."""
     last = row[-1]
-    # What a "flat" one puts out for a value may have any length: it ends a loop.
+    # The outputs of a "flat" operation for a value may have any length, so it ends a loop.
     following = None if last.never_chained or last.kind == "flat" else last.only_consumer()
-    # Generators follow each other faster than a loop could call them: see `ValueOperation`.
+    # Consecutive generators are faster than a loop that calls them: see `ValueOperation`.
     return None if following is None or following.generates else following
 
 
 class Chain:
     """A loop over the values of a block, for several operations.
 
-    Invariant: elements keep their order. An output that is more than a value ends the loop: what came before goes out,
-    then that output and what is behind it go the ordinary way, and the chain ends there from the next block on.
+    Invariant: elements keep their order. An output that is more than a value ends the loop. Earlier outputs are passed
+    on first. Then this output and all later values are processed without the loop, and the chain is rebuilt to end at
+    that operation.
 
     Args:
-        members: at least two; only the last may be of the kind "flat".
+        members: at least two operations; only the last may be of the kind "flat".
     """
 
     def __init__(self, members: list[ValueOperation]) -> None:
         self._members = members
         self._head, self._tail = members[0], members[-1]
         self._loop, lines = _compiled(members)
-        self._teller = _Teller(self._loop.__code__, lines, self._head)
+        self._locator = _Locator(self._loop.__code__, lines, self._head)
         self._state = self._head.state_sampler.scoped_state(
-            _Where(self._teller), f"chain-{next(_numbers)}", metrics_container=_Metrics(self._teller)
+            _Where(self._locator), f"chain-{next(_numbers)}", metrics_container=_Metrics(self._locator)
         )
         self._place = place_of("one of " + ", ".join(str(op.name_context.step_name) for op in members))
         self._fallen: tuple[int, Any] | None = None
@@ -88,25 +89,25 @@ class Chain:
             op.chains.append(self)
 
     def takes(self, block: Block) -> bool:
-        """Whether a block is one for the loop."""
+        """Return whether the loop can process a block."""
         if len(block) < _SHORTEST or not block.uniform or here.careful:
             return False
         if not all(op.has_begun for op in self._members) or not all(op.is_warm for op in self._members[:-1]):
             return False
-        # SUBTLE: a side input is looked up for the first time when an element comes to its step, not before: it may be
-        # one that cannot be had, and no element may ever come.
+        # SUBTLE: a side input must be looked up only when an element reaches its transform: it may be unavailable, and
+        # no element may ever arrive.
         if not all(op.was_bound(block) for op in self._members[1:]):
             return False
         self._blocks += 1
         return self._blocks % _APART != 0 and all(op.bind(block) for op in self._members)
 
     def run(self, block: Block) -> None:
-        """Runs the loop over a block.
+        """Run the loop over a block.
 
         Raises:
-            Exception: what user code has raised, as the SDK has it: with the step's name.
+            Exception: user code has raised. As in the SDK, the message names the transform.
         """
-        # Undone by who has handed the block to the first operation.
+        # Restored by the code that has passed the block to the first operation.
         here.enter(self._place)
         self._outputs = outputs = _Outputs(self._tail, block)
         self._element = block.element(0)
@@ -116,27 +117,27 @@ class Chain:
             for op, fell in zip(self._members, self._falls, strict=True)
             for each in (op.user, op.out.plain_type, op.out.plain_types, fell, op.bound_kwargs, *op.bound_args)
         ]
-        self._told = [0] * (len(self._members) - 1)
+        self._counts = [0] * (len(self._members) - 1)
         self._samples: list[Any] = [None] * (len(self._members) - 1)
         done, least = 0, 1
         with self._state:
             try:
                 while done < len(block) and self._fallen is None:
-                    # A "flat" operation's outputs are looked at as they come.
+                    # The outputs of a "flat" operation are checked as they arrive.
                     room = len(block) if self._tail.kind == "flat" else max(least, outputs.room())
                     before = outputs.taken
                     done += self._run(block.values[done : done + room])
-                    # Where filters let nothing through, there is nothing to look at behind each value.
+                    # If filters pass nothing, there is nothing to check after each value.
                     least = min(2 * room, PIECE) if outputs.taken == before else 1
             except BaseException as e:
-                self._teller.failed(e).reraise(e)
+                self._locator.failed(e).reraise(e)
             self._count()
             outputs.hand_on()
         if self._fallen is not None:
-            self._go_on_without(block, done)
+            self._continue_without(block, done)
 
-    def _go_on_without(self, block: Block, done: int) -> None:
-        """An output was more than a value: goes on with it, and with what is behind it, the ordinary way."""
+    def _continue_without(self, block: Block, done: int) -> None:
+        """Process an output that is more than a value, and all later values, without the loop."""
         place, output = self._fallen or (0, None)
         op = self._members[place]
         try:
@@ -152,7 +153,7 @@ class Chain:
         op = self._members[place]
 
         def fell(output: Any) -> bool:
-            """Whether an output is more than a value; that is noted then."""
+            """Return whether an output is more than a value, and record it."""
             if op.is_plain(output):
                 return False
             self._fallen = place, output
@@ -161,7 +162,7 @@ class Chain:
         return fell
 
     def _run(self, values: list[Any]) -> int:
-        """Runs the loop over some values, and notes what leaves each operation but the last.
+        """Run the loop over values, and record what leaves each operation but the last.
 
         Returns:
             How many of the values were taken.
@@ -173,7 +174,7 @@ class Chain:
         for place, op in enumerate(self._members[:-1]):
             count = next(counts) if op.kind == "filter" else count - self._fell_at(place)
             if count:
-                self._told[place] += count
+                self._counts[place] += count
                 self._samples[place] = samples[place]
         self._outputs.look()
         return taken
@@ -182,13 +183,13 @@ class Chain:
         return self._fallen is not None and self._fallen[0] == place
 
     def _count(self) -> None:
-        """Counts what left each operation but the last, for the whole block."""
+        """Count what has left each operation but the last, for the whole block."""
         for place, op in enumerate(self._members[:-1]):
             sample = None if self._fell_at(place) else self._element.with_value(self._samples[place])
-            op.count(self._told[place], sample)
+            op.count(self._counts[place], sample)
 
     def milliseconds_of(self, op: ValueOperation) -> int:
-        """An operation's share of the loop's time, by the time that each takes outside of it."""
+        """Return an operation's share of the loop's time, in proportion to the time that each takes outside of it."""
         total: int = self._state.sampled_msecs_int()
         weights: list[int] = [member.scoped_process_state.nsecs for member in self._members]
         if not any(weights):
@@ -199,7 +200,7 @@ class Chain:
 
 
 class _Outputs:
-    """What leaves a chain, on its way into blocks."""
+    """Outputs of a chain, collected into blocks."""
 
     def __init__(self, tail: ValueOperation, block: Block) -> None:
         self._tail, self._block = tail, block
@@ -211,15 +212,15 @@ class _Outputs:
 
     @property
     def taken(self) -> int:
-        """How many outputs came."""
+        """How many outputs have arrived."""
         return self._gone + len(self.values)
 
     def room(self) -> int:
-        """How many outputs may come until the next look at them."""
+        """Return how many outputs may arrive until the next check."""
         return max(1, min(self._piece, self._longest - len(self.values)))
 
     def take(self, results: Any) -> None:
-        """Takes what the last operation, of the kind "flat", has put out for one value."""
+        """Take the outputs of the last operation, of the kind "flat", for one value."""
         if type(results) is list and len(results) < PIECE:
             self.values += results
             if len(self.values) >= self._due:
@@ -234,20 +235,20 @@ class _Outputs:
             self.look()
 
     def look(self) -> None:
-        """Hands on what there is, if it is enough."""
+        """Pass on the collected outputs, if they are enough."""
         values = self.values
         if not values:
             return
-        self._piece = piece_behind(values[-1])
+        self._piece = piece_after(values[-1])
         if len(values) >= min(self._longest, self._tail.out.most_like(values[-1])):
             self.hand_on()
         self._due = len(values) + self.room()
 
     def hand_on(self) -> None:
-        """Hands on what there is."""
+        """Pass on the collected outputs."""
         if self.values:
             block = self._block.pick(self.values.copy(), [])
-            # SUBTLE: the loop holds the list's `append`.
+            # SUBTLE: the loop holds the list's `append`, so the list must not be replaced.
             self._gone += len(block)
             self.values.clear()
             try:
@@ -257,26 +258,26 @@ class _Outputs:
             self._longest = self._tail.out.longest
 
 
-# The loop's text.
+# The source of the loop.
 
-_Told = tuple[tuple[int, ...], tuple[Any, ...]]
+_Counts = tuple[tuple[int, ...], tuple[Any, ...]]
 
 _inputs: weakref.WeakKeyDictionary[CodeType, list[str]] = weakref.WeakKeyDictionary()
-"""Of each line of a loop: the variable that its operation was given."""
+"""For each line of a loop: the variable that is passed to its operation."""
 
 
 def input_at(code: CodeType, line: int) -> str:
-    """The variable of a loop that has what the operation of a line was given; "" if the code is no loop's."""
+    """Return the variable with the input of a line's operation; "" if the code is not a loop's."""
     names = _inputs.get(code, ())
     return names[line - 1] if 0 < line <= len(names) else ""
 
 
-def _compiled(members: list[ValueOperation]) -> tuple[Callable[..., _Told], list[ValueOperation]]:
-    """The loop's function, and the operation of each of its lines.
+def _compiled(members: list[ValueOperation]) -> tuple[Callable[..., _Counts], list[ValueOperation]]:
+    """Return the loop's function, and the operation of each of its lines.
 
-    The function takes an iterator of values, the operations' variables, and what to do with each output of the last
-    operation: with a value, and with the results of one of the kind "flat". For all operations but the last it returns
-    how many elements each filter let through, and the latest output of each operation.
+    The function takes an iterator of values, the operations' variables, and two functions for outputs of the last
+    operation: one for a value, and one for the results of a "flat" operation. For all operations but the last it
+    returns how many elements each filter has passed, and the latest output of each operation.
     """
     head, tail = members[0], members[-1]
     text: list[str] = []
@@ -318,7 +319,7 @@ def _compiled(members: list[ValueOperation]) -> tuple[Callable[..., _Told], list
     add(tail, f"  if {out} is not None: take({out})" if tail.kind == "flat" else f"  append({out})")
     passed, samples = "".join(f"n{place}, " for place in filters), "".join(f"x{place}, " for place in inner)
     add(tail, f" return ({passed}), ({samples})")
-    # With the name of this module: frames of the loop are the harness's, and are left out of what users see.
+    # With the name of this module: frames of the loop belong to the harness, and are hidden from users.
     scope: dict[str, Any] = {"__name__": __name__}
     exec(compile("\n".join(text), "arcbeam/harness/chain", "exec"), scope)
     _inputs[scope["loop"].__code__] = given_to
@@ -330,17 +331,17 @@ def _names(place: int, op: ValueOperation) -> list[str]:
     return [f"f{place}", f"kind{place}", f"plain{place}", f"fell{place}", f"k{place}", *args]
 
 
-# What is told of it.
+# Attribution to operations.
 
 
-class _Teller:
-    """Knows whose user code runs: the operation of the line at which the loop is."""
+class _Locator:
+    """Determines the running operation from the current line of the loop."""
 
     def __init__(self, code: CodeType, lines: list[ValueOperation], head: ValueOperation) -> None:
         self._code, self._lines, self._head = code, lines, head
 
     def now(self, frame: FrameType | None = None) -> ValueOperation:
-        """The operation whose user code is running, on this thread or in that frame."""
+        """Return the operation whose user code is running, on this thread or in a frame."""
         frame = frame or sys._getframe()
         while frame is not None:
             if frame.f_code is self._code:
@@ -349,7 +350,7 @@ class _Teller:
         return self._head
 
     def failed(self, error: BaseException) -> ValueOperation:
-        """The operation whose user code has raised."""
+        """Return the operation whose user code has raised."""
         for frame, line in traceback.walk_tb(error.__traceback__):
             if frame.f_code is self._code:
                 return self._lines[line - 1]
@@ -357,33 +358,33 @@ class _Teller:
 
 
 class _Where(NameContext):  # type: ignore[misc]  # Beam is untyped
-    """The name of the step that is running, for whoever asks the SDK's state sampler."""
+    """The name of the running transform, for users of the SDK's state sampler."""
 
-    def __init__(self, teller: _Teller) -> None:
-        self._teller = teller
+    def __init__(self, locator: _Locator) -> None:
+        self._locator = locator
 
     def step_name_in(self, frame: FrameType) -> Any:
-        """The name of the step that runs in a frame of another thread."""
-        return self._teller.now(frame).name_context.step_name
+        """Return the name of the transform that runs in a frame of another thread."""
+        return self._locator.now(frame).name_context.step_name
 
     @property
     def step_name(self) -> Any:
         """See the SDK's `NameContext`."""
-        return self._teller.now().name_context.step_name
+        return self._locator.now().name_context.step_name
 
     @property
     def transform_id(self) -> Any:
         """See the SDK's `NameContext`."""
-        return self._teller.now().name_context.transform_id
+        return self._locator.now().name_context.transform_id
 
 
 class _Metrics(MetricsContainer):  # type: ignore[misc]  # Beam is untyped
-    """The metrics of the step that is running: what user code updates is its own step's."""
+    """The metrics of the running transform, so that updates by user code are attributed to it."""
 
-    def __init__(self, teller: _Teller) -> None:
+    def __init__(self, locator: _Locator) -> None:
         super().__init__("")
-        self._teller = teller
+        self._locator = locator
 
     def get_metric_cell(self, metric_key: Any) -> Any:
         """See the SDK's `MetricsContainer`."""
-        return self._teller.now().metrics_container.get_metric_cell(metric_key)
+        return self._locator.now().metrics_container.get_metric_cell(metric_key)

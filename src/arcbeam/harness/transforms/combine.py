@@ -1,6 +1,6 @@
-"""The halves of a combine behind the exchange: merging accumulators, extracting outputs, converting to accumulators.
+"""The parts of a combine after the exchange: merge accumulators, extract outputs, convert to accumulators.
 
-Owns their operation, which takes blocks. The half before the exchange is `harness.transforms.precombine`.
+Owns their operation, which processes blocks. `harness.transforms.precombine` is the part before the exchange.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _URNS = {
 
 
 def claim(transform: Any) -> None:
-    """Gives a transform of a bundle descriptor to this module, if it is a half of a combine."""
+    """Mark a transform for our operation, if it is one of these parts of a combine."""
     transform.spec.urn = _URNS.get(transform.spec.urn, transform.spec.urn)
 
 
@@ -43,7 +43,7 @@ class CombineOperation(BlockOperation):
         self._apply = apply
 
     def setup(self, data_sampler: Any = None) -> None:
-        """Sets up the CombineFn."""
+        """Set up the CombineFn."""
         with self.scoped_start_state:
             super().setup(data_sampler)
             self.combine_fn.setup()
@@ -60,7 +60,7 @@ class CombineOperation(BlockOperation):
             self._outputs[0].emit(block.with_values(values))
 
     def teardown(self) -> None:
-        """Tears down the CombineFn."""
+        """Tear down the CombineFn."""
         with self.scoped_finish_state:
             super().teardown()
             self.combine_fn.teardown()
@@ -74,16 +74,16 @@ _EXTRACT = attrgetter("extract_output")
 
 
 def _compacted(fn: Any, apply: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same for accumulators that leave the stage: compact, as CombineFns are promised of what is encoded.
+    """Compact the accumulators that leave the stage: CombineFns may rely on compact accumulators being encoded.
 
-    SUBTLE: it is not only smaller. `Top` with a key has in it what cannot be encoded, and its `extract_output` takes
-    what came of that for whole, unless it was made compact.
+    SUBTLE: this is not only for size. `Top` with a key contains objects that cannot be encoded. Its `extract_output`
+    takes a decoded accumulator for a complete one, unless it was compacted.
     """
     return apply if type(fn).compact is CombineFn.compact else lambda value: fn.compact(apply(value))
 
 
 def register() -> None:
-    """Teaches the SDK's factory our operations. Idempotent."""
+    """Register our operations in the SDK's factory. Idempotent."""
     parts: list[Callable[[Any], Any]] = [attrgetter("merge_accumulators"), _EXTRACT, _convert]
     for urn, of in zip(_URNS.values(), parts, strict=True):
         bundle_processor.BeamTransformFactory.register_urn(urn, runner_pb.CombinePayload)(_creator(of))
@@ -96,8 +96,8 @@ def _creator(of: Callable[[Any], Callable[[Any], Any]]) -> Any:
         spec = operation_specs.WorkerFlatten(None, [factory.get_only_output_coder(transform)])
         name = NameContext(transform.unique_name, transform_id)
         apply = of(fn)
-        behind = [op for operations in consumers.values() for op in operations]
-        if of is not _EXTRACT and not (behind and all(isinstance(op, CombineOperation) for op in behind)):
+        following = [op for operations in consumers.values() for op in operations]
+        if of is not _EXTRACT and not (following and all(isinstance(op, CombineOperation) for op in following)):
             apply = _compacted(fn, apply)
         op = CombineOperation(name, spec, factory, factory.get_windowed_coder(pcoll), fn, apply)
         return factory.augment_oldstyle_op(op, transform.unique_name, consumers)

@@ -1,7 +1,7 @@
-"""What user code puts out, on its way into blocks: gathered over many calls, each with time, windows and pane.
+"""Outputs of user code, collected into blocks over many calls, each with time, windows and pane.
 
-Owns when there is enough for a block, and how outputs that are more than values (a `TimestampedValue`, a
-`WindowedValue`, a `TaggedOutput`) leave. Must not know whose outputs they are.
+Owns when there are enough for a block, and how outputs that are more than values (a `TimestampedValue`, a
+`WindowedValue`, a `TaggedOutput`) leave. Must not know the transform that outputs them.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from types import GeneratorType
 from typing import Any
 
 from arcbeam.harness.encoding.blocks import Block, Each
-from arcbeam.harness.operations.blockoperation import LONGEST, PIECE, Output, once, piece_behind
+from arcbeam.harness.operations.blockoperation import LONGEST, PIECE, Output, once, piece_after
 from arcbeam.harness.transforms.outputs import FEW, OutputBlocks
 
 _SECONDS = 0.02
-"""What a block may take, if there is a clock: it is made, and all that is behind it has had it."""
+"""Time for a block, if there is a clock: for creating it, and for all its consumers."""
 
 
 class Emitter:
-    """Gathers outputs, and hands them on in order.
+    """Collects outputs, and passes them on in order.
 
     Args:
         output: takes blocks of the main output.
-        handle: hands on one output that is more than a value, of (input element, outputs): the SDK's.
-        windowfn: of the outputs.
+        handle: the SDK's function that passes on outputs that are more than values: (input element, outputs).
+        windowfn: window function of the outputs.
         coder: the SDK's coder of the main output's windowed values.
-        clock: seconds. If given, blocks stay as small as it takes to make one, and to hand it on, in little time.
+        clock: returns seconds. If given, blocks stay so small that creating and passing on one takes little time.
 
     Attributes:
-        values: what was gathered; may be added to, if `look` follows once there are `due`.
-        due: how many there may be until the next `look`.
+        values: the collected outputs. Code may add to it, if it calls `look` once there are `due`.
+        due: number of outputs at which `look` must be called.
     """
 
     def __init__(
@@ -50,26 +50,26 @@ class Emitter:
         self.begin()
 
     def begin(self) -> None:
-        """Nothing is gathered."""
+        """Discard collected outputs."""
         self.values.clear()
         self.due = 1
         self._stamp: tuple[int, Any, Any] = (0, (), None)
-        # The outputs before those of the latest stamp: up to which place each stamp goes.
+        # Outputs with earlier stamps: the end position of each stamp.
         self._ends: list[int] = []
         self._stamps: list[tuple[int, Any, Any]] = []
 
     @property
     def taken(self) -> int:
-        """How many outputs were taken so far; on any thread, and while user code is asked for more."""
+        """How many outputs were taken so far. May be read on any thread, also while user code runs."""
         return self._gone + len(self.values)
 
     def resume(self) -> None:
-        """From now on time is spent on what comes next."""
+        """Start measuring the time for the next outputs."""
         if self._clock is not None:
             self._since = self._clock()
 
     def stamp(self, micros: int, windows: Any, pane: Any) -> None:
-        """Says the time, windows and pane of what is gathered from now on."""
+        """Set the time, windows and pane of the following outputs."""
         then = self._stamp
         if micros == then[0] and pane is then[2] and windows is then[1]:
             return
@@ -80,7 +80,7 @@ class Emitter:
         self._stamp = now
 
     def take(self, results: Any) -> None:
-        """Takes what user code has returned, with the latest stamp."""
+        """Take what user code has returned, with the latest stamp."""
         values = self.values
         if type(results) is list and len(results) < PIECE:
             values += results
@@ -90,7 +90,7 @@ class Emitter:
         self.take_from(results if type(results) is GeneratorType else once(results))
 
     def take_from(self, more: Iterator[Any]) -> None:
-        """Takes all that comes, with the latest stamp."""
+        """Take all outputs of an iterator, with the latest stamp."""
         values = self.values
         due = self.due
         while True:
@@ -101,26 +101,26 @@ class Emitter:
             due = self.due
 
     def look(self) -> None:
-        """Hands on what there is, if it is enough, and says when to look again."""
+        """Pass on the collected outputs if they are enough, and set when to look again."""
         values = self.values
         count, latest = len(values), values[-1]
         if count >= min(self._longest, self._out.most_like(latest)):
             self._hand_on_block()
             count = 0
-        self.due = count + max(1, min(piece_behind(latest), self._longest - count))
+        self.due = count + max(1, min(piece_after(latest), self._longest - count))
 
     @property
     def _longest(self) -> int:
         return min(self._most, self._out.longest)
 
     def hand_on(self) -> None:
-        """Hands on what there is."""
+        """Pass on the collected outputs."""
         if self.values:
             self._hand_on_block(least=FEW)
 
     def _hand_on_block(self, least: int = 1) -> None:
         block = self._block()
-        # SUBTLE: whoever gathers holds the list.
+        # SUBTLE: callers hold a reference to the list, so it must not be replaced.
         self._gone += len(block)
         self.values.clear()
         self._ends, self._stamps = [], []
@@ -143,7 +143,7 @@ class Emitter:
                 self._handle(element, (element.value,))
 
     def _pace(self, count: int, now: float) -> None:
-        """So many outputs have gone."""
+        """Adapt the size of blocks to the time that this many outputs took."""
         spent, self._since = now - self._since, now
         if spent > _SECONDS:
             self._most = max(1, int(count * _SECONDS / spent))

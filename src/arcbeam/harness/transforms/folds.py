@@ -1,8 +1,8 @@
-"""Adding many elements to accumulators at once, for CombineFns that everybody uses.
+"""Adding many elements to accumulators in one call, for common CombineFns.
 
-Owns which CombineFns are known, and what is done for them instead of a call of `add_input` for each element: a fold for
-pairs of any keys, and one for values of one key, as a global combine has them. A fold gives the same accumulators as
-`add_input` would; a test compares them.
+Owns which CombineFns are known, and what replaces a call of `add_input` for each element: a fold for pairs of any keys,
+and one for values of one key, as in a global combine. A fold creates the same accumulators as `add_input`; a test
+compares them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Adding = Callable[[dict[Any, Any], list[tuple[Any, Any]]], None]
 
 
 class Fold(NamedTuple):
-    """How many elements are added at once.
+    """Adds many elements.
 
     Attributes:
-        add: to a table by key.
-        accumulator: of what the table has for a key; None if that is the accumulator itself.
-        compacted: whether such accumulators are compact.
+        add: adds pairs to a table by key.
+        accumulator: makes an accumulator from the table's entry of a key; None if the entry is the accumulator.
+        compacted: whether these accumulators are compact.
     """
 
     add: Adding
@@ -45,7 +45,7 @@ SameKeyFold = Callable[[Any, list[Any]], Any]
 
 
 def _counting(table: dict[Any, int], pairs: list[tuple[Any, Any]]) -> None:
-    # It is compiled, and needs no more of a `Counter` than that it is a dict.
+    # `Counter.update` is compiled. It requires only a dict, not a `Counter`.
     Counter.update(table, map(_KEY, pairs))  # type: ignore[call-overload]
 
 
@@ -99,7 +99,7 @@ def _mapping(table: dict[Any, dict[Any, Any]], pairs: list[tuple[Any, Any]]) -> 
 
 
 def _buffering(fn: Callable[[list[Any]], Any], longest: int) -> Adding:
-    """For a function of many values, called when enough have come together."""
+    """Return the fold for a function of many values, which is called when a buffer is full."""
 
     def fold(table: dict[Any, list[Any]], pairs: list[tuple[Any, Any]]) -> None:
         get = table.get
@@ -115,7 +115,7 @@ def _buffering(fn: Callable[[list[Any]], Any], longest: int) -> Adding:
     return fold
 
 
-# A buffer of what `sum`, `max` or `min` would make of it is as good, and the table needs no lists.
+# One result of `sum`, `max` or `min` is equivalent to a buffer of values, and the table needs no lists.
 
 
 def _buffer_of(value: Any) -> list[Any]:
@@ -125,7 +125,7 @@ def _buffer_of(value: Any) -> list[Any]:
 def _summing(table: dict[Any, Any], pairs: list[tuple[Any, Any]]) -> None:
     get = table.get
     for key, value in pairs:
-        # It begins with 0, and what cannot be added to that is an error. No `+=`: that may change what is an element.
+        # `sum` begins with 0, and raises an error for what cannot be added to that. No `+=`: it may change an element.
         table[key] = get(key, 0) + value
 
 
@@ -168,7 +168,7 @@ def _largest(count: int) -> Adding:
 
 
 def _sampling(count: int) -> Adding:
-    """The largest of random numbers, with their elements; most numbers are too small for a pair to be made."""
+    """Keep the elements with the largest random numbers. Most numbers are too small, so no pair is created for them."""
 
     def fold(table: dict[Any, tuple[bool, list[Any]]], pairs: list[tuple[Any, Any]]) -> None:
         get = table.get
@@ -185,7 +185,7 @@ def _sampling(count: int) -> Adding:
     return fold
 
 
-# The same for one accumulator.
+# The same for a single accumulator.
 
 
 def _count_values(accumulator: int, values: list[Any]) -> int:
@@ -194,7 +194,7 @@ def _count_values(accumulator: int, values: list[Any]) -> int:
 
 def _mean_values(accumulator: tuple[Any, int], values: list[Any]) -> tuple[Any, int]:
     total, count = accumulator
-    # No `sum`: some Pythons round it differently.
+    # No `sum`: some Python versions round it differently.
     return reduce(operator.add, values, total), count + len(values)
 
 
@@ -221,7 +221,7 @@ def _buffer_values(fn: Callable[[list[Any]], Any], longest: int, accumulator: li
         return [fn(accumulator)] if len(accumulator) > longest else accumulator
     start = 0
     while start < len(values):
-        # What user code is called with is what it would be.
+        # User code is called with the same lists as without a fold.
         stop = start + longest + 1 - len(accumulator)
         accumulator += values[start:stop]
         if len(accumulator) > longest:
@@ -263,7 +263,7 @@ _SIMPLE: dict[type, Adding] = {
 
 
 def fold_of(combine_fn: Any) -> Fold | None:
-    """The fold that stands for a CombineFn's `create_accumulator` and `add_input`; None if there is none."""
+    """Return the fold that replaces a CombineFn's `create_accumulator` and `add_input`; None if there is none."""
     if type(combine_fn) in _BUFFERING:
         found = next((fold for fn, fold in _BUILT_IN.items() if combine_fn._fn is fn), None)
         return found or Fold(_buffering(combine_fn._fn, combine_fn._buffer_size))
@@ -288,7 +288,7 @@ def _adding_of(combine_fn: Any) -> Adding | None:
 
 
 def same_key_fold_of(combine_fn: Any) -> SameKeyFold | None:
-    """The fold that stands for a CombineFn's `add_input` of many values to one accumulator; None if there is none."""
+    """Return the fold that replaces `add_input` of many values to one accumulator; None if there is none."""
     kind = type(combine_fn)
     if kind in _SIMPLE_OF_ONE:
         return _SIMPLE_OF_ONE[kind]
@@ -305,6 +305,6 @@ def _is_accumulating(combine_fn: Any) -> bool:
 
 
 def _by_size(combine_fn: Any) -> bool:
-    """Whether it is the SDK's way to the largest elements, by nothing but their own order."""
+    """Return whether it is the SDK's CombineFn for the largest elements, compared by their own order only."""
     kinds = combiners.TopCombineFn, combiners.Largest
     return type(combine_fn) in kinds and combine_fn._compare is operator.lt and not combine_fn._key

@@ -1,7 +1,7 @@
-"""What `beam.GroupBy` makes of fields and expressions, without a call for each: one function of one element.
+"""The fields and expressions of `beam.GroupBy` without a call for each: one function of one element.
 
-Owns knowing the SDK's own functions again, by their code, and the function that stands for them. What users wrote is
-called as before. A contract test holds the SDK's functions to what is known of them here.
+Owns how to recognize the SDK's own functions, by their code, and the function that replaces them. User functions are
+called as before. A contract test covers what this module knows of the SDK's functions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from apache_beam.transforms import core
 
 
 def _inside(function: Any, *free: str) -> CodeType | None:
-    """The code of the function that is defined in another and has these free variables; None if there is no such."""
+    """Return the code of the function that is nested in another and has these free variables; None if not unique."""
     found = [code for code in _nested(function.__code__) if code.co_freevars == tuple(sorted(free))]
     return found[0] if len(found) == 1 else None
 
@@ -36,7 +36,7 @@ _GROUPED = _inside(core.GroupBy.expand, "self")
 
 
 def shortened(user: Callable[..., Any]) -> Callable[[Any], Any] | None:
-    """One function that does what the SDK's does for an element of a `GroupBy`; None for all other functions."""
+    """Return one function equivalent to the SDK's for an element of a `GroupBy`; None for all other functions."""
     names = _variables(user, _AGGREGATED)
     if names is not None:
         values = _variables(names["value_func"], _VALUES)
@@ -50,14 +50,14 @@ def shortened(user: Callable[..., Any]) -> Callable[[Any], Any] | None:
 
 
 def _variables(function: Any, code: CodeType | None) -> dict[str, Any] | None:
-    """The free variables of a function, by name, if it has this code."""
+    """Return the free variables of a function, by name, if it has this code."""
     if code is None or getattr(function, "__code__", None) != code:
         return None
     return {name: cell.cell_contents for name, cell in zip(code.co_freevars, function.__closure__, strict=True)}
 
 
 def _key_parts(key_func: Any) -> tuple[Any, list[Any]] | None:
-    """The type of keys that the SDK's function makes, and what makes their parts."""
+    """Return the type of keys that the SDK's function creates, and the expressions of their fields."""
     key = _variables(key_func, _KEY)
     kind = None if key is None else _variables(key["key_type"], _KEY_TYPE)
     if key is None or kind is None:
@@ -66,7 +66,7 @@ def _key_parts(key_func: Any) -> tuple[Any, list[Any]] | None:
 
 
 def _compiled(kind: Any, keys: list[Any], values: list[Any] | None) -> Callable[[Any], Any]:
-    # As the named tuple does it: the number of parts is known.
+    # As the named tuple does it, without checking the number of fields, which is known.
     scope: dict[str, Any] = {"__name__": __name__, "new": partial(tuple.__new__, kind)}
 
     def called(expr: Any) -> str:
@@ -78,7 +78,7 @@ def _compiled(kind: Any, keys: list[Any], values: list[Any] | None) -> Callable[
 
     key = "".join(f"{called(expr)}, " for expr in keys)
     rest = "x" if values is None else f"[{', '.join(map(called, values))}]"
-    # With the name of this module: frames of what is compiled are the harness's, and are left out of what users see.
+    # With the name of this module: frames of compiled code belong to the harness, and are hidden from users.
     exec(compile(f"def both(x): return new(({key})), {rest}", "arcbeam/harness/groupby", "exec"), scope)
     both: Callable[[Any], Any] = scope["both"]
     return both

@@ -1,7 +1,7 @@
-"""What user code has put out, on its way to the next transform: blocks of plain values, or of values with new times.
+"""Outputs of user code on the way to the next transform: blocks of plain values, or of values with new times.
 
-Owns what is no more than a value, how large the next block may be, and which outputs with times of their own stay a
-block. Must not know who makes outputs, nor how the SDK hands on what is more than a value.
+Owns what is a plain value, how large the next block may be, and which outputs with times of their own can stay a block.
+Must not know the code that creates outputs, nor how the SDK passes on outputs that are more than values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from arcbeam.sizes import cache_size, threshold
 _SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
 _MOST_KINDS = cache_size(1000)
 FEW = threshold(4)
-"""Fewer outputs are not worth a block of their own."""
+"""Fewer outputs than this are not worth a block of their own."""
 _MICROS = Timestamp.MICROS_PRECISION
 
 
@@ -32,13 +32,13 @@ class OutputBlocks:
 
     Args:
         emit: takes its blocks.
-        windowfn: of its elements.
+        windowfn: window function of its elements.
         coder: the SDK's coder of its windowed values.
 
     Attributes:
         longest: how many elements the next block may have.
-        plain_types: types of outputs that are known to be no more than values.
-        plain_type: one of them, of late; None if there is none yet.
+        plain_types: types of outputs that are known to be plain values.
+        plain_type: a recent one of them; None if there is none yet.
     """
 
     def __init__(self, emit: Callable[[Block], None], windowfn: Any, coder: Any) -> None:
@@ -50,13 +50,13 @@ class OutputBlocks:
         self.plain_type: type | None = None
 
     def most_like(self, output: Any) -> int:
-        """How many outputs like this one a block may have."""
+        """Return how many outputs like this one fit into a block."""
         while isinstance(output, _SPECIAL):
             output = output.value
         return fitting(self._estimate_value, output)
 
     def are_plain(self, outputs: list[Any]) -> bool:
-        """Whether all are no more than values."""
+        """Return whether all outputs are plain values."""
         kinds = set(map(type, outputs))
         if kinds <= self.plain_types:
             return True
@@ -69,7 +69,7 @@ class OutputBlocks:
         return True
 
     def put_out(self, block: Block) -> bool:
-        """Hands on a block whose values are outputs. False, and nothing is done, if some are more than values."""
+        """Pass on a block of outputs; if some are more than values, do nothing and return False."""
         if self.are_plain(block.values):
             block.plain = True
             self.hand_on(block)
@@ -82,9 +82,9 @@ class OutputBlocks:
         return True
 
     def alike(self, block: Block) -> Iterator[Block]:
-        """The block in parts whose outputs may leave together, if any may: values, values with times, all else.
+        """Yield the block in parts whose outputs may be passed on together: values, values with times, all others.
 
-        It stays whole if most of them were short.
+        The block stays whole if most parts would be short.
         """
         types = list(map(type, block.values))
         kinds = {kind: _kind_of(kind) for kind in set(types)}
@@ -97,29 +97,29 @@ class OutputBlocks:
             start += length
 
     def grow(self, count: int) -> None:
-        """So many outputs have left another way."""
+        """Record that this many outputs have left another way."""
         self.longest = max(self.longest, min(2 * count, PIECE))
 
     def hand_on(self, block: Block) -> None:
-        """Hands on a block of values."""
+        """Pass on a block of plain values."""
         if block.values:
             samples = {0, len(block) - 1}
             self.longest = longest_of(
                 max(self.longest, len(block)), self._estimate_element, *map(block.element, samples)
             )
             if not block.uniform:
-                # With its columns a block of many does not stay in the processor's cache.
+                # With its columns, a long block does not stay in the processor's cache.
                 self.longest = min(self.longest, PIECE)
             self._emit(block)
 
 
 def micros_of(times: list[Any]) -> list[int]:
-    """The SDK's timestamps in microseconds.
+    """Convert SDK timestamps to microseconds.
 
     Raises:
         ValueError: one is finer than that.
     """
-    # Two calls in Python for each, as long as that is all that they would do.
+    # The attribute would take two Python calls for each timestamp.
     if {time._precision for time in times} == {_MICROS}:
         return [time._seconds * 1_000_000 + time._subseconds for time in times]
     return [time.micros for time in times]

@@ -1,8 +1,8 @@
 """Precombining before the shuffle, in bounded memory.
 
-Owns the operation of the lifted half of a combine that runs before the exchange, when its accumulators go out
-(`harness.transforms.slices` has them), and the question which operations have a teardown worth calling. The table
-belongs to the bundle. Must not know Spark.
+Owns the operation of the lifted part of a combine before the exchange, when its accumulators are emitted
+(`harness.transforms.slices` stores them), and which operations override teardown. The table belongs to the bundle. Must
+not know Spark.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from arcbeam.sizes import threshold
 
 _CHECK_EVERY = threshold(1024)
 _HARDLY_FEWER = 0.9
-"""Accumulators for each element, in a table that has used up its budget, from which on it is not worth having."""
+"""Accumulators per element from which a table that has used up its budget is not worth keeping."""
 _PASSING = threshold(1_000_000, 2)
-"""Elements until that is tried again."""
+"""Elements until a table is tried again."""
 _ALONE = threshold(64)
-"""Accumulators that are worth a block of their own."""
+"""Accumulators from which a part gets a block of its own."""
 _END = int(MAX_TIMESTAMP.micros)
 _ENTRY_OVERHEAD = 200
-"""Bytes that an entry of the table costs beside its accumulator's encoded size; for the memory budget."""
+"""Bytes of an entry of the table besides its accumulator's encoded size; for the memory budget."""
 _OBJECT_OVERHEAD = 64
 """The same for an element of an accumulator that is a collection."""
 
@@ -49,7 +49,7 @@ _OBJECT_OVERHEAD = 64
 class Precombine(BlockOperation):
     """Adds each value to the accumulator of its key (and window); outputs accumulators.
 
-    What combines next to nothing is not worth a table: then a block is combined by itself, for a while.
+    If almost nothing is combined, a table is not worth its cost. Then each block is combined separately, for a while.
     """
 
     def __init__(self, name: Any, factory: Any, payload: Any, transform: Any, coder: Any, windowing: Any) -> None:
@@ -75,7 +75,7 @@ class Precombine(BlockOperation):
         }[kind]
 
     def setup(self, data_sampler: Any = None) -> None:
-        """Sets up the CombineFn."""
+        """Set up the CombineFn."""
         super().setup(data_sampler)
         fn = self.combine_fn
         fn.setup()
@@ -84,7 +84,7 @@ class Precombine(BlockOperation):
         self._passing = 0
 
     def start(self) -> None:
-        """Starts a bundle with an empty table."""
+        """Start a bundle with an empty table."""
         super().start()
         self._clear()
 
@@ -96,7 +96,7 @@ class Precombine(BlockOperation):
         )
 
     def _take(self, block: Block) -> None:
-        """Adds a block to the table; looks after the memory budget."""
+        """Add a block to the table, within the memory budget."""
         with self.scoped_process_state:
             count = len(block)
             alone: Block | None = None
@@ -122,7 +122,7 @@ class Precombine(BlockOperation):
                 self._check(accumulator)
 
     def _are_alone(self, block: Block) -> bool:
-        """Whether next to no two elements are in one session, before these are merged: then nothing can be combined."""
+        """Return whether almost no two elements share a session before merging: then nothing can be combined."""
         micros, windows = block.micros, block.windows
         return (
             self._sessions
@@ -133,7 +133,7 @@ class Precombine(BlockOperation):
         )
 
     def _each_alone(self, block: Block) -> Block:
-        """The elements as accumulators, each in its window and at its time."""
+        """Return the elements as accumulators, each with its window and time."""
         fn = self.combine_fn
         add, create = fn.add_input, fn.create_accumulator
         compact = None if type(fn).compact is CombineFn.compact else fn.compact
@@ -143,7 +143,7 @@ class Precombine(BlockOperation):
         return Block(pairs, block.micros, block.windows, PANE_INFO_UNKNOWN)
 
     def _absorb(self, block: Block) -> Any:
-        """Adds a block to the table; returns one of the accumulators."""
+        """Add a block to the table; return one of the accumulators."""
         add, encoded = self._slices.add, self._window_bytes.of
         if type(block.windows) is not Each:
             if isinstance(block, SameKeyBlock) and block.key is None:
@@ -155,12 +155,12 @@ class Precombine(BlockOperation):
         return accumulator
 
     def _check(self, accumulator: Any) -> None:
-        """Samples an accumulator's size, and outputs everything when the budget is used up."""
+        """Sample an accumulator's size, and output everything when the budget is used up."""
         slices = self._slices
         size = self._estimate(accumulator, True)
         if isinstance(accumulator, list | dict | set | tuple):
             size += _OBJECT_OVERHEAD * len(accumulator)
-        # A large accumulator (a list of all values) takes long to estimate: that is done less often.
+        # Estimating a large accumulator (a list of all values) takes long, so it is done less often.
         self._since_check = self._since_bytes = 0
         self._next_check = max(_CHECK_EVERY, size >> 8)
         if slices.entries * (size + _ENTRY_OVERHEAD) + slices.overhead > self._budget:
@@ -169,12 +169,12 @@ class Precombine(BlockOperation):
             self._flush()
 
     def _flush(self) -> None:
-        """Outputs the table."""
+        """Output the table."""
         emit = self._outputs[0].emit
-        # Small parts go together, or each would be a block.
+        # Small parts share a block.
         values: list[Any] = []
         times, windows = Each(), Each()
-        for part in self._told(self._slices.take(LONGEST)):
+        for part in self._with_step(self._slices.take(LONGEST)):
             window = self._window_bytes.window(part.window)
             end = min(window.max_timestamp().micros, _END)
             if part.times is None and len(part.pairs) >= _ALONE:
@@ -190,8 +190,8 @@ class Precombine(BlockOperation):
             emit(Block(values, times, windows, PANE_INFO_UNKNOWN))
         self._clear()
 
-    def _told(self, items: Iterator[Any]) -> Iterator[Any]:
-        """The same; what the user's CombineFn raises names the step."""
+    def _with_step(self, items: Iterator[Any]) -> Iterator[Any]:
+        """Yield the items. Errors of the user's CombineFn name the transform."""
         try:
             yield from items
         except ArcbeamError:
@@ -200,7 +200,7 @@ class Precombine(BlockOperation):
             raise user_error(self, e) from e
 
     def finish(self) -> None:
-        """Outputs the table; the bundle ends."""
+        """Output the table, and end the bundle."""
         if self._waiting:
             self._take_waiting()
         with self.scoped_finish_state:
@@ -208,14 +208,14 @@ class Precombine(BlockOperation):
         super().finish()
 
     def teardown(self) -> None:
-        """Tears down the CombineFn."""
+        """Tear down the CombineFn."""
         with self.scoped_finish_state:
             self.combine_fn.teardown()
 
 
 def _by_windows(block: Block) -> Iterator[tuple[Any, list[Any], Iterable[int]]]:
-    """The values of a block, and their times, by what windows they are in."""
-    # Equal ones are mostly the same object.
+    """Yield the values of a block and their times, by their windows."""
+    # Equal windows are usually the same object.
     places: dict[int, list[int]] = {}
     for place, windows in enumerate(block.windows):
         places.setdefault(id(windows), []).append(place)
@@ -226,7 +226,7 @@ def _by_windows(block: Block) -> Iterator[tuple[Any, list[Any], Iterable[int]]]:
 
 
 def overrides_teardown(ops: Iterable[Any]) -> bool:
-    """Whether any operation's DoFn or CombineFn has a teardown of its own."""
+    """Return whether any operation's DoFn or CombineFn overrides teardown."""
     for op in ops:
         fn: Any = getattr(op, "combine_fn", None)
         if fn is not None:
@@ -244,7 +244,7 @@ def overrides_teardown(ops: Iterable[Any]) -> bool:
 
 
 def register() -> None:
-    """Teaches the SDK's factory our precombine. Idempotent."""
+    """Register our precombine in the SDK's factory. Idempotent."""
 
     @bundle_processor.BeamTransformFactory.register_urn(  # type: ignore[untyped-decorator]
         PRECOMBINE_URN, runner_pb.CombinePayload

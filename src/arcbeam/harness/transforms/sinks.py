@@ -1,9 +1,10 @@
-"""Writing files, block by block: text and Avro records, rows on their way into Parquet files, and part files.
+"""Writing files block by block: text and Avro records, rows for Parquet files, and part files.
 
-Owns two operations in place of DoFns of the SDK's own, which take an element at a time. Each keeps the SDK's DoFn, and
-leaves to it whatever is not the common case: the first element, which opens a file, full buffers, what fails. Which
-file is written is the SDK's business. Its internals that are leaned on are held by a contract test. A third is for
-DoFns of ours that take lists (`arcbeam.model.lists`), as those of part files.
+Owns two operations that replace DoFns of the SDK which take single elements. Each keeps the SDK's DoFn, and leaves to
+it
+all but the common case: the first element, which opens a file; full buffers; failures. The SDK decides which file is
+written. A contract test covers its internals that this module relies on. A third operation is for DoFns of arcbeam that
+take lists (`arcbeam.model.lists`), such as those of part files.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from arcbeam.model.lists import TakesLists
 
 
 class _Held(BlockOperation):
-    """A DoFn that the SDK's runner sets up, starts and ends, and that collects what comes, and puts out little."""
+    """A DoFn that collects elements and has few outputs. The SDK's runner calls its lifecycle methods."""
 
     def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
         super().__init__(name, spec, factory, input_coder)
@@ -67,7 +68,7 @@ class _Held(BlockOperation):
 
 
 class _Collecting(_Held):
-    """One of the SDK's, which takes what its operation leaves to it."""
+    """A DoFn of the SDK, which processes the elements that this operation leaves to it."""
 
     def _take(self, block: Block) -> None:
         with self.scoped_process_state:
@@ -76,7 +77,7 @@ class _Collecting(_Held):
                 try:
                     taken = self._collect(block, place)
                 except _Unfit:
-                    # What is wrong with which of them, if anything, is for the SDK's DoFn to say.
+                    # The SDK's DoFn reports errors, if there are any.
                     for element in block.slice(place, None).elements():
                         process(element)
                     return
@@ -86,27 +87,27 @@ class _Collecting(_Held):
 
     @abstractmethod
     def _collect(self, block: Block, place: int) -> int:
-        """Takes some elements of a block from a place on; how many, none if the SDK's DoFn is to take the next.
+        """Take elements of a block, from a place on. Return how many; 0 if the SDK's DoFn must process the next one.
 
         Raises:
-            _Unfit: nothing was taken, and the SDK's DoFn is to take all.
+            _Unfit: nothing was taken, and the SDK's DoFn must process all.
         """
 
 
 class _Unfit(Exception):
-    """Elements that are not what they mostly are."""
+    """Raised for elements that are not of the common form."""
 
 
 class SinkOperation(_Collecting):
-    """Writes records to a file of text or Avro, which the first of a bundle opens."""
+    """Writes records to a file of text or Avro, which the first record of a bundle opens."""
 
     @staticmethod
     def takes(fn: Any) -> bool:
-        """Whether a DoFn is one that this can stand for."""
+        """Return whether this operation can replace a DoFn's."""
         if type(fn) is not iobase._WriteBundleDoFn:
             return False
         sink = fn.sink
-        # What cuts files by size looks at each record.
+        # With a limit of the file size, the SDK checks it after each record.
         return type(sink) in (textio._TextSink, avroio._FastAvroSink) and not (
             sink.max_records_per_shard or sink.max_bytes_per_shard
         )
@@ -129,7 +130,7 @@ class SinkOperation(_Collecting):
         return taken
 
     def _text(self, values: list[Any]) -> bytes:
-        """Lines as bytes."""
+        """Encode lines."""
         sink = self._fn.sink
         end = "\n" if sink._append_trailing_newlines else ""
         try:
@@ -142,11 +143,11 @@ class SinkOperation(_Collecting):
 
 
 class TableOperation(_Collecting):
-    """Makes Arrow tables of rows that are dictionaries."""
+    """Builds Arrow tables from rows that are dictionaries."""
 
     @staticmethod
     def takes(fn: Any) -> bool:
-        """Whether a DoFn is one that this can stand for."""
+        """Return whether this operation can replace a DoFn's."""
         return type(fn) is parquetio._RowDictionariesToArrowTable and bool(fn._schema.names)
 
     def _collect(self, block: Block, place: int) -> int:
@@ -172,11 +173,11 @@ class TableOperation(_Collecting):
 
 
 class ListOperation(_Held):
-    """A DoFn that takes lists of values of the same window."""
+    """A DoFn that takes lists of values in the same window."""
 
     @staticmethod
     def takes(fn: Any) -> bool:
-        """Whether a DoFn is one that this can stand for."""
+        """Return whether this operation can replace a DoFn's."""
         return isinstance(fn, TakesLists)
 
     def _take(self, block: Block) -> None:
@@ -192,11 +193,11 @@ class ListOperation(_Held):
 
 
 def _by_windows(block: Block) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
-    """The values of a block that share their windows, and those."""
+    """Yield the values of a block by their windows, with these."""
     if type(block.windows) is not Each:
         yield block.values, block.windows
         return
-    # Mostly equal windows are the same object, and the same as those of the element before.
+    # Equal windows are usually the same object, and the same as those of the previous element.
     found: dict[int, tuple[list[Any], tuple[Any, ...]]] = {}
     before: Any = None
     for value, windows in zip(block.values, block.windows, strict=True):
@@ -215,5 +216,5 @@ def _by_windows(block: Block) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
 
 
 def operation_for(fn: Any) -> type[_Held] | None:
-    """The operation that stands for a DoFn; None if there is none."""
+    """Return the operation that replaces a DoFn's; None if there is none."""
     return next((kind for kind in (SinkOperation, TableOperation, ListOperation) if kind.takes(fn)), None)

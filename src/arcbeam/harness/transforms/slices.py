@@ -1,9 +1,9 @@
-"""Accumulators by windows and key, for a combine's half before the exchange.
+"""Accumulators by windows and key, for the part of a combine before the exchange.
 
-Owns where an accumulator is found, and what overlapping windows share. A *slice* is all elements that are in the same
-windows: an element is added once, to its slice, however many windows that has, and what slices of a window hold is
-merged when it goes out. That is for CombineFns that are known (`harness.transforms.folds`); with others an element is
-added in each of its windows. Must not know blocks, budgets or steps.
+Owns the lookup of accumulators, and what overlapping windows share. A *slice* contains all elements that are in the
+same windows. An element is added once, to its slice, however many windows that has. The accumulators of a window's
+slices are merged when they are emitted. This applies to known CombineFns (`harness.transforms.folds`). With others, an
+element is added in each of its windows. Must not know blocks, budgets or transforms.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _Table = tuple[Kind, dict[Any, Any], dict[Any, int]]
 
 _NOTHING = object()
 _SLICE_BYTES = 600
-"""What a slice costs in memory beside its accumulators."""
+"""Memory of a slice besides its accumulators."""
 
 
 class Part(NamedTuple):
-    """Some accumulators of a window on their way out.
+    """Accumulators of a window that are emitted.
 
     Attributes:
-        window: encoded.
-        pairs: of key, as it came, and accumulator, compacted.
-        times: of each, as the timestamp combiner has chosen it; None if it looks at no times.
+        window: the encoded window.
+        pairs: the key as it arrived, and the compacted accumulator.
+        times: the time of each, as the timestamp combiner has chosen it; None if times do not matter.
     """
 
     window: bytes
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 class _Slice:
-    """The accumulators of a slice by key, which is told by its form (`harness.encoding.keyforms`)."""
+    """The accumulators of a slice by key; keys are identified by their forms (`harness.encoding.keyforms`)."""
 
     __slots__ = ("tables", "times", "windows")
 
@@ -58,15 +58,15 @@ class Slices:
     """All accumulators of a bundle.
 
     Args:
-        fn: the combine, set up.
-        fold: adds many elements at once, in place of `fn.add_input`; None if there is no such.
+        fn: the CombineFn, set up.
+        fold: adds many elements instead of `fn.add_input`; None if there is no fold.
         same_key_fold: the same for elements of one key.
-        key_coder: implementation of the keys' coder.
-        choose_time: of two event times the one to keep (`min` or `max`); None if times do not matter.
+        key_coder: impl of the keys' coder.
+        choose_time: selects one of two event times (`min` or `max`); None if times do not matter.
 
     Attributes:
-        entries: how many accumulators there are.
-        added: how many additions they are made of.
+        entries: number of accumulators.
+        added: number of additions to them.
     """
 
     def __init__(
@@ -79,8 +79,9 @@ class Slices:
     ) -> None:
         self._fn, self._fold, self._choose_time = fn, fold, choose_time
         self._same_key_fold = same_key_fold
-        # SUBTLE: a user's merge may change any accumulator it is given, not only the first, and slices share theirs
-        # between windows. What has a fold is known not to.
+        # SUBTLE: a user's merge may change any accumulator that it gets, not only the first one, and slices share
+        # theirs
+        # between windows. Known CombineFns do not do this.
         self._shares = fold is not None
         self._forms, self._decode = KeyForms(key_coder), key_coder.decode
         self._keys: dict[Kind, dict[Any, Any]] = {}
@@ -91,16 +92,16 @@ class Slices:
 
     @property
     def overhead(self) -> int:
-        """Bytes that slices take beside their accumulators, about."""
+        """Approximate memory of slices besides their accumulators."""
         return len(self._slices) * _SLICE_BYTES
 
     def add(self, windows: Windows, pairs: list[tuple[Any, Any]], times: Iterable[int]) -> Any:
-        """Adds pairs of key and value, at least one, that are all in the same windows.
+        """Add pairs of key and value, at least one, that are all in the same windows.
 
         Args:
-            windows: theirs, encoded.
+            windows: their encoded windows.
             pairs: the elements.
-            times: of each pair, in microseconds; may be endless, but no iterator.
+            times: the time of each pair, in microseconds; may be endless, but must not be an iterator.
 
         Returns:
             One of the accumulators.
@@ -123,10 +124,10 @@ class Slices:
         return accumulator
 
     def add_to_none(self, windows: Windows, values: list[Any], times: Iterable[int]) -> Any:
-        """The same for values, at least one, whose key is None."""
+        """Add values, at least one, whose key is None; see `add`."""
         if self._same_key_fold is None:
             return self.add(windows, [(None, value) for value in values], times)
-        # What has a fold shares its slices.
+        # A CombineFn with a fold shares its slices.
         found = self._slice(windows)
         self.added += len(values)
         accumulator = self._add_to_none(found, values)
@@ -150,7 +151,7 @@ class Slices:
         return found
 
     def _add_alike(self, to: _Slice, alike: Alike) -> Any:
-        """Adds pairs whose keys have forms of one kind."""
+        """Add pairs whose keys have forms of one kind."""
         kind, pairs, keys = alike
         table = to.tables.setdefault(kind, {})
         before = len(table)
@@ -168,7 +169,7 @@ class Slices:
         return last if made is None else made(last)
 
     def _made(self, kind: Kind) -> Callable[[Any], Any] | None:
-        """What makes accumulators of what a table has; None if it has them."""
+        """Return the function that makes accumulators from entries of a table; None if entries are accumulators."""
         if self._fold is None or (kind is type(None) and self._same_key_fold is not None):
             return None
         return self._fold.accumulator
@@ -184,7 +185,7 @@ class Slices:
             table[key] = choose(table.get(key, micros), micros)
 
     def take(self, longest: int) -> Iterator[Part]:
-        """All accumulators by key and window, in parts of at most so many; nothing is left."""
+        """Remove all accumulators, and yield them by key and window, in parts of limited length."""
         slices, self._slices = self._slices, {}
         keys, self._keys = self._keys, {}
         self.entries = self.added = 0
@@ -215,7 +216,7 @@ class Slices:
             yield kind, table, part.times.get(kind, {})
 
     def _merged(self, parts: list[_Slice]) -> Iterator[_Table]:
-        """The tables of a window that is made of several slices, or shares one with others."""
+        """Yield the tables of a window that has several slices, or shares its slice with other windows."""
         fn, choose = self._fn, self._choose_time
         for kind in dict.fromkeys(kind for part in parts for kind in part.tables):
             made = self._made(kind)
@@ -228,6 +229,6 @@ class Slices:
                     times[key] = choose(times.get(key, micros), micros) if choose is not None else micros
             for accumulators in together.values():
                 if len(accumulators) > 1 or self._compact is not None:
-                    # SUBTLE: merging may change the first one; these are needed for other windows, too.
+                    # SUBTLE: merging may change the first accumulator, and these are needed for other windows, too.
                     accumulators[0] = fn.merge_accumulators([fn.create_accumulator(), *accumulators])
             yield kind, {key: accumulators[0] for key, accumulators in together.items()}, times

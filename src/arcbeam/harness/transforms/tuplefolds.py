@@ -1,7 +1,7 @@
-"""A fold for a tuple of CombineFns, each of which is known: several aggregates of an element, added in one loop.
+"""A fold for a tuple of known CombineFns: several aggregates of an element, added in one loop.
 
-Owns the loop's text, and what its table has: a list for each key, with a *state* for each CombineFn. What the single
-ones do is `harness.transforms.folds`'s.
+Owns the source of the loop, and the contents of its table: for each key a list with a *state* for each CombineFn.
+`harness.transforms.folds` owns the folds of single CombineFns.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _BUFFERING = (core.CallableWrapperCombineFn, core.NoSideInputsCallableWrapperCom
 
 
 class TupleFold(NamedTuple):
-    """What adds tuples of values at once.
+    """Adds many tuples of values.
 
     Attributes:
-        add: pairs of key and values to a table.
-        accumulator: of what the table has for a key.
-        compacted: whether such accumulators are compact.
+        add: adds pairs of key and values to a table.
+        accumulator: makes an accumulator from the table's entry of a key.
+        compacted: whether these accumulators are compact.
     """
 
     add: Callable[[dict[Any, Any], list[tuple[Any, Any]]], None]
@@ -30,12 +30,12 @@ class TupleFold(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """How a CombineFn adds: texts, in which {s} is a state, {v} a value, and {to} where a state is kept.
+    """How a CombineFn adds, as source: {s} is a state, {v} a value, and {to} the place of a state.
 
     Attributes:
-        first: the state of one value.
-        more: what adds another value.
-        accumulator: of a state.
+        first: the state of a single value.
+        more: adds another value.
+        accumulator: the accumulator of a state.
         compacted: whether that is compact.
     """
 
@@ -45,7 +45,7 @@ class _Part(NamedTuple):
     compacted: bool = True
 
 
-# A buffer of what `sum`, `max` or `min` would make of it is as good; see `folds`.
+# One result of `sum`, `max` or `min` is equivalent to a buffer of values; see `folds`.
 _BUILT_IN: dict[Any, _Part] = {
     sum: _Part("0 + {v}", "{to} = {s} + {v}", "[{s}]"),
     max: _Part("{v}", "if {v} > {s}: {to} = {v}", "[{s}]"),
@@ -60,7 +60,7 @@ _SIMPLE: dict[type, _Part] = {
 
 
 def tuple_fold_of(combine_fn: Any) -> TupleFold | None:
-    """The fold of a `TupleCombineFn`, as in `folds.fold_of`; None if one of its parts is not known."""
+    """Return the fold of a `TupleCombineFn`, as in `folds.fold_of`; None if a part of it is unknown."""
     if type(combine_fn) is not combiners.TupleCombineFn or not combine_fn._combiners:
         return None
     scope: dict[str, Any] = {"__name__": __name__}
@@ -70,7 +70,7 @@ def tuple_fold_of(combine_fn: Any) -> TupleFold | None:
         if found is None:
             return None
         parts.append(found)
-    # With the name of this module: frames of what is compiled are the harness's, and are left out of what users see.
+    # With the name of this module: frames of compiled code belong to the harness, and are hidden from users.
     exec(compile(_text(parts), "arcbeam/harness/tuplefold", "exec"), scope)
     return TupleFold(scope["add"], scope["accumulator"], all(part.compacted for part in parts))
 
@@ -80,15 +80,15 @@ def _text(parts: list[_Part]) -> str:
     values, states = ("".join(f"{name}{place}, " for place in places) for name in "vs")
     texts = [[t.format(s=f"s{n}", v=f"v{n}", to=f"found[{n}]") for t in part[:3]] for n, part in enumerate(parts)]
     firsts, mores, made = zip(*texts, strict=True)
-    # Values of another number are rare. What comes of them has as many states as there were values, as `zip` in the
-    # CombineFn has it, and so has what is added to that later.
+    # Tuples of another length are rare. The result has as many states as there were values, because the CombineFn uses
+    # `zip`. Later additions have as many, too.
     return "\n".join(
         [
             "def add(table, pairs):",
             " get = table.get",
             " for key, values in pairs:",
             "  found = get(key)",
-            # What is looked at twice must not be gone after the first time, as an iterator is.
+            # An iterator would be exhausted after the first use.
             "  kind = type(values)",
             "  if kind is not tuple and kind is not list: table[key] = odd(found, values); continue",
             "  try:",
@@ -112,7 +112,7 @@ def _text(parts: list[_Part]) -> str:
 
 
 def _one(place: int, first: str, more: str) -> str:
-    """A function of one part alone: its state, in a list that is empty if there is none yet, and a value."""
+    """Return the source of a function for one part: it takes the state in a list (empty: no state), and a value."""
     return (
         f"def one{place}(found, v{place}):\n"
         f" if not found: return {first}\n"
@@ -123,7 +123,7 @@ def _one(place: int, first: str, more: str) -> str:
 
 
 def _part(part: Any, place: int, scope: dict[str, Any]) -> _Part | None:
-    """How a CombineFn adds; what its texts need is put into the scope."""
+    """Return how a CombineFn adds; put what its source needs into the scope."""
     kind = type(part)
     if kind in _BUFFERING:
         found = next((found for fn, found in _BUILT_IN.items() if part._fn is fn), None)

@@ -1,11 +1,11 @@
-"""Transforms that look at nothing but the value, run block by block.
+"""Transforms that read only the value, run block by block.
 
-Owns their operation: user code is called in a tight loop over the values of a block, while timestamps, windows and
-panes stay beside them, untouched. Which transforms these are is `harness.transforms.vectorization`'s; several in a row
-share one loop (`harness.transforms.chains`). The SDK's internals that are leaned on are held by a contract test.
+Owns their operation: a tight loop calls user code for the values of a block. Timestamps, windows and panes stay beside
+the values, unchanged. `harness.transforms.vectorization` selects the transforms; several consecutive ones share one
+loop (`harness.transforms.chains`). A contract test covers the SDK internals that this module relies on.
 
 Side inputs are looked up once for a block whose elements are all in one window. An output that is more than a value (a
-`TimestampedValue`, a `WindowedValue`, a `TaggedOutput`) goes the SDK's way, and so does what else its block put out.
+`TimestampedValue`, a `WindowedValue`, a `TaggedOutput`) is passed on by the SDK, with all other outputs of its block.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from apache_beam.transforms import core
 from apache_beam.transforms.window import GlobalWindow
 
 from arcbeam.harness.encoding.blocks import Block, Each, SameKeyBlock
-from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, dofn_runner, piece_behind
+from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, dofn_runner, piece_after
 from arcbeam.harness.transforms.outputs import OutputBlocks
 
 _GLOBAL = GlobalWindow()
 _LIFE = {name: getattr(core.DoFn, name) for name in ("setup", "start_bundle", "finish_bundle", "teardown")}
 
 
-# User code, as it is called.
+# Recognizing user code.
 
 
 def _probe(x: Any) -> Any:
@@ -44,7 +44,7 @@ def _code(transform: Any) -> Any:
 
 
 _WRAPPERS = {
-    # A function that may take more gets a wrapper that passes on arguments, of which there are none.
+    # For a function that may take more arguments, the SDK's wrapper passes on further arguments; there are none.
     "map": (_code(core.Map(_probe)), _code(core.Map(min))),
     "tuple": (_code(core.MapTuple(_probe)),),
     "filter": (_code(core.Filter(_probe)),),
@@ -52,14 +52,14 @@ _WRAPPERS = {
 
 
 def unwrapped(process: Any) -> tuple[str, Callable[..., Any]] | None:
-    """The function that the SDK's Map, MapTuple or Filter has wrapped, and which of them; None for all else."""
+    """Return the function that the SDK's Map, MapTuple or Filter has wrapped, with the kind; None for all others."""
     code: Any = getattr(process, "__code__", None)
     kind = next((kind for kind, codes in _WRAPPERS.items() if code in codes), None)
     return None if kind is None else (kind, process.__closure__[code.co_freevars.index("fn")].cell_contents)
 
 
 def has_life(fn: Any) -> bool:
-    """Whether a DoFn has more to call than `process`: anything that begins or ends it or a bundle."""
+    """Return whether a DoFn overrides a lifecycle method: setup, teardown, or the start or end of a bundle."""
     return any(getattr(getattr(fn, name), "__func__", None) is not method for name, method in _LIFE.items())
 
 
@@ -73,23 +73,23 @@ def _with_arguments(call: Any, args: list[Any], kwargs: dict[str, Any], *, unpac
 
 
 def _stopped(error: RuntimeError) -> BaseException | None:
-    """The StopIteration that user code has raised, if that is what an error is made of in `ValueOperation._results`."""
+    """Return the StopIteration of user code that caused an error in `ValueOperation._results`; None if none did."""
     cause = error.__cause__
     if not isinstance(cause, StopIteration) or cause.__traceback__ is None:
         return None
-    # SUBTLE: a generator of user code that lets one out ends with the same error, and that is the right one.
+    # SUBTLE: a generator of user code that raises a StopIteration ends with the same error; that one is correct.
     return cause if cause.__traceback__.tb_frame.f_code is ValueOperation._results.__code__ else None
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What user code is given beside an element.
+    """The arguments of user code besides the element.
 
     Attributes:
-        args: positional arguments, side inputs as the SDK's placeholders.
-        kwargs: the same by name.
+        args: positional arguments, with the SDK's placeholders for side inputs.
+        kwargs: keyword arguments, likewise.
         sides: the SDK's maps of side inputs, by window, in the order of the placeholders.
-        windowing: of the output.
+        windowing: windowing of the output.
     """
 
     args: list[Any]
@@ -99,46 +99,46 @@ class Given:
 
     @property
     def anything(self) -> bool:
-        """Whether there is something."""
+        """Whether there are any."""
         return bool(self.args or self.kwargs)
 
     @property
     def windowed(self) -> bool:
-        """Whether it depends on the element's window."""
+        """Whether they depend on the element's window."""
         return not all(side.is_globally_windowed() for side in self.sides)
 
 
 class Loop(Protocol):
-    """A short cut past several operations in a row, as they know it; see `harness.transforms.chains`."""
+    """A fast path through several consecutive operations; see `harness.transforms.chains`."""
 
     def takes(self, block: Block) -> bool:
-        """Whether a block is one for it."""
+        """Return whether the loop can process a block."""
         ...
 
     def run(self, block: Block) -> None:
-        """Runs a block that it takes."""
+        """Process a block for which `takes` is true."""
         ...
 
     def milliseconds_of(self, op: ValueOperation) -> int:
-        """An operation's share of its time in the bundle."""
+        """Return an operation's share of the loop's time in the bundle."""
         ...
 
 
 class ValueOperation(BlockOperation):
-    """A DoFn that looks at the value only.
+    """A DoFn that reads only the value.
 
     Attributes:
-        kind: "map", "tuple", "filter", or "flat" for what returns any number of outputs.
+        kind: "map", "tuple", "filter", or "flat" for a function that returns any number of outputs.
         generates: whether user code is a generator function.
-        user: user code, to be called with a value and what is bound.
-        bound_args: positional arguments beside the value, as of the last `bind`.
-        bound_kwargs: the same by name.
-        call: user code with what is bound, to be called with a value.
-        run: calls user code for each value of a block, and hands on what comes of it.
-        out: hands on what is put out.
-        chain: the loop that this operation starts.
+        user: user code, called with a value and the bound arguments.
+        bound_args: positional arguments besides the value, since the last `bind`.
+        bound_kwargs: keyword arguments, likewise.
+        call: user code with bound arguments, called with a value.
+        run: calls user code for each value of a block, and passes on the outputs.
+        out: passes on outputs.
+        chain: the loop that begins with this operation.
         chains: all loops that it has been a part of.
-        never_chained: it has put out more than values, so that no other operation may follow in a loop.
+        never_chained: whether it has output more than values, so that it must end a loop.
     """
 
     def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
@@ -176,7 +176,7 @@ class ValueOperation(BlockOperation):
             self._tagged_receivers = receivers
             outputs = self._windowing.windowfn, self.receivers[0], receivers, None, None, False, False
             self._sdk_outputs = common._OutputHandler(*outputs)
-            # The SDK looks at what a DoFn returns for its first element, if it is a class's and not a generator.
+            # If a DoFn is a class and not a generator, the SDK checks what it returns for its first element.
             self._refuse = (
                 None
                 if isinstance(self._fn, core.CallableWrapperDoFn) or self.generates
@@ -209,9 +209,9 @@ class ValueOperation(BlockOperation):
 
     @cached_property
     def _runner(self) -> Any:
-        """The SDK's runner of the DoFn: for its life, for what does not go by blocks, and for the words of errors.
+        """The SDK's runner of the DoFn: for lifecycle methods, elements outside of blocks, and texts of errors.
 
-        It takes a millisecond to make, which a function that is called block by block can do without.
+        Creating it takes a millisecond, and functions that are called block by block do not need it.
         """
         given = self._given
         return dofn_runner(
@@ -232,14 +232,14 @@ class ValueOperation(BlockOperation):
                 self.reraise(e)
 
     def reraise(self, error: BaseException) -> None:
-        """Raises what user code has raised; the message says which step, as the SDK does it.
+        """Raise an error of user code. The message names the transform, as in the SDK.
 
-        An exception that says it already stays as it is.
+        An exception that already names it is raised unchanged.
         """
         self._runner._reraise_augmented(error)
 
     def bind(self, block: Block) -> bool:
-        """Fills in what user code is given beside a value; False if that is not the same for the whole block."""
+        """Bind the arguments besides the value; return False if they are not the same for the whole block."""
         given = self._given
         if not given.anything:
             return True
@@ -254,20 +254,20 @@ class ValueOperation(BlockOperation):
         return True
 
     def was_bound(self, block: Block) -> bool:
-        """Whether `bind` would look up no side input that was not looked up before."""
+        """Return whether `bind` would look up no new side input."""
         return not self._given.sides or self._window_of(block) in self._bound_in
 
     def _window_of(self, block: Block) -> Any:
-        """The window that side inputs are looked up for; None if that is not the same for the whole block."""
+        """Return the window for looking up side inputs; None if it is not the same for the whole block."""
         if not self._given.windowed:
             return _GLOBAL
         return None if type(block.windows) is Each or len(block.windows) != 1 else block.windows[0]
 
-    # What a chain asks.
+    # For chains.
 
     @property
     def has_begun(self) -> bool:
-        """Whether nothing is left that is done for the first value only."""
+        """Whether the special treatment of the first value is done."""
         return self._refuse is None
 
     @property
@@ -276,24 +276,24 @@ class ValueOperation(BlockOperation):
         return self._outputs[0].is_warm
 
     def only_consumer(self) -> ValueOperation | None:
-        """The operation that takes all that leaves here, if there is one, and it is of this class."""
+        """Return the only consumer of the outputs, if it is of this class; None otherwise."""
         taker = self._outputs[0].only_taker
         return taker if isinstance(taker, ValueOperation) else None
 
     def count(self, elements: int, sample: Any) -> None:
-        """Counts elements that left in a chain; `sample` is the last of them, or None."""
+        """Count elements that have left in a chain; `sample` is the last of them, or None."""
         self._outputs[0].count(elements, sample)
 
     def is_plain(self, output: Any) -> bool:
-        """Whether an output is no more than a value."""
+        """Return whether an output is a plain value."""
         return self.out.are_plain([output])
 
     def hand_on_special(self, element: Any, output: Any) -> None:
-        """Hands on an output that is more than a value; `element` has the time and windows of what it is made of."""
+        """Pass on an output that is more than a value; `element` has the time and windows of its input."""
         self._sdk_outputs.handle_process_outputs(element, (output,))
 
     def execution_time_monitoring_infos(self, transform_id: str) -> dict[Any, Any]:
-        """See the SDK's `Operation`; with this operation's share of the time of loops."""
+        """See the SDK's `Operation`. Includes this operation's share of the time of loops."""
         infos: dict[Any, Any] = super().execution_time_monitoring_infos(transform_id)
         more = sum(chain.milliseconds_of(self) for chain in self.chains)
         if not more:
@@ -313,10 +313,10 @@ class ValueOperation(BlockOperation):
         for side in self._given.sides:
             side.reset()
 
-    # Each of these calls user code for every value, and hands on what it returns.
+    # Each of these calls user code for every value, and passes on what it returns.
 
     def _map(self, block: Block) -> None:
-        # SUBTLE: no `map`, to which a StopIteration of user code is the end, not an error.
+        # SUBTLE: no `map`, for which a StopIteration of user code is the end, not an error.
         call = self.call
         self._by_parts(block, lambda values: [call(value) for value in values])
 
@@ -325,7 +325,7 @@ class ValueOperation(BlockOperation):
         self._by_parts(block, lambda values: [call(*value) for value in values])
 
     def _by_parts(self, block: Block, made_of: Callable[[list[Any]], list[Any]]) -> None:
-        """One output for each value; in parts, if the outputs are much larger than the values."""
+        """Create one output for each value; in parts, if the outputs are much larger than the values."""
         values, total, start = block.values, len(block), 0
         while start < total:
             stop = min(total, start + self.out.longest)
@@ -334,7 +334,7 @@ class ValueOperation(BlockOperation):
             while True:
                 first = start + len(outputs)
                 outputs += made_of(values[first : min(first + piece, stop)])
-                made, piece = start + len(outputs), piece_behind(outputs[-1])
+                made, piece = start + len(outputs), piece_after(outputs[-1])
                 if made == stop or len(outputs) >= self.out.most_like(outputs[-1]):
                     break
             self.put_out((block if made - start == total else block.slice(start, made)).with_values(outputs))
@@ -350,7 +350,7 @@ class ValueOperation(BlockOperation):
             self.put_out(chosen)
 
     def _flat(self, block: Block) -> None:
-        # Of generators one follows the other without a step of ours between their outputs.
+        # Generators follow each other without a Python step between their outputs.
         more = chain.from_iterable(self._generators(block) if self.generates else self._results(block))
         made: list[Any] = []
         piece = PIECE
@@ -363,7 +363,7 @@ class ValueOperation(BlockOperation):
             if len(made) - before < room:
                 break
             last = made[-1] if block.uniform else made[-1][0]
-            piece = piece_behind(last)
+            piece = piece_after(last)
             if len(made) >= min(self.out.longest, self.out.most_like(last)):
                 self._put_out_made(made, block)
                 made = []
@@ -371,17 +371,17 @@ class ValueOperation(BlockOperation):
             self._put_out_made(made, block)
 
     def _with_none(self, block: Block) -> None:
-        """What the SDK has before each global combine: keys that are None."""
+        """Process the SDK's function before each global combine, which sets keys to None."""
         self._emit(SameKeyBlock.of_values(None, block))
 
     def _generators(self, block: Block) -> Iterator[Iterable[Any]]:
-        """What a generator function returns for each value; with its place, if elements differ."""
-        # No StopIteration is lost in `map`: whoever calls a generator function runs nothing of it.
+        """Yield what a generator function returns for each value; with its place, if elements differ."""
+        # `map` loses no StopIteration here: calling a generator function runs none of its code.
         found = map(self.call, block.values)
         return found if block.uniform else map(zip, found, map(repeat, count()))
 
     def _results(self, block: Block) -> Iterator[Iterable[Any]]:
-        """The same for other functions, which return any iterable, or None."""
+        """Yield the same for other functions, which return an iterable or None."""
         call, uniform = self.call, block.uniform
         places = iter(range(len(block)))
         values = iter(block.values)
@@ -411,7 +411,7 @@ class ValueOperation(BlockOperation):
             self.put_out(block.pick([output for output, _ in made], [place for _, place in made]))
 
     def put_out(self, block: Block) -> None:
-        """Hands on a block whose values are what user code has put out."""
+        """Pass on a block whose values are outputs of user code."""
         outputs = block.values
         if not self.out.put_out(block):
             handle = self._sdk_outputs.handle_process_outputs
@@ -423,10 +423,10 @@ class ValueOperation(BlockOperation):
 
 
 class FlattenOperation(BlockOperation):
-    """Hands on what comes from any input."""
+    """Passes on the elements of all inputs."""
 
     def process(self, o: Any) -> None:
-        """Takes one windowed value."""
+        """Process one windowed value."""
         with self.scoped_process_state:
             self.output(o)
 

@@ -1,10 +1,10 @@
-"""Which transforms are run block by block, and how their operations are made.
+"""Which transforms run block by block, and how their operations are created.
 
-Owns what qualifies: transforms are claimed by their protos, and made ours if their user code's signature says that it
-looks at nothing but the value (`harness.transforms.values`). What does not qualify stays the SDK's own operation. The
-SDK's internals that are leaned on are held by a contract test.
+Owns the conditions. A transform is marked by its proto. It gets our operation if the signature of its user code shows
+that it reads only the value (`harness.transforms.values`). All others get the SDK's operation. A contract test covers
+the SDK internals that this module relies on.
 
-A DoFn qualifies by its signature: `process` takes the element, constants and side inputs, there is one output, and no
+A DoFn qualifies if `process` takes only the element, constants and side inputs, if it has one output, and if it uses no
 window, timestamp, pane, state, timers, restrictions, batches, or type checks at run time.
 """
 
@@ -37,11 +37,11 @@ OURS = {
 }
 _SIDE_INPUT = "arcbeam:side_input:"
 _MOST_IN_A_ROW = 80
-"""Transforms through which a block may be handed on: each takes some frames of Python's stack, the SDK's fewer."""
+"""Transforms through which a block may be passed: each takes more frames of Python's stack than the SDK's."""
 
 
 def claim(transforms: Mapping[str, Any]) -> None:
-    """Gives the transforms of a bundle descriptor to this module whose protos do not say that they cannot be ours."""
+    """Mark the transforms of a bundle descriptor for our operations, unless their protos exclude this."""
     if _most_in_a_row(transforms) <= _MOST_IN_A_ROW:
         for transform in transforms.values():
             _claim(transform)
@@ -60,7 +60,7 @@ def _most_in_a_row(transforms: Mapping[str, Any]) -> int:
 
 
 def only_processes(transform: Any, payload: Any) -> bool:
-    """Whether a ParDo has one output, and by its proto nothing to do but to process and to put out."""
+    """Return whether a ParDo has one output, and by its proto requires nothing but processing elements."""
     return len(transform.outputs) == 1 and not (
         payload.state_specs
         or payload.timer_family_specs
@@ -83,16 +83,16 @@ def _claim(transform: Any) -> None:
 
 
 def hide_side_inputs(transform: Any, payload: Any) -> None:
-    """Leaves a ParDo its main input only, and notes the others.
+    """Remove all side inputs of a ParDo from its inputs, and store them in annotations.
 
-    SUBTLE: the SDK finds out by the URN which inputs are side inputs, and feeds all others to `process`.
+    SUBTLE: the SDK recognizes side inputs by the URN, and would pass those of an unknown URN to `process`.
     """
     for tag in payload.side_inputs:
         transform.annotations[_SIDE_INPUT + tag] = transform.inputs.pop(tag).encode()
 
 
 def show_side_inputs(transform: Any, payload: Any) -> None:
-    """Undoes `hide_side_inputs`, for the SDK."""
+    """Undo `hide_side_inputs`, for the SDK."""
     for tag in payload.side_inputs:
         transform.inputs[tag] = transform.annotations[_SIDE_INPUT + tag].decode()
 
@@ -106,17 +106,17 @@ def create_par_do(
     choose: Callable[[Any], Any],
     urn: str = PAR_DO_URN,
 ) -> Any:
-    """Makes the operation of a ParDo that was claimed.
+    """Create the operation of a marked ParDo.
 
     Args:
-        factory: the SDK's.
-        transform_id: the ParDo's.
+        factory: the SDK's factory.
+        transform_id: the ParDo's id.
         transform: its proto, without side inputs (`hide_side_inputs`).
-        payload: parsed.
-        consumers: of its outputs, by tag.
-        choose: from the DoFn to what makes its operation of (name, spec, factory, coder of inputs, DoFn, `Given`), or
-            None to leave it to the SDK.
-        urn: what it was before it was claimed.
+        payload: its parsed payload.
+        consumers: consumers of its outputs, by tag.
+        choose: returns, for a DoFn, a constructor of its operation from (name, spec, factory, coder of inputs, DoFn,
+            `Given`), or None for the SDK's operation.
+        urn: its URN before it was marked.
     """
     serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
     fn, args, kwargs, _, windowing = pickler.loads(serialized)
@@ -162,7 +162,7 @@ def _value_operation(*args: Any) -> ValueOperation:
 
 
 def _side_inputs(factory: Any, transform_id: str, transform: Any, payload: Any) -> list[Any]:
-    """The SDK's maps of a transform's side inputs that are hidden, in the order of their placeholders."""
+    """Return the SDK's maps of a transform's hidden side inputs, in the order of their placeholders."""
     return [
         bundle_processor.StateBackedSideInputMap(
             factory.state_handler,
@@ -176,22 +176,22 @@ def _side_inputs(factory: Any, transform_id: str, transform: Any, payload: Any) 
 
 
 def has_batches(fn: Any) -> bool:
-    """Whether a DoFn takes or makes batches."""
+    """Return whether a DoFn takes or makes batches."""
     return bool(fn._process_batch_defined or getattr(fn.process, "_beam_yields_batches", False))
 
 
 def is_value_only(fn: Any) -> bool:
-    """Whether a DoFn's signature says that it looks at nothing but values, constants and side inputs."""
-    # What its proto says (state, timers, restrictions) has been looked at before (`only_processes`). The SDK's
-    # `DoFnSignature` would say all of this, too, but takes a millisecond to make.
+    """Return whether a DoFn's signature shows that it reads only values, constants and side inputs."""
+    # Its proto (state, timers, restrictions) was checked before (`only_processes`). The SDK's `DoFnSignature` would
+    # provide all of this, but creating one takes a millisecond.
     if not fn._process_defined or has_batches(fn):
         return False
     _, defaults = core.get_function_arguments(fn, "process")
-    return not (any(map(_asks_for_more, defaults)) or getattr(fn, "_runtime_output_constraints", None))
+    return not (any(map(_requests_more, defaults)) or getattr(fn, "_runtime_output_constraints", None))
 
 
-def _asks_for_more(default: Any) -> bool:
-    """Whether a parameter's default is one of those by which user code asks for something beside the value."""
+def _requests_more(default: Any) -> bool:
+    """Return whether a parameter's default requests something besides the value."""
     kind = default if isinstance(default, type) else type(default)
     return issubclass(kind, core._DoFnParam)
 
@@ -209,7 +209,7 @@ def _create_flatten(factory: Any, transform_id: str, transform: Any, payload: An
 
 
 def register() -> None:
-    """Teaches the SDK's factory our operations. Idempotent."""
+    """Register our operations in the SDK's factory. Idempotent."""
     for urn, parameter, creator in (
         (PAR_DO_URN, runner_pb.ParDoPayload, _create_par_do),
         (common_urns.primitives.FLATTEN.urn, None, _create_flatten),

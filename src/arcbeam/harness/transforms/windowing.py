@@ -1,6 +1,6 @@
-"""Which windows a time is in, and the operation of WindowInto, block by block.
+"""The windows of a time, and the operation of WindowInto, block by block.
 
-Owns for which window functions windows are worked out once for many elements.
+Owns for which window functions the windows of many elements are computed once.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from arcbeam.sizes import cache_size
 
 _MOST_WINDOWS = cache_size(100_000)
 _MOST_SESSIONS = cache_size(4096)
-"""Each time has its own: a table of many would cost more memory than it saves time."""
+"""Sessions differ for each time, so a large table would cost more memory than it saves time."""
 
 
 class Windows:
-    """What windows a time is in, worked out once for all times that are certain to have the same.
+    """Assigns windows to times. Times that certainly have the same windows share one computation.
 
     Attributes:
-        known: whether a time is all that the window function looks at.
+        known: whether the window function depends on the time only.
     """
 
     def __init__(self, windowfn: Any) -> None:
@@ -47,14 +47,14 @@ class Windows:
         self._table: dict[int, tuple[Any, ...]] = {}
 
     def _assigned(self, time: int) -> tuple[Any, ...]:
-        # What `Sessions.assign` does, which takes longer than all else that is done with an element here.
+        # Equivalent to `Sessions.assign`, which would take longer than all other work on an element here.
         if self._gap:
             return (IntervalWindow(timestamp_of(time), timestamp_of(time + self._gap)),)
         context = WindowFn.AssignContext(Timestamp(micros=time))
         return tuple(self._windowfn.assign(context))
 
     def of(self, micros: Any) -> Any:
-        """The column of windows for a column of times, if `known`."""
+        """Return the column of windows for a column of times; only if `known`."""
         key_of, table = self._key_of, self._table
         assert key_of is not None
         each = type(micros) is Each
@@ -63,7 +63,7 @@ class Windows:
         for key, time in dict(zip(keys, times, strict=True)).items():
             if key not in table:
                 if len(table) > (_MOST_SESSIONS if self._gap else _MOST_WINDOWS):
-                    # SUBTLE: not cleared, for the others of these keys may be in it.
+                    # SUBTLE: not cleared, because it may contain other keys of this call.
                     table = self._table = {known: table[known] for known in keys if known in table}
                 table[key] = self._assigned(time)
         if not each:
@@ -82,7 +82,7 @@ class WindowIntoOperation(BlockOperation):
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""
         super().setup(data_sampler)
-        # To the SDK this is a DoFn: it says which step a window function failed in.
+        # In the SDK this is a DoFn. Its runner names the transform if the window function fails.
         name, windowing = self.name_context.logging_name(), core.Windowing(self._windowfn)
         self._runner = common.DoFnRunner(core.DoFn(), (), {}, [], windowing, {None: self.receivers[0]}, step_name=name)
 
@@ -106,7 +106,7 @@ class WindowIntoOperation(BlockOperation):
 
 
 def _same_windows(windowfn: Any) -> Callable[[list[int]], list[int]] | None:
-    """Gives each event time (microseconds) a number, equal where the windows are; None if they depend on more."""
+    """Return a function that numbers times, equally for equal windows; None if windows depend on more than time."""
     kind = type(windowfn)
     if kind is GlobalWindows:
         return lambda times: [0] * len(times)
@@ -122,7 +122,7 @@ def _same_windows(windowfn: Any) -> Callable[[list[int]], list[int]] | None:
 
 
 def create_window_into(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
-    """What the SDK's factory calls for a WindowInto."""
+    """Create the operation of a WindowInto, for the SDK's factory."""
     (pcoll,) = transform.inputs.values()
     spec = operation_specs.WorkerFlatten(None, [factory.get_only_output_coder(transform)])
     name = common.NameContext(transform.unique_name, transform_id)
