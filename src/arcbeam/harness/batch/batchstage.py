@@ -1,7 +1,7 @@
 """A stage of a bounded pipeline in a worker: a task is one pass over its rows.
 
-Owns which input drives a stage's bundles, and the loop of a task. What a bundle is, is `harness.bundle.processor`'s.
-Must not know Spark.
+Owns which input drives a stage's bundles, and the main loop of a task. `harness.bundle.processor` owns bundles. Must
+not know Spark.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class BoundedStage:
     """One stage, ready to run tasks in this process; see `arcbeam.model.interfaces.OpenStage`.
 
     Args:
-        stage: what to run.
-        settings: of the job.
+        stage: the stage to run.
+        settings: the job's settings.
         sides: the stage's side inputs, complete; None if it has none.
 
     Attributes:
-        processor: its bundles are the input's.
-        input: makes bundles of rows.
+        processor: the stage's processor. The input uses its bundles.
+        input: makes bundles from rows.
     """
 
     def __init__(self, stage: Stage, settings: Settings, sides: SideStore | None) -> None:
@@ -42,16 +42,16 @@ class BoundedStage:
         self.input: InputDriver = input_of(self.processor)
 
     def run(self, rows: Iterable[Row], outbox: Outbox, partition: int, side_writer: Any) -> BundleReport:
-        """Runs one task: all bundles over its rows.
+        """Run one task: all bundles over its rows.
 
         Args:
-            rows: of this task's shard, in ascending order of bucket.
-            outbox: takes what the stage writes.
+            rows: the rows of the task's shard, in ascending order of bucket.
+            outbox: receives the rows that the stage writes.
             partition: the task's Spark partition.
-            side_writer: makes a writer for an iterable side input, by channel.
+            side_writer: creates a writer for an iterable side input, by channel.
 
         Returns:
-            The report, but for what only Spark's side knows (attempt, worker).
+            The report, without the fields that only Spark's side knows (attempt, worker).
         """
         processor = self.processor
         processor.begin_task(outbox, partition, side_writer, self._sides)
@@ -61,7 +61,7 @@ class BoundedStage:
             try:
                 self.input.run(rows, report)
                 if not report.residuals:
-                    # A DoFn's input ends here as far as this task knows; what is left is for another task.
+                    # As far as this task knows, a DoFn's input ends here. Residuals are processed by other tasks.
                     processor.prepare()
                 processor.end_task(report)
             except BaseException:
@@ -72,7 +72,7 @@ class BoundedStage:
         return report
 
     def finalize(self) -> None:
-        """Runs the bundle finalization callbacks; call when the task's output is safe."""
+        """Run the bundle finalization callbacks. Call this when the task's output is safe."""
         self.processor.bundles.callbacks.run()
 
     @property
@@ -102,8 +102,8 @@ class BoundedStage:
 
 
 def input_of(processor: StageProcessor) -> InputDriver:
-    """The input driver for a stage's way of reading."""
-    # Every splittable stage is driven restriction by restriction, also where a truncation stands in front.
+    """Return the input driver for a stage's way of reading."""
+    # Every splittable stage is driven restriction by restriction, even if a truncation precedes the operation.
     match "restrictions" if processor.stage.splittable else processor.root.how.mode:
         case "restrictions":
             return RestrictionInput(processor)

@@ -1,6 +1,6 @@
 """Inputs: how the rows of a task become elements of bundles, one class per way of reading.
 
-Owns decoding and grouping on the read side. Bundles are cut by `harness.bundle.processor.Bundles`.
+Owns decoding and grouping on the read side. `harness.bundle.processor.Bundles` cuts bundles.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from arcbeam.model.rows import BundleReport, Row
 from arcbeam.sizes import cache_size, threshold
 
 _BATCH = threshold(512)
-"""Groups handed to a bundle at a time."""
+"""Groups that are passed to a bundle together."""
 _BATCH_BYTES = threshold(1 << 20)
-"""Encoded values after which a batch of groups is handed over earlier: all of it is decoded at once."""
+"""Bytes of encoded values at which a batch of groups is passed on earlier: all of it is decoded in memory."""
 _KNOWN_WINDOWS = cache_size(10_000)
 _EAGER_BYTES = threshold(1 << 20)
-"""A group smaller than this (encoded) is given to user code as a list, a larger one as a lazy iterable."""
+"""A group smaller than this (encoded) is passed to user code as a list, a larger one as a lazy iterable."""
 
 _END = int(MAX_TIMESTAMP.micros)
 
@@ -38,12 +38,12 @@ class InputDriver(Protocol):
     """Reads a task's rows into bundles."""
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """Feeds everything; notes in the report what is left over."""
+        """Process all rows; record the residuals in the report."""
         ...
 
 
 class ImpulseInput:
-    """One empty element in the global window, for each row (there is one)."""
+    """One empty element in the global window for each row (there is only one)."""
 
     def __init__(self, processor: StageProcessor) -> None:
         self._bundles = processor.bundles
@@ -135,7 +135,7 @@ class GroupInput:
     def _by_window(
         self, encoded: dict[bytes, Chunks], merging: bool, known: dict[bytes, tuple[int, tuple[Any, ...]]]
     ) -> Iterator[tuple[int, tuple[Any, ...], Chunks]]:
-        """(timestamp in microseconds, the one window, values) of one key; `known` remembers decoded windows."""
+        """Yield (timestamp in microseconds, tuple of the window, values) of one key; `known` caches decoded windows."""
         by_window: dict[Any, Chunks] = {}
         for encoded_window, chunks in encoded.items():
             found = known.get(encoded_window)
@@ -154,7 +154,7 @@ class GroupInput:
 
 
 def payload_decoder(values_coder: Any) -> Callable[[bytes], list[Any]]:
-    """Decodes a payload of values, given the coder of the GroupByKey's iterable."""
+    """Return the decoder of a payload of values, for the coder of the GroupByKey's iterable."""
     decode: Callable[[bytes], list[Any]] = (
         coders.ListCoder(
             values_coder.value_coder() if hasattr(values_coder, "value_coder") else values_coder._elem_coder
@@ -166,7 +166,7 @@ def payload_decoder(values_coder: Any) -> Callable[[bytes], list[Any]]:
 
 
 def merge_windows(windowfn: Any, by_window: dict[Any, Chunks]) -> dict[Any, Chunks]:
-    """Lets the window function merge the windows of one key, and joins their values."""
+    """Merge the windows of one key with the window function, and join their values."""
     merged = dict(by_window)
 
     class Context(WindowFn.MergeContext):  # type: ignore[misc]  # Beam is untyped

@@ -1,7 +1,7 @@
-"""What comes to a stage of state or timers on a bounded input: the values of one key after the other, in blocks.
+"""The input of a stage with state or timers on a bounded input: the values of one key after the other, in blocks.
 
-Owns how the payloads of a key become blocks, in which order, and how much of them is decoded at a time. Must not know
-state, timers or bundles.
+Owns how the payloads of a key become blocks, in which order, and how many are decoded together. Must not know state,
+timers or bundles.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from arcbeam.sizes import threshold
 _FEW_BYTES = threshold(64 * 1024)
 """A key's values up to this size (encoded) are one block."""
 _BUCKET_BYTES = threshold(256 * 1024)
-"""All values of a bucket up to this size (encoded) are decoded at once."""
+"""Values of a bucket up to this size (encoded) are decoded together."""
 
 KeyBlock = tuple[bytes, Iterable[Block]]
-"""An encoded key and blocks of its values, which are without it."""
+"""An encoded key, and blocks of its values without the key."""
 
 KeyBlocks = Callable[[Iterable[Row]], Iterator[Iterable[KeyBlock]]]
-"""The keys in rows, which come in ascending order of bucket; some keys at a time, each of them once. Blocks of a key
-are taken before the next one is."""
+"""Yields the keys of rows, which are in ascending order of bucket. Each item has some keys, and each key occurs once.
+A key's blocks must be taken before the next key."""
 
 
 class Alike:
-    """Keys whose values share time, windows and pane; few enough to be all decoded.
+    """Keys whose values share time, windows and pane, and are few enough to be decoded together.
 
     Attributes:
-        values_of: each encoded key's values, at least one.
+        values_of: the values of each encoded key, at least one.
         like: a block with their time, windows and pane.
     """
 
@@ -50,11 +50,11 @@ class Alike:
 
 
 class InOrder:
-    """Elements of a key as they came.
+    """Yields the elements of a key in order of arrival.
 
     Args:
-        coder: of blocks of values.
-        memory: bytes of a bucket to hold.
+        coder: coder of blocks of values.
+        memory: bytes of a bucket to hold in memory.
     """
 
     def __init__(self, coder: BlockCoder, memory: int) -> None:
@@ -71,7 +71,7 @@ class InOrder:
                 yield ((encoded, self._blocks(windows[b""])) for encoded, windows in groups)
 
     def _alike(self, rows: list[Row]) -> Alike | None:
-        """The same for a few rows; None if not all values share time, windows and pane."""
+        """Return the keys of a few rows; None if not all values share time, windows and pane."""
         coder, blob = self._coder, rows[0].blob
         _, _, start, end = next(records(blob))
         first = coder.read_one(blob[start:end])
@@ -99,13 +99,13 @@ def _micros(value: Any) -> int:
 
 
 class TimeSorted:
-    """Elements of a key by event time, those of one time as they came.
+    """Yields the elements of a key by event time, and those with equal times in order of arrival.
 
-    A key larger than the budget is sorted in runs that go to a local file, and merged from there.
+    A key larger than the budget is sorted in runs, which are written to a local file and merged from there.
     """
 
     _SLICE = threshold(256)
-    """Elements of a run that are decoded at a time while runs are merged."""
+    """Elements of a run that are decoded together while runs are merged."""
 
     def __init__(self, coder: BlockCoder, memory: int) -> None:
         self._coder = coder
@@ -116,7 +116,7 @@ class TimeSorted:
         yield ((encoded, self._sorted(windows[b""])) for encoded, windows in key_groups(rows, self._memory))
 
     def _sorted(self, chunks: Chunks) -> Iterator[Block]:
-        # Decoded elements take several times the space of their encodings.
+        # Decoded elements take several times the memory of their encodings.
         budget = self._memory // 8
         runs: list[Iterable[Any]] = []
         spool: Spool | None = None

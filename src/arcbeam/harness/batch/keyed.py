@@ -1,17 +1,17 @@
-"""Stateful stages on a bounded input: one key after the other, its data first, then its timers.
+"""Stateful stages on a bounded input: one key after the other, its elements first, then its timers.
 
-Owns the order of what happens to a key, waiting for processing-time timers, and when a key's state goes. Which timer
-fires next is known by `harness.state.timers`, what state is by `harness.state.handler`, bundles by
-`harness.bundle.processor`.
+Owns the order of events of a key, waiting for processing-time timers, and when a key's state is dropped.
+`harness.state.timers` knows which timer fires next, `harness.state.handler` stores state, `harness.bundle.processor`
+runs bundles.
 
-The watermark of a key's input is at the beginning of time while its elements are processed, then at the end of time:
-all elements of a key are adjacent, so no other key has to be looked at. Event-time timers then fire in order of their
-timestamps until none is left, those that firing sets included. Processing-time timers wait for the clock: a key that
-has some is parked with its state, the shard goes on, and parked keys fire by due time. Windows expire at the end of
-time: a key with nothing pending loses its state.
+While the elements of a key are processed, the watermark of its input is at the minimum; then it is at the maximum. All
+elements of a key are adjacent, so other keys do not matter. Event-time timers then fire in the order of their
+timestamps until none is left, including timers that are set by firings. Processing-time timers wait for the clock. A
+key that has some is parked with its state, the shard continues, and parked keys fire in the order of due times. Windows
+expire at the end of time: a key with nothing pending loses its state.
 
-Nothing has to be committed between a key's data and its timers: in a bundle the SDK reads its own writes, and timers
-come here the moment they are set. Where bundles are cut makes no difference.
+Nothing has to be committed between a key's elements and its timers. Within a bundle the SDK reads its own writes, and
+timers arrive here as soon as they are set. It makes no difference where bundles are cut.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from arcbeam.sizes import threshold
 bags.register()
 
 _KEYS_PER_BUNDLE = threshold(16_384)
-"""The SDK keeps its handles on the state of every key of a bundle, about a kilobyte each, until the bundle ends."""
+"""Keys of a bundle. Until the bundle ends, the SDK keeps state handles of each key, which take about a kilobyte."""
 _KEYS = threshold(256)
-"""So many run in one go."""
+"""Keys that are processed in one call."""
 _END = int(MAX_TIMESTAMP.micros)
 
 
@@ -49,16 +49,16 @@ class Clock(Protocol):
     """Processing time, in microseconds since 1970."""
 
     def now(self) -> int:
-        """What time it is."""
+        """Return the current time."""
         ...
 
     def wait_until(self, due: int) -> None:
-        """Returns when it is that late."""
+        """Return when this time is reached."""
         ...
 
 
 class WallClock:
-    """The real one."""
+    """The system's clock."""
 
     def now(self) -> int:
         """See `Clock`."""
@@ -74,8 +74,8 @@ class KeyedInput:
     """See `arcbeam.harness.batch.inputs.InputDriver`.
 
     Args:
-        processor: of a stage whose root keeps state or timers.
-        clock: what processing-time timers follow.
+        processor: the processor of a stage whose root has state or timers.
+        clock: the clock of processing-time timers.
     """
 
     def __init__(self, processor: StageProcessor, clock: Clock | None = None) -> None:
@@ -110,7 +110,7 @@ class KeyedInput:
         while self._parked:
             due = self._parked[0][0]
             if due > self._clock.now():
-                # What the bundle holds must not wait for the clock.
+                # Outputs in the open bundle must not wait for the clock.
                 self._bundles.close()
                 self._clock.wait_until(due)
             self._resume()
@@ -118,7 +118,7 @@ class KeyedInput:
         self._keys.settle()
 
     def _process(self, encoded: bytes, blocks: Iterable[Block]) -> None:
-        """All that can be done for a key now: its data, then the timers that may fire."""
+        """Process all that is possible for a key now: its elements, then the timers that may fire."""
         key = self._decode_key(encoded)
         self._keys.enter(key, encoded, again=False)
         for block in blocks:
@@ -141,7 +141,7 @@ class KeyedInput:
         heapq.heappush(self._parked, (due, self._parkings, encoded, key, self._timers.park()))
 
     def _resume(self) -> None:
-        """Fires the timer that is due first of all parked keys."""
+        """Fire the earliest timer of all parked keys."""
         due, _, encoded, key, parked = heapq.heappop(self._parked)
         self._keys.enter(key, encoded, again=True)
         self._timers.resume(parked)
@@ -156,52 +156,52 @@ class KeyedInput:
     def _fire_processing_timer(self, now: int) -> None:
         timer = self._timers.take_processing(now)
         if timer is not None:
-            # SUBTLE: the SDK gives a firing one timestamp, for what it outputs and for what it sets. That is an event
-            # time, the one the timer holds, or outputs would leave their window for the time of day.
+            # SUBTLE: the SDK gives a firing one timestamp, for its outputs and for timers that it sets. That must be an
+            # event time. So the timer's hold is used, otherwise outputs would leave their window.
             self._keys.fire(iter((timer.fires_at_hold(),)))
             self._keys.fire(self._timers.event_timers(_END))
 
 
 class _Keys(Protocol):
-    """Takes a stage's keys one after the other: `enter`, what is to be processed, `leave`; later perhaps again."""
+    """Processes a stage's keys one after the other: `enter`, elements and timers, `leave`; later perhaps again."""
 
     def begin_task(self) -> None:
-        """No key has been seen."""
+        """Reset: no key has been seen."""
         ...
 
     def enter(self, key: Any, encoded: bytes, *, again: bool) -> None:
-        """A key is about to be processed; `again` if it was left with something pending."""
+        """Begin a key; `again` if it was left with something pending."""
         ...
 
     def put(self, key: Any, block: Block) -> None:
-        """Processes values of the key; the values of the block are without it."""
+        """Process values of the key; the block's values are without the key."""
         ...
 
     def put_all(self, alike: Alike) -> bool:
-        """Takes all of some keys, enters and leaves them, for good; False, and nothing is done, if it cannot."""
+        """Process all elements of complete keys, with `enter` and `leave`; if impossible, do nothing, return False."""
         ...
 
     def fire(self, timers: Iterator[SetTimer]) -> None:
-        """Fires timers of the key, each before the next is asked for."""
+        """Fire timers of the key, each before the next is taken."""
         ...
 
     def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
-        """The key is left, for good if nothing is pending for it: its windows have expired."""
+        """End a key; `done` if nothing is pending for it, so that its windows have expired."""
         ...
 
     def settle(self) -> None:
-        """No bundle is open: what is still to be done about keys that were left is done."""
+        """Complete pending work for keys that were left. No bundle is open."""
         ...
 
 
 def _memory_of(processor: StageProcessor) -> InProcessStateHandler:
-    """The state of a bounded stage."""
+    """Return the state handler of a bounded stage."""
     assert isinstance(processor.state, InProcessStateHandler)
     return processor.state
 
 
 class _RunKeys:
-    """Keys of an operation of ours, which has no state of a key any more that was left."""
+    """Keys of our operation, which holds no state of a key that was left."""
 
     def __init__(self, processor: StageProcessor, operation: StatefulOperation) -> None:
         self._bundles, self._handler, self._op = processor.bundles, _memory_of(processor), operation
@@ -226,7 +226,7 @@ class _RunKeys:
         if not op.takes_whole_keys or len(alike.like.windows) != 1 or count > bundles.room():
             return False
         keys = ((self._decode_key(key), values) for key, values in alike.values_of.items())
-        # Between them somebody looks at the clock.
+        # In groups, so that the clock is checked in between.
         while some := list(islice(keys, _KEYS)):
             bundles.open()
             op.put_whole_keys(some, alike.like)
@@ -251,10 +251,10 @@ class _RunKeys:
 
 
 class _SdkKeys:
-    """Keys of an operation of the SDK, which holds their state until a bundle ends: when it may go, or to a file.
+    """Keys of an SDK operation, which holds their state until a bundle ends. Only then it may be dropped or spilled.
 
-    Invariant: `_open` are the keys that the open bundle may hold state of, by the key as the SDK knows it; `_left` are
-    those that were left since the last bundle ended, and whether for good.
+    Invariant: `_open` are the keys of which the open bundle may hold state, by the key as the SDK compares it. `_left`
+    are those that were left since the last bundle ended, and whether they are done.
     """
 
     def __init__(self, processor: StageProcessor) -> None:
@@ -277,7 +277,7 @@ class _SdkKeys:
         if not self._stateful:
             return
         if self._open.get(key, encoded) != encoded or len(self._open) >= _KEYS_PER_BUNDLE:
-            # SUBTLE: within a bundle the SDK tells keys apart by `==`, but 1, 1.0 and True are three keys.
+            # SUBTLE: within a bundle the SDK compares keys with `==`, but 1, 1.0 and True are three keys.
             self._bundles.close()
         if not self._bundles.is_open:
             self.settle()
@@ -302,13 +302,13 @@ class _SdkKeys:
         if not self._stateful:
             return
         if self._bundles.count != self._count:
-            # A bundle ended meanwhile, and with it what the SDK held of the keys before this one.
+            # A bundle has ended meanwhile, so the SDK has released the state of earlier keys.
             self.settle()
             self._open[key] = encoded
         self._left[self._encode_nested(key)] = done
 
     def settle(self) -> None:
-        """The SDK holds nothing of the keys that were left: their state goes if they are done, else it is parked."""
+        """Drop the state of keys that were left and are done; park the others. The SDK holds nothing of them."""
         for key, done in self._left.items():
             if done:
                 self._handler.drop_key(key)

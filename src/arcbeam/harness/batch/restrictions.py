@@ -1,11 +1,11 @@
-"""Splittable DoFns on a bounded input: restrictions are processed, deferred, split and handed back.
+"""Splittable DoFns on a bounded input: restrictions are processed, deferred, split and returned.
 
-Owns which restriction of a task runs when, and the form of what is left for the next round. Splits are asked for by
-`harness.bundle.splitting`. Must not know Spark.
+Owns which restriction of a task runs when, and the encoding of residuals for the next round. `harness.bundle.splitting`
+requests splits. Must not know Spark.
 
-A *round* is one pass over all shards. A task works for `Settings.sdf_round_seconds`; what has not been started by then,
-what was deferred beyond, and what was split off goes back as residual rows, which the next round spreads over all
-shards again.
+A *round* is one pass over all shards. A task works for `Settings.sdf_round_seconds`. Restrictions that it has not
+started by then, that were deferred for longer, and that were split off are returned as residual rows. The next round
+distributes them over all shards.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from arcbeam.harness.encoding.frames import BLOB_BYTES
 from arcbeam.model.rows import RESIDUAL, BundleReport, Row
 
 _HEADER = struct.Struct("<q?HdI")
-"""Of a record in a residual blob: due, fresh, idle, size, length of the element that follows."""
+"""Header of a record in a residual blob: due, fresh, idle, size, length of the element that follows."""
 _PAUSE, _LONGEST_PAUSE = 1_000, 1_000_000
-"""Microseconds that a restriction waits which was put off again and again with nothing done; doubled each time."""
+"""Microseconds that a restriction waits that was deferred repeatedly without progress; doubled each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A restriction that waits for its turn.
+    """A waiting restriction.
 
     Attributes:
-        element: the encoded windowed `((element, (restriction, estimator state)), size)`, or decoded while it is fresh.
-        size: as the restriction's provider sees it.
+        element: the encoded windowed `((element, (restriction, estimator state)), size)`; may be decoded if fresh.
+        size: the size, according to the restriction's provider.
         due: unix microseconds before which it must not be processed; 0: none.
-        fresh: no part of it was processed; it enters through the stage's root, others through the process operation.
+        fresh: whether no part of it was processed. A fresh one enters through the stage's root, others through the
+            operation that processes restrictions.
         idle: how often in a row it was deferred without any progress.
     """
 
@@ -51,14 +52,14 @@ class Waiting:
 
 
 def now_micros() -> int:
-    """Unix time, rounded up."""
+    """Return unix time in microseconds, rounded up."""
     return -(-time.time_ns() // 1000)
 
 
 class RestrictionInput:
     """See `arcbeam.harness.batch.inputs.InputDriver`.
 
-    Each task processes at least one restriction if one is due, whatever its budget, so that rounds make progress.
+    Each task processes at least one restriction if one is due, whatever its budget, so that each round makes progress.
     """
 
     def __init__(self, processor: StageProcessor) -> None:
@@ -89,7 +90,7 @@ class RestrictionInput:
             prefer_deferred = True
             while not (started and splitter.overdue):
                 deferred = bool(self._later) and self._later[0][0] <= now_micros()
-                # Deferred and new ones take turns, so that neither starves the other.
+                # Deferred and new ones alternate, so that neither can starve the other.
                 entry = None if deferred and prefer_deferred else next(ready, None)
                 if entry is None and self._later and self._later[0][0] <= now_micros():
                     entry = heapq.heappop(self._later)[2]
@@ -104,13 +105,13 @@ class RestrictionInput:
                     if not self._later or not self._sleep(self._later[0][0], splitter):
                         break
             self._bundles.close()
-        self._hand_back(itertools.chain(self._split_off, ready, (entry for _, _, entry in self._later)), report)
+        self._return_residuals(itertools.chain(self._split_off, ready, (entry for _, _, entry in self._later)), report)
         self._clear()
 
     # Reading.
 
     def _ready(self, rows: Iterable[Row]) -> Iterator[Waiting]:
-        """The restrictions that may be processed at once, read as needed; those that are due later go to the heap."""
+        """Yield the restrictions that are due, read as needed; those that are due later are added to the heap."""
         for row in rows:
             if row.channel == RESIDUAL:
                 read = list(_unpacked(row.blob))
@@ -126,12 +127,12 @@ class RestrictionInput:
 
     def _defer(self, entry: Waiting) -> None:
         if self._processor.stage.finalizes and not entry.fresh:
-            # Its DoFn may wait for the callbacks of this task: they run when the task has ended.
+            # Its DoFn may wait for the finalization callbacks of this task, which run after the task.
             self._split_off.append(entry)
             return
         heapq.heappush(self._later, (entry.due, next(self._sequence), entry))
 
-    # Processing, one at a time.
+    # Processing.
 
     def _process(self, entry: Waiting, splitter: Splitter) -> None:
         bundles = self._bundles
@@ -157,7 +158,7 @@ class RestrictionInput:
             bundles.close()
 
     def _defer_rest(self, application: Any, processed: Waiting, progressed: bool) -> None:
-        """What a restriction has deferred waits for its time; longer and longer if it gets nowhere."""
+        """Put what a restriction has deferred into the heap; without progress it waits longer each time."""
         deferred = now_micros()
         residual = self._residual(application, deferred + max(0, application.requested_time_delay.ToMicroseconds()))
         if not progressed and residual.element == processed.element:
@@ -171,25 +172,25 @@ class RestrictionInput:
         return Waiting(left.element, left.size, due)
 
     def _sleep(self, due: int, splitter: Splitter) -> bool:
-        """Sleeps until the time has come; False, at once, if that is beyond the task's budget."""
+        """Sleep until the time is reached; return False at once if that is beyond the task's budget."""
         if (due - now_micros()) / 1e6 > splitter.seconds_left:
             return False
         while (micros := due - now_micros()) > 0:
             time.sleep(micros / 1e6)
         return True
 
-    # Handing back.
+    # Returning residuals.
 
     def _pieces(self) -> int:
-        """Into how many pieces to split what runs: enough for all shards, together with what else is left here.
+        """Return into how many pieces to split the running restriction: enough for all shards, with the other ones.
 
-        So a task hands back no more than the larger of the number of shards and of the restrictions it had.
+        So a task returns no more restrictions than the larger of the number of shards and the number that it had.
         """
         left = 1 + len(self._read) + len(self._later)
         return -(-self._settings.shards // left)
 
-    def _hand_back(self, left: Iterable[Waiting], report: BundleReport) -> None:
-        """Writes what is left as residual rows, spread over the shards by size."""
+    def _return_residuals(self, left: Iterable[Waiting], report: BundleReport) -> None:
+        """Write residual rows, distributed over the shards by size."""
         context, shards = self._processor.context, self._settings.shards
         loads = [(0.0, 0, (shard - context.partition) % shards, shard) for shard in range(shards)]
         heapq.heapify(loads)

@@ -151,7 +151,7 @@ class StageProcessor:
         self.bundles.abandon()
 
     def running_step(self, frame: FrameType | None = None) -> str:
-        """See `arcbeam.model.interfaces.OpenStage`: what the SDK's state sampler says."""
+        """See `arcbeam.model.interfaces.OpenStage`: from the SDK's state sampler."""
         context = self.sdk.state_sampler.current_state().name_context
         in_frame = None if frame is None else getattr(context, "step_name_in", None)
         name = getattr(context, "step_name", "") if in_frame is None else in_frame(frame)

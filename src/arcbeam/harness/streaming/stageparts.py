@@ -1,7 +1,7 @@
 """The parts of a stage of an unbounded pipeline in a worker: processor, windows, coders, state, timers, side inputs.
 
-Owns what is the same for all shards and micro-batches. What a shard's user code does is `runner`'s; what a task needs
-of the stage is `streamingstage`'s.
+Owns what is the same for all shards and micro-batches. `runner` runs the user code of a shard. `streamingstage` is a
+task's interface to the stage.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ state.register()
 
 
 class StageParts:
-    """The parts of one stage in this process. One shard after the other has them.
+    """The parts of one stage in this process. Shards use them one after the other.
 
     Args:
-        stage: what to run.
-        settings: of the job.
+        stage: the stage to run.
+        settings: the job's settings.
 
     Attributes:
-        processor: its bundles are the runners'.
-        state: user state, in the view of the shard that has its turn.
-        windows: of what the stage reads.
-        kind: what the engine must know of it.
-        stable: whether it wants its input stable.
-        prepares: whether its user code offers `prepare_to_shutdown`.
-        timers: what user code sets and clears.
+        processor: the stage's processor. Runners use its bundles.
+        state: user state, in the view of the current shard.
+        windows: windows of the stage's input.
+        kind: what the engine must know of the stage.
+        stable: whether it requires stable input.
+        prepares: whether its user code implements `prepare_to_shutdown`.
+        timers: the timers that user code sets and clears.
         families: timer families by the engine's name.
-        keyed: whether what comes has user keys.
-        decode_key: of the engine's user keys; only of a stage that has some.
-        codec: of the values that come.
-        packed: the same of those that were kept as they came.
+        keyed: whether its input has user keys.
+        decode_key: decodes the engine's user keys; only if the input has keys.
+        codec: codec of the input's values.
+        packed: codec of values that were stored as they arrived.
         sides: the windows of its side inputs.
         stateful: its operations that are run key by key.
         observers: its operations that observe event times.
-        driven: the one of these that alone takes what comes, and is driven here; else the root is.
-        restrictions: of a splittable stage; None of another.
-        late: where what its grouping drops is put out; None if nobody asks for it.
-        writers: its ways out.
-        written: of each channel that it writes, the coder of windows, and what they are here.
-        blocks: codes the blocks that come.
+        driven: the stateful operation that alone consumes the input, and gets it directly; else the root gets it.
+        restrictions: the restrictions of a splittable stage; None for others.
+        late: the operation that outputs what its grouping drops; None if the pipeline does not request it.
+        writers: its write operations.
+        written: for each channel that it writes, the coder of windows, and their conversion for the engine.
+        blocks: coder of the input's blocks.
     """
 
     def __init__(self, stage: Stage, settings: Settings) -> None:

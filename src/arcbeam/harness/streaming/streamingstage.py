@@ -1,7 +1,7 @@
 """A stage of an unbounded pipeline in a worker, whose user code runs in this process.
 
 Implements `arcbeam.streaming.interfaces.TaskStage`, which it must not import: it is in a layer above. Owns how a task
-of the stage begins and ends, and what the rows that come are to the engine.
+of the stage begins and ends, and the conversion of input rows for the engine.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class StreamingStage:
     """One stage, ready to run micro-batches in this process; see `TaskStage`.
 
     Args:
-        stage: what to run.
-        settings: of the job.
+        stage: the stage to run.
+        settings: the job's settings.
 
     Attributes:
-        parts: for the runners of its shards.
+        parts: used by the runners of its shards.
     """
 
     def __init__(self, stage: Stage, settings: Settings) -> None:
@@ -76,7 +76,7 @@ class StreamingStage:
         """See `TaskStage`."""
         parts = self.parts
         if parts.keyed:
-            # A key with state is entered once. What is kept stays as it came.
+            # A key with state is entered once. Elements that are stored stay as they arrived.
             join = isinstance(parts.kind, Stateful) and not parts.codec.waits
             memory = parts.processor.settings.group_memory_bytes
             return keyed_elements(rows, parts.blocks, parts.codec, memory, join=join)
