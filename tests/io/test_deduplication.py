@@ -1,4 +1,4 @@
-"""Duplicates near each other in event time: against what is done by hand, however the elements come."""
+"""Deduplication in event time, compared with an independent computation, for any order of elements."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Events = list[tuple[str, int, int]]
 
 
 def events(seed: int) -> Events:
-    """(id, number, second)."""
+    """Return random (id, number, second)."""
     chance = random.Random(seed)
     return [(chance.choice("abc"), n, chance.randrange(60)) for n in range(chance.choice([1, 10, 40]))]
 
 
 def kept(came: Events, delay: int, size: int = 0) -> list[Any]:
-    """What is left of elements that come in this order."""
+    """Return the elements that remain, for this order of arrival."""
     out: Events = []
     for key, n, at in came:
         near = (other for other in out if other[0] == key and (not size or other[2] // size == at // size))
@@ -47,7 +47,7 @@ def build(p: Any, of: Events, delay: Any, size: int = 0) -> None:
 
 @pytest.mark.parametrize("delay", [0, 3, 20, 1000])
 @pytest.mark.parametrize("size", [0, 10])
-def test_in_batch_of_those_near_each_other_one_is_left(delay: int, size: int) -> None:
+def test_batch_keeps_one_of_close_duplicates(delay: int, size: int) -> None:
     for seed in range(5):
         of = events(seed)
         with Driven(shards=1) as p:
@@ -59,7 +59,7 @@ def test_in_batch_of_those_near_each_other_one_is_left(delay: int, size: int) ->
 @pytest.mark.contract("WM-08")
 @pytest.mark.parametrize("delay", [0, 3, 20, 1000])
 @pytest.mark.parametrize("seed", range(6))
-def test_in_micro_batches_the_same_is_left_and_none_is_remembered_behind_the_last(
+def test_micro_batches_keep_same_elements_and_forget_all(
     delay: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deduplication, "MOST", (deduplication.MOST, 0, 3)[seed % 3])
@@ -67,7 +67,7 @@ def test_in_micro_batches_the_same_is_left_and_none_is_remembered_behind_the_las
     order: Events = []
 
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        """Elements come out of order, but none behind the watermark."""
+        """Deliver elements out of order, but none after the watermark has passed its time."""
         chance.shuffle(came)
         order.extend(shard.stage.codec.decode(value) if shard.stage.codec.waits else value for _, (value, *_) in came)
         watermark = MIN_TIMESTAMP
@@ -87,7 +87,7 @@ def test_in_micro_batches_the_same_is_left_and_none_is_remembered_behind_the_las
 
 
 @pytest.mark.contract("WM-08")
-def test_a_key_with_many_elements_may_be_at_the_ends_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_elements_at_limits_of_event_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deduplication, "MOST", 0)
     ends = MIN_TIMESTAMP // SECOND + 1, END_OF_GLOBAL_WINDOW // SECOND - 1
     came: Events = [("k", f"{end}", end) for end in ends for _ in range(3)]
@@ -96,7 +96,7 @@ def test_a_key_with_many_elements_may_be_at_the_ends_of_time(monkeypatch: pytest
     assert len(p.values()) == 2
 
 
-def test_without_a_key_it_is_the_element() -> None:
+def test_default_key_is_whole_element() -> None:
     came = [("x", 1), ("y", 2), ("x", 3), ("x", 9)]
     with Driven(shards=1) as p:
         timed = p | beam.Create(came, reshuffle=False) | beam.Map(lambda e: window.TimestampedValue(*e))
@@ -104,7 +104,7 @@ def test_without_a_key_it_is_the_element() -> None:
     assert sorted(p.timestamped()) == [("x", 1), ("x", 9), ("y", 2)]
 
 
-def test_a_key_may_be_the_name_of_a_field() -> None:
+def test_key_may_be_field_name() -> None:
     came = [("x", 1), ("y", 2), ("x", 3), ("x", 9)]
     with Driven(shards=1) as p:
         timed = p | beam.Create(came, reshuffle=False) | beam.Map(lambda e: window.TimestampedValue({"id": e[0]}, e[1]))
@@ -116,7 +116,7 @@ def test_a_key_may_be_the_name_of_a_field() -> None:
         _field("it", {"id": 1})
 
 
-def test_a_delay_below_zero_and_what_is_no_key_are_refused() -> None:
+def test_negative_delay_and_invalid_key_are_refused() -> None:
     typed = beam.Pipeline() | beam.Create([beam.Row(id=1)])
     with pytest.raises(ValueError, match=r"Within.*: unknown field 'it'; .* 'id'"):
         _ = typed | DeduplicateWithinWatermark(5, "it")

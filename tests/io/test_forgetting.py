@@ -1,4 +1,4 @@
-"""What is forgotten by event time, also where a runner has its timers in milliseconds, as Beam's coders do."""
+"""Expiry in event time, also on runners whose timers have milliseconds, as with Beam's coders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.contract("WM-05")
     ("time", "fires", "at"),
     [(5_641, 5_641, 5_641), (5_000, 5_641, 5_641), (-6_000, -5_359, -5_359), (6_000, 5_641, 6_000), (7, None, 7)],
 )
-def test_a_timer_fires_at_the_time_for_which_it_was_set(time: int, fires: int | None, at: int) -> None:
+def test_timer_fires_at_its_set_time(time: int, fires: int | None, at: int) -> None:
     assert fired_at(Timestamp(micros=time), fires) == at
 
 
@@ -27,12 +27,12 @@ def test_a_timer_fires_at_the_time_for_which_it_was_set(time: int, fires: int | 
 @pytest.mark.parametrize("size", [0, 10])
 @pytest.mark.parametrize("micros", [0, 641])
 @pytest.mark.parametrize("joins_them", [False, True])
-def test_on_beams_own_runner_it_ends(joins_them: bool, micros: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beam_runner_terminates(joins_them: bool, micros: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
 
     def a_few(*args: Any) -> int:
         calls.append(args)
-        assert len(calls) < 50, "a timer is set for ever"
+        assert len(calls) < 50, "a timer is set again forever"
         return forgetting.fire_at(*args)
 
     monkeypatch.setattr(joins, "fire_at", a_few)

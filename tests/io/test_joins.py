@@ -1,4 +1,4 @@
-"""Joins within bounds of time: against all pairs, by hand, however the elements come."""
+"""Joins within bounds of time, compared with all pairs computed independently, for any order of elements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOUNDS = [(0, 0), (0, 10), (5, 0), (3, 7), (-2, 6), (6, -2), (1000, 1000)]
 
 
 def sides(seed: int) -> Sides:
-    """(key, value, second) of the left and of the right side."""
+    """Return random (key, value, second) of the left and of the right side."""
     chance = random.Random(seed)
     return tuple(  # type: ignore[return-value]
         [(chance.choice("ab"), f"{side}{n}", chance.randrange(40)) for n in range(chance.randrange(25))]
@@ -32,7 +32,7 @@ def sides(seed: int) -> Sides:
 
 
 def expected(of: Sides, before: int, after: int, how: str, size: int = 0) -> list[Any]:
-    """All pairs; of left ones without any, when they are given up: at the latest when their window ends."""
+    """Return all pairs, and left elements without partners when they expire: at the end of their window at latest."""
     found: list[Any] = []
     for key, value, at in of[0]:
         pairs = [
@@ -65,15 +65,13 @@ def _said(pair: Any, time: Any = beam.DoFn.TimestampParam) -> Any:
 
 
 MOST = [joins.MOST, 0, 3]
-"""How many elements of a key are in one value, before they go to lists."""
+"""Numbers of elements of a key that fit into one value, before they move to lists."""
 
 
 @pytest.mark.contract("WM-08")
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize(("before", "after"), BOUNDS)
-def test_all_partners_find_each_other_in_batch(
-    before: int, after: int, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_emits_all_pairs(before: int, after: int, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed, most in enumerate(MOST):
         monkeypatch.setattr(joins, "MOST", most)
         of = sides(seed)
@@ -84,7 +82,7 @@ def test_all_partners_find_each_other_in_batch(
 
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize("most", MOST)
-def test_partners_are_of_one_window(how: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partners_share_a_window(how: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joins, "MOST", most)
     of = sides(7)
     with Driven() as p:
@@ -96,14 +94,14 @@ def test_partners_are_of_one_window(how: str, most: int, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize(("before", "after"), BOUNDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_all_partners_find_each_other_in_micro_batches_and_nothing_waits_behind_the_last(
+def test_micro_batches_emit_all_pairs_and_forget_all(
     before: int, after: int, how: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(joins, "MOST", MOST[seed])
     of, chance = sides(seed), random.Random(seed)
 
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        """Elements come out of order, but none behind the watermark."""
+        """Deliver elements out of order, but none after the watermark has passed its time."""
         chance.shuffle(came)
         watermark = MIN_TIMESTAMP
         while came:
@@ -112,7 +110,7 @@ def test_all_partners_find_each_other_in_micro_batches_and_nothing_waits_behind_
             shard.run(MicroBatch([(key, [one]) for key, one in now], watermark, runs=chance.choice([1, 2])))
             watermark = max(watermark, min((one[1] for _, one in came), default=watermark))
             shard.settle(MicroBatch((), watermark))
-        # The last element of any side, and how long it waits: then nothing is there, whatever came when.
+        # After the last element of either side, plus its waiting time, the state is empty.
         shard.settle(MicroBatch((), Timestamp((40 + max(0, before, after)) * SECOND + 1)))
         assert not shard.left_over()
 
@@ -123,10 +121,10 @@ def test_all_partners_find_each_other_in_micro_batches_and_nothing_waits_behind_
 
 @pytest.mark.contract("WM-08")
 @pytest.mark.parametrize(("before", "after"), [(6, -2), (2 * 86400, 2 * 86400)])
-def test_keys_with_many_elements_may_be_at_the_ends_of_time(
+def test_keys_with_many_elements_at_limits_of_event_time(
     before: int, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is looked for then lies beyond them in part, or as a whole."""
+    """The searched range is then partly or wholly outside of event time."""
     monkeypatch.setattr(joins, "MOST", 0)
     ends = MIN_TIMESTAMP // SECOND + 1, END_OF_GLOBAL_WINDOW // SECOND - 1
     times = [end + off for end in ends for off in (0, 5 if end < 0 else -5)]
@@ -137,7 +135,7 @@ def test_keys_with_many_elements_may_be_at_the_ends_of_time(
     assert sorted(found, key=repr) == [each[:3] for each in expected(of, before, after, "left")]
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_joins_are_refused() -> None:
     with pytest.raises(ValueError, match="after=-2"):
         JoinWithin(before=1, after=-2)
     with pytest.raises(ValueError, match="how='right'"):

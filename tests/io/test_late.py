@@ -1,5 +1,5 @@
-"""What groupings drop, as a collection: with what they give it is what came, however late that is and micro-batches are
-cut."""
+"""The elements that groupings drop, as a collection. Together with the panes they are the input, for any lateness and
+any division into micro-batches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Panes(beam.DoFn):
 
 
 class Pipeline:
-    """A random one; each value is there once."""
+    """A random pipeline; each value is unique."""
 
     def __init__(self, seed: int) -> None:
         chance = random.Random(seed)
@@ -60,7 +60,7 @@ class Pipeline:
         ]
 
     def build(self, p: Any) -> Driven:
-        """Makes it."""
+        """Build the pipeline."""
         p.options.view_as(TypeOptions).allow_unsafe_triggers = True
         came = p | beam.Create(self.elements, reshuffle=False)
         timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
@@ -77,7 +77,7 @@ class Pipeline:
         return p
 
     def places(self) -> set[Any]:
-        """Key, value and window of all that comes; of windows that merge, no window."""
+        """Return key, value and window of the input; without windows, if windows merge."""
         assign, context = self.windowing.assign, self.windowing.AssignContext
         return {
             (key, value, None if self.merging else of)
@@ -86,7 +86,7 @@ class Pipeline:
         }
 
     def check(self, p: Driven) -> list[LateElement]:
-        """All that came is in a pane, or late, and nothing is both or twice; what was late."""
+        """Check that each element is either in a pane or late, exactly once; return the late ones."""
         times = {value: SdkTimestamp(at) for _, value, at in self.elements}
         late: list[LateElement] = [element for element, _, _ in p.windowed("late")]
         there = Counter((key, value, None if self.merging else of) for key, value, of in p.values())
@@ -94,7 +94,7 @@ class Pipeline:
         assert set(there) | set(dropped) == self.places()
         if self.mode == trigger.AccumulationMode.DISCARDING:
             assert set((there + dropped).values()) <= {1}
-        # A window that accumulates and becomes one with a closed one gives away all of it.
+        # A window that accumulates, and is merged with a closed one, makes all its elements late.
         elif not self.merging:
             assert not set(there) & set(dropped)
             assert set(dropped.values()) <= {1}
@@ -108,7 +108,7 @@ class Pipeline:
 
 
 class Untimely:
-    """Cuts by chance; the watermark moves by chance, too, whatever is still to come."""
+    """Divides into random micro-batches; the watermark also advances randomly, whatever elements are still to come."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -133,7 +133,7 @@ class Untimely:
 
 @pytest.mark.contract("WM-09", "ENG-10")
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_late_and_what_is_not_are_what_came(seed: int) -> None:
+def test_panes_and_late_elements_are_the_input(seed: int) -> None:
     pipeline = Pipeline(seed)
     with InMicroBatches(Untimely(seed), fusion=seed % 5 != 0) as p:
         pipeline.build(p)
@@ -142,7 +142,7 @@ def test_what_is_late_and_what_is_not_are_what_came(seed: int) -> None:
 
 
 @pytest.mark.contract("WM-09")
-def test_some_of_these_pipelines_drop_for_each_reason() -> None:
+def test_random_pipelines_drop_for_each_reason() -> None:
     reasons = Counter[str]()
     for seed in range(60):
         pipeline = Pipeline(seed)
@@ -150,14 +150,14 @@ def test_some_of_these_pipelines_drop_for_each_reason() -> None:
             pipeline.build(p)
         late = pipeline.check(p)
         reasons.update(element.reason for element in late)
-        # A drop of many is one to the engine; all else is one by one.
+        # The engine counts a drop of many elements as one; others are counted singly.
         assert len(late) >= len(p.drops)
     assert min(reasons["expired"], reasons["closed"]) > 50, reasons
 
 
 @pytest.mark.contract("WM-09", "ENG-10")
 @pytest.mark.parametrize("seed", range(100, 140))
-def test_in_batch_what_is_late_comes_to_a_window_whose_trigger_has_finished(seed: int) -> None:
+def test_batch_drops_only_after_trigger_has_finished(seed: int) -> None:
     pipeline = Pipeline(seed)
     with Driven(fusion=seed % 5 != 0, group_memory_bytes=100 if seed % 2 else 1 << 20) as p:
         pipeline.build(p)
@@ -170,7 +170,7 @@ def build(p: Any) -> tuple[Any, Any]:
 
 
 class Scaled(beam.CombineFn):
-    """A sum that is made with arguments: in every call of it."""
+    """A sum with arguments, which all calls must receive."""
 
     def create_accumulator(self, factor: int, *, start: int = 0) -> int:
         return start
@@ -187,7 +187,7 @@ class Scaled(beam.CombineFn):
 
 @pytest.mark.contract("WM-09")
 @pytest.mark.parametrize("streaming", [False, True])
-def test_arguments_of_a_combiner_reach_all_its_calls(streaming: bool) -> None:
+def test_combiner_arguments_reach_all_calls(streaming: bool) -> None:
     with InMicroBatches(Untimely(1)) if streaming else Driven() as p:
         pairs = p | beam.Create([("a", 1), ("a", 2), ("b", 3)])
         totals, _ = pairs | WithLate(beam.CombinePerKey(Scaled(), 10, start=5))
@@ -196,14 +196,14 @@ def test_arguments_of_a_combiner_reach_all_its_calls(streaming: bool) -> None:
 
 
 @pytest.mark.contract("WM-09")
-def test_on_another_runner_nothing_is_late() -> None:
+def test_late_is_empty_on_other_runners() -> None:
     with beam.Pipeline(runner=FnApiRunner()) as p:
         totals, late = build(p)
         assert_that(totals, equal_to([("a", 3), ("b", 3)]))
         assert_that(late, equal_to([]), label="late")
 
 
-def test_what_is_grouped_keeps_its_type() -> None:
+def test_grouped_output_keeps_its_type() -> None:
     p = beam.Pipeline()
     pairs = p | beam.Create([("a", 1)])
     for grouping in (beam.GroupByKey(), beam.CombinePerKey(sum), beam.CombinePerKey(MeanCombineFn())):
@@ -211,12 +211,12 @@ def test_what_is_grouped_keeps_its_type() -> None:
 
 
 @pytest.mark.parametrize("grouping", [beam.Reshuffle(), beam.combiners.Count.PerKey(), beam.GroupByKey])
-def test_only_of_groupings_it_is_known_what_they_drop(grouping: Any) -> None:
+def test_other_transforms_are_refused(grouping: Any) -> None:
     with pytest.raises(ValueError, match=r"a beam\.GroupByKey or a beam\.CombinePerKey"):
         WithLate(grouping)
 
 
-def test_it_must_stand_behind_a_grouping() -> None:
+def test_annotation_without_grouping_is_refused() -> None:
     def apart(proto: Any) -> None:
         for transform in proto.components.transforms.values():
             if transform.unique_name == "Same":

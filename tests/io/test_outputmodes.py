@@ -1,4 +1,4 @@
-"""Output modes: what comes out of a grouping when, and what is let go."""
+"""Output modes: when a grouping emits results, and when it releases state."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Sha
 
 SECOND = 1_000_000
 CAME = [(1, 1), (2, 2), (4, 12), (8, 3), (16, 4), (32, 13)]
-"""Values and seconds."""
+"""Values, and their seconds."""
 
 
 def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-    """Two at a time, a minute each; the watermark comes behind the first window with the fourth."""
+    """Deliver two elements per micro-batch, a minute each. The fourth moves the watermark past the first window."""
     came = sorted(came, key=lambda pair: shard.stage.codec.decode(pair[1][0]))
     for n in range(3):
         now = Timestamp(n * 60 * SECOND)
@@ -41,8 +41,8 @@ def sums(windowing: Any, p: Any) -> list[int]:
 
 
 MODES: dict[str, tuple[Any, list[int], list[int]]] = {
-    # The first window has ended when 8 comes in the same micro-batch, but its end is passed behind that; 16 is too
-    # late.
+    # The first window has ended when 8 arrives in the same micro-batch, but the watermark passes its end afterwards. 16
+    # is too late.
     "append": (OutputMode.append(window.FixedWindows(10)), [11, 36], [27, 36]),
     "update": (OutputMode.update(window.FixedWindows(10)), [3, 11, 4, 36], [27, 36]),
     "update, late": (OutputMode.update(window.FixedWindows(10), allowed_lateness=60), [3, 11, 27, 4, 36], [27, 36]),
@@ -53,19 +53,19 @@ MODES: dict[str, tuple[Any, list[int], list[int]]] = {
 
 @pytest.mark.contract("WM-05")
 @pytest.mark.parametrize("mode", MODES)
-def test_a_mode_says_what_comes_out_when(mode: str) -> None:
+def test_mode_determines_results_of_micro_batches(mode: str) -> None:
     windowing, streaming, _ = MODES[mode]
     assert sorted(sums(windowing, InMicroBatches(cut))) == sorted(streaming)
 
 
 @pytest.mark.contract("WM-05")
 @pytest.mark.parametrize("mode", MODES)
-def test_in_batch_each_result_comes_out_once(mode: str) -> None:
+def test_batch_emits_each_result_once(mode: str) -> None:
     windowing, _, in_batch = MODES[mode]
     assert sorted(sums(windowing, Driven(shards=1))) == in_batch
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_modes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"OutputMode\.append"):
         OutputMode.append(window.GlobalWindows())
     with pytest.raises(ValueError, match=r"OutputMode\.append\(60\): .*FixedWindows\(60\)"):

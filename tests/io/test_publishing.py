@@ -1,4 +1,4 @@
-"""Publishers: what a task collects for them, and what they are where nobody knows commits."""
+"""Publishers: what a task collects for them, and their behavior on runners without commits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Notes(Publisher):
         note((job, micro_batch), self._folder)
 
 
-def test_a_task_collects_committables_and_publishes_none(tmp_path: Any) -> None:
+def test_task_collects_committables_without_publishing(tmp_path: Any) -> None:
     with Driven(shards=3) as p:
         numbers = p | beam.Create(range(10)) | beam.Reshuffle()
         _ = numbers | Publish(Notes(str(tmp_path)))
@@ -43,7 +43,7 @@ def test_a_task_collects_committables_and_publishes_none(tmp_path: Any) -> None:
     assert collected == {"Publish(Notes)/Publish": 10, "Other/Publish": 10}
 
 
-def test_who_publishes_needs_no_more_than_the_plan_and_what_was_collected(tmp_path: Any) -> None:
+def test_publishing_needs_only_plan_and_committables(tmp_path: Any) -> None:
     with Driven(shards=2) as p:
         _ = p | beam.Create([("a", 1), ("b", 2)]) | Publish(Notes(str(tmp_path)))
     reports = [report for report in p.reports if report.committables]
@@ -63,11 +63,11 @@ def test_other_runners_publish_when_a_bundle_ends(tmp_path: Any) -> None:
     assert sorted(noted(tmp_path)) == [(1, "!"), (2, "!"), (3, "!")]
 
 
-def test_what_is_no_publisher_is_refused() -> None:
+def test_other_classes_are_refused() -> None:
     with pytest.raises(TypeError, match=r"Publish\(.*DoFn.*\): .*arcbeam\.io\.Publisher"):
         Publish(beam.DoFn())
 
 
-def test_where_no_task_runs_an_attempt_has_no_name() -> None:
+def test_attempt_outside_of_task_is_nameless() -> None:
     assert attempt().token == ""
     assert attempt().micro_batch == 0

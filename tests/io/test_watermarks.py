@@ -1,4 +1,4 @@
-"""Event times are found where they are said to be; what is no time is named; on a bounded input that is all."""
+"""Event times from fields and functions; errors for invalid times; no other effect on a bounded input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW
 
 
 class Click(NamedTuple):
-    """A row."""
+    """A row type."""
 
     at: float
     name: str
@@ -33,7 +33,7 @@ class Click(NamedTuple):
 
 @dataclass
 class Visit:
-    """Another one."""
+    """An object with attributes."""
 
     at: Timestamp
     name: str
@@ -69,17 +69,17 @@ _ROW = RowTypeConstraint.from_fields([("at", float), ("name", str)])
         (datetime(1, 1, 1, tzinfo=UTC), -62_135_596_800_000_000),
     ],
 )
-def test_a_time_is_a_timestamp_a_datetime_or_seconds(time: Any, micros: int) -> None:
+def test_time_is_timestamp_datetime_or_seconds(time: Any, micros: int) -> None:
     assert _times(lambda x: x, time, time) == [micros] * 2
     assert _times("at", {"at": time}) == [micros]
     assert _times("at", Visit(time, "")) == [micros]
-    assert _times(lambda x: x, time, 1.0) == [micros, 1_000_000], "kinds may be mixed"
-    assert _times(lambda x: x, *[time] * 50) == [micros] * 50, "many are looked at together"
+    assert _times(lambda x: x, time, 1.0) == [micros, 1_000_000], "types may be mixed"
+    assert _times(lambda x: x, *[time] * 50) == [micros] * 50, "many times are converted together"
 
 
 @pytest.mark.contract("WM-07")
 @pytest.mark.parametrize(
-    ("time", "told"),
+    ("time", "expected"),
     [
         ("noon", "'noon', a str; it must be a Timestamp, a datetime with a time zone, or seconds"),
         (None, "None, a NoneType"),
@@ -92,16 +92,16 @@ def test_a_time_is_a_timestamp_a_datetime_or_seconds(time: Any, micros: int) -> 
         (datetime(2013, 1, 1), "a datetime without a time zone"),
     ],
 )
-def test_what_is_no_time_is_named(time: Any, told: str) -> None:
+def test_error_names_invalid_time(time: Any, expected: str) -> None:
     for others in ((), (2,), (datetime(2013, 1, 1, tzinfo=UTC),), (2.0,) * 50):
-        with pytest.raises(ValueError, match=f"field 'at' of an element is .*{told}.*'who'"):
+        with pytest.raises(ValueError, match=f"field 'at' of an element is .*{expected}.*'who'"):
             _times("at", *({"at": other} for other in others), {"at": time, "name": "who"})
-        with pytest.raises(ValueError, match=f"the event time of an element is .*{told}"):
+        with pytest.raises(ValueError, match=f"the event time of an element is .*{expected}"):
             _times(lambda x: x, *others, time)
 
 
 @pytest.mark.contract("WM-07")
-def test_an_element_without_the_field_is_named() -> None:
+def test_error_names_element_without_field() -> None:
     for element in ({"name": "who"}, Visit.__new__(Visit), 5):
         with pytest.raises(ValueError, match=r"an element of type \w+ has no field 'at', .* event time"):
             _times("at", {"at": 1}, element)
@@ -114,14 +114,14 @@ def test_an_element_without_the_field_is_named() -> None:
 
 @pytest.mark.contract("WM-07")
 @pytest.mark.parametrize("kind", [Click, _ROW, Visit])
-def test_a_schema_is_asked_at_submission(kind: Any) -> None:
+def test_schema_is_checked_at_submission(kind: Any) -> None:
     p = beam.Pipeline(runner="DirectRunner")
     rows = p | beam.Create([_CLICK]).with_output_types(kind)
-    for field, told in (
+    for field, expected in (
         ("ad", "unknown field 'ad'; .* 'at', 'name'"),
         ("name", "field 'name' has type <class 'str'>, which is not a time"),
     ):
-        with pytest.raises(ValueError, match=rf"WithWatermark\({field}\): {told}"):
+        with pytest.raises(ValueError, match=rf"WithWatermark\({field}\): {expected}"):
             _ = rows | WithWatermark(field, 1)
     if kind is Click:
         with pytest.raises(ValueError, match="field 'flag' has type <class 'bool'>"):
@@ -131,7 +131,7 @@ def test_a_schema_is_asked_at_submission(kind: Any) -> None:
 
 
 @pytest.mark.contract("WM-07")
-def test_milliseconds_that_are_taken_for_seconds_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_warns_once_of_milliseconds(caplog: pytest.LogCaptureFixture) -> None:
     at = 1_357_041_600_000
     fn = _EventTimes("at")
     for time in (at, float(at), np.int64(at)):
@@ -149,7 +149,7 @@ class Unresolved(NamedTuple):
 
 
 @pytest.mark.contract("WM-07")
-def test_types_that_cannot_be_found_from_here_are_not_judged_but_names_are() -> None:
+def test_unresolved_types_are_accepted_but_names_are_checked() -> None:
     rows = beam.Pipeline(runner="DirectRunner") | beam.Create([Unresolved(1, "")]).with_output_types(Unresolved)
     _ = rows | WithWatermark("at", 1)
     with pytest.raises(ValueError, match=r"unknown field 'ad'; .* 'at', 'name'"):
@@ -157,7 +157,7 @@ def test_types_that_cannot_be_found_from_here_are_not_judged_but_names_are() -> 
 
 
 @pytest.mark.contract("WM-07")
-def test_a_dict_has_values_of_one_type() -> None:
+def test_value_type_of_dict_is_checked() -> None:
     p = beam.Pipeline(runner="DirectRunner")
     texts = p | "Texts" >> beam.Create([{"at": "1"}]).with_output_types(dict[str, str])
     with pytest.raises(ValueError, match="type <class 'str'>, which is not a time; key 'at' must be a Timestamp"):
@@ -166,8 +166,8 @@ def test_a_dict_has_values_of_one_type() -> None:
         _ = p | f"{kind}" >> beam.Create([{"at": 1}]).with_output_types(kind) | f"W{kind}" >> WithWatermark("at", 1)
 
 
-def test_what_makes_no_sense_is_refused() -> None:
-    for arguments, told in (
+def test_invalid_watermark_arguments_are_refused() -> None:
+    for arguments, expected in (
         ({"delay": -1}, r"delay=-1\): a duration must not be negative"),
         (
             {"delay": "10 minutes"},
@@ -183,7 +183,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         ({"delay": 1, "confirmed_by": True}, r"confirmed_by=True\)"),
         ({"delay": 1, "policy": "mean"}, "policy='mean'.: .*'min' or 'max'"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=expected):
             WithWatermark("at", **arguments)
     assert WithWatermark("at", timedelta(minutes=5))._observing.delay == 300_000_000
     windowed = beam.Pipeline() | beam.Create([1]) | beam.WindowInto(beam.window.FixedWindows(1))
@@ -195,7 +195,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 
 @pytest.mark.contract("WM-01")
-def test_a_runner_that_does_not_know_it_gives_event_times() -> None:
+def test_other_runners_set_event_times() -> None:
     with beam.Pipeline(runner="DirectRunner") as p:
         rows = p | beam.Create([{"at": 3.5}, {"at": -2}])
         times = rows | WithWatermark("at", 1) | beam.Map(lambda x, t=beam.DoFn.TimestampParam: (x["at"], t.micros))
@@ -205,7 +205,7 @@ def test_a_runner_that_does_not_know_it_gives_event_times() -> None:
 
 
 @pytest.mark.contract("WM-02")
-def test_a_policy_of_several_collections_takes_and_gives_them_as_they_are() -> None:
+def test_policy_returns_same_structure_of_collections() -> None:
     with beam.Pipeline(runner="DirectRunner") as p:
         ones, twos = p | "1" >> beam.Create([("a", 1)]), p | "2" >> beam.Create([("a", 2)])
         for policy, idle_after in (("min", None), ("min", 5), ("max", None)):
@@ -216,13 +216,13 @@ def test_a_policy_of_several_collections_takes_and_gives_them_as_they_are() -> N
         assert_that(both | beam.CoGroupByKey(), equal_to([("a", {"l": [1], "r": [2]})]), "Joined")
 
 
-def test_a_policy_that_makes_no_sense_is_refused() -> None:
-    for arguments, told in (
+def test_invalid_policy_is_refused() -> None:
+    for arguments, expected in (
         ({"policy": "mean"}, r"WithWatermarkPolicy\('mean'\): .*'min' or 'max'"),
         ({"policy": "min", "idle_after": -1}, r"WithWatermarkPolicy\(idle_after=-1\): a duration must not"),
         ({"policy": "max", "idle_after": 1}, r"WithWatermarkPolicy\('max', idle_after=…\)"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=expected):
             WithWatermarkPolicy(**arguments)  # type: ignore[arg-type]
     one = beam.Pipeline(runner="DirectRunner") | beam.Create([1])
     for wrong in (one, ()):

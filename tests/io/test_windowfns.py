@@ -1,4 +1,4 @@
-"""How a window function is told in errors."""
+"""Text of window functions in errors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows, Sessions,
 from arcbeam.io.windowfns import describe
 
 
-class Said(FixedWindows):  # type: ignore[misc]  # Beam is untyped
+class Described(FixedWindows):  # type: ignore[misc]  # Beam is untyped
     def __repr__(self) -> str:
-        return "as it likes"
+        return "own text"
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ class Said(FixedWindows):  # type: ignore[misc]  # Beam is untyped
         (FixedWindows(1_000_000.000001), "FixedWindows(size=1000000.000001)"),
         (Sessions(5), "Sessions(gap_size=5)"),
         (GlobalWindows(), "GlobalWindows()"),
-        (Said(60), "as it likes"),
+        (Described(60), "own text"),
     ],
 )
-def test_a_told_is_told_as_it_is_made(fn: WindowFn, text: str) -> None:
+def test_text_is_constructor_call(fn: WindowFn, text: str) -> None:
     assert describe(fn) == text

@@ -1,4 +1,4 @@
-"""Places of every kind in which parts are staged and published."""
+"""Folders on all file systems in which parts are staged and published."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.store.backends import s3_server
 
 
 class Elsewhere(LocalFileSystem):  # type: ignore[misc]  # Beam is untyped
-    """A folder of this host as a file system that is known to Beam alone; it renames as HDFS does."""
+    """A folder of this host as a file system that only Beam knows. Its rename behaves like that of HDFS."""
 
     def __init__(self, pipeline_options: Any) -> None:
         super().__init__(pipeline_options)
-        self.told = pipeline_options
+        self.options = pipeline_options
 
     @classmethod
     def scheme(cls) -> str:
@@ -63,7 +63,7 @@ def s3_endpoint() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def s3_options(s3_endpoint: str) -> dict[str, Any]:
-    """What Beam's S3 is told of it."""
+    """The options for Beam's S3 client."""
     return {
         "s3_endpoint_url": s3_endpoint,
         "s3_access_key_id": "k",
@@ -79,7 +79,7 @@ def s3_path() -> str:
 
 @pytest.fixture(params=["local", "elsewhere", "s3"])
 def staging(request: pytest.FixtureRequest, tmp_path: Path) -> Staging:
-    """An empty place of every kind."""
+    """The staging of an empty folder on each file system."""
     match request.param:
         case "local":
             return staging_for(f"{tmp_path}/out/", {})
@@ -93,7 +93,7 @@ def staging(request: pytest.FixtureRequest, tmp_path: Path) -> Staging:
 
 @pytest.fixture
 def names(staging: Staging) -> Callable[[], list[str]]:
-    """What readers see, by its names below the path."""
+    """Returns the files that readers see, by their names below the path."""
 
     def seen() -> list[str]:
         if staging.path.startswith("s3://"):

@@ -1,4 +1,4 @@
-"""Jobs that write parts, without Spark: their tasks run in this process, and what they commit is published here."""
+"""Jobs that write parts, without Spark: their tasks run in this process, and committables are published here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOB = "job-1"
 
 @contextmanager
 def attempt(micro_batch: int = 0, order: tuple[int, ...] = (0,), token: str = "t") -> Iterator[None]:
-    """What runs inside is this attempt of a task."""
+    """While open, code runs as this attempt of a task."""
     here.attempt = Attempt(JOB, micro_batch, order, token)
     try:
         yield
@@ -25,7 +25,7 @@ def attempt(micro_batch: int = 0, order: tuple[int, ...] = (0,), token: str = "t
 
 
 def publish(driven: Any, times: int = 1) -> None:
-    """Publishes what a pipeline's tasks have collected, each by a call of its own, in reverse; and sweeps."""
+    """Publish what a pipeline's tasks have collected, in reverse order, with one call for each; then sweep."""
     publishers = {name: OpenPublisher(stage, name) for stage in driven.plan.stages for name in stage.publishers}
     for _ in range(times):
         for name, publisher in publishers.items():
@@ -37,7 +37,7 @@ def publish(driven: Any, times: int = 1) -> None:
 
 
 def published(folder: Path) -> dict[str, list[str]]:
-    """The lines of all files that readers see, by their names."""
+    """Return the lines of all files that readers see, by name."""
     return {
         str(path.relative_to(folder)): path.read_text().splitlines()
         for path in sorted(folder.rglob("*"))
@@ -46,17 +46,17 @@ def published(folder: Path) -> dict[str, list[str]]:
 
 
 def successes(folder: Path) -> dict[str, Any]:
-    """What the files say that say that a window is over, by their names."""
+    """Return the content of success files, by name."""
     return {str(path.relative_to(folder)): json.loads(path.read_text()) for path in sorted(folder.rglob("_*"))}
 
 
 def left(folder: Path) -> list[str]:
-    """What is staged."""
+    """Return the staged files."""
     return sorted(str(path) for path in folder.rglob("*") if ".arcbeam" in path.parts and not _kept(path))
 
 
 def _kept(path: Path) -> bool:
-    """Whether it says whose the path is, or is of the lists that runs have of what they publish."""
+    """Return whether a file records the owner of the path, or is a list of published files."""
     inside = path.parts[path.parts.index(".arcbeam") + 1 :]
     if inside:
         return inside[0] == "files" or inside[0].startswith("owner-")

@@ -1,4 +1,4 @@
-"""What part files look like inside, and what is said of records that do not fit."""
+"""Contents of part files, and errors for records that do not fit."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ CASES: list[tuple[Format, list[Any], Callable[[bytes], Any]]] = [
 
 @pytest.mark.parametrize("encoded", [False, True])
 @pytest.mark.parametrize(("format", "records", "read"), CASES, ids=lambda case: type(case).__name__)
-def test_what_is_written_is_read(format: Format, records: list[Any], read: Any, encoded: bool) -> None:
+def test_written_records_are_read_back(format: Format, records: list[Any], read: Any, encoded: bool) -> None:
     data = file_of(format, records, encoded)
     assert read(data) == records
-    # The same again, however it comes: the same bytes.
+    # Again, divided differently: the same bytes.
     if not isinstance(format, Parquet):
         assert file_of(format, records, not encoded, pieces=7) == data
     assert file_of(format, records, encoded) == data
 
 
-def test_csv_quotes_what_must_be() -> None:
+def test_csv_quotes_fields() -> None:
     records: list[Any] = [{"b": 'say "x"', "a": 1}, (2, "two\nlines, and a comma"), [None, 1.5]]
     data = file_of(Csv(["a", "b"]), records, encoded=False)
     assert data.decode() == 'a,b\n1,"say ""x"""\n2,"two\nlines, and a comma"\n,1.5\n'

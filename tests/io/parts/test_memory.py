@@ -1,4 +1,4 @@
-"""What a task has of its part files in memory: bounded, however many windows, destinations and shards it meets."""
+"""Memory for a task's part files: bounded, however many windows, destinations and shards it has."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def written(writes: WriteHere) -> list[PartFile]:
 
 
 @pytest.mark.parametrize("roll", [{}, {"elements": 3}])
-def test_beyond_a_budget_open_files_are_closed(
-    tmp_path: Path, roll: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_closed_beyond_limit(tmp_path: Path, roll: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct, "_MOST_HELD", 4 << 20)
     writes = WriteHere(work(tmp_path, Text(), **roll), lambda line: f"d{int(line) % 10}", GlobalWindowCoder())
     writes.setup()
@@ -51,9 +49,7 @@ def test_beyond_a_budget_open_files_are_closed(
             assert {file.destination for file in files} == {f"d{n}" for n in range(10)}
 
 
-def test_the_one_that_has_most_is_closed_and_one_alone_is_left_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_with_most_memory_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct, "_MOST_HELD", (2 << 20) + 100_000)
     parquet = Parquet(pa.schema([("n", pa.int64()), ("to", pa.string())]), rows=50_000)
     writes = WriteHere(work(tmp_path, parquet), lambda row: row["to"], GlobalWindowCoder())
@@ -76,7 +72,7 @@ def test_the_one_that_has_most_is_closed_and_one_alone_is_left_open(
     ]
 
 
-def test_beyond_a_budget_all_chunks_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_chunks_are_emitted_beyond_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyed, "_MOST_HELD", 1000)
     chunks = Chunks(work(tmp_path, Text()), lambda line: f"d{line}", 2)
     chunks.start_bundle()

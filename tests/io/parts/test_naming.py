@@ -1,4 +1,4 @@
-"""Names of part files: what they tell apart, and what is refused."""
+"""Names of part files: uniqueness, and refused names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def template(text: str, destinations: bool = False, shards: int | None = None) -
     return Template(text, destinations=destinations, shards=shards)
 
 
-def test_what_a_name_is_made_of() -> None:
+def test_fields_of_names() -> None:
     made = template("{destination}/{start:%Y/%m}/{end}-{shard:02d}-{part}{suffix}", destinations=True)
     assert made.name(SPAN, "a/b", (3,), 12, ".txt") == "a/b/1970/01/19700103T000000Z-03-00012.txt"
     assert made.name(SPAN, "d", (2, 0, 17), 0, "") == "d/1970/01/19700103T000000Z-02-00-17-00000"

@@ -1,4 +1,4 @@
-"""A bounded pipeline that is run again: its files take the place of those before, whatever died in between."""
+"""A bounded pipeline that runs again: its files replace earlier ones, whichever process dies when."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.contract("END-06")
 
 
 class Killed(BaseException):
-    """In place of kill -9."""
+    """Simulates kill -9."""
 
 
 def write(folder: Path, count: int, roll: int, **arguments: Any) -> Driven:
@@ -42,9 +42,7 @@ def lines(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("shards", [None, 2])
 @pytest.mark.parametrize("success", [None, "_SUCCESS"])
-def test_what_a_run_before_has_published_more_is_removed(
-    tmp_path: Path, shards: int | None, success: str | None
-) -> None:
+def test_surplus_files_of_earlier_run_are_removed(tmp_path: Path, shards: int | None, success: str | None) -> None:
     arguments = {"shards": shards, "success": success}
     publish(write(tmp_path, 100, 7, **arguments))
     many = len(published(tmp_path))
@@ -54,14 +52,19 @@ def test_what_a_run_before_has_published_more_is_removed(
     assert left(tmp_path) == []
 
 
-def test_what_says_that_a_window_is_over_is_of_the_newest_micro_batch(tmp_path: Path) -> None:
-    """Also behind a savepoint that the job went back to, where a window may have fewer files than it had."""
+def test_success_file_is_of_newest_micro_batch(tmp_path: Path) -> None:
+    """Also after the job was restored from a savepoint, where a window may have fewer files than before."""
     staging = LocalStaging(str(tmp_path))
 
     def put(job: str, micro_batch: int, files: int) -> int:
         listed = [[f"part-{n}", 10, 20] for n in range(files)]
-        told = {"job": job, "step": micro_batch, "name": "_SUCCESS", "staged": f".arcbeam/runner/job/{micro_batch}-t-1"}
-        successes.put(staging, {**told, "window": "global", "destination": "", "files": listed})
+        fields = {
+            "job": job,
+            "step": micro_batch,
+            "name": "_SUCCESS",
+            "staged": f".arcbeam/runner/job/{micro_batch}-t-1",
+        }
+        successes.put(staging, {**fields, "window": "global", "destination": "", "files": listed})
         return len(json.loads(staging.get("_SUCCESS") or b"")["files"])
 
     assert put("job", 7, 3) == 3
@@ -73,7 +76,7 @@ def test_what_says_that_a_window_is_over_is_of_the_newest_micro_batch(tmp_path: 
 @pytest.mark.parametrize("call", ["put", "publish", "delete"])
 @pytest.mark.parametrize("turn", [1, 2])
 @pytest.mark.parametrize("happened", [False, True])
-def test_whenever_publishing_is_killed_the_next_run_has_each_record_once(
+def test_killed_publishing_is_completed_by_next_run(
     tmp_path: Path, call: str, turn: int, happened: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(write(tmp_path, 100, 7))
@@ -95,7 +98,7 @@ def test_whenever_publishing_is_killed_the_next_run_has_each_record_once(
     assert lines(tmp_path) == list(range(100))
 
 
-def test_other_windows_destinations_and_kinds_of_files_are_left_alone(tmp_path: Path) -> None:
+def test_other_windows_destinations_and_formats_stay(tmp_path: Path) -> None:
     to = {"destination": lambda line: f"d{int(line) % 2}"}
     publish(write(tmp_path, 100, 7, **to))
     publish(write(tmp_path, 100, 7, format=JsonLines(), **to))
@@ -113,7 +116,7 @@ def test_other_windows_destinations_and_kinds_of_files_are_left_alone(tmp_path: 
     assert sorted(line for name, some in after.items() if name in gone for line in some) == ["0", "2"]
 
 
-def test_lists_are_kept_in_every_kind_of_place(staging: Staging, names: Callable[[], list[str]]) -> None:
+def test_lists_are_stored_on_every_file_system(staging: Staging, names: Callable[[], list[str]]) -> None:
     def run(*files: str) -> None:
         made = []
         for name in files:
@@ -135,7 +138,7 @@ def test_lists_are_kept_in_every_kind_of_place(staging: Staging, names: Callable
     staging.delete(["a"])
 
 
-def test_who_came_later_is_left_alone(tmp_path: Path) -> None:
+def test_later_run_is_not_undone(tmp_path: Path) -> None:
     staging = LocalStaging(str(tmp_path))
     old, new = (Replacing(".arcbeam/files/0.json", ".arcbeam/j/0-t-0", "j", frozenset(n), "") for n in ("a", "b"))
     for name in "abc":

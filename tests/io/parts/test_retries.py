@@ -1,4 +1,4 @@
-"""Publishers of part files that die, pause or lose the power at each of their operations, and are called again."""
+"""Publishers of part files that die, pause or lose power at each of their operations, and are called again."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from tests.io.parts.jobs import JOB, attempt
 
 pytestmark = [
     pytest.mark.contract("END-06"),
-    # A process that is killed closes nothing.
+    # A killed process closes nothing.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 Names = Callable[[], list[str]]
 
 
 class Killed(BaseException):
-    """In place of kill -9."""
+    """Simulates kill -9."""
 
 
 class Turns:
-    """Counts the operations of one process on a place.
+    """Counts the operations of one process on a folder.
 
     Args:
-        at: before which of them something happens; none if it has fewer.
-        what: happens then. If it raises `Killed`, no operation of the process happens any more.
+        at: the operation before which something happens; nothing happens if there are fewer.
+        what: is called then. If it raises `Killed`, the process performs no further operation.
     """
 
     def __init__(self, at: int = -1, what: Callable[[], None] = lambda: None) -> None:
@@ -56,7 +56,7 @@ class Turns:
         if self._dead:
             raise Killed
         if self._busy:
-            return  # that is another process
+            return  # an operation of another process
         self.count += 1
         if self.count == self.at:
             self._busy = True
@@ -70,7 +70,7 @@ class Turns:
 
 
 class Counted:
-    """An object of which each call of a method is an operation."""
+    """Wraps an object, so that each call of a method is an operation."""
 
     def __init__(self, inner: Any, turns: Turns) -> None:
         self._inner, self._turns = inner, turns
@@ -89,7 +89,7 @@ class Counted:
 
 @contextmanager
 def counted(staging: Staging, turns: Turns) -> Iterator[None]:
-    """While this is active, operations of the staging are counted."""
+    """While this is open, operations of the staging are counted."""
     for name in ("_s3", "_files"):
         if hasattr(staging, name):
             inner = getattr(staging, name)
@@ -108,7 +108,7 @@ def die() -> None:
 
 
 class Place:
-    """Part files of a job below a path: each call stages or publishes as a process of its own."""
+    """Part files of a job below a path. Each call stages or publishes like a separate process."""
 
     def __init__(self, staging: Staging, options: dict[str, Any], *, in_micro_batches: bool = True) -> None:
         self.staging, self.in_micro_batches = staging, in_micro_batches
@@ -117,13 +117,13 @@ class Place:
         self.files: list[PartFile] = []
 
     def stage(self, micro_batch: int, token: str, tasks: int = 2, *, lost: bool = False) -> list[Plain]:
-        """What an attempt of a micro-batch stages: a file by each task, and that its window is over; its committables.
+        """Stage a file for each task and a success file, as an attempt of a micro-batch; return the committables.
 
         Args:
-            micro_batch: of the job; for a bounded pipeline 0 is used, and this is the number of the run.
-            token: of the attempt.
-            tasks: how many there are.
-            lost: whether it is not committed.
+            micro_batch: the job's micro-batch; in a bounded pipeline 0 is used, and this is the number of the run.
+            token: token of the attempt.
+            tasks: number of tasks.
+            lost: whether the attempt is not committed.
         """
         at = micro_batch if self.in_micro_batches else 0
         made = []
@@ -145,19 +145,19 @@ class Place:
         return [*(file.plain() for file in made if self.in_micro_batches), over]
 
     def publish(self, committables: Sequence[Plain], turns: Turns | None = None) -> bool:
-        """A call of a new publisher; whether it was done, and neither killed nor, beside another one, an error."""
+        """Publish with a new publisher; return False if it was killed or collided with another one."""
         publisher = PublishParts(self.work, sweeps=True)
         publisher.setup()
         (staging,) = publisher._stagings.values()
         try:
             with counted(staging, turns or Turns()), warnings.catch_warnings():
-                # Nothing may be missing, however often it is published.
+                # No file may be missing, however often it is published.
                 warnings.simplefilter("error")
                 publisher.publish(committables)
         except Killed:
             return False
         except (BeamIOError, OSError):
-            # One of two that rename the same; it is called again.
+            # One of two publishers that rename the same file; it is called again.
             if turns is None:
                 raise
             return False
@@ -167,13 +167,13 @@ class Place:
         self.staging.sweep(JOB, micro_batch if self.in_micro_batches else 0)
 
     def seen(self, names: Names) -> dict[str, str]:
-        """What readers see. Every file must be whole."""
+        """Return the files that readers see. Each must be complete."""
         found = {name: (self.staging.get(name) or b"").decode() for name in names()}
         over = found.pop("_SUCCESS", None)
-        # Runs of a bounded pipeline replace the files of those before, one by one.
+        # Runs of a bounded pipeline replace files of earlier runs one by one.
         if over and self.in_micro_batches:
             for each in json.loads(over)["files"]:
-                assert len(found.get(each["name"], "")) == each["bytes"], f"{each} is not there"
+                assert len(found.get(each["name"], "")) == each["bytes"], f"{each} is missing"
         assert over != "", "_SUCCESS is empty"
         for name, text in found.items():
             micro_batch, task, rest = text.split()
@@ -186,18 +186,18 @@ class Place:
 
 @pytest.fixture(params=[True, False], ids=["micro-batches", "bounded"])
 def place(request: pytest.FixtureRequest, staging: Staging) -> Place:
-    """A place of every kind, of a streaming job and of one that is bounded."""
+    """A folder on each file system, for a streaming and for a bounded job."""
     options = request.getfixturevalue("s3_options") if staging.path.startswith("s3://") else {}
     return Place(staging, options, in_micro_batches=request.param)
 
 
-def again_and_again(place: Place, names: Names, first: int, second: int, number: int) -> tuple[bool, bool]:
-    """A publisher pauses before its operation `first`; another one is killed before `second`; the first goes on.
+def pause_and_kill(place: Place, names: Names, first: int, second: int, number: int) -> tuple[bool, bool]:
+    """One publisher pauses before its operation `first`; another is killed before `second`; the first continues.
 
-    Then Spark's next attempt, the driver's next try, and the next driver publish the same.
+    Then Spark's next attempt, the driver's next call, and the next driver publish the same files.
 
     Returns:
-        Whether each of them had so many operations.
+        Whether each of the two had that many operations.
     """
     micro_batch, tasks = 2 * number + 1, 2 + number % 2
     place.stage(micro_batch, f"lost-{number}", lost=True)
@@ -223,11 +223,11 @@ def again_and_again(place: Place, names: Names, first: int, second: int, number:
 
 
 def test_publisher_that_pauses_or_dies_leaves_whole_files(place: Place, names: Names) -> None:
-    """Each operation of the first, and one of the other; of S3, which is slow here, some of them."""
+    """Each operation of the first publisher, and one of the other; on S3, which is slow here, some of them."""
     slow = place.staging.names_first
     chance = random.Random(3)
     for number, first in enumerate(itertools.count(1, 7 if slow else 1)):
-        had, _ = again_and_again(place, names, first, chance.randrange(1, 30), number)
+        had, _ = pause_and_kill(place, names, first, chance.randrange(1, 30), number)
         if not had:
             break
     assert first > 4
@@ -235,13 +235,13 @@ def test_publisher_that_pauses_or_dies_leaves_whole_files(place: Place, names: N
 
 @pytest.mark.long
 def test_publishers_that_pause_and_die_leave_whole_files(place: Place, names: Names) -> None:
-    """Each pair of operations; of S3 each of the first, with three of the other."""
+    """Each pair of operations; on S3 each of the first publisher, with three of the other."""
     slow, number, chance = place.staging.names_first, 0, random.Random(4)
     for first in itertools.count(1):
         had = False
         # On S3 an undisturbed publisher has 9 to 14 operations.
         for second in chance.sample(range(1, 15), 3) if slow else itertools.count(1):
-            first_had, other_had = again_and_again(place, names, first, second, number := number + 1)
+            first_had, other_had = pause_and_kill(place, names, first, second, number := number + 1)
             had = had or first_had
             if not slow and not (first_had and other_had):
                 break
@@ -251,13 +251,13 @@ def test_publishers_that_pause_and_die_leave_whole_files(place: Place, names: Na
 
 
 def test_small_file_is_whole_beside_another_writer(staging: Staging, request: pytest.FixtureRequest) -> None:
-    """One pauses before each operation, while another writes the same and dies before each of its own."""
+    """One writer pauses before each operation, while another writes the same file and dies before each of its own."""
     options = request.getfixturevalue("s3_options") if staging.path.startswith("s3://") else {}
     data, staged, pairs = b"x" * 100, ".arcbeam/job-1/1-t-0", 0
 
     def put(turns: Turns) -> None:
         of_process = staging_for(staging.path, options)
-        # The other one may have given the name, or the place where the name's file is put aside.
+        # The other writer may have renamed its file, or moved the old one aside.
         with counted(of_process, turns), contextlib.suppress(Killed, OSError):
             of_process.put("small", data, staged)
 
@@ -274,7 +274,7 @@ def test_small_file_is_whole_beside_another_writer(staging: Staging, request: py
 
 
 def test_older_publisher_does_not_undo_a_newer_micro_batch(place: Place, names: Names) -> None:
-    """One that pauses at each of its operations, while two more micro-batches are committed and published."""
+    """A publisher pauses at each of its operations, while two more micro-batches are committed and published."""
     if not place.in_micro_batches:
         pytest.skip("a bounded pipeline has no micro-batches")
     for number, at in enumerate(itertools.count(1, 7 if place.staging.names_first else 1)):
@@ -300,7 +300,7 @@ def test_older_publisher_does_not_undo_a_newer_micro_batch(place: Place, names: 
 @pytest.mark.parametrize("in_micro_batches", [True, False], ids=["micro-batches", "bounded"])
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["sampled", "all"])
 def test_power_failure_leaves_whole_files(tmp_path: Path, *, whole: bool, in_micro_batches: bool) -> None:
-    """What is committed is in a manifest elsewhere: after the failure it is published again, and is there once."""
+    """The manifest is stored elsewhere. After the power failure its files are published again, and exist once."""
     disk = tmp_path / "disk"
     (disk / "above").mkdir(parents=True)
     path = disk / "above" / "a" / "out"

@@ -1,4 +1,4 @@
-"""Files on their way, in every kind of place: whole or not there, once, and swept if nobody publishes them."""
+"""Staged files on each file system: complete or invisible, never duplicated, and swept if not published."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def left(staging: Staging) -> list[tuple[str, int]]:
     return sorted((each.job, each.micro_batch) for each in staging.leftovers())
 
 
-def test_what_is_staged_is_seen_when_it_is_published_and_then_whole(staging: Staging, names: Names) -> None:
+def test_staged_file_appears_complete_when_published(staging: Staging, names: Names) -> None:
     one, other = staged(staging, "a/b/one", b"1" * 1000), staged(staging, "other", b"2")
     assert names() == []
     assert left(staging) == [("job-1", 1), ("job-1", 1)]
@@ -52,7 +52,7 @@ def test_what_is_staged_is_seen_when_it_is_published_and_then_whole(staging: Sta
     assert left(staging) == []
 
 
-def test_publishing_again_changes_nothing_and_is_no_error(staging: Staging, names: Names) -> None:
+def test_publishing_again_changes_nothing(staging: Staging, names: Names) -> None:
     file = staged(staging, "one")
     for _ in range(3):
         staging.publish([Staged.of(file.plain())])
@@ -60,13 +60,13 @@ def test_publishing_again_changes_nothing_and_is_no_error(staging: Staging, name
     assert staging.get("one") == b"data"
 
 
-def test_what_was_there_is_replaced(staging: Staging) -> None:
+def test_existing_file_is_replaced(staging: Staging) -> None:
     staging.publish([staged(staging, "one", b"before")])
     staging.publish([staged(staging, "one", b"after")])
     assert staging.get("one") == b"after"
 
 
-def test_what_is_gone_from_both_places_is_told_and_at_first_an_error(staging: Staging) -> None:
+def test_missing_file_warns_or_fails(staging: Staging) -> None:
     file = staged(staging, "one")
     staging.sweep("job-1", 1)
     with pytest.warns(UserWarning, match=f"neither[^|]*{staging.path}/one"):
@@ -76,7 +76,7 @@ def test_what_is_gone_from_both_places_is_told_and_at_first_an_error(staging: St
         staging.publish([file])
 
 
-def test_a_sweep_takes_a_jobs_files_up_to_a_micro_batch(staging: Staging, names: Names) -> None:
+def test_sweep_removes_files_up_to_micro_batch(staging: Staging, names: Names) -> None:
     kept = staged(staging, "kept", micro_batch=3)
     for micro_batch in (1, 2):
         staged(staging, f"of{micro_batch}", micro_batch=micro_batch)
@@ -93,7 +93,7 @@ def test_a_sweep_takes_a_jobs_files_up_to_a_micro_batch(staging: Staging, names:
     staging.sweep("job-3", 1)
 
 
-def test_what_is_not_finished_is_not_seen_and_swept(staging: Staging, names: Names) -> None:
+def test_unfinished_file_is_invisible_and_swept(staging: Staging, names: Names) -> None:
     writing = staging.begin(attempt(1), "one")
     writing.write(b"half")
     assert names() == []
@@ -106,7 +106,7 @@ def test_what_is_not_finished_is_not_seen_and_swept(staging: Staging, names: Nam
     assert names() == []
 
 
-def test_small_files_are_put_whole(staging: Staging, names: Names) -> None:
+def test_small_files_are_written_atomically(staging: Staging, names: Names) -> None:
     assert staging.get("x/_SUCCESS") is None
     for data in (b"one", b"two"):
         staging.put("x/_SUCCESS", data, ".arcbeam/job-1/1-t-s")
@@ -116,7 +116,7 @@ def test_small_files_are_put_whole(staging: Staging, names: Names) -> None:
 
 
 @pytest.mark.parametrize("name", ["one", ".arcbeam/one", ".arcbeam/j/x-1", "a/.arcbeam/j/1-x-0"])
-def test_what_is_not_ours_is_left_alone(name: str) -> None:
+def test_foreign_names_are_ignored(name: str) -> None:
     assert origin_of(name) is None
 
 
@@ -124,7 +124,7 @@ def test_what_is_not_ours_is_left_alone(name: str) -> None:
 
 
 class Store(Elsewhere):
-    """As an object store does: to rename is to copy over what is there, and then to remove."""
+    """Behaves like an object store: a rename is a copy over the target, and then a removal."""
 
     between: Callable[[], None] | None = None
 
@@ -144,7 +144,7 @@ class Store(Elsewhere):
             os.remove(source)
 
 
-def test_two_who_publish_the_same_into_a_store_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_publishers_on_store_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(PipelineOptions([]))
     monkeypatch.setattr(store, "scheme", lambda: "gs")
     monkeypatch.setattr(filesystems, "_filesystem", lambda path, options: store)
@@ -157,7 +157,7 @@ def test_two_who_publish_the_same_into_a_store_lose_nothing(tmp_path: Path, monk
         found = exists(path)
         asked.append(path)
         if path == one.full(file.staged) and len(asked) == 1:
-            # The other has copied it, and has yet to remove what is staged.
+            # The other publisher has copied the file, but has not removed the staged one yet.
             shutil.copyfile(f"{tmp_path}/out/{file.staged}", f"{tmp_path}/out/one")
             store.between = lambda: os.remove(f"{tmp_path}/out/{file.staged}")
         return found
@@ -171,7 +171,7 @@ def test_two_who_publish_the_same_into_a_store_lose_nothing(tmp_path: Path, monk
 
 
 class Shared(Elsewhere):
-    """As HDFS. Somebody else comes before a call, or it is the last of a process that is killed."""
+    """Behaves like HDFS. Another process may act before a call, or the call is the last one of a killed process."""
 
     def __init__(self, before: int = -1, intrusion: Callable[[], None] = lambda: None, last: int = 1 << 30) -> None:
         super().__init__(PipelineOptions([]))
@@ -202,7 +202,7 @@ class Shared(Elsewhere):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_two_who_publish_the_same_by_renames_lose_nothing_whoever_dies_when(
+def test_concurrent_publishers_by_rename_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
     def at(files: Elsewhere) -> FileSystemStaging:
@@ -224,7 +224,7 @@ def test_two_who_publish_the_same_by_renames_lose_nothing_whoever_dies_when(
                 with contextlib.suppress(OSError):
                     at(Shared(before, other, own)).publish([file])
                 again = at(Elsewhere(PipelineOptions([])))
-                again.again = False  # what is missing would be an error
+                again.again = False  # a missing file would be an error
                 again.publish([file])
                 assert whole.get("one") == f"{before}, {last}, {own}".encode()
                 whole.delete(["one"])
@@ -232,12 +232,12 @@ def test_two_who_publish_the_same_by_renames_lose_nothing_whoever_dies_when(
                 assert not list(whole.leftovers())
 
 
-def test_a_file_system_is_told_of_its_own_jobs_options(tmp_path: Path) -> None:
+def test_file_system_has_options_of_its_job(tmp_path: Path) -> None:
     before = FileSystems._pipeline_options
     for host in ("one", "two"):
         made = FileSystemStaging(f"elsewhere://{tmp_path}/out", {"hdfs_host": host, "hdfs_port": "1"})
-        told = made._files.told.view_as(HadoopFileSystemOptions)
-        assert (told.hdfs_host, told.hdfs_port) == (host, "1")
+        options = made._files.options.view_as(HadoopFileSystemOptions)
+        assert (options.hdfs_host, options.hdfs_port) == (host, "1")
     assert FileSystems._pipeline_options is before
     with pytest.raises(ValueError, match="nowhere"):
         FileSystemStaging("nowhere://x", {})
@@ -256,7 +256,7 @@ def uploads(s3: ObjectStaging) -> list[str]:
     return [each["UploadId"] for each in listed.get("Uploads", ())]
 
 
-def test_a_large_file_is_uploaded_in_parts(s3: ObjectStaging) -> None:
+def test_large_file_is_uploaded_in_parts(s3: ObjectStaging) -> None:
     writing = s3.begin(attempt(1), "large")
     for _ in range(21):
         writing.write(b"x" * (1 << 20))
@@ -269,12 +269,12 @@ def test_a_large_file_is_uploaded_in_parts(s3: ObjectStaging) -> None:
 
 
 class Killed(BaseException):
-    """In place of kill -9."""
+    """Simulates kill -9."""
 
 
 @pytest.mark.parametrize("call", ["first record", "begin", "second record", "upload"])
 @pytest.mark.parametrize("happened", [False, True])
-def test_whenever_an_upload_is_killed_the_sweep_finds_it(
+def test_sweep_finds_killed_upload(
     s3: ObjectStaging, call: str, happened: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = staged(s3, "one", micro_batch=2)
@@ -295,7 +295,7 @@ def test_whenever_an_upload_is_killed_the_sweep_finds_it(
         staged(s3, "one", micro_batch=1)
     monkeypatch.undo()
     s3.sweep("job-1", 1)
-    # That of the other micro-batch goes to the same key, and was begun about when the killed one was.
+    # The upload of the other micro-batch has the same key, and was about to be created when this one was killed.
     assert uploads(s3) == [other.upload["id"]]
     assert left(s3) == [("job-1", 2)]
     s3.publish([other])
@@ -303,9 +303,7 @@ def test_whenever_an_upload_is_killed_the_sweep_finds_it(
 
 
 @pytest.mark.parametrize("noted", [False, True])
-def test_an_upload_that_is_begun_while_another_of_its_key_is_swept_goes_on(
-    s3: ObjectStaging, noted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweep_spares_new_upload_of_same_key(s3: ObjectStaging, noted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(**_: Any) -> Any:
         raise Killed
 

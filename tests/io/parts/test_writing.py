@@ -36,7 +36,7 @@ SECOND = 1_000_000
 
 
 def timed(p: Any, count: int, size: int = 0, bounded: bool = True) -> Any:
-    """Lines "0", "1", …, each at its second."""
+    """Create lines "0", "1", …, each at its second."""
     lines = p | beam.Create(range(count), reshuffle=False)
     lines |= "Timed" >> beam.Map(lambda n: window.TimestampedValue(str(n), n)).with_output_types(str)
     if size:
@@ -53,7 +53,7 @@ def write(folder: Path, count: int, size: int = 0, **arguments: Any) -> Driven:
 
 @pytest.mark.parametrize("shards", [None, 1, 3])
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_bounded_pipeline_publishes_at_its_end(tmp_path: Path, shards: int | None, times: int) -> None:
+def test_bounded_pipeline_publishes_at_end(tmp_path: Path, shards: int | None, times: int) -> None:
     p = write(tmp_path, 100, shards=shards)
     assert published(tmp_path) == {}
     publish(p, times)
@@ -78,7 +78,7 @@ def test_a_bounded_pipeline_publishes_at_its_end(tmp_path: Path, shards: int | N
         (Roll(bytes=10_000, elements=99, seconds=1, idle_seconds=1), [99, 1]),
     ],
 )
-def test_parts_are_cut_at_the_record(tmp_path: Path, roll: Roll, counts: list[int], shards: int | None) -> None:
+def test_parts_are_split_between_records(tmp_path: Path, roll: Roll, counts: list[int], shards: int | None) -> None:
     publish(write(tmp_path, 100, roll=roll, shards=shards))
     found = published(tmp_path)
     assert list(found) == [f"part-00000-{part:05d}.txt" for part in range(len(counts))]
@@ -87,7 +87,7 @@ def test_parts_are_cut_at_the_record(tmp_path: Path, roll: Roll, counts: list[in
 
 
 @pytest.mark.parametrize("shards", [None, 2])
-def test_windows_and_destinations_have_files_of_their_own(tmp_path: Path, shards: int | None) -> None:
+def test_windows_and_destinations_have_separate_files(tmp_path: Path, shards: int | None) -> None:
     name = "{destination}/{start:%Y-%m-%d_%H%M%S}-{shard}-{part}{suffix}"
     by = {"destination": lambda line: f"last/{line[-1]}", "success": "_SUCCESS"}
     publish(write(tmp_path, 100, 40, shards=shards, name=name, format=JsonLines(), **by), times=2)
@@ -103,7 +103,7 @@ def test_windows_and_destinations_have_files_of_their_own(tmp_path: Path, shards
     assert listed == {name: len(lines) for name, lines in found.items()}
 
 
-def test_what_says_that_all_are_there_comes_behind_all(tmp_path: Path) -> None:
+def test_success_file_appears_after_all_files(tmp_path: Path) -> None:
     p = write(tmp_path, 100, 40, success="_SUCCESS", roll=Roll(elements=7))
     for stage in p.plan.stages:
         for name in stage.publishers:
@@ -115,7 +115,7 @@ def test_what_says_that_all_are_there_comes_behind_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shards", [None, 2])
 @pytest.mark.parametrize("success", [None, "_SUCCESS"])
-def test_on_s3_uploads_are_completed_by_whoever_publishes(
+def test_publisher_completes_uploads_on_s3(
     s3_path: str, s3_options: dict[str, Any], shards: int | None, success: str | None
 ) -> None:
     options = PipelineOptions([f"--{name}={value}" for name, value in s3_options.items()])
@@ -140,7 +140,7 @@ def test_on_s3_uploads_are_completed_by_whoever_publishes(
     assert list(place.leftovers()) == []
 
 
-def test_windows_that_merge_are_written_when_they_have(tmp_path: Path) -> None:
+def test_merging_windows_are_written_after_merging(tmp_path: Path) -> None:
     with attempt(), Driven(shards=2) as p:
         lines = p | beam.Create([1, 2, 11, 12, 30], reshuffle=False)
         lines |= "Timed" >> beam.Map(lambda n: window.TimestampedValue(str(n), n)).with_output_types(str)
@@ -157,7 +157,7 @@ def test_windows_that_merge_are_written_when_they_have(tmp_path: Path) -> None:
     }
 
 
-def test_windows_that_have_merged_before_stay_what_they_are(tmp_path: Path) -> None:
+def test_merged_windows_stay_unchanged(tmp_path: Path) -> None:
     with attempt(), Driven(shards=2) as p:
         lines = p | beam.Create([1, 2, 4, 11], reshuffle=False)
         lines |= "Timed" >> beam.Map(lambda n: window.TimestampedValue(("k", str(n)), n))
@@ -171,13 +171,13 @@ def test_windows_that_have_merged_before_stay_what_they_are(tmp_path: Path) -> N
     }
 
 
-def test_what_says_that_a_window_is_over_is_not_for_one_that_never_is(tmp_path: Path) -> None:
+def test_success_file_is_refused_for_endless_window(tmp_path: Path) -> None:
     lines = timed(beam.Pipeline(), 10, bounded=False)
     with pytest.raises(ValueError, match="success='_DONE' requires windows that end"):
         lines | WriteParts(str(tmp_path), success="_DONE")
 
 
-def test_tasks_are_numbered_in_their_order_whichever_was_first(tmp_path: Path) -> None:
+def test_tasks_are_numbered_in_order(tmp_path: Path) -> None:
     from arcbeam.io.parts.direct import numbered
     from arcbeam.io.parts.formats import Text
     from arcbeam.io.parts.naming import GLOBAL, Template
@@ -196,7 +196,7 @@ def test_tasks_are_numbered_in_their_order_whichever_was_first(tmp_path: Path) -
         assert {file.staged.staged: file.staged.name for file in numbered(work, plains)} == expected
 
 
-def test_what_a_bundle_that_failed_has_staged_is_removed_with_it(tmp_path: Path) -> None:
+def test_failed_bundle_removes_staged_files(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"Text cannot write the record 7"), attempt(), Driven() as p:
         p | beam.Create(["a", 7]) | WriteParts(str(tmp_path))
     assert published(tmp_path) == {}
@@ -206,13 +206,13 @@ def test_what_a_bundle_that_failed_has_staged_is_removed_with_it(tmp_path: Path)
 
 
 class MicroBatches:
-    """Cuts the input of a stage into micro-batches; each is committed and published before the next.
+    """Divides the input of a stage into micro-batches; each is committed and published before the next.
 
     Args:
-        folder: of the parts.
+        folder: the folder of the parts.
         cut: for each micro-batch the number of chunks, and the lag of the watermark in seconds; None: the end.
-        runs: of each micro-batch, of which the last one counts.
-        clock: seconds, of each micro-batch.
+        runs: number of runs of each micro-batch; the last one counts.
+        clock: seconds of each micro-batch.
     """
 
     def __init__(self, folder: Path, *cut: tuple[int, float | None], runs: int = 1, clock: Sequence[int] = ()) -> None:
@@ -250,7 +250,7 @@ class MicroBatches:
 
 
 def stream(folder: Path, played: Any, lines: Any, size: int, **arguments: Any) -> InMicroBatches:
-    """Each line, with its second, is a chunk."""
+    """Create a chunk for each line, with its second."""
     with pytest.MonkeyPatch.context() as patch, InMicroBatches(played) as p:
         patch.setattr(keyed, "_RECORDS", 1)
         timed = p | beam.Create(lines, reshuffle=False)
@@ -269,14 +269,14 @@ WINDOW = "part-19700101T0000{}0Z-19700101T0000{}0Z-00000-0000{}.txt".format
 
 
 @pytest.mark.parametrize("runs", [1, 2])
-def test_a_part_is_written_by_the_micro_batch_in_which_its_window_ends(tmp_path: Path, runs: int) -> None:
+def test_window_end_writes_its_part(tmp_path: Path, runs: int) -> None:
     played = MicroBatches(tmp_path, (2, 1), (2, 5), (2, 10), (0, None), runs=runs)
     stream(tmp_path, played, LINES, 10)
     first, second = {WINDOW(0, 1, 0): ["a", "b", "d"]}, {WINDOW(1, 2, 0): ["c", "e", "f"]}
     assert played.seen == [{}, {}, first, first | second]
 
 
-def test_what_comes_late_makes_further_parts(tmp_path: Path) -> None:
+def test_late_records_make_further_parts(tmp_path: Path) -> None:
     played = MicroBatches(tmp_path, (2, 10), (1, 11), (1, 12), (2, 30), (0, None))
     stream(tmp_path, played, LINES, 10)
     late = {WINDOW(0, 1, 0): ["a", "b"], WINDOW(0, 1, 1): ["d"]}
@@ -286,7 +286,7 @@ def test_what_comes_late_makes_further_parts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [[(6, None)], [(1, 0)] * 6 + [(0, None)]])
 @pytest.mark.parametrize("roll", [Roll(elements=2), Roll(bytes=3)])
-def test_full_parts_are_written_at_once_and_however_micro_batches_are_cut_the_same(
+def test_full_parts_do_not_depend_on_micro_batches(
     tmp_path: Path, cut: list[tuple[int, float | None]], roll: Roll
 ) -> None:
     played = MicroBatches(tmp_path, *cut)
@@ -305,8 +305,8 @@ def test_full_parts_are_written_at_once_and_however_micro_batches_are_cut_the_sa
         (Roll(seconds=100, idle_seconds=50), [[], [], ["a", "b", "c"], ["a", "b", "c"]]),
     ],
 )
-def test_the_clock_closes_parts(tmp_path: Path, roll: Roll, lines: list[list[str]]) -> None:
-    """By the clock of the process, when a record comes; by that of the job, when it is due."""
+def test_clock_closes_parts(tmp_path: Path, roll: Roll, lines: list[list[str]]) -> None:
+    """By the clock of the process, when a record arrives; by the job's clock, when a timer is due."""
     now = int(time.time())
     played = MicroBatches(
         tmp_path, (2, 0), (1, 0), (0, 0), (1, 0), (2, None), clock=[now, now + 1, now + 60, now + 200, now]
@@ -316,7 +316,7 @@ def test_the_clock_closes_parts(tmp_path: Path, roll: Roll, lines: list[list[str
     assert sorted(line for part in played.seen[-1].values() for line in part) == list("abcdef")
 
 
-def test_shards_and_destinations_have_states_of_their_own(tmp_path: Path) -> None:
+def test_shards_and_destinations_have_separate_state(tmp_path: Path) -> None:
     lines = [(str(n), n) for n in range(60)]
     played = MicroBatches(tmp_path, (30, 20), (30, 40), (0, None))
     p = stream(tmp_path, played, lines, 40, shards=3, destination=lambda line: f"d{line[-1]}", roll=Roll(elements=3))
@@ -329,7 +329,7 @@ def test_shards_and_destinations_have_states_of_their_own(tmp_path: Path) -> Non
     assert {part.shard for part in parts} == {(0,), (1,), (2,)}
 
 
-def test_what_says_that_a_window_is_over_comes_with_its_end_and_again_with_what_is_late(tmp_path: Path) -> None:
+def test_success_file_follows_window_end_and_late_records(tmp_path: Path) -> None:
     played = MicroBatches(tmp_path, (2, 10), (1, 11), (1, 12), (2, 30), (0, None))
     p = stream(tmp_path, played, LINES, 10, success="_DONE")
     over = successes(tmp_path)
@@ -341,8 +341,8 @@ def test_what_says_that_a_window_is_over_comes_with_its_end_and_again_with_what_
 
 
 @pytest.mark.parametrize("shards", [None, 2])
-def test_what_waits_to_be_published_is_published_where_it_was_staged(tmp_path: Path, shards: int | None) -> None:
-    """A pipeline that goes on has another path under the same label; what it publishes is that of the one before."""
+def test_staged_files_are_published_below_their_path(tmp_path: Path, shards: int | None) -> None:
+    """A restored pipeline has another path under the same label, and publishes files below the old path."""
     arguments: dict[str, Any] = {"shards": shards, "success": "_SUCCESS", "label": "Parts"}
     before, after = [write(tmp_path / at, 100, **arguments) for at in ("before", "after")]
     (tmp_path / "after").rename(tmp_path / "unpublished")
@@ -354,12 +354,12 @@ def test_what_waits_to_be_published_is_published_where_it_was_staged(tmp_path: P
     assert not (tmp_path / "after").exists()
 
 
-def test_another_job_replaces_nothing_unless_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_job_replaces_files_only_with_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played = [(6, None)]
     stream(tmp_path, MicroBatches(tmp_path, *played), LINES, 0)
     first = published(tmp_path)
     again = MicroBatches(tmp_path, *played)
-    stream(tmp_path, again, LINES, 0)  # the same job: it went back
+    stream(tmp_path, again, LINES, 0)  # the same job, restored
     assert again.seen == [first]
     monkeypatch.setattr(jobs, "JOB", "job-2")
     with pytest.raises(Exception, match=r"job job-1 has written files there .* job job-2 would replace them"):
@@ -374,9 +374,7 @@ def test_another_job_replaces_nothing_unless_it_is_told_to(tmp_path: Path, monke
         stream(tmp_path, MicroBatches(tmp_path, *played), LINES, 0)
 
 
-def test_another_job_publishes_nothing_where_one_has_begun_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_other_job_publishes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     for number in (1, 2):
         with attempt(1, token=f"{number}"), Driven(shards=2) as p:
@@ -387,7 +385,7 @@ def test_another_job_publishes_nothing_where_one_has_begun_beside_it(
     first = published(tmp_path)
     with attempt(1), Driven(shards=2) as p:
         timed(p, 10) | WriteParts(str(tmp_path), shards=1, name="other-{shard}-{part}{suffix}")
-    # Also if the job goes on under other names: those of what is committed stay.
+    # Also if the job is restored with other names: committed files keep theirs.
     for plan in (made[1].plan, p.plan):
         with pytest.raises(
             PathTakenError, match=r"job-2 would replace.* committed files keep these names.*overwrite=True"
@@ -399,7 +397,7 @@ def test_another_job_publishes_nothing_where_one_has_begun_beside_it(
 
 
 @pytest.mark.parametrize("shards", [None, 1])
-def test_a_bounded_input_in_micro_batches_is_refused_before_anything_is_staged(
+def test_bounded_input_in_micro_batches_checks_owner_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int | None
 ) -> None:
     def written() -> None:
@@ -463,18 +461,18 @@ FORMATS: list[Callable[[], Format]] = [
 ]
 
 
-def test_a_job_is_not_resumed_with_a_format_that_does_not_write_what_waits() -> None:
+def test_format_change_prevents_resume() -> None:
     shapes = [shape_of(make()) for make in FORMATS]
     assert len(set(shapes)) == len(FORMATS)
     assert shapes == [shape_of(make()) for make in FORMATS]
     assert shapes[0].endswith("records as Text")
-    # What is done when a file is written changes nothing of what waits.
+    # Options that only affect the file, not the waiting records, change nothing.
     assert shape_of(Csv(["a", "b"], header=False, compression="gzip", suffix=".x")) == shapes[3]
     assert shape_of(Avro("long", codec="null")) == shapes[6]
     assert Csv(["a", "b"]).waits_as() == "Csv 7fc99cdd44e1"
 
 
-def test_two_that_write_the_same_names_are_refused_when_the_pipeline_is_built(tmp_path: Path) -> None:
+def test_two_transforms_with_same_names_are_refused(tmp_path: Path) -> None:
     p = beam.Pipeline()
     lines = timed(p, 10)
     lines | "One" >> WriteParts(str(tmp_path), success="_SUCCESS")
@@ -489,12 +487,12 @@ def test_two_that_write_the_same_names_are_refused_when_the_pipeline_is_built(tm
 
 
 @pytest.mark.parametrize("name", ["bytes", "elements", "seconds", "idle_seconds"])
-def test_parts_of_nothing_are_refused(name: str) -> None:
+def test_nonpositive_roll_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=0"):
         Roll(**{name: 0})
 
 
-def test_on_other_runners_files_are_published_when_they_are_staged(tmp_path: Path) -> None:
+def test_other_runners_publish_staged_files(tmp_path: Path) -> None:
     with beam.Pipeline(runner=FnApiRunner()) as p:
         timed(p, 10) | WriteParts(str(tmp_path), shards=2, success="_SUCCESS")
     assert sorted(line for lines in published(tmp_path).values() for line in lines) == sorted(map(str, range(10)))
