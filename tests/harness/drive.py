@@ -1,7 +1,8 @@
 """Runs a whole plan in this process, without Spark, stage by stage and shard by shard.
 
-For tests: what Spark does between stages (filter, union, repartition by shard, sort by bucket) is done with lists here.
-A pipeline's results are what its `Collect` transforms saw:
+For tests: Spark's work between stages (filter, union, repartition by shard, sort by bucket) is done with lists here.
+    The
+results of a pipeline are the elements that its `Collect` transforms have seen:
 
     with Driven(shards=3) as p:
         p | beam.Create([1, 2]) | beam.Map(lambda x: x + 1) | Collect()
@@ -39,7 +40,7 @@ class _CollectFn(beam.DoFn):
 
 
 class Collect(beam.PTransform):
-    """Notes every element, its timestamp and its window, under a name."""
+    """Records every element, with its timestamp and window, under a name."""
 
     def __init__(self, name: str = "") -> None:
         super().__init__(f"Collect {name}")
@@ -50,19 +51,19 @@ class Collect(beam.PTransform):
 
 
 class Driven(beam.Pipeline):
-    """A pipeline that runs, when its `with` block ends, in this process.
+    """A pipeline that runs in this process when its `with` block ends.
 
     Args:
-        shards: of every exchange.
-        bundle_elements: after which a bundle is cut.
+        shards: number of shards of every exchange.
+        bundle_elements: elements after which a bundle is cut.
         fusion: whether transforms share stages.
         edit: may change the pipeline proto.
-        prepare: is given each stage before it runs.
+        prepare: called with each stage before it runs.
         settings: other fields of `Settings`.
 
     Attributes:
-        plan: what was run.
-        reports: of all tasks, in the order in which they ran.
+        plan: the plan that was run.
+        reports: reports of all tasks, in the order in which they ran.
     """
 
     _bounded = True
@@ -84,7 +85,7 @@ class Driven(beam.Pipeline):
         self._fusion, self._edit, self._prepare = fusion, edit, prepare
 
     def run(self, *_: Any) -> None:  # type: ignore[override]
-        """Translates and runs; raises what user code raises."""
+        """Translate and run; raise what user code raises."""
         proto = pipeline_proto(self)
         self._edit(proto)
         self.plan = translate(proto, name=self.run_id, fusion=self._fusion, bounded=self._bounded)
@@ -98,22 +99,22 @@ class Driven(beam.Pipeline):
             self.run()
 
     def values(self, name: str = "") -> list[Any]:
-        """The elements that `Collect(name)` saw."""
+        """Return the elements that `Collect(name)` has seen."""
         return [value for value, _, _ in self.windowed(name)]
 
     def timestamped(self, name: str = "") -> list[tuple[Any, float]]:
-        """The same with their timestamps in seconds."""
+        """Return the same with their timestamps in seconds."""
         return [(value, timestamp.micros / 1e6) for value, timestamp, _ in self.windowed(name)]
 
     def windowed(self, name: str = "") -> list[tuple[Any, Any, Any]]:
-        """The same as (element, timestamp, window)."""
+        """Return the same as (element, timestamp, window)."""
         return _collected[f"{self.run_id}:{name}"]
 
 
 def drive(
     plan: Plan, settings: Settings, prepare: Callable[[BoundedStage], None] = lambda stage: None
 ) -> list[BundleReport]:
-    """Runs a plan; returns the reports of all tasks."""
+    """Run a plan; return the reports of all tasks."""
     return _Drive(plan, settings, prepare).run()
 
 
@@ -190,11 +191,11 @@ class MemorySides:
         self._iterables: dict[tuple[int, bytes], list[bytes]] = defaultdict(list)
 
     def writer(self, channel: int) -> _SideWriter:
-        """Makes a writer for an iterable side input."""
+        """Return a writer for an iterable side input."""
         return _SideWriter(self._iterables, channel)
 
     def build(self, channel: Channel, shards: Iterable[list[Row]], memory: int) -> None:
-        """Makes the multimap of a SIDE_KEYED channel."""
+        """Build the multimap of a SIDE_KEYED channel."""
         windows: dict[bytes, dict[bytes, list[bytes]]] = defaultdict(dict)
         for rows in shards:
             for key, groups in key_groups(iter(rows), memory):

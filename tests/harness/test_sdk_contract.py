@@ -1,4 +1,4 @@
-"""What the harness leans on in the SDK's internals: a Beam upgrade that moves any of it fails here, by name."""
+"""The SDK internals that the harness relies on. A Beam upgrade that changes one fails here, by name."""
 
 import dataclasses
 import inspect
@@ -49,7 +49,7 @@ class Point(NamedTuple):
     name: str
 
 
-def test_the_bundle_processor_has_what_bundles_are_driven_with() -> None:
+def test_bundle_processor_has_required_attributes() -> None:
     wanted = {
         "create_execution_tree",
         "delayed_bundle_application",
@@ -68,42 +68,42 @@ def test_the_bundle_processor_has_what_bundles_are_driven_with() -> None:
     ]
 
 
-def test_an_execution_context_collects_what_was_deferred() -> None:
+def test_execution_context_collects_deferrals() -> None:
     fields = {field.name for field in dataclasses.fields(bundle_processor.ExecutionContext)}
     assert {"delayed_applications", "instruction_id"} <= fields
 
 
-def test_our_operations_are_known_to_the_sdks_factory() -> None:
+def test_factory_creates_our_operations() -> None:
     for module in (read, writes, precombine, vectorization):
         module.register()
     known = bundle_processor.BeamTransformFactory._known_urns
     assert {READ_URN, WRITE_URN, PRECOMBINE_URN, *vectorization.OURS, *vectorization.OURS.values()} <= set(known)
 
 
-def test_operations_have_the_hooks_that_ours_override() -> None:
+def test_operations_have_overridden_hooks() -> None:
     hooks = {"setup", "start", "process", "finish", "teardown", "reset", "try_split", "current_element_progress"}
     assert hooks <= set(dir(operations.Operation))
 
 
-def test_a_list_is_encoded_as_a_count_and_its_elements() -> None:
+def test_list_is_encoded_as_count_and_elements() -> None:
     encoded = coders.ListCoder(coders.VarIntCoder()).encode([1, 2, 3])
     assert COUNT.unpack_from(encoded) == (3,)
     assert encoded[COUNT.size :] == b"\x01\x02\x03"
 
 
-def test_a_windowed_value_tells_its_time_in_microseconds_and_takes_another_value() -> None:
+def test_windowed_value_has_microseconds_and_with_value() -> None:
     element = WindowedValue("a", 1.5, (GlobalWindow(),))
     assert element.timestamp_micros == 1_500_000
     other = element.with_value("b")
     assert (other.value, other.windows) == ("b", element.windows)
 
 
-def test_iterables_of_ours_can_be_registered_with_the_fast_coder() -> None:
+def test_iterable_types_can_be_registered() -> None:
     assert callable(coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type)
 
 
 @pytest.mark.contract("SDF-13")
-def test_finalization_callbacks_are_kept_when_an_operation_forgets_them_and_run_once() -> None:
+def test_finalization_callbacks_outlive_reset_and_run_once() -> None:
     param = beam.DoFn.BundleFinalizerParam()
     ran: list[int] = []
     callbacks = Callbacks()
@@ -117,7 +117,7 @@ def test_finalization_callbacks_are_kept_when_an_operation_forgets_them_and_run_
     assert ran == [0, 1]
 
 
-def test_callbacks_of_bundles_that_do_not_count_are_dropped() -> None:
+def test_callbacks_of_abandoned_bundles_are_dropped() -> None:
     param = beam.DoFn.BundleFinalizerParam()
     callbacks = Callbacks()
     param.register(lambda: pytest.fail("ran"))
@@ -146,19 +146,19 @@ def two(a: Any, b: Any) -> Any:
     ],
 )
 @pytest.mark.parametrize("loaded", [False, True], ids=["made", "loaded"])
-def test_the_functions_of_the_sdks_wrappers_are_found(
+def test_wrapped_functions_are_found(
     transform: Any, kind: str, fn: Callable[..., Any], argument: Any, expected: list[Any], loaded: bool
 ) -> None:
     dofn = transform(fn).fn
     if loaded:
         dofn = pickler.loads(pickler.dumps(dofn))
     assert values.unwrapped(dofn.process) == (kind, fn)
-    for _ in range(100):  # a function that ran often has other bytes inside
+    for _ in range(100):  # code that has run often has other bytes internally
         assert dofn.process(argument) == expected
     assert values.unwrapped(dofn.process) == (kind, fn)
 
 
-def test_nothing_else_is_taken_for_a_wrapper_of_the_sdk() -> None:
+def test_other_functions_are_not_unwrapped() -> None:
     class Wrapping(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         def process(self, element: Any) -> Any:
             return [one(element)]
@@ -170,7 +170,7 @@ def test_nothing_else_is_taken_for_a_wrapper_of_the_sdk() -> None:
         assert values.unwrapped(dofn.process) is None
 
 
-def test_a_dofn_runner_says_which_step_failed_once() -> None:
+def test_dofn_runner_names_failing_transform_once() -> None:
     runner = common.DoFnRunner(core.DoFn(), (), {}, [], core.Windowing(GlobalWindows()), {None: None}, step_name="step")
     with pytest.raises(ValueError, match=r"^broken \[while running 'step'\]$") as raised:
         runner._reraise_augmented(ValueError("broken"))
@@ -178,7 +178,7 @@ def test_a_dofn_runner_says_which_step_failed_once() -> None:
         runner._reraise_augmented(raised.value)
 
 
-def test_outputs_that_are_more_than_values_can_be_handed_to_the_sdk() -> None:
+def test_sdk_accepts_special_outputs() -> None:
     class Receiver(common.Receiver):  # type: ignore[misc]  # Beam is untyped
         def __init__(self) -> None:
             self.received: list[Any] = []
@@ -194,7 +194,7 @@ def test_outputs_that_are_more_than_values_can_be_handed_to_the_sdk() -> None:
     assert other.received == [("d", 1_000_000)]
 
 
-def test_the_first_ten_elements_are_sampled_and_the_rest_is_counted() -> None:
+def test_first_ten_elements_are_sampled() -> None:
     coder = coders.WindowedValueCoder(coders.BytesCoder(), coders.coders.GlobalWindowCoder())
     counters = opcounters.OperationCounters(CounterFactory(), "step", coder, 0)
     for n in range(10):
@@ -205,7 +205,7 @@ def test_the_first_ten_elements_are_sampled_and_the_rest_is_counted() -> None:
     assert counters.mean_byte_counter.value()[2] == 10
 
 
-def test_types_in_keys_are_pickled_in_one_way() -> None:
+def test_types_in_keys_are_pickled_one_way() -> None:
     keycoders.register()
     older = coders.coders.DeterministicFastPrimitivesCoder(coders.PickleCoder(), "step")
     newer = coders.coders.DeterministicFastPrimitivesCoderV2(coders.PickleCoder(), "step")
@@ -236,12 +236,12 @@ class MakesArrays(beam.DoFn):
 
 
 def applied(fn: beam.DoFn) -> Any:
-    """A DoFn as it is when a pipeline has found out which batches it takes and makes."""
+    """Return a DoFn as a pipeline sees it after finding out which batches it takes and makes."""
     made = beam.Pipeline() | beam.Create([1]).with_output_types(np.int64) | beam.ParDo(fn)
     return made.producer.transform.fn
 
 
-def test_a_dofn_says_which_batches_it_takes_and_makes() -> None:
+def test_dofn_declares_its_batches() -> None:
     takes, makes = applied(TakesArrays()), applied(MakesArrays())
     assert (takes._process_batch_defined, takes._process_defined) == (True, False)
     assert (makes._process_batch_defined, makes._process_defined) == (False, True)
@@ -249,7 +249,7 @@ def test_a_dofn_says_which_batches_it_takes_and_makes() -> None:
     assert makes.process._beam_yields_batches
 
 
-def test_an_operations_class_may_be_chosen() -> None:
+def test_class_of_operation_can_be_chosen() -> None:
     parameters = list(inspect.signature(bundle_processor._create_pardo_operation).parameters)
     assert parameters == [
         "factory",
@@ -266,7 +266,7 @@ def test_an_operations_class_may_be_chosen() -> None:
     assert callable(operations.ConsumerSet.update_counters_batch)
 
 
-def test_a_runner_hands_batches_to_any_receiver() -> None:
+def test_dofn_runner_accepts_any_receiver() -> None:
     class Receives(common.Receiver):  # type: ignore[misc]  # Beam is untyped
         def __init__(self) -> None:
             self.batches: list[Any] = []
@@ -286,7 +286,7 @@ def test_a_runner_hands_batches_to_any_receiver() -> None:
     assert (empty.timestamp_micros, empty.windows, empty.pane_info) == (1_500_000, (GlobalWindow(),), element.pane_info)
 
 
-def test_converters_have_what_short_cuts_ask_them_for() -> None:
+def test_converters_have_required_attributes() -> None:
     def converter(batch: Any, element: Any = Point) -> Any:
         return BatchConverter.from_typehints(element_type=element, batch_type=batch)
 
@@ -304,7 +304,7 @@ def test_converters_have_what_short_cuts_ask_them_for() -> None:
 # Values in bulk (`harness.encoding.bulk`, `harness.encoding.untyped`).
 
 
-def test_coders_tell_what_they_are_made_of() -> None:
+def test_coders_expose_components() -> None:
     assert isinstance(coders.FastPrimitivesCoder()._fallback_coder, coders.PickleCoder)
     assert list(coders.TupleCoder([coders.VarIntCoder()]).coders()) == [coders.VarIntCoder()]
     coder = coders.RowCoder.from_type_hint(Point, coders.registry)
@@ -314,12 +314,12 @@ def test_coders_tell_what_they_are_made_of() -> None:
     assert type(coder.decode(coder.encode(Point(1, "a")))) is coder.to_type_hint() is Point
 
 
-def test_what_a_named_tuple_is_made_with() -> None:
+def test_named_tuple_constructor() -> None:
     assert is_named_tuple(Point)
     assert Point.__reduce_ex__ is object.__reduce_ex__
 
 
-def test_in_front_of_a_global_combine_elements_get_the_key_none() -> None:
+def test_global_combine_uses_key_none() -> None:
     assert list(core._KeyWithNone().process(7)) == [(None, 7)]
 
 
@@ -340,7 +340,7 @@ class Remembers(beam.DoFn):
     def fires(self, tag: Any = beam.DoFn.DynamicTimerTagParam, bag: Any = beam.DoFn.StateParam(BAG)) -> None: ...
 
 
-def test_what_a_stateful_dofn_asks_for_is_read_as_the_sdk_reads_it() -> None:
+def test_parameters_of_stateful_dofn_are_read_like_sdk() -> None:
     fn = Remembers()
     signature = common.DoFnSignature(fn)
     process = ProcessArguments.of(signature.process_method, ["more"], {})
@@ -354,7 +354,7 @@ def test_what_a_stateful_dofn_asks_for_is_read_as_the_sdk_reads_it() -> None:
     assert (spec, timer.method, timer.tags, timer.states) == (fn.TIMER, fn.fires, ["tag"], [("bag", fn.BAG)])
 
 
-def test_a_context_of_user_state_makes_handles_on_ordered_lists() -> None:
+def test_user_state_context_makes_ordered_lists() -> None:
     handler = InProcessStateHandler({}, None)
     window_coder = GlobalWindows().get_window_coder()
     context: Any = bundle_processor.FnApiUserStateContext(handler, "t", VarIntCoder(), window_coder)
@@ -364,8 +364,8 @@ def test_a_context_of_user_state_makes_handles_on_ordered_lists() -> None:
     assert handler.keys() == [VarIntCoder().encode_nested(1)]
 
 
-def test_trackers_are_made_threadsafe_by_a_class_that_the_sdk_looks_up_when_it_makes_one() -> None:
-    assert splittable.SplittableOperation, "it gives our class to the SDK when it is imported"
+def test_threadsafe_tracker_class_is_looked_up_late() -> None:
+    assert splittable.SplittableOperation, "importing the module registers our class with the SDK"
     assert issubclass(common.ThreadsafeRestrictionTracker, sdf_utils.ThreadsafeRestrictionTracker)
     assert common.ThreadsafeRestrictionTracker is not sdf_utils.ThreadsafeRestrictionTracker
     tracker = common.ThreadsafeRestrictionTracker(OffsetRestrictionTracker(OffsetRange(0, 2)))
@@ -385,7 +385,7 @@ class Counts(beam.DoFn):
             tracker.defer_remainder()
 
 
-def test_an_invoker_hands_results_to_an_output_handler_that_is_not_the_sdks() -> None:
+def test_invoker_accepts_our_output_handler() -> None:
     class Takes(common.OutputHandler):  # type: ignore[misc]  # Beam is untyped
         def handle_process_outputs(self, element: Any, results: Any, watermark_estimator: Any = None) -> None:
             self.taken = element.value, list(results), type(watermark_estimator._watermark_estimator)
@@ -405,10 +405,10 @@ def test_an_invoker_hands_results_to_an_output_handler_that_is_not_the_sdks() ->
     (left,) = invoker.invoke_process(element, restriction=OffsetRange(0, 9), watermark_estimator_state=Timestamp(3))
     assert takes.taken == ("a", ["a"], ManualWatermarkEstimator)
     assert left.residual_value.value == (("a", (OffsetRange(1, 9), Timestamp(3))), 1)
-    assert invoker.try_split(0.5) is invoker.current_element_progress() is None, "nothing runs"
+    assert invoker.try_split(0.5) is invoker.current_element_progress() is None, "no restriction is running"
 
 
-def test_a_runner_finds_the_words_for_what_is_not_its_own() -> None:
+def test_dofn_runner_augments_foreign_errors() -> None:
     def fails() -> None:
         raise ValueError("broken")
 
@@ -418,14 +418,14 @@ def test_a_runner_finds_the_words_for_what_is_not_its_own() -> None:
             call(fails)
 
 
-def test_what_receivers_know_while_a_restriction_is_processed() -> None:
+def test_receivers_count_bytes_during_restriction() -> None:
     assert callable(operations._TaggedReceivers.total_output_bytes)
     assert callable(opcounters.OperationCounters.restart_sampling)
     assert operations.OpInputInfo._fields == ("transform_id", "main_input_tag", "main_input_coder", "outputs")
 
 
 @pytest.mark.parametrize("seconds", [0, 7, -1.5, 1e9 + 1e-6])
-def test_what_a_timestamp_is_made_of(seconds: float) -> None:
+def test_attributes_of_timestamp(seconds: float) -> None:
     times = [Timestamp.of(seconds), Timestamp(seconds, precision=3)]
     assert micros_of(times) == [time.micros for time in times]
     assert micros_of(times[:1]) == [times[0].micros]
@@ -433,7 +433,7 @@ def test_what_a_timestamp_is_made_of(seconds: float) -> None:
         micros_of([*times, Timestamp(1, 1, precision=9)])
 
 
-def test_the_monotonic_estimator_begins_with_nothing_and_is_at_the_last_it_has_seen() -> None:
+def test_monotonic_estimator_starts_with_none() -> None:
     provider = MonotonicWatermarkEstimator.default_provider()
     estimator = provider.create_watermark_estimator(provider.initial_estimator_state(None, None))
     assert estimator.current_watermark() is None
@@ -459,7 +459,7 @@ class TellsOfWindows(beam.DoFn):
 
 
 @pytest.mark.parametrize("fn", [Tells, TellsOfWindows])
-def test_the_dofn_that_an_operation_of_the_sdk_calls_is_found(fn: type[beam.DoFn]) -> None:
+def test_dofn_of_sdk_operation_is_found(fn: type[beam.DoFn]) -> None:
     _CALLED.clear()
     kept: list[Any] = []
     with Driven(shards=1, value_chains=False, prepare=lambda stage: kept.extend(stage.processor.sdk.ops.values())) as p:
@@ -469,7 +469,7 @@ def test_the_dofn_that_an_operation_of_the_sdk_calls_is_found(fn: type[beam.DoFn
     assert dofn_of(op) is _CALLED[0]
 
 
-def test_the_sdks_wrappers_keep_the_dofn_that_they_wrap() -> None:
+def test_sdk_wrappers_keep_their_dofn() -> None:
     for wrapper in (core._ExceptionHandlingWrapperDoFn, core._TimeoutDoFn, core._SubprocessDoFn):
         assert "self._fn = fn" in inspect.getsource(wrapper.__init__)
     assert "self.dofn = dofn" in inspect.getsource(AbstractDoFnWrapper.__init__)

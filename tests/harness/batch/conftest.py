@@ -1,4 +1,4 @@
-"""What splittable DoFns under test have noted is gone before the next test."""
+"""Resets what splittable DoFns under test have recorded before each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splittable DoFns that note what they do, and a driver of their plans."""
+"""Splittable DoFns that record what they do, and a driver of their plans."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tests.offsets import UpTo
 SHARDS = 3
 
 found: list[Any] = []
-"""What the pipeline under test has put out."""
+"""Outputs of the pipeline under test."""
 calls: list[tuple[Any, ...]] = []
-"""What the DoFn under test has noted."""
+"""Calls that the DoFn under test has recorded."""
 gates: dict[Any, threading.Event] = {}
-"""What the DoFn under test waits for."""
+"""Events for which the DoFn under test waits."""
 
 
 def note(element: Any) -> None:
-    """By name, not `found.append`: pickled, that would be of another list."""
+    """Record an element. A pickled `found.append` would refer to another list."""
     found.append(element)
 
 
@@ -113,7 +113,7 @@ def expected(*elements: int) -> list[Any]:
 
 
 class OneByOne(beam.DoFn):
-    """Defers what is left after every number, with the delay of its turn."""
+    """Defers the rest after every number, with the next of its delays."""
 
     def __init__(self, delays: Callable[[], Any] = lambda: None) -> None:
         self._delays = delays
@@ -126,11 +126,11 @@ class OneByOne(beam.DoFn):
             tracker.defer_remainder(self._delays())
 
 
-# A DoFn that waits in the middle of its work until it was split, or until somebody else runs.
+# A DoFn that waits in the middle of its work until it was split, or until another one runs.
 
 
 class Claimed(OffsetRestrictionTracker):  # type: ignore[misc]
-    """Opens the gate of the restriction when it was split off all it can give."""
+    """Opens the restriction's gate when all possible splits were made."""
 
     def try_split(self, fraction_of_remainder: float) -> Any:
         calls.append(("split", fraction_of_remainder))

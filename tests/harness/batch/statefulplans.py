@@ -1,4 +1,4 @@
-"""Stateful DoFns on a bounded input, cut in several ways, by a clock that is moved by hand."""
+"""Stateful DoFns on a bounded input, divided in several ways, with a clock that is moved by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from arcbeam.harness.batch.keyed import KeyedInput
 from tests.harness.drive import Collect, Driven
 
 CUTS = [(1, 500_000), (1, 1), (2, 3), (7, 1)]
-"""Ways of cutting: (shards, elements in a bundle)."""
+"""Divisions: (shards, elements in a bundle)."""
 
 cuts = pytest.mark.parametrize(("shards", "bundle_elements"), CUTS)
 
@@ -25,7 +25,7 @@ NOW = 1_700_000_000
 
 
 class VirtualClock:
-    """A clock that moves only when somebody waits for it."""
+    """A clock that moves only when code waits for it."""
 
     def __init__(self) -> None:
         self.micros = NOW * 1_000_000
@@ -45,7 +45,7 @@ class VirtualClock:
 
 
 def timed(p: Any, elements: Iterable[tuple[Any, Any, float]]) -> Any:
-    """(key, value) at a time, in this order."""
+    """Create (key, value) with the given times, in this order."""
     return (
         p
         | beam.Create(list(elements), reshuffle=False)
@@ -61,7 +61,7 @@ def applied(
     windowing: Any = None,
     **settings: Any,
 ) -> Driven:
-    """A finished pipeline of one stateful DoFn."""
+    """Return a finished pipeline of one stateful DoFn."""
     with Driven(shards=shards, bundle_elements=bundle_elements, **settings) as p:
         keyed = timed(p, elements)
         if windowing is not None:
@@ -71,7 +71,7 @@ def applied(
 
 
 def require_time_sorted(proto: Any) -> None:
-    """Sets the requirement on every stateful DoFn of a pipeline."""
+    """Set the requirement on every stateful DoFn of a pipeline."""
     for transform in proto.components.transforms.values():
         if transform.spec.urn == common_urns.primitives.PAR_DO.urn:
             payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)

@@ -1,4 +1,4 @@
-"""What comes to a keyed stage: the values of each key, whatever of a bucket is decoded at once."""
+"""The input of a keyed stage: the values of each key, for all amounts of decoding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from arcbeam.harness.encoding.frames import record
 from arcbeam.model.rows import Row
 
 Group = tuple[int, bytes, list[tuple[int, int]]]
-"""A bucket, a key in it, and its (value, time)s: what one record has."""
+"""A bucket, a key in it, and its (value, time) pairs: the contents of one record."""
 
 CODER = coders.WindowedValueCoder(coders.VarIntCoder(), GlobalWindowCoder())
 
@@ -65,18 +65,16 @@ def expected(made: list[Group], *, by_time: bool = False) -> list[tuple[bytes, l
 
 class TestInOrder:
     @given(groups, st.sampled_from([0, 50, 1 << 20]))
-    def test_values_of_a_key_are_together_and_as_they_came(self, made: list[Group], memory: int) -> None:
+    def test_values_of_key_are_adjacent_in_order(self, made: list[Group], memory: int) -> None:
         assert read(InOrder, rows_of(made), memory) == expected(made)
 
     @pytest.mark.parametrize("few", [0, 100, 1 << 20])
-    def test_it_makes_no_difference_how_much_is_decoded_at_once(
-        self, few: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_result_does_not_depend_on_decoded_amount(self, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(keyblocks, "_BUCKET_BYTES", few)
         made = [(n % 3, bytes([n % 7]), [(n, 7)] * (1 + n % 150)) for n in range(60)]
         assert read(InOrder, rows_of(made)) == expected(made)
 
-    def test_alike_values_of_a_small_bucket_are_one_block(self) -> None:
+    def test_small_bucket_is_one_block(self) -> None:
         made = [(0, b"k", [(n, 7)]) for n in range(10)]
         (alike,) = InOrder(BlockCoder(CODER), 1 << 20)(rows_of(made))
         assert isinstance(alike, keyblocks.Alike)
@@ -88,5 +86,5 @@ class TestInOrder:
 
 class TestTimeSorted:
     @given(groups, st.sampled_from([0, 400, 1 << 20]))
-    def test_values_of_a_key_are_in_order_of_time_then_as_they_came(self, made: list[Group], memory: int) -> None:
+    def test_values_are_sorted_by_time_stably(self, made: list[Group], memory: int) -> None:
         assert read(TimeSorted, rows_of(made), memory) == expected(made, by_time=True)

@@ -1,4 +1,4 @@
-"""Stateful stages: state of every kind, input in order, and that the cutting of bundles does not show."""
+"""Stateful stages: all kinds of state, sorted input, and independence of bundles."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Previous(beam.DoFn):
 
 @pytest.mark.contract("ENG-12")
 @cuts
-def test_a_value_is_what_was_last_written(shards: int, bundle_elements: int) -> None:
+def test_value_is_last_written(shards: int, bundle_elements: int) -> None:
     p = applied(
         Previous(), [("a", 1, 0), ("b", 5, 0), ("a", 2, 0), ("a", None, 0), ("a", 3, 0)], shards, bundle_elements
     )
@@ -54,7 +54,7 @@ def test_a_value_is_what_was_last_written(shards: int, bundle_elements: int) -> 
 
 
 class Everything(beam.DoFn):
-    """Adds to a bag, a set, a sum; yields all of them on every element."""
+    """Adds to a bag, a set and a sum; yields all of them for every element."""
 
     BAG = BagStateSpec("bag", VarIntCoder())
     SET = SetStateSpec("set", VarIntCoder())
@@ -150,7 +150,7 @@ class CountPerWindow(beam.DoFn):
 
 @pytest.mark.contract("ENG-12", "BAT-03")
 @cuts
-def test_state_belongs_to_key_and_window(shards: int, bundle_elements: int) -> None:
+def test_state_is_separate_per_key_and_window(shards: int, bundle_elements: int) -> None:
     elements = [(key, t, t) for t in (1, 2, 11, 12, 13) for key in "ab"]
     p = applied(CountPerWindow(), elements, shards, bundle_elements, windowing=FixedWindows(10))
     counts = [(0, 1), (0, 2), (10, 1), (10, 2), (10, 3)]
@@ -158,13 +158,13 @@ def test_state_belongs_to_key_and_window(shards: int, bundle_elements: int) -> N
 
 
 @cuts
-def test_an_element_in_several_windows_has_state_in_each(shards: int, bundle_elements: int) -> None:
+def test_element_in_several_windows_has_state_in_each(shards: int, bundle_elements: int) -> None:
     p = applied(CountPerWindow(), [("a", 0, 6), ("a", 0, 12)], shards, bundle_elements, windowing=SlidingWindows(10, 5))
     assert sorted(p.values()) == [("a", 0, 1), ("a", 5, 1), ("a", 5, 2), ("a", 10, 1)]
 
 
 @cuts
-def test_equal_keys_of_different_types_are_different_keys(shards: int, bundle_elements: int) -> None:
+def test_equal_keys_of_different_types_differ(shards: int, bundle_elements: int) -> None:
     with Driven(shards=shards, bundle_elements=bundle_elements) as p:
         (
             p
@@ -236,7 +236,7 @@ def test_time_sorted_input(shards: int, bundle_elements: int, memory: int) -> No
         assert [n for _, n, _ in sorted(p.values(), key=lambda e: e[0])] == in_time_then_arrival
 
 
-# What the SDK builds on state and timers.
+# Transforms of the SDK with state and timers.
 
 
 @pytest.mark.contract("ENG-08", "BAT-03")
@@ -254,7 +254,7 @@ def test_group_into_batches(shards: int, bundle_elements: int, buffering_seconds
 
 
 class Buffered(beam.DoFn):
-    """Hands out its bag itself, not a copy of it, three at a time or when a timer fires."""
+    """Outputs its bag itself, not a copy, after three elements or when a timer fires."""
 
     BUFFER = BagStateSpec("buffer", StrUtf8Coder())
     FLUSH = TimerSpec("flush", TimeDomain.WATERMARK)
@@ -284,7 +284,7 @@ class Buffered(beam.DoFn):
 @pytest.mark.contract("ENG-12")
 @cuts
 @pytest.mark.parametrize("windowing", [window.GlobalWindows(), FixedWindows(1)])
-def test_a_bag_that_was_handed_out_stays_what_it_was(shards: int, bundle_elements: int, windowing: Any) -> None:
+def test_returned_bag_does_not_change(shards: int, bundle_elements: int, windowing: Any) -> None:
     with Driven(shards=shards, bundle_elements=bundle_elements) as p:
         held = (
             timed(p, [("key", letter, ord(letter) % 2) for letter in "abcdefgh"])

@@ -1,4 +1,4 @@
-"""Timers of both domains in stateful stages, and that the cutting of bundles does not show."""
+"""Timers of both domains in stateful stages, and independence of bundles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.harness.drive import Collect, Driven
 
 
 class Script(beam.DoFn):
-    """Elements are what to do with timers: ("set", family, tag, at) or ("clear", family, tag). Yields what fires."""
+    """Elements are orders: ("set", family, tag, at) or ("clear", family, tag). Yields the timers that fire."""
 
     A = TimerSpec("a", TimeDomain.WATERMARK)
     B = TimerSpec("b", TimeDomain.WATERMARK)
@@ -51,7 +51,7 @@ class Script(beam.DoFn):
 
 
 def fired(p: Driven, key: str = "k") -> list[tuple[Any, float]]:
-    """What a key fired, and when, in order."""
+    """Return what a key has fired, and when, in order."""
     return [(value[1], at) for value, at in p.timestamped() if value[0] == key and value[1] not in ("set", "clear")]
 
 
@@ -73,7 +73,7 @@ def test_data_first_then_timers_by_timestamp(shards: int, bundle_elements: int) 
 
 @pytest.mark.contract("ENG-12")
 @cuts
-def test_the_last_word_on_a_timer_counts(shards: int, bundle_elements: int) -> None:
+def test_last_setting_of_timer_counts(shards: int, bundle_elements: int) -> None:
     steps = [
         ("set", "a", "x", 30),
         ("set", "a", "x", 10),
@@ -91,15 +91,15 @@ def test_the_last_word_on_a_timer_counts(shards: int, bundle_elements: int) -> N
 
 
 @cuts
-def test_a_timer_belongs_to_a_window(shards: int, bundle_elements: int) -> None:
+def test_timers_are_separate_per_window(shards: int, bundle_elements: int) -> None:
     elements = [("k", ("set", "a", "x", 100), 1), ("k", ("set", "a", "x", 50), 11), ("k", ("clear", "a", "x"), 21)]
     p = applied(Script(), elements, shards, bundle_elements, windowing=FixedWindows(10))
     starts = [(w.start, at) for (_, what), at, w in p.windowed() if what == "ax"]
-    assert starts == [(10, Timestamp(50)), (0, Timestamp(100))], "a bounded run has no end of a window to limit them"
+    assert starts == [(10, Timestamp(50)), (0, Timestamp(100))], "in a bounded run, no end of a window limits them"
 
 
 class Looping(beam.DoFn):
-    """Counts down by firing itself; on the way sets a timer that is earlier than the next of the loop."""
+    """Counts down by firing itself; also sets a timer that is earlier than its next one."""
 
     LEFT = ReadModifyWriteStateSpec("left", VarIntCoder())
     LOOP = TimerSpec("loop", TimeDomain.WATERMARK)
@@ -132,12 +132,12 @@ class Looping(beam.DoFn):
 
 @pytest.mark.contract("ENG-04", "ENG-12")
 @cuts
-def test_timers_that_set_timers_until_they_stop(shards: int, bundle_elements: int) -> None:
+def test_timers_that_set_timers_terminate(shards: int, bundle_elements: int) -> None:
     p = applied(Looping(), [("k", 3, 0)], shards, bundle_elements)
     assert fired(p) == [("loop 3", 10), ("between 2", 15), ("loop 2", 20), ("between 1", 25), ("loop 1", 30)]
 
 
-def test_a_timer_at_the_end_of_time_fires() -> None:
+def test_timer_at_end_of_time_fires() -> None:
     end = MAX_TIMESTAMP.micros / 1e6
     p = applied(Script(), [("k", ("set", "a", "last", MAX_TIMESTAMP), 0)])
     assert fired(p) == [("alast", end)]
@@ -247,7 +247,7 @@ def test_processing_time_timers_fire_by_due_time_over_all_keys(bundle_elements: 
     early = [(value, at) for value, at in p.timestamped() if value[0] in "de"]
     assert sorted(early) == [(("d", "past", 1), 9), (("e", "event", 0), 3)]
     late = [(value, at) for value, at in p.timestamped() if value[0] in "abc"]
-    # Timestamps of outputs are event times: those of the elements that set the timers.
+    # Timestamps of outputs are event times: those of the elements that have set the timers.
     assert late == [
         (("b", "x", 2), 6),
         (("b", "again", 2), 7),
@@ -257,7 +257,7 @@ def test_processing_time_timers_fire_by_due_time_over_all_keys(bundle_elements: 
     ]
 
 
-def test_a_timer_of_the_real_clock_does_not_fire_before_its_time() -> None:
+def test_timer_does_not_fire_early_by_system_clock() -> None:
     p = applied(NotBefore(), [(key, 0.05, 0) for key in "abc"])
     assert sorted(p.values()) == [("a", True), ("b", True), ("c", True)]
 

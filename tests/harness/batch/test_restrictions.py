@@ -1,4 +1,4 @@
-"""Restrictions in one process: processed once each, deferred, handed back and spread."""
+"""Restrictions in one process: each is processed once, deferred, returned and distributed."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ class Unclaimed(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-03")
-def test_work_that_was_not_claimed_fails_with_the_name_of_the_step() -> None:
+def test_unclaimed_work_fails_and_names_transform() -> None:
     with pytest.raises(ValueError, match=r"not done.* \[while running 'Careless'\]$"):
         drive(lambda p: p | beam.Create([5], reshuffle=False) | "Careless" >> beam.ParDo(Unclaimed()))
 
 
 @pytest.mark.contract("SDF-04", "SDF-05")
 @pytest.mark.parametrize("settings", [Settings(shards=3), Settings(shards=1, bundle_elements=1), Settings(shards=7)])
-def test_a_checkpoint_at_every_claim(settings: Settings) -> None:
+def test_checkpoint_at_every_claim(settings: Settings) -> None:
     drive(lambda p: p | beam.Create([5, 3, 1], reshuffle=False) | beam.ParDo(OneByOne()) | beam.Map(note), settings)
     assert sorted(found) == expected(5, 3, 1)
 
@@ -84,7 +84,7 @@ def test_a_checkpoint_at_every_claim(settings: Settings) -> None:
     [lambda: Duration(micros=2_500), lambda: Timestamp.of(time.time()) + Duration(micros=2_500)],
     ids=["a delay", "a time"],
 )
-def test_a_deferred_restriction_is_not_processed_before_its_time(delays: Callable[[], Any]) -> None:
+def test_deferred_restriction_waits_for_its_time(delays: Callable[[], Any]) -> None:
     drive(lambda p: p | beam.Create([3], reshuffle=False) | beam.ParDo(OneByOne(delays)) | beam.Map(note))
     assert sorted(found) == expected(3)
     times = [at for _, _, at in calls]
@@ -104,7 +104,7 @@ class Timed(OneByOne):
 
 @pytest.mark.contract("SDF-11")
 @pytest.mark.parametrize("seconds", [0.0, 10.0], ids=["handed back", "kept"])
-def test_what_is_left_of_an_element_has_its_time_to_the_microsecond(seconds: float) -> None:
+def test_residual_keeps_microseconds(seconds: float) -> None:
     def build(p: beam.Pipeline) -> Any:
         made = p | beam.Create([3], reshuffle=False)
         timed = made | beam.Map(lambda x: TimestampedValue(x, Timestamp(micros=-1_234_567)))
@@ -114,7 +114,7 @@ def test_what_is_left_of_an_element_has_its_time_to_the_microsecond(seconds: flo
     assert found == [(at, -1_234_567) for at in range(3)]
 
 
-def test_others_go_on_while_one_waits() -> None:
+def test_other_restrictions_run_while_one_waits() -> None:
     settings = Settings(shards=1)
     drive(
         lambda p: (
@@ -129,7 +129,7 @@ def test_others_go_on_while_one_waits() -> None:
 
 
 @pytest.mark.contract("SDF-04")
-def test_what_is_due_beyond_the_budget_is_handed_back_with_its_time() -> None:
+def test_residual_beyond_budget_keeps_its_due_time() -> None:
     settings = Settings(shards=2, sdf_round_seconds=0.002)
     before = time.time()
     driven = drive(
@@ -150,7 +150,7 @@ def test_what_is_due_beyond_the_budget_is_handed_back_with_its_time() -> None:
 
 
 class Stubborn(beam.DoFn):
-    """Defers without claiming anything, some times."""
+    """Defers a number of times without claiming anything."""
 
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
         calls.append((time.monotonic(),))
@@ -165,7 +165,7 @@ class Stubborn(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-12")
-def test_a_restriction_that_gets_nowhere_is_tried_less_and_less_often() -> None:
+def test_restriction_without_progress_is_tried_less_often() -> None:
     drive(lambda p: p | beam.Create([2], reshuffle=False) | beam.ParDo(Stubborn()) | beam.Map(note))
     assert sorted(found) == expected(2)
     pauses = [later - earlier for (earlier,), (later,) in itertools.pairwise(calls)]
@@ -187,7 +187,7 @@ class WithWindow(beam.DoFn):
 
 @pytest.mark.contract("SDF-09")
 @pytest.mark.parametrize("seconds", [0.0, 10.0])
-def test_a_window_observing_dofn_on_an_element_in_several_windows(seconds: float) -> None:
+def test_window_observing_dofn_with_several_windows(seconds: float) -> None:
     drive(
         lambda p: (
             p
@@ -203,7 +203,7 @@ def test_a_window_observing_dofn_on_an_element_in_several_windows(seconds: float
 
 
 class Halves(BoundedSource):  # type: ignore[misc]
-    """Numbers; waits in the middle until it has been split."""
+    """Numbers; waits in the middle until it was split."""
 
     def __init__(self, stop: int) -> None:
         self._stop = stop
@@ -231,7 +231,7 @@ class Halves(BoundedSource):  # type: ignore[misc]
 
 
 @pytest.mark.contract("SDF-07")
-def test_a_bounded_source_is_split_though_it_cannot_be_checkpointed() -> None:
+def test_bounded_source_is_split_without_checkpoints() -> None:
     settings = Settings(shards=SHARDS, sdf_round_seconds=0.02)
     driven = drive(lambda p: p | Read(Halves(400)) | beam.Map(note), settings)
     assert sorted(found) == list(range(400))
@@ -240,7 +240,7 @@ def test_a_bounded_source_is_split_though_it_cannot_be_checkpointed() -> None:
 
 
 class Truncated(Numbers):
-    """The first truncation leaves three numbers; a second one would leave nothing."""
+    """The first truncation keeps three numbers; a second one would keep nothing."""
 
     def truncate(self, element: int, restriction: OffsetRange) -> OffsetRange | None:
         calls.append((restriction.start, restriction.stop))
@@ -274,7 +274,7 @@ def test_truncation_sees_a_restriction_once(fusion: bool, seconds: float) -> Non
 
 @pytest.mark.contract("SDF-12")
 @pytest.mark.parametrize("fusion", [True, False])
-def test_several_in_one_pipeline_and_behind_a_group_by_key(fusion: bool) -> None:
+def test_several_splittable_dofns_and_after_grouping(fusion: bool) -> None:
     drive(
         lambda p: (
             p
@@ -291,7 +291,7 @@ def test_several_in_one_pipeline_and_behind_a_group_by_key(fusion: bool) -> None
     assert sorted(found) == expected(0 + 2, 1 + 3)
 
 
-def test_a_budget_of_nothing_still_gets_everything_done() -> None:
+def test_zero_budget_still_completes() -> None:
     settings = Settings(shards=2, sdf_round_seconds=0.0)
     driven = drive(
         lambda p: p | beam.Create([2, 3, 4, 5], reshuffle=False) | beam.ParDo(OneByOne()) | beam.Map(note), settings

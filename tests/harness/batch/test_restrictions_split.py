@@ -22,7 +22,7 @@ class ClaimedNumbers(Numbers):
 
 
 class Lagging(beam.DoFn):
-    """Waits, behind the second claim, until it was checkpointed."""
+    """Waits after the second claim until it was checkpointed."""
 
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(ClaimedNumbers())) -> Iterator[Any]:
         at = tracker.current_restriction().start
@@ -35,7 +35,7 @@ class Lagging(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-06", "SDF-07")
-def test_a_lagging_restriction_is_split_for_all_shards() -> None:
+def test_lagging_restriction_is_split_for_all_shards() -> None:
     gates["split"] = threading.Event()
     settings = Settings(shards=SHARDS, sdf_round_seconds=0.02)
     driven = drive(lambda p: p | beam.Create([100], reshuffle=False) | beam.ParDo(Lagging()) | beam.Map(note), settings)
@@ -43,11 +43,11 @@ def test_a_lagging_restriction_is_split_for_all_shards() -> None:
     assert [fraction for what, fraction in calls if what == "split"][:3] == [2 / 3, 1 / 2, 0]
     assert len(driven.residuals[0]) == 3
     assert sum(entry.size for entry in driven.residuals[0]) == 97
-    assert len(driven.tasks) == SHARDS, "the pieces went to all shards"
+    assert len(driven.tasks) == SHARDS, "the pieces are distributed over all shards"
 
 
 class LaggingOnce(beam.DoFn):
-    """The first element lags; the others are never started before it was split."""
+    """The first element lags; the others are not started before it was split."""
 
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(ClaimedNumbers())) -> Iterator[Any]:
         at = tracker.current_restriction().start
@@ -59,7 +59,7 @@ class LaggingOnce(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-05", "SDF-07")
-def test_with_enough_left_for_all_shards_a_lagging_restriction_is_only_stopped() -> None:
+def test_lagging_restriction_is_only_stopped_if_shards_have_work() -> None:
     gates["split"] = threading.Event()
     settings = Settings(shards=2, sdf_round_seconds=0.02)
     driven = drive(
@@ -68,12 +68,12 @@ def test_with_enough_left_for_all_shards_a_lagging_restriction_is_only_stopped()
     )
     assert sorted(found) == expected(50, 49, 49, 49)
     assert [fraction for _, fraction in calls][:1] == [0]
-    assert sum(entry.fresh for entry in driven.residuals[0]) == 1, "the other one of its shard was handed back"
+    assert sum(entry.fresh for entry in driven.residuals[0]) == 1, "the other restriction of its shard was returned"
     assert driven.residuals[0][-1].size <= 47 or driven.residuals[0][0].size <= 47
 
 
 class SplitAndDefer(beam.DoFn):
-    """Is split while it runs, and then defers what it was left with."""
+    """Is split while it runs, and then defers the rest."""
 
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
         restriction = tracker.current_restriction()
@@ -92,7 +92,7 @@ class SplitAndDefer(beam.DoFn):
 
 
 class HalvesTracker(OffsetRestrictionTracker):  # type: ignore[misc]
-    """Lets the runner split it once, in the middle."""
+    """The runner can split it once, in the middle."""
 
     def try_split(self, fraction_of_remainder: float) -> Any:
         if threading.current_thread().name == "splitter" and (fraction_of_remainder != 0.5 or self._range.stop < 40):
@@ -110,7 +110,7 @@ class SplitAndDeferHalves(SplitAndDefer):
 
 
 @pytest.mark.contract("SDF-05")
-def test_the_split_and_the_deferral_of_one_bundle_are_both_processed_once() -> None:
+def test_split_and_deferral_are_each_processed_once() -> None:
     settings = Settings(shards=2, sdf_round_seconds=0.02)
     driven = drive(
         lambda p: p | beam.Create([40], reshuffle=False) | beam.ParDo(SplitAndDeferHalves()) | beam.Map(note),
@@ -118,14 +118,14 @@ def test_the_split_and_the_deferral_of_one_bundle_are_both_processed_once() -> N
     )
     assert sorted(found) == expected(40)
     dues = [entry.due for entry in driven.residuals[0]]
-    assert dues.count(0) == 1, "the split's residual may go on at once"
-    assert any(dues), "the deferral's has its time"
+    assert dues.count(0) == 1, "the split's residual may continue at once"
+    assert any(dues), "the deferral's residual has its time"
     first, deferred = calls[0], next(call for call in calls if call[0] == 3)
     assert deferred[2] - first[2] >= 0.003
 
 
 class Plain(RestrictionTracker):  # type: ignore[misc]
-    """As little as a tracker can have: no progress, no splits."""
+    """A minimal tracker: no progress, no splits."""
 
     def __init__(self, restriction: OffsetRange) -> None:
         self._restriction, self._claimed = restriction, restriction.start
@@ -153,7 +153,7 @@ class PlainNumbers(Numbers):
 
 
 class Unhelpful(Plain):
-    """Splits nothing and says so; breaks when it is asked for its progress."""
+    """Never splits; breaks when its progress is requested."""
 
     def try_split(self, fraction_of_remainder: float) -> Any:
         calls.append((fraction_of_remainder,))
@@ -185,14 +185,14 @@ class SlowUnhelpful(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-12")
-def test_a_tracker_without_progress_and_splits_runs_to_its_end() -> None:
+def test_tracker_without_progress_runs_to_its_end() -> None:
     settings = Settings(shards=2, sdf_round_seconds=0.001)
     drive(lambda p: p | beam.Create([3], reshuffle=False) | beam.ParDo(Slow()) | beam.Map(note), settings)
     assert sorted(found) == expected(3)
 
 
 @pytest.mark.contract("SDF-12")
-def test_a_tracker_that_never_splits_is_asked_less_and_less_often() -> None:
+def test_unsplittable_tracker_is_asked_less_often() -> None:
     gates["asked"] = threading.Event()
     settings = Settings(shards=2, sdf_round_seconds=0.001)
     drive(lambda p: p | beam.Create([2], reshuffle=False) | beam.ParDo(SlowUnhelpful()) | beam.Map(note), settings)
@@ -219,7 +219,7 @@ class WaitsForSplit(beam.DoFn):
             assert gates["asked"].wait(5)
 
 
-def test_a_split_that_breaks_fails_with_the_name_of_the_step() -> None:
+def test_failing_split_names_transform() -> None:
     gates["asked"] = threading.Event()
     settings = Settings(shards=2, sdf_round_seconds=0.001)
     with pytest.raises(RuntimeError, match=r"KeyError in a split: 'halfway' .*while running 'Breaks'"):
@@ -227,7 +227,7 @@ def test_a_split_that_breaks_fails_with_the_name_of_the_step() -> None:
 
 
 class Endless(beam.DoFn):
-    """Does not return until it is stopped; waits before its first claim for longer than its task may take."""
+    """Does not return until it is stopped; waits before its first claim for longer than its task's time."""
 
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
         at = tracker.current_restriction().start
@@ -241,9 +241,9 @@ class Endless(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-06")
-def test_a_process_that_never_returns_goes_on_in_rounds() -> None:
+def test_endless_process_continues_in_rounds() -> None:
     settings = Settings(shards=1, sdf_round_seconds=0.005)
     driven = drive(lambda p: p | beam.Create([60], reshuffle=False) | beam.ParDo(Endless()) | beam.Map(note), settings)
     assert sorted(found) == expected(60)
     assert driven.rounds > 2
-    assert len({at for (at,) in calls}) == len(calls), "no round was stopped before it had claimed anything"
+    assert len({at for (at,) in calls}) == len(calls), "each round made a claim before it was stopped"

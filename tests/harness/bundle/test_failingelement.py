@@ -1,4 +1,4 @@
-"""Which element user code does not like: found by the frames of the error, however the transform was run."""
+"""The element that made user code fail: found in the frames of the error, however the transform was run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SCRIPTS = [f"/home/me/{folder}/flights.py" for folder in ("arcbeam", "arcbeam/h
 
 
 def of_script(file: str) -> Any:
-    """A function of a script that is kept at a path."""
+    """Return a function of a script with this path."""
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(_SCRIPT, file, "exec"), names)
     return names["double"]
@@ -50,7 +50,7 @@ class Divides:
     def at(self, pair: tuple[str, int]) -> float:
         return 1 / pair[1]
 
-    def each(this, pair: tuple[str, int]) -> Iterator[float]:  # any name is a parameter's
+    def each(this, pair: tuple[str, int]) -> Iterator[float]:  # parameters may have any names
         yield 1 / pair[1]
 
     @classmethod
@@ -165,7 +165,7 @@ def failed(transform: Any, elements: list[Any], *before: Any, **settings: Any) -
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("place", [0, 1_500])
-def test_the_element_that_fails_is_found(name: str, chained: bool, place: int) -> None:
+def test_failing_element_is_found(name: str, chained: bool, place: int) -> None:
     elements = [(f"key {n}", n + 1) for n in range(2_000)]
     elements[place] = POISON
     before = [beam.Map(lambda pair: (pair[0], pair[1] * 1)).with_output_types(tuple[str, int])] if chained else []
@@ -175,14 +175,14 @@ def test_the_element_that_fails_is_found(name: str, chained: bool, place: int) -
 
 
 @pytest.mark.parametrize("before", [1, 5])
-def test_in_a_chain_it_is_what_the_transform_was_given_that_failed(before: int) -> None:
+def test_chain_reports_input_of_failing_transform(before: int) -> None:
     elements = list(range(1, 2_001))
     more = [f"add {n}" >> beam.Map(lambda x: x + 1) for n in range(before)]
     found = failing_element_of(failed(beam.Map(lambda x: 1 // (x - 1_000)), elements, *more))
     assert found == (1_000,)
 
 
-def test_what_fails_while_it_is_taken_from_an_iterable_is_found_too() -> None:
+def test_element_failing_during_iteration_is_found() -> None:
     elements = list(range(1, 2_001))
     made = beam.FlatMap(lambda x: (by // (x - 1_000) for by in [1]))
     found = failing_element_of(failed(made, elements, beam.Map(lambda x: x)))
@@ -206,11 +206,11 @@ def test_element_is_named_when_its_own_method_fails() -> None:
 
 @pytest.mark.parametrize("returned", [lambda pair: (1 / n for n in [pair[1]]), lambda pair: divided((pair, 0))])
 def test_no_element_is_named_for_a_returned_iterator(returned: Any) -> None:
-    # What the function was called with is gone by then; what the iterator was called with is no element.
+    # The argument of the function is unavailable by then, and the argument of the iterator is not an element.
     assert failing_element_of(failed(beam.FlatMap(returned), [POISON])) is None
 
 
-def test_what_is_written_in_c_has_no_frame_and_is_found_where_a_loop_knows_the_element() -> None:
+def test_failure_in_c_code_is_found_in_loops() -> None:
     elements = [str(n) for n in range(2_000)]
     elements[1_500] = "many"
     found = failing_element_of(failed(beam.Map(int), elements, beam.Map(str.strip)))
@@ -220,7 +220,7 @@ def test_what_is_written_in_c_has_no_frame_and_is_found_where_a_loop_knows_the_e
 
 
 @pytest.mark.parametrize("makes", [partial(operator.truediv, 1), divide])
-def test_what_no_element_was_given_to_names_none(makes: Any) -> None:
+def test_failure_without_element_names_none(makes: Any) -> None:
     class Begins(beam.DoFn):
         def start_bundle(self) -> None:
             makes(0)
@@ -231,5 +231,5 @@ def test_what_no_element_was_given_to_names_none(makes: Any) -> None:
     assert failing_element_of(failed(beam.ParDo(Begins()), [POISON])) is None
 
 
-def test_an_error_that_was_never_raised_names_none() -> None:
+def test_unraised_error_names_no_element() -> None:
     assert failing_element_of(ValueError("no")) is None

@@ -1,4 +1,4 @@
-"""DoFns that offer `GracefulShutdown`, wherever they are in a stage and whoever runs them."""
+"""DoFns that implement `GracefulShutdown`, at all places of a stage and in all operations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLS: list[str] = []
 
 
 class Ends(beam.DoFn, arcbeam.GracefulShutdown):
-    """Puts out what it is to at the end."""
+    """Returns given outputs at the end."""
 
     def __init__(self, *at_end: Any, name: str = "it") -> None:
         self._at_end, self._name = at_end, name
@@ -90,7 +90,7 @@ def _nothing_called() -> None:
 @pytest.mark.contract("END-05")
 @pytest.mark.parametrize("kind", [Ends, Plain, Windowed, Counting])
 @pytest.mark.parametrize("value_chains", [True, False])
-def test_what_is_put_out_at_the_end_goes_on_like_any_other_output(kind: type[Ends], value_chains: bool) -> None:
+def test_final_outputs_are_processed_like_others(kind: type[Ends], value_chains: bool) -> None:
     stages: list[BoundedStage] = []
     with Driven(shards=1, value_chains=value_chains, prepare=stages.append) as p:
         made = p | beam.Create([("k", 1), ("k", 2)], reshuffle=False) | beam.Map(lambda x: x)
@@ -118,7 +118,7 @@ def test_what_is_put_out_at_the_end_goes_on_like_any_other_output(kind: type[End
 
 
 @pytest.mark.contract("END-05")
-def test_a_splittable_dofn_and_one_of_batches() -> None:
+def test_splittable_and_batch_dofns_prepare() -> None:
     class Reads(Range, arcbeam.GracefulShutdown):
         def prepare_to_shutdown(self) -> Iterable[Any]:
             return [(3, 100)]
@@ -134,7 +134,7 @@ def test_a_splittable_dofn_and_one_of_batches() -> None:
 
 
 @pytest.mark.contract("END-05")
-def test_those_of_one_stage_are_called_from_sources_to_sinks_and_those_behind_get_what_is_put_out() -> None:
+def test_dofns_prepare_from_sources_to_sinks() -> None:
     class Doubles(Ends):
         def process(self, element: int) -> Iterator[int]:
             yield 2 * element
@@ -151,7 +151,7 @@ def test_those_of_one_stage_are_called_from_sources_to_sinks_and_those_behind_ge
 
 
 @pytest.mark.contract("END-05")
-def test_outputs_by_tag_and_with_windows_of_their_own() -> None:
+def test_outputs_with_tags_and_windows() -> None:
     at = Timestamp(7)
     ends = Ends(
         TaggedOutput("other", WindowedValue("o", at, (IntervalWindow(0, 10),))),
@@ -174,7 +174,7 @@ def test_outputs_by_tag_and_with_windows_of_their_own() -> None:
         (TaggedOutput("there", 5), r"Ends of 'It' .*'there'.*prepare_to_shutdown"),
     ],
 )
-def test_what_cannot_be_put_out_is_refused_by_name(what: Any, told: str) -> None:
+def test_invalid_final_output_is_refused(what: Any, told: str) -> None:
     p = Driven(shards=1)
     windowed = p | beam.Create([1], reshuffle=False) | beam.WindowInto(FixedWindows(10))
     _ = windowed | "It" >> beam.ParDo(Ends(what)) | Collect()
@@ -183,7 +183,7 @@ def test_what_cannot_be_put_out_is_refused_by_name(what: Any, told: str) -> None
 
 
 @pytest.mark.contract("END-05")
-def test_what_it_raises_names_the_step_and_what_shutdown_raises_is_told() -> None:
+def test_errors_of_preparation_and_shutdown_name_transform() -> None:
     class Raises(Ends):
         def prepare_to_shutdown(self) -> Iterator[Any]:
             yield 1
@@ -202,7 +202,7 @@ def test_what_it_raises_names_the_step_and_what_shutdown_raises_is_told() -> Non
 
 
 @pytest.mark.contract("END-05")
-def test_one_that_only_releases_prepares_nothing() -> None:
+def test_dofn_with_only_shutdown_prepares_nothing() -> None:
     stages: list[BoundedStage] = []
     with Driven(shards=1, prepare=stages.append) as p:
         _ = p | beam.Create([1], reshuffle=False) | beam.ParDo(OnlyReleases()) | Collect()
@@ -213,7 +213,7 @@ def test_one_that_only_releases_prepares_nothing() -> None:
 
 
 @pytest.mark.contract("END-05")
-def test_one_that_the_sdk_has_wrapped() -> None:
+def test_dofn_that_sdk_has_wrapped() -> None:
     with Driven(shards=1) as p:
         good, _bad = p | beam.Create([1], reshuffle=False) | beam.ParDo(Ends(5)).with_exception_handling()
         _ = good | Collect()

@@ -1,4 +1,4 @@
-"""The operation that observes event times, in a stage without Spark: what it gives elements, and what it sees."""
+"""The operation that observes event times, in a stage without Spark: the times it sets, and those it observes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from arcbeam.io import WithWatermark
 from tests.harness.drive import Collect, Driven
 
 _COUNT = 2_000
-"""More than a block of elements that are not alike."""
+"""More than a block of different elements."""
 
 
 def _half_seconds(n: int) -> float:
@@ -27,7 +27,7 @@ def _stamp(n: int) -> Timestamp:
 
 @pytest.mark.contract("WM-01")
 @pytest.mark.parametrize("time_of", [_half_seconds, _stamp])
-def test_every_element_of_a_block_has_its_time_and_the_latest_is_seen(time_of: Any) -> None:
+def test_block_gets_times_and_latest_is_observed(time_of: Any) -> None:
     observers: list[ObservingOperation] = []
 
     def watch(stage: BoundedStage) -> None:

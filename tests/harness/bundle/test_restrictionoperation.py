@@ -1,4 +1,4 @@
-"""What splittable DoFns put out in blocks is what the SDK's own operation puts out one by one, to whoever looks."""
+"""Outputs of splittable DoFns in blocks are the same as the SDK's single outputs, for all observers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from arcbeam.harness.operations.blockoperation import LONGEST, PIECE
 from tests.harness.batch.splittables import Numbers, calls, gates
 from tests.harness.drive import Collect, Driven
 from tests.harness.streaming.microbatches import InMicroBatches
-from tests.harness.streaming.restricting import FirstOf, exhausted_when_told, stop
+from tests.harness.streaming.restricting import FirstOf, exhausted_on_request, stop
 from tests.harness.transforms.comparing import same
 
 SIZE = 700
@@ -40,7 +40,7 @@ Made = Callable[[int], Any]
 
 
 class Makes(beam.DoFn):
-    """Puts out what a function makes of each number that it claims."""
+    """Outputs what a function makes of each number that it claims."""
 
     def __init__(self, make: Made = lambda n: n) -> None:
         self.make = make
@@ -61,8 +61,8 @@ def made_by(p: Any, dofn: beam.DoFn, sizes: tuple[int, ...] = (SIZE,), windowfn:
     return made | "it" >> (par_do if tags is None else par_do.with_outputs(*tags, main="main"))
 
 
-def told(build: Callable[[Driven], Any], on: bool, **settings: Any) -> tuple[list[Any], str]:
-    """All that a `Collect` saw, in order, and the error."""
+def results_of(build: Callable[[Driven], Any], on: bool, **settings: Any) -> tuple[list[Any], str]:
+    """Return all elements of a `Collect`, in order, and the error."""
     p, error = Driven(shards=1, value_chains=on, **settings), ""
     build(p)
     try:
@@ -73,7 +73,7 @@ def told(build: Callable[[Driven], Any], on: bool, **settings: Any) -> tuple[lis
 
 
 def same_in_order(build: Callable[[Driven], Any], **settings: Any) -> tuple[list[Any], str]:
-    off, on = (told(build, on, **settings) for on in (False, True))
+    off, on = (results_of(build, on, **settings) for on in (False, True))
     assert on == off
     return on
 
@@ -82,7 +82,7 @@ def operations(dofn: beam.DoFn) -> set[type]:
     kinds: set[type] = set()
     p = Driven(prepare=lambda stage: kinds.update(type(op) for op in stage.processor.sdk.ops.values()))
     made_by(p, dofn, (3,)) | Collect()
-    # It fails with batches of a splittable DoFn, whoever runs it.
+    # A splittable DoFn with batches fails with any operation.
     with contextlib.suppress(AttributeError):
         p.run()
     return kinds & {RestrictionOperation, SdfProcessSizedElements}
@@ -99,20 +99,20 @@ class MakesBatches(Makes):
         return np.int64
 
 
-# The SDK does not read what annotations say as text.
+# The SDK does not read postponed annotations.
 MakesBatches.process.__annotations__["return"] = Iterator[np.ndarray]
 
 
-def test_it_is_our_operation_that_runs_but_for_what_only_the_sdk_can_do() -> None:
+def test_operation_is_ours_except_for_sdk_features() -> None:
     assert operations(Makes()) == {RestrictionOperation}
     assert operations(MakesBatches()) == {SdfProcessSizedElements}
 
 
-# What is put out.
+# Outputs.
 
 
 def kinds(seed: int, likely: float) -> Made:
-    """Outputs of all kinds; of one kind for some time, if that is likely."""
+    """Return outputs of all kinds; of one kind for some time, if `likely`."""
     chance = random.Random(seed)
     latest = 0
 
@@ -137,7 +137,7 @@ def kinds(seed: int, likely: float) -> Made:
 @pytest.mark.parametrize("likely", [0.2, 0.97])
 def test_outputs_of_all_kinds(windowfn: Any, likely: float) -> None:
     def build(p: Driven) -> list[str]:
-        # What has windows of its own is for the global window only.
+        # Outputs with their own windows are only valid in the global window.
         make = kinds(1, likely)
         fits = make if windowfn is None else lambda n: n if isinstance(made := make(n), WindowedValue) else made
         made = made_by(p, Makes(fits), (SIZE, 0, 1, 40), windowfn, ["other"])
@@ -163,7 +163,7 @@ def test_outputs_keep_their_order(likely: float) -> None:
 
 
 @pytest.mark.parametrize("results", [None, [], [1, 2], (1, 2), range(SIZE), {3}, iter([4]), 5, "six", b"7", {8: 9}])
-def test_a_process_may_return_anything_that_can_be_iterated(results: Any) -> None:
+def test_process_may_return_any_iterable(results: Any) -> None:
     class Returns(beam.DoFn):
         def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Any:
             while tracker.try_claim(element - 1):
@@ -174,7 +174,7 @@ def test_a_process_may_return_anything_that_can_be_iterated(results: Any) -> Non
     assert ("TypeError" in error) == (type(results) in (int, str, bytes, dict))
 
 
-def test_a_time_that_is_finer_than_a_microsecond_is_refused_with_the_name_of_the_step() -> None:
+def test_time_finer_than_microsecond_is_refused() -> None:
     fine = Timestamp(1, 5, precision=9)
     _, error = same_in_order(lambda p: made_by(p, Makes(lambda n: TimestampedValue(n, fine))) | Collect())
     assert "greater than microsecond precision" in error
@@ -182,7 +182,7 @@ def test_a_time_that_is_finer_than_a_microsecond_is_refused_with_the_name_of_the
 
 
 class Asks(Makes):
-    """Asks for all that a DoFn may be given, and has a beginning and an end."""
+    """Has all possible parameters and lifecycle methods."""
 
     def __init__(self, fails_in: str = "") -> None:
         self.fails_in = fails_in
@@ -227,13 +227,13 @@ class Asks(Makes):
 
 @pytest.mark.contract("BAT-04", "SDF-03", "SDF-09")
 @pytest.mark.parametrize("fails_in", ["", "setup", "start_bundle", "process", "half", "finish_bundle"])
-def test_all_that_can_be_asked_for_and_whatever_fails(fails_in: str) -> None:
+def test_all_parameters_and_all_failures(fails_in: str) -> None:
     def build(p: Driven) -> None:
         sides = p | "sides" >> beam.Create([3, 1], reshuffle=False)
         made = p | beam.Create([SIZE, 4], reshuffle=False) | "at 7" >> beam.Map(lambda n: TimestampedValue(n, 7))
         made |= beam.WindowInto(SlidingWindows(20, 10)) if not fails_in else beam.Map(lambda n: n)
         made = made | "it" >> beam.ParDo(Asks(fails_in), AsList(sides), 5)
-        # What a bundle's end puts out is in the global window.
+        # Outputs of finish_bundle are in the global window.
         made | beam.Filter(lambda row: row[0] != "seen" or fails_in) | Collect()
 
     error = same(build).error
@@ -241,13 +241,13 @@ def test_all_that_can_be_asked_for_and_whatever_fails(fails_in: str) -> None:
     assert error == (None if not fails_in else (ValueError, f"not in {fails_in} [while running '{step}']"))
 
 
-# Errors on the way.
+# Errors while processing.
 
 
 @pytest.mark.contract("BAT-04")
 @pytest.mark.parametrize("where", ["process", "behind", "both"])
 @pytest.mark.parametrize("at", [0, 5, 600])
-def test_an_error_comes_behind_all_that_came_before_it(where: str, at: int) -> None:
+def test_error_follows_earlier_outputs(where: str, at: int) -> None:
     def make(n: int) -> int:
         if n == at + 3 and where != "behind":
             raise ValueError("process")
@@ -264,11 +264,11 @@ def test_an_error_comes_behind_all_that_came_before_it(where: str, at: int) -> N
             made |= "behind" >> beam.Map(behind)
         made | Collect()
 
-    (seen, error), off = told(build, on=True), told(build, on=False)
+    (seen, error), off = results_of(build, on=True), results_of(build, on=False)
     name, what = ("it", "process") if where == "process" else ("behind", "behind")
     assert error == off[1] == f"ValueError: {what} [while running '{name}']"
     if where == "process":
-        # `Collect` is the SDK's own operation.
+        # `Collect` uses the SDK's operation.
         assert seen == off[0]
         assert len(seen) == at + 3
 
@@ -277,7 +277,7 @@ def test_an_error_comes_behind_all_that_came_before_it(where: str, at: int) -> N
 
 
 class Observing(WatermarkEstimator):  # type: ignore[misc]
-    """Is at the earliest time that it has seen of late; tells what it has seen."""
+    """Reports the earliest time since the last report; records the times that it has observed."""
 
     def __init__(self, seen: Any) -> None:
         self.seen: list[int] = list(seen or ())
@@ -304,7 +304,7 @@ class ObservingProvider(WatermarkEstimatorProvider):  # type: ignore[misc]
 
 
 class Observed(Makes):
-    """Asks its estimator behind each output what it has seen."""
+    """Reads its estimator's observations after each output."""
 
     def process(
         self,
@@ -320,7 +320,7 @@ class Observed(Makes):
 
 
 @pytest.mark.contract("SDF-12")
-def test_an_estimator_has_seen_the_time_of_each_output_before_the_next() -> None:
+def test_estimator_observes_each_output_before_next() -> None:
     def build(p: Driven) -> None:
         made_by(p, Observed(kinds(3, 0.5)), (100,), tags=["other"])["main"] | Collect()
 
@@ -332,7 +332,7 @@ def test_an_estimator_has_seen_the_time_of_each_output_before_the_next() -> None
 
 
 class Calls(beam.DoFn):
-    """What the SDK's estimators are at behind each output."""
+    """Reads the watermarks of the SDK's estimators after each output."""
 
     def process(
         self,
@@ -348,23 +348,23 @@ class Calls(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-12")
-def test_the_monotonic_estimator_is_at_the_latest_output() -> None:
+def test_monotonic_estimator_is_at_latest_output() -> None:
     assert not same_in_order(lambda p: made_by(p, Calls()) | Collect())[1]
 
 
 @pytest.mark.parametrize("kind", [ManualWatermarkEstimator, WalltimeWatermarkEstimator])
-def test_the_sdks_estimators_that_do_not_look_at_outputs(kind: Any) -> None:
+def test_sdk_estimators_that_ignore_outputs(kind: Any) -> None:
     estimator = kind(SDK_MAX)
     before = dict(vars(estimator))
     estimator.observe_timestamp(Timestamp(1))
     assert vars(estimator) == before
 
 
-# Who splits it.
+# Splitting.
 
 
 class Within(RestrictionTracker):  # type: ignore[misc]
-    """Lets nobody see what its process has done, but for what that puts out."""
+    """Hides the progress of its process, except for its outputs."""
 
     def __init__(self, restriction: OffsetRange) -> None:
         self._restriction = restriction
@@ -399,32 +399,32 @@ class WithinNumbers(Numbers):
 
 
 class Waits(beam.DoFn):
-    """Waits to be split when it has put out something, if it may wait."""
+    """Waits for a split after an output, if it may wait."""
 
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(WithinNumbers())) -> Iterator[Any]:
         within = tracker.current_restriction()
         calls.append(element)
         while (at := within.take()) is not None:
             yield element, at
-            # The first one makes blocks long, so that what the second puts out is in none when it waits.
+            # The first restriction makes blocks long, so the second one's outputs are still waiting.
             if len(calls) == 2 and at == 5:
                 stop()
 
 
 @pytest.mark.contract("SDF-06", "SDF-07")
-def test_what_waits_to_be_handed_on_is_progress() -> None:
-    cut = FirstOf(exhausted_when_told())
+def test_waiting_outputs_count_as_progress() -> None:
+    cut = FirstOf(exhausted_on_request())
     with InMicroBatches(cut) as p:
         made_by(p, Waits(), (5000, 5001)) | Collect()
     assert sorted(p.values()) == sorted((of, at) for of in (5000, 5001) for at in range(of))
     assert (cut.reports[0].restrictions.live, cut.reports[0].restrictions.size) == (1, calls[1] - 6)
 
 
-# How much is held.
+# Memory.
 
 
 class Held:
-    """Counts those that there are."""
+    """Counts its live instances."""
 
     alive = most = 0
 
@@ -443,7 +443,7 @@ class Held:
 @pytest.mark.contract("BAT-01")
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize(("size", "most"), [(0, LONGEST), (100_000, 42)])
-def test_what_a_process_puts_out_is_never_held_as_a_whole(timed: bool, size: int, most: int) -> None:
+def test_outputs_are_never_held_as_a_whole(timed: bool, size: int, most: int) -> None:
     Held.alive = Held.most = 0
     count = 10_000 if size == 0 else 300
 

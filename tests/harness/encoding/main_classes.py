@@ -1,6 +1,6 @@
-"""A script whose classes are elements, keys, accumulators and side inputs; run as `__main__` by test_mainmodule.
+"""A script whose classes are elements, keys, accumulators and side inputs; test_mainmodule runs it as `__main__`.
 
-Without postponed annotations, of which the SDK makes no schema.
+It has no postponed annotations, because the SDK does not make schemas of these.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Batches that cross an exchange whole: what comes out is what comes out of their elements' way."""
+"""Batches that cross an exchange whole: the results are the same as for their elements."""
 
 import contextlib
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from tests.harness.drive import Collect, Driven
 from tests.harness.transforms.comparing import Outcome, exact
 from tests.harness.transforms.test_batches import by_name, operations_of, plan_of
 
-# What a stage makes, and how the next one takes it.
+# How a stage makes batches, and how the next one takes them.
 
 
 class Row(NamedTuple):
@@ -58,7 +58,7 @@ PAIRS = NumpyArray[np.int64, (2,)]
 
 
 class Makes(beam.DoFn):
-    """Puts out batches."""
+    """Outputs batches."""
 
     def __init__(self, element: Any, kind: Any, batches: list[Any]) -> None:
         self._element, self._kind, self._batches = element, kind, batches
@@ -68,7 +68,7 @@ class Makes(beam.DoFn):
         for batch in self._batches:
             yield batch
             if isinstance(batch, np.ndarray) and batch.ndim == 1:
-                # A batch that is through is the DoFn's own again (the SDK keeps arrays in it).
+                # After the output, the batch belongs to the DoFn again (the SDK keeps arrays in it).
                 batch[...] = 0
 
     def get_output_batch_type(self, input_element_type: Any) -> Any:
@@ -79,7 +79,7 @@ class Makes(beam.DoFn):
 
 
 class Looks(beam.DoFn):
-    """Puts out the elements of the batches it takes, as text, beside what all of a batch is."""
+    """Outputs the elements of its batches as text, with the properties of the batch."""
 
     def __init__(self, element: Any, kind: Any, alone: bool = False) -> None:
         self._element, self._kind, self._alone = element, kind, alone
@@ -90,7 +90,7 @@ class Looks(beam.DoFn):
         converter = BatchConverter.from_typehints(element_type=self._element, batch_type=self._kind)
         for value in converter.explode_batch(batch):
             yield f"{said} {exact(value)} {list(map(type, value)) if isinstance(value, tuple) else ''}"
-        # The SDK gives others the same.
+        # The SDK passes different windows here.
         if isinstance(batch, np.ndarray) and self._alone:
             batch[...] = 0
         if isinstance(batch, pd.DataFrame) and self._alone:
@@ -174,7 +174,7 @@ WHOLE: dict[str, tuple[Any, Any, list[Any]]] = {
     "frame": (Row, pd.DataFrame, FRAMES),
     "frame without null": (Row, pd.DataFrame, [frame(300)[lambda f: f.notna().all(axis=1)]]),
 }  # fmt: skip
-"""Batches that go whole, if they are long enough."""
+"""Batches that stay whole, if they are long enough."""
 
 BY_ELEMENTS: dict[str, tuple[Any, Any, list[Any]]] = {
     "another dtype": (np.int64, np.ndarray, [np.arange(300, dtype=np.int32), np.arange(300.0)]),
@@ -193,7 +193,7 @@ BY_ELEMENTS: dict[str, tuple[Any, Any, list[Any]]] = {
     "rows in rows": (Nested, pd.DataFrame, [batch_of(Nested, pd.DataFrame, [Nested(1, rows(1)[0])] * 100)]),
     "no batch": (np.int64, np.ndarray, [[1, 2, 3]]),
 }
-"""Batches that do not: their elements fail, or go their way."""
+"""Batches that do not stay whole: their elements fail, or are encoded separately."""
 
 
 def exchanged(p: Driven, element: Any, kind: Any, batches: list[Any], then: Any) -> None:
@@ -207,7 +207,7 @@ def exchanged(p: Driven, element: Any, kind: Any, batches: list[Any], then: Any)
 
 
 def same(element: Any, kind: Any, batches: list[Any], then: Any, edit: Any = None, **more: Any) -> Outcome:
-    """What comes with all of it on; with batches off, or bulk values where a pipeline is given, it is the same."""
+    """Return the results with all options, after checking that they are the same without."""
     p = Driven()
     if edit is None:
         exchanged(p, element, kind, batches, then)
@@ -229,7 +229,7 @@ def same(element: Any, kind: Any, batches: list[Any], then: Any, edit: Any = Non
 
 @pytest.mark.parametrize("case", [*WHOLE, *BY_ELEMENTS])
 @pytest.mark.parametrize(("shards", "bundle_elements"), [(1, 500_000), (3, 70)])
-def test_elements_and_batches_come_out_as_ever(case: str, shards: int, bundle_elements: int) -> None:
+def test_elements_and_batches_are_unchanged(case: str, shards: int, bundle_elements: int) -> None:
     element, kind, batches = (WHOLE | BY_ELEMENTS)[case]
     then = {"elements": None, "batches": kind}
     if kind in (pa.Table, pd.DataFrame):
@@ -240,12 +240,12 @@ def test_elements_and_batches_come_out_as_ever(case: str, shards: int, bundle_el
         same(element, kind, batches, readers, shards=shards, bundle_elements=bundle_elements)
 
 
-def test_large_integers_beside_nulls_in_frames_come_out_as_ever() -> None:
+def test_large_integers_among_nulls_are_unchanged() -> None:
     large = batch_of(Row, pa.Table, [row._replace(some=2**60 + row.n if row.n % 4 else None) for row in rows(200)])
     same(Row, pa.Table, [large], {"frames": pd.DataFrame, "tables": pa.Table}, shards=1)
 
 
-# That they are whole.
+# Which batches stay whole.
 
 
 def form_of(element: Any, kind: Any) -> tuple[Any, Any]:
@@ -254,7 +254,7 @@ def form_of(element: Any, kind: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("case", WHOLE)
-def test_what_is_whole(case: str) -> None:
+def test_batches_that_stay_whole(case: str) -> None:
     element, kind, batches = WHOLE[case]
     form, converter = form_of(element, kind)
     assert form.takes(converter)
@@ -265,7 +265,7 @@ def test_what_is_whole(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", BY_ELEMENTS)
-def test_what_is_not(case: str) -> None:
+def test_batches_that_become_elements(case: str) -> None:
     element, kind, batches = BY_ELEMENTS[case]
     form, converter = form_of(element, kind)
     if form is None or not form.takes(converter):
@@ -287,7 +287,7 @@ class Notes(beam.DoFn):
 
 
 @pytest.mark.parametrize("switches", [{}, {"batches": False}, {"bulk_values": False}])
-def test_a_batch_is_cut_into_a_piece_for_each_shard(switches: dict[str, bool]) -> None:
+def test_batch_is_split_into_piece_per_shard(switches: dict[str, bool]) -> None:
     Notes.seen = []
     with Driven(shards=3, **switches) as p:
         made = p | beam.Create([0], reshuffle=False) | beam.ParDo(Makes(np.int64, np.ndarray, [np.arange(900)]))
@@ -301,7 +301,7 @@ def test_a_batch_is_cut_into_a_piece_for_each_shard(switches: dict[str, bool]) -
         assert [len(batch) for batch in Notes.seen] == [300] * 3
 
 
-def test_batches_are_as_large_as_ever() -> None:
+def test_sizes_of_batches_are_unchanged() -> None:
     Notes.seen = []
     with Driven(shards=2) as p:
         batches = [np.arange(n, n + 100) for n in range(0, 20_000, 100)] + [np.arange(20_000, 60_000)]
@@ -331,7 +331,7 @@ def test_blobs_stay_small(shards: int, width: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("shards", [1, 3, 50])
 @pytest.mark.parametrize("lengths", [(16,), (16, 17, 20, 45)])
-def test_few_large_elements_all_come_out(shards: int, lengths: tuple[int, ...]) -> None:
+def test_few_large_elements_all_arrive(shards: int, lengths: tuple[int, ...]) -> None:
     element, kind = NumpyArray[np.int64, (3_000,)], NumpyArray[np.int64, (N, 3_000)]
     batches = [np.arange(n * 3_000).reshape(n, 3_000) for n in lengths]
     p = Driven()
@@ -341,7 +341,7 @@ def test_few_large_elements_all_come_out(shards: int, lengths: tuple[int, ...]) 
     assert outcome.values() == sorted(f"int:{3_000 * i}" for n in lengths for i in range(n))
 
 
-def test_a_small_part_of_a_large_table_does_not_keep_it() -> None:
+def test_part_of_table_does_not_keep_whole_table() -> None:
     form, converter = form_of(Row, pa.Table)
     part = form.pack(pa.concat_tables([table(2000)] * 10).combine_chunks().slice(3, 100), converter)
     own = form.own(part)
@@ -349,7 +349,7 @@ def test_a_small_part_of_a_large_table_does_not_keep_it() -> None:
     assert own.get_total_buffer_size() < part.get_total_buffer_size() / 50
 
 
-def test_which_writes_take_batches() -> None:
+def test_writes_that_take_batches() -> None:
     def build(p: Driven) -> None:
         exchanged(p, np.int64, np.ndarray, [np.arange(3)], {"": np.ndarray})
 
@@ -380,7 +380,7 @@ STEPS: dict[str, Any] = {
     st.sampled_from([500_000, 100, 7]),
     st.sampled_from([1, 2, 5]),
 )
-def test_pipelines_give_the_same(lengths: list[int], wanted: list[str], bundle_elements: int, shards: int) -> None:
+def test_pipelines_have_same_results(lengths: list[int], wanted: list[str], bundle_elements: int, shards: int) -> None:
     def build(p: Driven) -> None:
         batches = [np.arange(length) for length in lengths]
         found = p | beam.Create([0], reshuffle=False) | "makes" >> beam.ParDo(Makes(np.int64, np.ndarray, batches))
@@ -399,7 +399,7 @@ class Breaks(Notes):
         yield batch
 
 
-def test_an_error_names_the_step() -> None:
+def test_error_names_transform() -> None:
     def build(p: Driven) -> None:
         made = p | beam.Create([0]) | beam.ParDo(Makes(np.int64, np.ndarray, [np.arange(900)]))
         made | beam.Reshuffle().with_output_types(np.int64) | "breaks" >> beam.ParDo(Breaks())
@@ -416,7 +416,7 @@ def whole_block(array: Any, micros: int = 0) -> WholeBlock:
     return WholeBlock(form, array, micros, (GlobalWindow(),), PANE_INFO_UNKNOWN)
 
 
-def test_a_whole_block_is_a_block() -> None:
+def test_whole_block_behaves_like_block() -> None:
     block = whole_block(np.arange(10), 5)
     assert len(block) == 10
     assert [e.value for e in block.elements()] == list(range(10))
@@ -429,7 +429,7 @@ def test_a_whole_block_is_a_block() -> None:
         block.nothing  # noqa: B018
 
 
-def test_batches_that_are_alike_are_joined() -> None:
+def test_equal_batches_are_joined() -> None:
     blocks: list[Block] = [whole_block(np.arange(3)), whole_block(np.arange(2), 7), whole_block(np.arange(4))]
     blocks.append(Block([1], 0, (GlobalWindow(),), PANE_INFO_UNKNOWN))
     assert [(type(b), len(b)) for b in gathered(blocks)] == [(WholeBlock, 7), (WholeBlock, 2), (Block, 1)]
@@ -439,7 +439,7 @@ def test_batches_that_are_alike_are_joined() -> None:
 @pytest.mark.parametrize(
     ("read_with", "expected"), [(coders.FastPrimitivesCoder(), "int64"), (coders.VarIntCoder(), "int")]
 )
-def test_a_batch_that_another_coder_has_read_goes_by_elements(read_with: Any, expected: str) -> None:
+def test_batch_of_other_coder_becomes_elements(read_with: Any, expected: str) -> None:
     windowed = coders.WindowedValueCoder(coders.FastPrimitivesCoder(), GlobalWindowCoder())
     form = whole_form(read_with)
     assert form is not None
@@ -450,7 +450,7 @@ def test_a_batch_that_another_coder_has_read_goes_by_elements(read_with: Any, ex
     assert isinstance(read, WholeBlock) == (expected == "int64")
 
 
-def test_forms_are_equal_if_what_comes_back_is_the_same() -> None:
+def test_forms_are_equal_if_decoding_is_equal() -> None:
     each = [
         coders.FastPrimitivesCoder(),
         coders.VarIntCoder(),
@@ -462,7 +462,7 @@ def test_forms_are_equal_if_what_comes_back_is_the_same() -> None:
     assert len(set(forms)) == len(forms)
 
 
-def test_what_cannot_be_encoded_whole_goes_by_elements() -> None:
+def test_unencodable_batch_becomes_elements() -> None:
     coder = BlockCoder(coders.WindowedValueCoder(coders.FastPrimitivesCoder(), GlobalWindowCoder()))
     stream = coders.coder_impl.create_OutputStream()
     block = whole_block([np.int64(1), 2])

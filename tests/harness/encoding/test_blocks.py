@@ -1,4 +1,4 @@
-"""Blocks: columns of windowed values, and their form in bytes."""
+"""Blocks: columns of windowed values, and their encoding."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ CODER = BlockCoder(coders.WindowedValueCoder(coders.FastPrimitivesCoder(), Inter
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal and of equal types: 1 and True are not."""
+    """Return whether values are equal and of equal types: 1 and True are not."""
     a, b = list(a), list(b)
     return a == b and list(map(repr, a)) == list(map(repr, b))
 
 
 @pytest.mark.contract("PLAN-04")
 @given(some)
-def test_a_block_is_its_elements(given_elements: list[Any]) -> None:
+def test_block_has_its_elements(given_elements: list[Any]) -> None:
     block = Block.of(given_elements)
     assert same(block.elements(), given_elements)
     bare = Block(block.values, block.micros, block.windows, block.panes)
@@ -55,7 +55,7 @@ def test_a_block_is_its_elements(given_elements: list[Any]) -> None:
 
 
 @given(st.lists(st.lists(windows, max_size=3), min_size=1, max_size=6))
-def test_windows_are_the_sdks_bytes_and_equal_ones_are_read_as_one(given_windows: list[list[Any]]) -> None:
+def test_windows_are_encoded_like_sdk_and_shared(given_windows: list[list[Any]]) -> None:
     theirs = TupleSequenceCoderImpl(IntervalWindowCoder().get_impl())
     ours, read = WindowTuples(IntervalWindowCoder().get_impl()), {}
     for each in map(tuple, given_windows):
@@ -77,19 +77,19 @@ def test_blocks_are_joined_in_order(lists: list[list[Any]]) -> None:
 
 
 @given(some, st.integers(0, 5), st.integers(0, 6), st.integers(1, 3))
-def test_a_slice_is_that_of_the_list(given_elements: list[Any], start: int, stop: int, step: int) -> None:
+def test_slice_is_slice_of_list(given_elements: list[Any], start: int, stop: int, step: int) -> None:
     assert same(Block.of(given_elements).slice(start, stop, step).elements(), given_elements[start:stop:step])
 
 
 @given(some, st.integers(1, 7))
-def test_parts_are_the_whole(given_elements: list[Any], longest: int) -> None:
+def test_parts_form_whole_block(given_elements: list[Any], longest: int) -> None:
     parts = list(Block.of(given_elements).parts(longest))
     assert max(map(len, parts)) <= longest
     assert same([e for part in parts for e in part.elements()], given_elements)
 
 
 @given(some, st.data())
-def test_elements_are_selected_and_repeated_with_all_they_have(given_elements: list[Any], data: Any) -> None:
+def test_selection_keeps_columns(given_elements: list[Any], data: Any) -> None:
     block = Block.of(given_elements)
     flags = data.draw(st.lists(st.booleans(), min_size=len(block), max_size=len(block)))
     kept = [e for e, flag in zip(given_elements, flags, strict=True) if flag]
@@ -108,7 +108,7 @@ def test_bytes_are_exact(lists: list[list[Any]]) -> None:
     assert same([e for block in CODER.read(stream.get()) for e in block.elements()], [e for p in lists for e in p])
 
 
-def test_what_all_share_is_written_once() -> None:
+def test_shared_columns_are_written_once() -> None:
     coder = BlockCoder(coders.WindowedValueCoder(coders.VarIntCoder(), GlobalWindowCoder()))
     block = Block([0] * 100, 5, (GlobalWindow(),), PANES[0])
     stream = create_OutputStream()
@@ -119,7 +119,7 @@ def test_what_all_share_is_written_once() -> None:
     assert read.micros == 5
 
 
-def test_times_of_their_own_take_eight_bytes_each() -> None:
+def test_different_times_take_eight_bytes_each() -> None:
     coder = BlockCoder(coders.WindowedValueCoder(coders.VarIntCoder(), GlobalWindowCoder()))
     stream = create_OutputStream()
     coder.write(Block([0] * 100, Each(range(100)), (GlobalWindow(),), PANES[0]), stream)
@@ -128,9 +128,7 @@ def test_times_of_their_own_take_eight_bytes_each() -> None:
 
 @pytest.mark.contract("PLAN-04")
 @given(some, st.lists(st.sampled_from([1, 2, 127, 128, 300]), max_size=4), st.booleans())
-def test_values_that_share_all_else_are_encoded_without_windowed_values(
-    stamps: list[Any], counts: list[int], bulk: bool
-) -> None:
+def test_uniform_values_are_encoded_without_windowed_values(stamps: list[Any], counts: list[int], bulk: bool) -> None:
     coder = BlockCoder(coders.WindowedValueCoder(coders.StrUtf8Coder(), IntervalWindowCoder()), bulk=bulk)
     for stamp in stamps:
         encode = coder.encoder_of_alike(stamp.timestamp_micros, stamp.windows, stamp.pane_info)

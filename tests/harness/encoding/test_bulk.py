@@ -1,4 +1,4 @@
-"""Values in bulk: they come back as their coder would have brought them back, and what does not fit goes its way."""
+"""Values in bulk: decoded as by their coder; values that do not fit are encoded by it."""
 
 import collections
 import dataclasses
@@ -46,7 +46,7 @@ Point = collections.namedtuple("Point", "x y")
 
 
 class Named(Pair):
-    """Has a dict of its own."""
+    """Has its own dict."""
 
 
 class Remade(NamedTuple):
@@ -69,7 +69,7 @@ class Plain:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are alike down to their types."""
+    """Return whether two values are equal, including types."""
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray):
@@ -85,7 +85,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def through(coder: Any, values: list[Any], *, bulk: bool) -> Any:
-    """What values are behind an exchange; the error, if there is one."""
+    """Return the values after an exchange, or the error."""
     windowed = coders.WindowedValueCoder(coder, coders.coders.GlobalWindowCoder())
     stream = coder_impl.create_OutputStream()
     try:
@@ -96,7 +96,7 @@ def through(coder: Any, values: list[Any], *, bulk: bool) -> Any:
 
 
 def grouped(coder: Any, values: list[Any], *, bulk: bool) -> Any:
-    """The same of a group's values."""
+    """Return the values of a group after an exchange, or the error."""
     try:
         encoded = ListBytes(coder, bulk=bulk).encode(values)
     except Exception as e:
@@ -105,7 +105,7 @@ def grouped(coder: Any, values: list[Any], *, bulk: bool) -> Any:
 
 
 def check(coder: Any, values: list[Any], *, fits: bool | None = None) -> None:
-    """A list comes back the same in bulk; `fits` says whether it is written in bulk."""
+    """Check that a list is decoded equal in bulk; `fits` is whether it is written in bulk."""
     bulk, listed = (through(coder, values, bulk=on) for on in (True, False))
     assert same(bulk, listed), (bulk, listed)
     assert same(grouped(coder, values, bulk=True), grouped(coder, values, bulk=False))
@@ -179,7 +179,7 @@ LISTS: dict[str, tuple[Any, list[Any], bool]] = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_values_come_back_the_same(name: str) -> None:
+def test_values_are_decoded_equal(name: str) -> None:
     coder, values, fits = LISTS[name]
     check(coder, values, fits=fits)
     check(coder, values[:3])
@@ -205,7 +205,7 @@ anything = st.recursive(
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(anything, min_size=1, max_size=4), st.integers(4, 12))
-def test_any_values_come_back_the_same(values: list[Any], times: int) -> None:
+def test_random_values_are_decoded_equal(values: list[Any], times: int) -> None:
     check(ANYTHING, values * times)
     check(ANYTHING, [Pair(value, n) for n in range(times) for value in values])
     check(coders.TupleCoder([ANYTHING, coders.VarIntCoder()]), [(v, n) for n in range(times) for v in values])
@@ -225,16 +225,16 @@ def test_any_values_come_back_the_same(values: list[Any], times: int) -> None:
         max_size=30,
     )
 )
-def test_any_rows_come_back_the_same(rows: list[Item]) -> None:
+def test_random_rows_are_decoded_equal(rows: list[Item]) -> None:
     check(ITEMS, rows)
 
 
-def test_an_array_behind_an_exchange_is_its_own() -> None:
+def test_array_after_exchange_is_independent() -> None:
     arrays = through(ANYTHING, [np.arange(4) for _ in MANY], bulk=True)
     assert all(array.flags.owndata and array.flags.writeable for array in arrays)
 
 
-def test_what_never_fits_is_no_longer_tried() -> None:
+def test_unfit_values_are_not_tried_again() -> None:
     calls = []
 
     class Odd(list[Any]):
@@ -248,7 +248,7 @@ def test_what_never_fits_is_no_longer_tried() -> None:
     assert len(calls) == 3
 
 
-def test_what_is_a_named_tuple() -> None:
+def test_named_tuples_are_recognized() -> None:
     class Fake(tuple):
         _fields = ("a",)
 
@@ -280,7 +280,7 @@ def test_values_cross_an_exchange(bulk: bool, routing: Callable[[], Any]) -> Non
 
 
 @pytest.mark.parametrize("bulk", [True, False])
-def test_an_element_that_cannot_be_encoded_is_named(bulk: bool) -> None:
+def test_error_names_unencodable_element(bulk: bool) -> None:
     p = Driven(bulk_values=bulk)
     made = beam.Map(lambda n: (n, "oops" if n == 250 else n)).with_output_types(tuple[int, int])
     p | beam.Create(range(300)) | "bad" >> made | beam.Reshuffle() | Collect()

@@ -1,4 +1,4 @@
-"""Windowed values go there and back with their times to the microsecond."""
+"""Encoded windowed values keep microseconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SDKS = WindowedValueCoder(VarIntCoder(), GlobalWindowCoder())
 
 @pytest.mark.parametrize("micros", [MIN_TIMESTAMP, MIN_TIMESTAMP + 1, -1_001, -1, 0, 1_999, MAX_TIMESTAMP - 1])
 @pytest.mark.parametrize("pane", [PANE_INFO_UNKNOWN, PaneInfo(True, False, PaneInfoTiming.EARLY, 0, -1)])
-def test_a_windowed_value_is_the_same_there_and_back(micros: int, pane: PaneInfo) -> None:
+def test_windowed_value_is_decoded_equal(micros: int, pane: PaneInfo) -> None:
     coder = ExactCoder(SDKS)
     assert coder.is_deterministic() == SDKS.is_deterministic()
     impl = coder.get_impl()

@@ -1,6 +1,6 @@
-"""The format of blocks that wait in a window: `format_1_blocks.json`, which no version may stop to read.
+"""The format of blocks that wait in a window: `format_1_blocks.json`. Every version must be able to read it.
 
-A change that writes other bytes has another file beside it, and both are read.
+A change of the format adds another file, and both are read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PANE = PaneInfo(False, True, PaneInfoTiming.LATE, 3, 2)
 
 
 class Trip(NamedTuple):
-    """Of a module that can be imported: a named tuple is written as columns."""
+    """A class of an importable module: such named tuples are written as columns."""
 
     a: int
     b: str
@@ -56,7 +56,7 @@ FORMS = [(kind, form) for kind in KINDS for form in ("alike", "timed")]
 
 
 def write() -> None:
-    """Writes the file of a new format."""
+    """Write the file of a new format."""
     blocks = {f"{kind}, {form}": encoded(kind, form).hex() for kind, form in FORMS}
     _GOLDEN.write_text(json.dumps(blocks, indent=0) + "\n", encoding="ascii")
 
@@ -68,7 +68,7 @@ def golden() -> dict[str, str]:
 
 @pytest.mark.contract("STORE-05")
 @pytest.mark.parametrize(("kind", "form"), FORMS)
-def test_what_was_kept_by_format_1_is_read(kind: str, form: str) -> None:
+def test_format_1_is_read(kind: str, form: str) -> None:
     coder, values = KINDS[kind]
     blocks = BlockCoder(coders.WindowedValueCoder(coder, IntervalWindowCoder()))
     (block,) = blocks.read(bytes.fromhex(golden()[f"{kind}, {form}"]))
@@ -80,12 +80,12 @@ def test_what_was_kept_by_format_1_is_read(kind: str, form: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "form"), FORMS)
-def test_and_is_what_is_written_now(kind: str, form: str) -> None:
+def test_format_1_is_written(kind: str, form: str) -> None:
     assert encoded(kind, form).hex() == golden()[f"{kind}, {form}"]
 
 
 @pytest.mark.contract("STORE-05")
-def test_a_named_tuple_that_has_got_a_field_since_is_read_as_if_it_had_been_pickled(
+def test_named_tuple_with_added_field_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     later = collections.namedtuple("Trip", "a b c", defaults=["new"], module=__name__)

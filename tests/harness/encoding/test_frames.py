@@ -1,4 +1,4 @@
-"""Blobs of the exchange: groups come back whole, in order, any number of times, whatever memory there is."""
+"""Blobs of the exchange: groups are read complete, in order, repeatedly, with any memory."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Group = tuple[bytes, bytes, bytes]
 
 
 def rows_of(buckets: dict[int, list[list[Group]]]) -> Iterator[Row]:
-    """One row per blob, by bucket."""
+    """Return one row per blob, by bucket."""
     for bucket in sorted(buckets):
         for blob in buckets[bucket]:
             yield Row(1, 0, bucket, b"".join(record(*group) for group in blob))
 
 
 def joined(rows: Iterable[Row], memory: int) -> dict[tuple[bytes, bytes], list[bytes]]:
-    """All payloads by key and window; each key may come only once."""
+    """Return all payloads by key and window; each key must occur only once."""
     found: dict[tuple[bytes, bytes], list[bytes]] = {}
     for key, windows in key_groups(rows, memory):
         for window, chunks in windows.items():
@@ -47,7 +47,7 @@ def joined(rows: Iterable[Row], memory: int) -> dict[tuple[bytes, bytes], list[b
 
 class TestRecords:
     @given(st.lists(st.tuples(st.binary(), st.binary(), st.binary())))
-    def test_come_back(self, groups: list[Group]) -> None:
+    def test_records_are_read_back(self, groups: list[Group]) -> None:
         blob = b"".join(record(*group) for group in groups)
         assert [(key, window, blob[start:end]) for key, window, start, end in records(blob)] == groups
 
@@ -61,9 +61,7 @@ _groups = st.tuples(
 
 class TestKeyGroups:
     @given(st.lists(st.lists(_groups, max_size=12), max_size=12), st.sampled_from([0, 1, 1500, 1 << 20]))
-    def test_join_all_payloads_of_a_key_in_order_whatever_the_memory(
-        self, blobs: list[list[Group]], memory: int
-    ) -> None:
+    def test_payloads_of_key_stay_in_order(self, blobs: list[list[Group]], memory: int) -> None:
         buckets: dict[int, list[list[Group]]] = defaultdict(list)
         expected: dict[tuple[bytes, bytes], list[bytes]] = defaultdict(list)
         for blob in blobs:
@@ -72,15 +70,15 @@ class TestKeyGroups:
                 expected[key, window].append(payload)
         assert joined(rows_of(buckets), memory) == expected
 
-    def test_nothing(self) -> None:
+    def test_no_rows_give_no_groups(self) -> None:
         assert list(key_groups(iter(()), 10)) == []
         assert list(key_groups(iter([Row(1, 0, 0, b"")]), 10)) == []
 
-    def test_empty_keys_windows_and_payloads_count(self) -> None:
+    def test_empty_keys_windows_and_payloads_are_kept(self) -> None:
         assert joined(rows_of({0: [[(b"", b"", b""), (b"", b"", b"")]]}), 0) == {(b"", b""): [b"", b""]}
 
-    def test_one_bucket_is_held_at_a_time(self) -> None:
-        """The groups of a bucket are there before the next bucket is read."""
+    def test_only_one_bucket_is_held(self) -> None:
+        """The groups of a bucket are available before the next bucket is read."""
         read: list[int] = []
 
         def rows() -> Iterator[Row]:
@@ -92,13 +90,13 @@ class TestKeyGroups:
         assert next(groups)[0] == b"k0"
         assert read == [0, 1]
 
-    def test_groups_of_an_earlier_bucket_can_still_be_iterated(self) -> None:
+    def test_groups_of_earlier_bucket_stay_readable(self) -> None:
         payload = bytes(5000)
         groups = list(key_groups(rows_of({b: [[(b"k%d" % b, b"", payload)]] * 3 for b in range(4)}), 4000))
         gc.collect()
         assert [list(windows[b""]) for _, windows in groups] == [[payload] * 3] * 4
 
-    def test_iterating_twice_at_once(self) -> None:
+    def test_two_concurrent_iterations(self) -> None:
         payloads = [bytes([i]) * 70_000 for i in range(40)]
         ((_, windows),) = key_groups(rows_of({0: [[(b"k", b"", p)] for p in payloads]}), 100_000)
         first, second = iter(windows[b""]), iter(windows[b""])
@@ -108,7 +106,7 @@ class TestKeyGroups:
             assert next(second) == expected
         assert next(first, None) is next(second, None) is None
 
-    def test_what_is_spilled_is_not_in_memory(self) -> None:
+    def test_spilled_payloads_free_memory(self) -> None:
         def held(objects: Iterable[Any]) -> int:
             return sum(len(part) for chunks in objects for part in chunks._memory)
 
@@ -120,14 +118,14 @@ class TestKeyGroups:
         assert held(chunks) <= 60_000
 
     def test_small_groups_stay_in_memory(self) -> None:
-        """The note of where a few bytes are costs more than they do."""
+        """Recording the place of a few bytes costs more than keeping them."""
         spool, chunks = Spool(), Chunks()
         chunks.append(b"abc")
         chunks.spill(spool)
         assert spool.size == 0
         assert list(chunks) == [b"abc"]
 
-    def test_many_small_payloads_of_a_group_share_a_note(self) -> None:
+    def test_small_payloads_share_a_segment(self) -> None:
         spool, chunks = Spool(), Chunks()
         for i in range(10_000):
             chunks.append(b"%d" % i)
@@ -138,7 +136,7 @@ class TestKeyGroups:
 
 
 class TestChunks:
-    def test_spill_again_and_again_keeps_the_order(self) -> None:
+    def test_repeated_spilling_keeps_order(self) -> None:
         spool, chunks = Spool(), Chunks()
         for i in range(300):
             chunks.append(bytes([i % 256]) * 900)
@@ -146,7 +144,7 @@ class TestChunks:
                 chunks.spill(spool)
         assert [p[0] for p in chunks] == [i % 256 for i in range(300)]
 
-    def test_extend_holds_both_whatever_is_spilled(self) -> None:
+    def test_extend_keeps_payloads_of_both(self) -> None:
         for spill_a in (False, True):
             for spill_b in (False, True):
                 a, b = Chunks(), Chunks()
@@ -160,7 +158,7 @@ class TestChunks:
                 assert sorted(a) == [b"a" * 1000, b"b" * 1000]
                 assert a.size == 2000
 
-    def test_a_payload_of_64_mib(self) -> None:
+    def test_payload_of_64_mib(self) -> None:
         payload = os.urandom(1 << 20) * 64
         chunks, spool = Chunks(), Spool()
         chunks.append(b"before")
@@ -173,7 +171,7 @@ class TestChunks:
 
 
 class TestSpool:
-    def test_leaves_no_file_and_no_descriptor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_spool_leaves_no_file_or_descriptor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         before = len(os.listdir("/proc/self/fd"))
         spool = Spool()
@@ -183,7 +181,7 @@ class TestSpool:
         del spool
         assert len(os.listdir("/proc/self/fd")) == before
 
-    def test_reading_past_the_end_is_an_error(self) -> None:
+    def test_reading_past_end_fails(self) -> None:
         spool = Spool()
         spool.append(b"hello")
         with pytest.raises(OSError, match="truncated"):
@@ -199,14 +197,14 @@ class TestValues:
         return Values(chunks, impl.decode)
 
     @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1))))
-    def test_iterate_again_and_again(self, lists: list[list[int]]) -> None:
+    def test_values_can_be_iterated_repeatedly(self, lists: list[list[int]]) -> None:
         values = self._values(lists)
         flat = [value for part in lists for value in part]
         assert list(values) == flat
         assert list(values) == flat
         assert pickle.loads(pickle.dumps(values)) == flat
 
-    def test_encode_as_what_they_hold(self) -> None:
+    def test_values_encode_like_list(self) -> None:
         coder = coders.IterableCoder(coders.VarIntCoder()).get_impl()
         assert list(coder.decode(coder.encode(self._values([[1, 2], [3]])))) == [1, 2, 3]
         anything = coders.FastPrimitivesCoder().get_impl()

@@ -1,6 +1,6 @@
-"""Keys as bytes: the same for equal keys, in whatever process and order they were made.
+"""Encoded keys: equal for equal keys, in every process and for every order of insertion.
 
-Without postponed annotations, of which the SDK makes no schema.
+There are no postponed annotations, because the SDK does not make schemas of these.
 """
 
 import base64
@@ -53,7 +53,7 @@ class Frozen:
 CODER = keycoders.deterministic(RowCoder.from_type_hint(Key, None), "a step")
 
 
-def test_a_row_has_fields_of_all_kinds() -> None:
+def test_row_with_fields_of_all_types() -> None:
     kinds = [field.type.WhichOneof("type_info") for field in CODER.schema.fields]
     assert kinds == ["logical_type", "row_type", "array_type", "map_type", "row_type"]
 
@@ -63,7 +63,7 @@ def key(anything: Any = None, array: Any = (), mapping: Any = None, inner: Any =
 
 
 FORWARDS, BACKWARDS = {"a": 1, "b": 2}, {"b": 2, "a": 1}
-# With collisions, so that the order of a set is that of its making.
+# With collisions, so that the order of a set depends on the order of insertion.
 SET, SAME_SET = {8, 0, 16}, {16, 0, 8}
 
 
@@ -124,7 +124,7 @@ VALUES = [
 ]
 
 
-def test_different_values_have_different_bytes_and_come_back() -> None:
+def test_different_rows_have_different_bytes() -> None:
     found = [CODER.encode(key(value)) for value in VALUES]
     assert len(set(found)) == len(VALUES)
     again = [CODER.decode(encoded).anything for encoded in found]
@@ -140,7 +140,7 @@ class Changing:
 
 
 @pytest.mark.parametrize("bad", [object(), Changing(), [Changing()], {1: 2, "a": 3}, {1, "a"}, np.zeros(2)])
-def test_what_has_no_deterministic_bytes_is_refused_at_the_element(bad: Any) -> None:
+def test_element_without_deterministic_bytes_is_refused(bad: Any) -> None:
     with pytest.raises(TypeError, match="a step"):
         CODER.encode(key(bad))
     assert CODER.encode(key(1))
@@ -173,7 +173,7 @@ def _unnamed() -> type:
     return Point
 
 
-def test_a_class_that_workers_know_is_pickled_by_name() -> None:
+def test_known_class_is_pickled_by_name() -> None:
     known, unknown = _unnamed(), _unnamed()
     cloudpickle_pickler.loads(cloudpickle_pickler.dumps(known))
     keycoders.know([known])
@@ -183,7 +183,7 @@ def test_a_class_that_workers_know_is_pickled_by_name() -> None:
         assert cloudpickle_pickler.dumps(known) == before
         assert cloudpickle_pickler.loads(before) is known
         assert b"_noted" in bz2.decompress(base64.b64decode(cloudpickle_pickler.dumps(unknown)))
-        # What holds it is pickled as ever: it may go where the class is not known.
+        # A container of the class is pickled normally: it may be sent where the class is unknown.
         assert b"_noted" in bz2.decompress(base64.b64decode(cloudpickle_pickler.dumps([known])))
         coder = coders.FastPrimitivesCoder().as_deterministic_coder("a step")
         assert before in coder.encode(known(1))
@@ -192,7 +192,7 @@ def test_a_class_that_workers_know_is_pickled_by_name() -> None:
         keycoders.know([])
 
 
-def test_the_sdk_decodes_what_the_coder_of_keys_leaves_to_pickle() -> None:
+def test_sdk_decodes_pickled_values_of_keys() -> None:
     impl = coders.FastPrimitivesCoder().as_deterministic_coder("a step").get_impl()
     field = keycoders._AnythingImpl(coders.FastPrimitivesCoder(), "a step")
     stream = coder_impl.create_OutputStream()
@@ -219,7 +219,7 @@ class TestGroupBy:
             _ = made | beam.GroupBy("a").aggregate_field("b", sum, "s") | beam.Map(tuple) | Collect()
         assert sorted(p.values()) == [("a", 4), ("b", 2)]
 
-    def test_equal_keys_that_are_written_in_several_ways(self) -> None:
+    def test_equal_keys_in_several_forms(self) -> None:
         keys = [FORWARDS, BACKWARDS, SET, SAME_SET, 1, 1.0, True, np.int64(1), datetime.date(2020, 1, 1), None]
         with Driven(shards=3, bundle_elements=1) as p:
             made = p | beam.Create(keys, reshuffle=False) | "spread" >> beam.Reshuffle()
@@ -227,7 +227,7 @@ class TestGroupBy:
             _ = rows | beam.GroupBy("a", "b").aggregate_field("b", sum, "s") | beam.Map(tuple) | Collect()
         assert sorted(s for _, _, s in p.values()) == [1, 1, 1, 1, 1, 1, 2, 2]
 
-    def test_a_key_without_deterministic_bytes_is_named_with_its_step(self) -> None:
+    def test_error_names_nondeterministic_key_and_transform(self) -> None:
         p = Driven()
         rows = p | beam.Create([1]) | "rows" >> beam.Map(lambda n: beam.Row(k=Changing() if n else None, v=n))
         _ = rows | beam.GroupBy("k").aggregate_field("v", sum, "s") | Collect()

@@ -1,4 +1,4 @@
-"""Keys with equal forms have equal encodings, whatever is beside them."""
+"""Keys with equal forms have equal encodings, whatever other keys there are."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Cell(NamedTuple):
 
 
 class Folded(tuple[Any, ...]):
-    """Compared in its own way."""
+    """Has its own comparison."""
 
     __hash__ = tuple.__hash__
 
@@ -107,7 +107,7 @@ def test_equal_forms_have_equal_encodings(blocks: list[list[Any]]) -> None:
                     assert form is key
                 else:
                     assert objects[number] is key
-                # A key has one form, whatever is beside it.
+                # A key's form does not depend on other keys.
                 alone_kind, alone = forms.one(key)
                 assert alone_kind == kind
                 assert alone is form or alone == form
@@ -131,10 +131,10 @@ def test_equal_forms_have_equal_encodings(blocks: list[list[Any]]) -> None:
         ([Single(1)], None),
     ],
 )
-def test_what_has_a_form_of_its_own(keys: list[Any], kind: Any) -> None:
+def test_keys_with_forms(keys: list[Any], kind: Any) -> None:
     found = [alike.kind for alike in KeyForms(coders.PickleCoder().get_impl()).of([(key, 0) for key in keys])]
     if any(type(key) is Place for key in keys):
-        # What another coder writes of an object is not known.
+        # The encoding of an object by other coders is unknown.
         assert found == [None]
         found = [alike.kind for alike in KeyForms(IMPL).of([(key, 0) for key in keys])]
     assert kind in found
@@ -142,7 +142,7 @@ def test_what_has_a_form_of_its_own(keys: list[Any], kind: Any) -> None:
 
 
 @given(blocks=st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1)))
-def test_each_form_of_a_table_has_a_key(blocks: list[list[tuple[int, int]]]) -> None:
+def test_each_form_in_table_has_key(blocks: list[list[tuple[int, int]]]) -> None:
     forms, table, key_of = KeyForms(IMPL), dict[Any, int](), dict[Any, Any]()
     for parts in blocks:
         (alike,) = forms.of([(Place(*pair), 1) for pair in parts])

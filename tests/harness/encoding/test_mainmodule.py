@@ -1,4 +1,4 @@
-"""Classes of a script's `__main__` are there in the workers."""
+"""Classes of a script's `__main__` exist in the workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).with_name("main_classes.py")
 @pytest.mark.long
 @pytest.mark.contract("API-01", "API-05")
 @pytest.mark.parametrize("session", ["--no_save_main_session", "--save_main_session"])
-def test_a_script_with_classes_of_its_own(session: str) -> None:
+def test_script_with_own_classes(session: str) -> None:
     command = [sys.executable, str(SCRIPT), "--runner=arcbeam.ArcbeamRunner", "--spark_master=local[2]", session]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stdout == "all found\n", done.stderr[-5000:]
@@ -29,7 +29,7 @@ def test_a_script_with_classes_of_its_own(session: str) -> None:
 
 @pytest.fixture
 def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A `__main__` of its own; what is installed there is taken away before it goes."""
+    """A separate `__main__`; installed classes are removed afterwards."""
     module = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
     yield module
@@ -43,7 +43,9 @@ def _defined(main: Any, source: str) -> MainClasses:
 
 def test_classes_are_pickled_and_found_by_name(main: Any) -> None:
     classes = _defined(main, "class Outer:\n    class Inner: pass\nfrom fractions import Fraction\nvalue = 1")
-    assert [name for name, _ in classes.classes] == ["Outer"], "what can be imported, and what is no class, is not sent"
+    assert [name for name, _ in classes.classes] == ["Outer"], (
+        "importable objects, and others than classes, are not sent"
+    )
     sent = pickle.dumps([main.Outer(), main.Outer.Inner()])
     there = types.ModuleType("__main__")
     sys.modules["__main__"] = there
@@ -53,7 +55,7 @@ def test_classes_are_pickled_and_found_by_name(main: Any) -> None:
     assert pickle.loads(pickle.dumps(found[1]))
 
 
-def test_the_next_job_does_not_see_them(main: Any) -> None:
+def test_next_job_does_not_see_classes(main: Any) -> None:
     classes = _defined(main, "class Mine: pass\nclass Other: pass")
     main.Mine = before = object()
     del main.Other
@@ -64,13 +66,13 @@ def test_the_next_job_does_not_see_them(main: Any) -> None:
     assert not hasattr(main, "Other")
 
 
-def test_a_class_that_does_not_pickle_is_left_out(main: Any) -> None:
+def test_unpicklable_class_is_omitted(main: Any) -> None:
     main.connection = threading.Event()
     main.connections = (i for i in range(3))
     classes = _defined(main, "class Bad:\n    held = connections\nclass Good: pass")
     assert [name for name, _ in classes.classes] == ["Good"]
 
 
-def test_a_class_that_holds_much_data_is_left_out(main: Any) -> None:
+def test_class_with_much_data_is_omitted(main: Any) -> None:
     main.data = __import__("random").randbytes(3 << 20)
     assert _defined(main, "class Big:\n    held = data").classes == ()

@@ -1,4 +1,4 @@
-"""Opaque values: which they are, and lists of them."""
+"""Opaque values, and lists of them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_values_of_an_unknown_size(value: Any) -> None:
     assert is_opaque(value)
 
 
-def test_a_coder_tells_if_it_takes_none() -> None:
+def test_coders_without_opaque_values() -> None:
     number = coders.VarIntCoder()
     for coder in (number, coders.TupleCoder([number, coders.StrUtf8Coder()]), coders.IterableCoder(number)):
         assert opacity(coder) is None
@@ -84,7 +84,7 @@ def test_a_coder_tells_if_it_takes_none() -> None:
 
 
 @pytest.mark.parametrize("coder", [ANYTHING, OwnCoder()])
-def test_a_list_of_encodings_is_what_the_coder_of_lists_writes(coder: Any) -> None:
+def test_list_of_encodings_equals_encoded_list(coder: Any) -> None:
     values = [Thing(n) for n in range(20)]
     encodings = [coder.get_impl().encode_nested(value) for value in values]
     assert Encodings().encode(encodings) == coders.ListCoder(coder).get_impl().encode(values)

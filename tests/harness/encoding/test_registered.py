@@ -1,6 +1,6 @@
 """Types that a program has registered with the SDK are the same types in the workers.
 
-Without postponed annotations, of which the SDK makes no schema.
+There are no postponed annotations, because the SDK does not make schemas of these.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ class OddCoder(beam.coders.Coder):
 
 @pytest.fixture
 def registries() -> Iterator[Any]:
-    """The SDK's registries; what is registered in them is gone behind the test. Calling it makes them a worker's."""
+    """The SDK's registries, restored after the test. Calling it replaces them by a worker's."""
     known = typecoders.registry
     kept = dict(known._coders), list(known.custom_types), dict(SCHEMA_REGISTRY.by_id), LogicalType._known_logical_types
 
@@ -88,7 +88,7 @@ def registries() -> Iterator[Any]:
     known._coders, known.custom_types, SCHEMA_REGISTRY.by_id, LogicalType._known_logical_types = kept
 
 
-def test_what_is_registered_is_registered_there(registries: Any) -> None:
+def test_registrations_reach_worker(registries: Any) -> None:
     class Local(NamedTuple):
         x: int
 
@@ -109,7 +109,7 @@ def test_what_is_registered_is_registered_there(registries: Any) -> None:
     assert LogicalType._known_logical_types.get_logical_type_by_urn(Temperature.urn()) is Temperature
 
 
-def test_a_class_that_was_made_up_of_a_schema_gives_way(registries: Any) -> None:
+def test_registered_class_replaces_generated_class(registries: Any) -> None:
     typecoders.registry.register_row(Place)
     ((id, (_, schema)),) = ((i, found) for i, found in SCHEMA_REGISTRY.by_id.items() if found[0] is Place)
     here = Registered.here()
@@ -121,7 +121,7 @@ def test_a_class_that_was_made_up_of_a_schema_gives_way(registries: Any) -> None
     assert SCHEMA_REGISTRY.get_typing_by_id(id) is Place
 
 
-def test_what_the_sdk_has_is_not_sent(registries: Any) -> None:
+def test_sdk_classes_are_not_sent(registries: Any) -> None:
     generated = beam.typehints.row_type.RowTypeConstraint.from_fields([("x", int)])
     beam.coders.RowCoder.from_type_hint(generated, None)
     before = Registered.here()
@@ -130,13 +130,13 @@ def test_what_the_sdk_has_is_not_sent(registries: Any) -> None:
     assert not [id for id, _ in before.schemas if id == generated.schema_id]
 
 
-def test_a_type_whose_coder_was_taken_away_again(registries: Any) -> None:
+def test_type_whose_coder_was_removed(registries: Any) -> None:
     typecoders.registry.register_coder(Odd, OddCoder)
     del typecoders.registry._coders[Odd]
     assert "Odd" not in dict(Registered.here().coders)
 
 
-def test_a_module_that_the_worker_has_not_is_passed_over(registries: Any) -> None:
+def test_class_of_missing_module_is_skipped(registries: Any) -> None:
     typecoders.registry.register_coder(Odd, OddCoder)
     good = Registered.here()
     bad = Registered(coders=(("Gone", b"gone"), *good.coders))
@@ -147,7 +147,7 @@ def test_a_module_that_the_worker_has_not_is_passed_over(registries: Any) -> Non
 
 @pytest.mark.contract("API-01", "API-05")
 @pytest.mark.usefixtures("spark", "registries")
-def test_keys_and_values_come_back_as_their_types() -> None:
+def test_keys_and_values_keep_their_types() -> None:
     typecoders.registry.register_row(Place)
     typecoders.registry.register_coder(Pair, beam.coders.RowCoder)
     LogicalType.register_logical_type(Temperature)
@@ -167,8 +167,8 @@ def test_keys_and_values_come_back_as_their_types() -> None:
 
 @pytest.mark.contract("BAT-01")
 @pytest.mark.usefixtures("spark", "registries")
-def test_workers_that_met_a_class_at_different_times_agree_on_its_bytes() -> None:
-    """A class that cannot be imported changes between two jobs, and some workers have it from the first."""
+def test_workers_encode_class_equally() -> None:
+    """A class that cannot be imported changes between two jobs, and some workers have the version of the first."""
 
     class Point(NamedTuple):
         x: int

@@ -1,4 +1,4 @@
-"""What is made in place of the SDK's own constructors is what these make: a Beam upgrade that moves it fails here."""
+"""Objects that replace those of SDK constructors are equal to them. A Beam upgrade that changes this fails here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.harness.encoding.sdktimes import micros_from, timestamp_of
 
 
-def test_timestamps_are_made_and_read_as_the_sdk_does() -> None:
+def test_timestamps_equal_those_of_sdk() -> None:
     ends = [MIN_TIMESTAMP.micros, MAX_TIMESTAMP.micros, -(1 << 63), (1 << 63) - 1]
     for micros in (0, 1, -1, 999_999, 1_000_000, -1_000_001, *ends):
         made, theirs = timestamp_of(micros), Timestamp(micros=micros)
@@ -27,7 +27,7 @@ def test_windows_keep_their_bounds_in_microseconds() -> None:
         assert (window._start_micros, window._end_micros) == (start, end)
 
 
-def test_sessions_are_assigned_by_time_alone() -> None:
+def test_sessions_depend_on_time_only() -> None:
     windowfn = Sessions(7)
     assert windowfn.gap_size.micros == 7_000_000
     for time in map(Timestamp, (-3, 0, 5)):

@@ -1,4 +1,4 @@
-"""What blocks share, known by its bytes."""
+"""Stamps: the encoded common properties of a block's elements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def packed(number: int, blocks: BlockCoder, values: list[Any]) -> bytes:
 
 
 def taken(stamps: Stamps[int], blocks: BlockCoder, encoded: bytes, number: int) -> bool:
-    """Reads a block; whether it was known."""
+    """Read a block; return whether its stamp was known."""
     found = stamps.of(encoded)
     (block,) = blocks.read(encoded)
     if found is None:
@@ -37,7 +37,7 @@ def taken(stamps: Stamps[int], blocks: BlockCoder, encoded: bytes, number: int) 
     return True
 
 
-def test_windows_come_and_go_and_each_is_known_from_its_second_block_on() -> None:
+def test_stamp_is_known_from_second_block() -> None:
     blocks = coder()
     stamps: Stamps[int] = Stamps(blocks)
     for number in range(MANY):
@@ -45,7 +45,7 @@ def test_windows_come_and_go_and_each_is_known_from_its_second_block_on() -> Non
         assert known == [False, True, True]
 
 
-def test_where_all_differ_few_are_looked_at_until_one_comes_again() -> None:
+def test_few_stamps_are_added_while_all_differ() -> None:
     blocks = coder()
     stamps: Stamps[int] = Stamps(blocks)
     for number in range(MANY):
@@ -56,7 +56,7 @@ def test_where_all_differ_few_are_looked_at_until_one_comes_again() -> None:
     assert taken(stamps, blocks, packed(MANY + 1, blocks, [1]), MANY + 1)
 
 
-def test_blocks_in_bulk_take_no_room() -> None:
+def test_bulk_blocks_have_no_stamp() -> None:
     blocks = coder(coders.TupleCoder([coders.VarIntCoder(), coders.StrUtf8Coder()]))
     stamps: Stamps[int] = Stamps(blocks)
     bulk = packed(0, blocks, [(n, "text") for n in range(50)])

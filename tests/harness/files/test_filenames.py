@@ -1,4 +1,4 @@
-"""What fails on a file names the file."""
+"""Errors while reading a file name the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.harness.drive import Collect, Driven
 
 
 class Picky(filebasedsource.FileBasedSource):
-    """One record a file; fails on some."""
+    """One record per file; fails on some files."""
 
     def __init__(self, pattern: str) -> None:
         super().__init__(pattern, splittable=False, validate=False)
@@ -34,7 +34,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def notes_of(p: Any, message: str = "no record") -> list[str]:
-    """The notes of the exception that a pipeline's own code raised."""
+    """Return the notes of the exception that a pipeline's user code has raised."""
     with pytest.raises(Exception, match=message) as caught:
         p.run()
     error: BaseException = caught.value
@@ -54,25 +54,25 @@ def refuse_bad(line: str) -> str:
 @pytest.mark.contract("IO-01", "BAT-04")
 class TestTheFileIsNamed:
     @pytest.mark.parametrize("lists", [True, False])
-    def test_of_a_source(self, files: Path, lists: bool) -> None:
+    def test_error_of_source_names_file(self, files: Path, lists: bool) -> None:
         p = Driven(record_lists=lists)
         _ = p | beam.io.Read(Picky(f"{files}/*.txt")) | Collect()
         assert notes_of(p) == [f"  while reading {files}/2.txt"]
 
     @pytest.mark.parametrize("lists", [True, False])
-    def test_of_text_that_is_none(self, files: Path, lists: bool) -> None:
+    def test_error_of_invalid_text_names_file(self, files: Path, lists: bool) -> None:
         (files / "1.txt").write_bytes(b"fine\n\xff\n")
         p = Driven(record_lists=lists)
         _ = p | beam.io.ReadFromText(f"{files}/*.txt") | Collect()
         assert notes_of(p, "decode") == [f"  while reading {files}/1.txt"]
 
-    def test_of_files_that_are_elements(self, files: Path) -> None:
+    def test_error_of_read_all_names_file(self, files: Path) -> None:
         p = Driven()
         read = filebasedsource.ReadAllFiles(False, "auto", 1 << 20, 0, Picky)
         _ = p | beam.Create([f"{files}/*.txt"]) | read | Collect()
         assert notes_of(p) == [f"  while reading {files}/2.txt"]
 
-    def test_but_not_of_what_fails_on_its_records(self, files: Path) -> None:
+    def test_error_on_record_names_no_file(self, files: Path) -> None:
         p = Driven()
         _ = p | beam.io.ReadFromText(f"{files}/*.txt") | beam.Map(refuse_bad) | Collect()
         assert notes_of(p) == []

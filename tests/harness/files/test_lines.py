@@ -1,4 +1,4 @@
-"""Lines in lists are the SDK's lines, whatever the range and however it is split."""
+"""Lines in lists equal the SDK's lines, for any range and any splits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def path(tmp_path: Path) -> Path:
     skip=st.integers(0, 2),
     coder=st.sampled_from([coders.StrUtf8Coder(), coders.BytesCoder()]),
 )
-def test_ranges_give_what_the_sdk_gives(
+def test_ranges_equal_those_of_sdk(
     path: Path, text: str, chunk: int, cuts: list[int], strip: bool, skip: int, coder: Any
 ) -> None:
     path.write_bytes(text.encode())
@@ -67,7 +67,7 @@ def test_ranges_give_what_the_sdk_gives(
 
 
 class Splitting(OffsetRangeTracker):
-    """Is split whenever it is looked at, by the plan: at so many bytes behind what was claimed."""
+    """Is split at each access according to a plan: at a number of bytes after the claimed position."""
 
     def __init__(self, start: int, stop: int, plan: list[int]) -> None:
         super().__init__(start, stop)
@@ -85,7 +85,7 @@ class Splitting(OffsetRangeTracker):
 @pytest.mark.contract("SDF-07")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXT, chunk=st.integers(1, 9), plan=st.lists(st.integers(0, 9), max_size=6))
-def test_a_split_at_any_moment_loses_and_doubles_nothing(path: Path, text: str, chunk: int, plan: list[int]) -> None:
+def test_split_at_any_time_is_exact(path: Path, text: str, chunk: int, plan: list[int]) -> None:
     path.write_bytes(text.encode())
     made = source(path)
     size = len(text.encode())
@@ -97,7 +97,7 @@ def test_a_split_at_any_moment_loses_and_doubles_nothing(path: Path, text: str, 
     assert found == list(made.read_records(str(path), OffsetRangeTracker(0, size)))
 
 
-def test_a_line_that_is_no_text_comes_after_those_before_it(path: Path) -> None:
+def test_invalid_line_fails_after_earlier_lines(path: Path) -> None:
     path.write_bytes(b"one\ntwo\n\xff\nfour\n")
     read = lines.read(source(path), str(path), OffsetRangeTracker(0, 17))
     assert [next(read), next(read)] == [["one"], ["two"]]
@@ -113,13 +113,13 @@ def test_compressed_files_are_read_whole(path: Path) -> None:
 
 
 @pytest.mark.parametrize("special", [{"delimiter": b"|"}, {"escapechar": b"\\"}, {"header_processor_fns": (len, len)}])
-def test_special_sources_are_left_to_the_sdk(path: Path, special: dict[str, Any]) -> None:
+def test_special_sources_use_sdk(path: Path, special: dict[str, Any]) -> None:
     assert not lines.can_read(source(path, **special))
     assert not lines.can_read(textio._TextSourceWithFilename("x", 0, "auto", True, coders.BytesCoder(), validate=False))
 
 
 class Numbers(iobase.BoundedSource):  # type: ignore[misc]  # Beam is untyped
-    """Numbers; the third one has a time of its own."""
+    """Numbers; the third one has its own time."""
 
     def estimate_size(self) -> int:
         return 10
@@ -139,7 +139,7 @@ class Numbers(iobase.BoundedSource):  # type: ignore[misc]  # Beam is untyped
 
 @pytest.mark.contract("SDF-07")
 @pytest.mark.parametrize("on", [True, False])
-def test_other_sources_are_read_in_lists_too(on: bool, path: Path) -> None:
+def test_other_sources_are_read_in_lists(on: bool, path: Path) -> None:
     path.write_text("one\ntwo\nthree\n")
     with Driven(record_lists=on) as p:
         p | beam.io.Read(Numbers()) | Collect("numbers")
@@ -158,7 +158,7 @@ def test_other_sources_are_read_in_lists_too(on: bool, path: Path) -> None:
 
 
 class Guarded:
-    """What nobody can pickle."""
+    """Cannot be pickled."""
 
     def __init__(self, number: int) -> None:
         self.number, self.lock = number, threading.Lock()
@@ -184,7 +184,7 @@ class GuardedNumbers(Numbers):
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_records_are_looked_at_by_their_own_coder_alone(on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_encoded_by_their_coder_only(on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coders.registry, "_coders", dict(coders.registry._coders))
     monkeypatch.setattr(coders.registry, "custom_types", list(coders.registry.custom_types))
     coders.registry.register_coder(Guarded, GuardedCoder)
@@ -204,20 +204,20 @@ class Wrong(Numbers):
 
 @pytest.mark.contract("BAT-04")
 @pytest.mark.parametrize("on", [True, False])
-def test_a_source_that_fails_names_its_step(on: bool) -> None:
+def test_failing_source_names_transform(on: bool) -> None:
     with pytest.raises(ValueError, match=r"no more numbers \[while running 'Read/"), Driven(record_lists=on) as p:
         p | beam.io.Read(Wrong()) | Collect()
 
 
 @pytest.mark.contract("BAT-04")
 @pytest.mark.parametrize("on", [True, False])
-def test_who_fails_behind_a_source_is_named(on: bool) -> None:
+def test_failure_after_source_names_its_transform(on: bool) -> None:
     with pytest.raises(ZeroDivisionError, match=r"\[while running 'Over'\]"), Driven(record_lists=on) as p:
         p | beam.io.Read(Numbers()) | "Over" >> beam.Map(lambda number: 1 // (number - 5)) | Collect()
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_what_the_sdk_reads_with_is_known(on: bool, path: Path) -> None:
+def test_sdk_reader_is_recognized(on: bool, path: Path) -> None:
     path.write_text("one\n")
     added: list[str] = []
 

@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 class Rig:
-    """Write operations on their own: what the SDK's factory would give them, and a list for their rows."""
+    """Write operations alone: with what the SDK's factory would pass, and a list for their rows."""
 
     def __init__(self, shards: int = 3, memory: int = 128 * MIB, partition: int = 0) -> None:
         self.rows: list[Row] = []
@@ -51,7 +51,7 @@ class Rig:
         return op
 
     def written(self, op: Any, elements: Iterable[Any]) -> list[Row]:
-        """Runs one task; returns its rows."""
+        """Run one task; return its rows."""
         self.rows.clear()
         op.begin_task()
         for element in elements:
@@ -62,7 +62,7 @@ class Rig:
 
 
 class MemorySide:
-    """Takes the place of a side-input file."""
+    """Replaces the file of a side input."""
 
     appended: list[tuple[bytes, bytes]]
     last = False

@@ -1,4 +1,4 @@
-"""Writes of elements as they are, block by block."""
+"""Writes of single elements, block by block."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TestElements:
         rows = rig.written(rig.op(Routing.FORWARD, coder, IntervalWindowCoder()), elements)
         assert self._values(rows, coder, IntervalWindowCoder()) == elements
 
-    def test_explode_gives_one_element_per_window(self) -> None:
+    def test_explode_makes_one_element_per_window(self) -> None:
         rig = Rig()
         windows = FixedWindows(1), [IntervalWindow(i, i + 1) for i in range(3)]
         elements = [WindowedValue((v, 1.0), Timestamp(0), windows[1][:n]) for v, n in ((1, 1), (2, 3), (3, 2), (4, 1))]
@@ -85,7 +85,7 @@ class TestElements:
 
     @pytest.mark.contract("SDF-08")
     @pytest.mark.parametrize("held", [1, 1000])
-    def test_restrictions_are_spread_by_size_also_those_that_come_later(self, held: int) -> None:
+    def test_restrictions_are_spread_by_size(self, held: int) -> None:
         rig = Rig(shards=3, partition=2)
         sized = coders.TupleCoder([coders.VarIntCoder(), coders.FloatCoder()])
         op = rig.op(Routing.SPREAD, sized, explode=True)
@@ -96,7 +96,7 @@ class TestElements:
         for row in rows:
             loads[row.shard] += sum(o.value[1] for o in self._values([row], sized))
         assert sorted(loads.values()) in ([4.0, 5.0, 9.0], [4.5, 4.5, 9.0])
-        assert loads[2] == 9.0, "each task begins with a shard of its own"
+        assert loads[2] == 9.0, "each task begins with another shard"
 
     def test_large_elements_after_small_ones_do_not_wait(self) -> None:
         rig = Rig()
@@ -111,7 +111,7 @@ class TestElements:
             most = max(most, sum(map(len, held)))
         assert most <= 251 * MIB
 
-    def test_an_element_of_64_mib(self) -> None:
+    def test_element_of_64_mib(self) -> None:
         rig = Rig()
         for routing in (Routing.FORWARD, Routing.SPREAD):
             elements = [b"1", bytes(64 * MIB), b"2"]
@@ -119,7 +119,7 @@ class TestElements:
             found = [o.value for o in self._values(rows, coders.BytesCoder())]
             assert sorted(map(len, found)) == [1, 1, 64 * MIB]
 
-    def test_a_thousand_shards_hold_little(self) -> None:
+    def test_thousand_shards_hold_little_memory(self) -> None:
         rig = Rig(shards=1000)
         op = rig.op(Routing.SPREAD, coders.BytesCoder())
         op.begin_task()
@@ -129,7 +129,7 @@ class TestElements:
             most = max(most, op._count + len(op._waiting))
         assert most * 200 <= 8 * MIB
 
-    def test_an_element_that_does_not_encode_is_named(self) -> None:
+    def test_error_names_element_that_cannot_be_encoded(self) -> None:
         rig = Rig()
         for values in (["wrong"], [1, "wrong", 2], [*range(1000), "wrong"]):
             with pytest.raises(CoderError, match="'wrong'"):

@@ -1,4 +1,4 @@
-"""Writes to groupings: each key is at one place, as one key."""
+"""Writes to groupings: each key is in one place, as one key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.harness.operations.rig import MIB, Rig, globally, pairs
 
 
 def grouped(rows: Iterable[Row], coder: Any) -> dict[bytes, list[Any]]:
-    """Values by encoded key, as the read side joins them; a key may be at one place only."""
+    """Return values by encoded key, as the read side joins them; a key must be in one place only."""
     windowed = isinstance(coder, coders.WindowedValueCoder)
     decode = BlockCoder(coder).decode if windowed else coders.ListCoder(coder).get_impl().decode
     found: dict[bytes, list[Any]] = {}
@@ -69,7 +69,7 @@ KEYS += [(), (1, "a"), (1.0, "a"), (True, "a"), ("a", (None, b"x")), Color.RED, 
 class TestGrouping:
     @pytest.mark.parametrize("routing", [Routing.GROUPED, Routing.KEYED, Routing.SIDE_KEYED])
     @pytest.mark.parametrize("shards", [1, 7, 1000])
-    def test_every_key_is_at_its_hash(self, routing: Routing, shards: int) -> None:
+    def test_keys_are_distributed_by_hash(self, routing: Routing, shards: int) -> None:
         rig = Rig(shards)
         key_impl = coders.FastPrimitivesCoder().get_impl()
         encode = key_impl.encode_nested if routing is Routing.SIDE_KEYED else key_impl.encode
@@ -101,7 +101,7 @@ class TestGrouping:
             (coders.StrUtf8Coder(), "a", SubStr("a")),
         ],
     )
-    def test_keys_kept_as_objects_and_as_encodings_meet(self, coder: Any, fast: Any, other: Any) -> None:
+    def test_same_key_in_both_forms_is_one_group(self, coder: Any, fast: Any, other: Any) -> None:
         rig = Rig()
         values = [(fast, 1), (other, 2), (fast, 3), (other, 4)]
         rows = rig.written(rig.op(Routing.GROUPED, pairs(coder)), globally(values))
@@ -115,7 +115,7 @@ class TestGrouping:
         st.sampled_from([1, 4]),
         st.sampled_from([1, 500, MIB]),
     )
-    def test_values_of_a_key_come_back_in_order(self, values: list[Any], shards: int, memory: int) -> None:
+    def test_values_of_key_stay_in_order(self, values: list[Any], shards: int, memory: int) -> None:
         rig, impl = Rig(shards, memory), coders.FastPrimitivesCoder().get_impl()
         expected = defaultdict(list)
         for key, value in values:
@@ -124,7 +124,7 @@ class TestGrouping:
         assert grouped(rig.written(op, globally(values)), coders.FastPrimitivesCoder()) == expected
         assert rig.context.elements_out == {7: len(values)}
 
-    def test_windows_are_kept_apart(self) -> None:
+    def test_windows_are_separate(self) -> None:
         rig = Rig()
         windows = [IntervalWindow(i, i + 10) for i in range(3)]
         op = rig.op(Routing.GROUPED, pairs(), IntervalWindowCoder())
@@ -149,7 +149,7 @@ class TestGrouping:
 
     @pytest.mark.parametrize("memory", [1000, MIB])
     @pytest.mark.parametrize("differs", ["nothing", "time", "windows", "pane"])
-    def test_keyed_says_once_what_all_share_until_one_differs(self, differs: str, memory: int) -> None:
+    def test_keyed_write_stores_shared_columns_once(self, differs: str, memory: int) -> None:
         rig = Rig(memory=memory)
         coder = coders.WindowedValueCoder(coders.FastPrimitivesCoder(), IntervalWindowCoder())
         early = PaneInfo(True, False, PaneInfoTiming.EARLY, 0, -1)
@@ -168,7 +168,7 @@ class TestGrouping:
 
     @pytest.mark.parametrize("memory", [1000, MIB])
     @pytest.mark.parametrize("differs", [False, True])
-    def test_keyed_says_once_what_blocks_of_each_window_share(self, differs: bool, memory: int) -> None:
+    def test_keyed_write_stores_columns_once_per_window(self, differs: bool, memory: int) -> None:
         rig = Rig(memory=memory)
         op = rig.op(Routing.KEYED, pairs(), IntervalWindowCoder())
         windows = [(IntervalWindow(start, start + 10),) for start in (0, 10, 20)]
@@ -200,7 +200,7 @@ class TestGrouping:
                 assert [e for e in found[encode(key)] if e.windows == of] == [e for e in expected if e.windows == of]
             assert len(found[encode(key)]) == len(expected)
 
-    def test_a_hot_key_is_cut_into_blobs(self) -> None:
+    def test_hot_key_is_divided_into_blobs(self) -> None:
         rig = Rig()
         rows = rig.written(rig.op(Routing.GROUPED, pairs()), globally(("hot", bytes(1000)) for _ in range(4000)))
         assert max(len(row.blob) for row in rows) < 2 * BLOB_BYTES
@@ -208,19 +208,19 @@ class TestGrouping:
         (values,) = grouped(rows, coders.FastPrimitivesCoder()).values()
         assert len(values) == 4000
 
-    def test_an_element_of_64_mib(self) -> None:
+    def test_element_of_64_mib(self) -> None:
         rig = Rig()
         value = bytes(64 * MIB)
         for routing in (Routing.GROUPED, Routing.KEYED):
             rows = rig.written(rig.op(routing, pairs()), globally([("k", b"1"), ("k", value), ("k", b"2")]))
             assert sum(len(row.blob) for row in rows) < 65 * MIB
 
-    def test_nothing_is_no_row(self) -> None:
+    def test_empty_input_writes_no_row(self) -> None:
         rig = Rig()
         for routing in (Routing.GROUPED, Routing.KEYED, Routing.FORWARD, Routing.SPREAD):
             assert rig.written(rig.op(routing, pairs()), ()) == []
 
-    def test_a_value_that_does_not_encode_is_named(self) -> None:
+    def test_error_names_value_that_cannot_be_encoded(self) -> None:
         rig = Rig()
         op = rig.op(Routing.GROUPED, pairs(None, coders.VarIntCoder()))
         for values in (["wrong"], [1, "wrong", 2], [*range(1000), "wrong"]):
@@ -232,10 +232,10 @@ class TestGrouping:
 @pytest.mark.parametrize(
     "group", [lambda: beam.GroupByKey(), lambda: beam.CombinePerKey(sum)], ids=["grouped", "summed"]
 )
-def test_a_key_that_is_refused_when_it_is_written_is_named_with_its_step(group: Any, windowed: bool) -> None:
+def test_error_names_refused_key_and_transform(group: Any, windowed: bool) -> None:
     p = Driven()
     numbers = p | beam.Create([2000], reshuffle=False) | beam.FlatMap(lambda n: iter(range(n)))
-    # An integer like any other, but for its size: the coder is asked when the task writes.
+    # An integer of unusual size: it is encoded only when the task writes.
     points = numbers | "points" >> beam.Map(lambda x: ((x, 2**70 if x == 1500 else x), x)).with_output_types(
         tuple[tuple[int, int], int]
     )
@@ -249,7 +249,7 @@ def test_a_key_that_is_refused_when_it_is_written_is_named_with_its_step(group: 
 
 @pytest.mark.parametrize("memory", [1000, MIB])
 @pytest.mark.parametrize("seed", range(25))
-def test_keyed_keeps_all_of_each_element_and_their_order_in_windows_whatever_differs(seed: int, memory: int) -> None:
+def test_keyed_write_keeps_elements_and_order(seed: int, memory: int) -> None:
     chance = random.Random(seed)
     panes = [PANE_INFO_UNKNOWN, PaneInfo(True, False, PaneInfoTiming.EARLY, 0, -1)]
     all_windows = [(IntervalWindow(start, start + 10),) for start in (0, 10, 20)]
@@ -288,7 +288,7 @@ def test_keyed_keeps_all_of_each_element_and_their_order_in_windows_whatever_dif
 
 
 class Counted:
-    """Knows how many of its kind there are."""
+    """Counts its live instances."""
 
     alive = 0
 
@@ -304,11 +304,11 @@ class Counted:
 
 
 class TestOpaqueValues:
-    """Of which nobody knows what they take in memory."""
+    """Values whose size in memory is unknown."""
 
     @pytest.mark.parametrize("differs", ["nothing", "time", "windows"])
     @pytest.mark.parametrize("routing", [Routing.GROUPED, Routing.KEYED])
-    def test_are_held_as_their_encodings(self, routing: Routing, differs: str) -> None:
+    def test_opaque_values_are_held_encoded(self, routing: Routing, differs: str) -> None:
         rig, windows = Rig(), [(IntervalWindow(start, start + 10),) for start in (0, 10)]
         op = rig.op(routing, pairs(), IntervalWindowCoder())
         op.begin_task()
@@ -337,7 +337,7 @@ class TestOpaqueValues:
         assert all(each == sorted(each) for each in seen.values()), "in order in each window"
 
     @pytest.mark.parametrize("routing", [Routing.GROUPED, Routing.KEYED])
-    def test_are_counted_by_their_encodings(self, routing: Routing) -> None:
+    def test_opaque_values_are_counted_by_encoded_size(self, routing: Routing) -> None:
         rig = Rig(memory=100_000)
         op = rig.op(routing, pairs(None, coders.PickleCoder()))
         op.begin_task()
@@ -351,7 +351,7 @@ class TestOpaqueValues:
 
     @pytest.mark.parametrize("routing", [Routing.GROUPED, Routing.KEYED, Routing.SIDE_KEYED])
     @pytest.mark.parametrize("from_place", [0, 1, 700])
-    def test_may_come_among_others(self, routing: Routing, from_place: int) -> None:
+    def test_opaque_values_among_others(self, routing: Routing, from_place: int) -> None:
         values = [{n} if n % 2 or n < from_place else SubInt(n) for n in range(2000)]
         rig = Rig()
         rows = rig.written(rig.op(routing, pairs()), globally((n % 7, value) for n, value in enumerate(values)))
@@ -367,7 +367,7 @@ class TestOpaqueValues:
                     seen[key] += list(ListBytes(coder).decode(payload))
         assert seen == {coder.encode(key): values[key::7] for key in range(7)}
 
-    def test_one_that_does_not_encode_is_named(self) -> None:
+    def test_error_names_opaque_value(self) -> None:
         rig = Rig()
         with pytest.raises(CoderError, match="cannot encode 'wrong'"):
             rig.written(rig.op(Routing.GROUPED, pairs(None, Refusing())), globally(("k", v) for v in [1, 2, "wrong"]))

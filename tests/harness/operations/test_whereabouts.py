@@ -1,4 +1,4 @@
-"""What a process has noted of itself is read as it was, however it ended."""
+"""What a process has recorded about itself is read unchanged, however the process ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def found(memory: bytearray) -> Found:
     return found
 
 
-def test_innermost_transform_is_noted_and_left(note: Whereabouts, memory: bytearray) -> None:
+def test_innermost_transform_is_recorded_and_restored(note: Whereabouts, memory: bytearray) -> None:
     before = note.enter(place_of("Read"))
     inner = note.enter(place_of("Parse"))
     assert found(memory).place == "Parse"
@@ -52,7 +52,7 @@ def test_exit_code_keeps_memory(note: Whereabouts, memory: bytearray) -> None:
     assert (found(memory).left, found(memory).code, found(memory).memory) == ("Write", -7, 123)
 
 
-def test_next_task_begins_with_nothing_noted(note: Whereabouts, memory: bytearray) -> None:
+def test_next_task_begins_with_empty_note(note: Whereabouts, memory: bytearray) -> None:
     note.enter(place_of("Parse"))
     note.sample("Parse", 9)
     note.end()
@@ -69,5 +69,5 @@ def test_any_name_fits(note: Whereabouts, memory: bytearray, name: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * SIZE, b"\0" * SIZE])
-def test_what_is_no_note_is_none(data: bytes) -> None:
+def test_invalid_note_is_none(data: bytes) -> None:
     assert read(data) is None

@@ -1,4 +1,4 @@
-"""Windows are worked out once for all times that have the same, and the table of them has a limit."""
+"""Windows are computed once for all times with the same windows, in a table of limited size."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from arcbeam.harness.transforms.windowing import Windows
     ids=["fixed", "sliding", "sessions", "global"],
 )
 @pytest.mark.parametrize("most", [1, 4])
-def test_times_get_the_windows_of_the_function_when_the_table_is_full(
-    monkeypatch: pytest.MonkeyPatch, windowfn: Any, most: int
-) -> None:
-    """New times come with times whose windows are known: the table must keep these."""
+def test_windows_are_correct_when_table_is_full(monkeypatch: pytest.MonkeyPatch, windowfn: Any, most: int) -> None:
+    """New times arrive together with times whose windows are known: the table must keep these."""
     monkeypatch.setattr(windowing, "_MOST_WINDOWS", most)
     monkeypatch.setattr(windowing, "_MOST_SESSIONS", most)
     windows, chance = Windows(windowfn), random.Random(most)

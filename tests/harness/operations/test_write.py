@@ -1,4 +1,4 @@
-"""Write operations: when what they hold is handed over, and what they refuse."""
+"""Write operations: when they write their buffers, and what they refuse."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.harness.operations.rig import MIB, MemorySide, Rig, globally, pairs
 
 
 class TestBudget:
-    """What is held never grows far past the budget, whatever makes it grow."""
+    """Buffers never grow far beyond the budget, for any growth."""
 
     def _held_at_most(self, memory: int, elements: Iterable[Any], routing: Routing = Routing.GROUPED) -> int:
-        """Elements between two hand-overs, at most."""
+        """Return the maximum number of elements between two writes."""
         rig = Rig(memory=memory)
         op = rig.op(routing, pairs())
         op.begin_task()
@@ -53,8 +53,8 @@ class TestBudget:
         held = self._held_at_most(4 * MIB, globally((i, 1) for i in range(100_000)))
         assert held <= 20_000
 
-    def test_sizes_in_a_pattern(self) -> None:
-        """Small and large values in turns: a sample always at the same place of the pattern would never see one."""
+    def test_periodic_sizes(self) -> None:
+        """Small and large values alternate: a sample always at the same place of the pattern would miss one kind."""
         for period in (2, 3, 4, 8, 16):
             large, small = bytes(100_000), b"s"
             elements = globally((i % 7, small if i % period else large) for i in range(12_000))
@@ -68,7 +68,7 @@ class TestBudget:
             op.process(WindowedValue(("k", 1), Timestamp(i), (IntervalWindow(i, i + 1),)))
         assert rig.rows
 
-    def test_is_shared_by_the_writes_of_a_stage(self) -> None:
+    def test_budget_is_shared_by_writes_of_stage(self) -> None:
         rig = Rig(memory=4 * MIB)
         ops = [rig.op(Routing.GROUPED, pairs()) for _ in range(4)]
         for op in ops:
@@ -89,12 +89,12 @@ class TestSide:
         assert [file.channel for file in rig.context.side_files] == [7]
         assert rig.context.elements_out == {7: 6}
 
-    def test_nothing_is_no_file(self) -> None:
+    def test_empty_input_writes_no_file(self) -> None:
         rig = Rig()
         rig.written(rig.op(Routing.SIDE, coders.VarIntCoder()), ())
         assert rig.context.side_files == []
 
-    def test_many_windows_hold_little(self) -> None:
+    def test_many_windows_hold_little_memory(self) -> None:
         rig = Rig()
         op = rig.op(Routing.SIDE, coders.BytesCoder(), IntervalWindowCoder())
         op.begin_task()
@@ -109,14 +109,14 @@ class TestSide:
         assert most < 100 * MIB
         assert sum(len(chunk) for _, chunk in MemorySide.appended) >= 10_000 * 20_000
 
-    def test_an_element_that_does_not_encode_is_named(self) -> None:
+    def test_error_names_element_that_cannot_be_encoded(self) -> None:
         rig = Rig()
         with pytest.raises(CoderError, match="'wrong'"):
             rig.written(rig.op(Routing.SIDE, coders.VarIntCoder()), globally([1, "wrong"]))
 
 
-def test_count_is_what_the_list_coder_writes() -> None:
-    """Multimap files cut it off."""
+def test_count_equals_that_of_list_coder() -> None:
+    """Multimap files omit the count."""
     encoded = coders.ListCoder(coders.VarIntCoder()).get_impl().encode([1, 2, 3])
     assert COUNT.unpack_from(encoded) == (3,)
     assert len(encoded) == COUNT.size + 3
@@ -124,11 +124,11 @@ def test_count_is_what_the_list_coder_writes() -> None:
 
 @pytest.mark.parametrize("late", [0, 25, 300])
 @pytest.mark.parametrize("combine", [True, False])
-def test_a_key_that_cannot_be_encoded_is_named_with_its_step(combine: bool, late: int) -> None:
+def test_error_names_unencodable_key_and_transform(combine: bool, late: int) -> None:
     p = Driven()
     keyed = "keyed" >> beam.Map(lambda n: (np.int64(n) if n == late else n % 7 or "b", n))
     pairs = p | beam.Create(range(400)) | "spread" >> beam.Reshuffle() | keyed
     _ = pairs | (beam.CombinePerKey(sum) if combine else beam.GroupByKey()) | Collect()
-    # Who notices it may be the one who samples sizes, to whom it is a part of the pair.
+    # Size sampling may fail first, where the key is a part of the pair.
     with pytest.raises(CoderError, match=rf"cannot encode \(?np.int64\({late}\).*while running 'keyed'"):
         p.run()

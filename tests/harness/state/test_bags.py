@@ -1,4 +1,4 @@
-"""What was read of a state stays as it was."""
+"""Values that were read from a state do not change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from apache_beam import coders
 from arcbeam.harness.state.bags import Elements, kept_apart
 
 
-def test_elements_are_those_of_the_moment_however_often_and_late_they_are_looked_at() -> None:
+def test_returned_elements_never_change() -> None:
     added = [3]
     before = Elements([1, 2], added)
     added.append(4)
@@ -23,7 +23,7 @@ def test_elements_are_those_of_the_moment_however_often_and_late_they_are_looked
 
 
 @pytest.mark.parametrize("accumulator", [[1, 2], {"a": [1]}, (1, [2]), {1, 2}, ((1, 2), 3)])
-def test_accumulator_that_can_change_is_copied(accumulator: Any) -> None:
+def test_mutable_accumulator_is_copied(accumulator: Any) -> None:
     kept = kept_apart(accumulator, coders.PickleCoder().get_impl())
     assert kept == accumulator
     assert kept is not accumulator
@@ -32,10 +32,10 @@ def test_accumulator_that_can_change_is_copied(accumulator: Any) -> None:
 
 
 @pytest.mark.parametrize("accumulator", [7, 1.5, "text", b"", None, True, (1, 2.5), ()])
-def test_accumulator_that_nothing_can_change_is_kept_as_it_is(accumulator: Any) -> None:
+def test_immutable_accumulator_is_not_copied(accumulator: Any) -> None:
     assert kept_apart(accumulator, None) is accumulator
 
 
-def test_accumulator_that_cannot_be_encoded_is_left_to_whoever_commits_it() -> None:
+def test_unencodable_accumulator_fails_at_commit() -> None:
     accumulator = [object()]
     assert kept_apart(accumulator, coders.VarIntCoder().get_impl()) is accumulator

@@ -1,4 +1,4 @@
-"""The state handler, held against the SDK's own state and side-input objects, which are what calls it."""
+"""The state handler, used through the SDK's own state and side-input objects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ORDERED = userstate.OrderedListStateSpec("ordered", TEXTS)
 
 
 class Bundles:
-    """The SDK's state context over a handler; `commit` ends a bundle."""
+    """The SDK's state context with a handler; `commit` ends a bundle."""
 
     def __init__(self, handler: InProcessStateHandler, window_coder: Any = GLOBAL) -> None:
         self._context = bundle_processor.FnApiUserStateContext(handler, "t", TEXTS, window_coder)
@@ -74,7 +74,7 @@ def bag_key(key: str = "k", name: str = "bag", window: bytes = b"") -> Any:
 
 
 class TestCells:
-    def test_a_bag_keeps_what_bundles_add(self, state: Bundles) -> None:
+    def test_bag_keeps_elements_of_all_bundles(self, state: Bundles) -> None:
         for bundle in ([1, 2], [3], []):
             for value in bundle:
                 state(BAG).add(value)
@@ -87,7 +87,7 @@ class TestCells:
         state.commit()
         assert list(state(BAG).read()) == [5]
 
-    def test_keys_windows_and_names_are_apart(self, handler: InProcessStateHandler) -> None:
+    def test_keys_windows_and_names_are_separate(self, handler: InProcessStateHandler) -> None:
         state = Bundles(handler, window_coders.IntervalWindowCoder())
         first, second = IntervalWindow(0, 10), IntervalWindow(10, 20)
         state(BAG, "a", first).add(1)
@@ -101,7 +101,7 @@ class TestCells:
         assert handler.windows(encoded("a")) == {window_coders.IntervalWindowCoder().encode(w) for w in (first, second)}
         assert sorted(handler.keys()) == sorted([encoded("a"), encoded("b")])
 
-    def test_a_value_is_replaced_and_cleared(self, state: Bundles) -> None:
+    def test_value_is_replaced_and_cleared(self, state: Bundles) -> None:
         assert state(VALUE).read() is None
         for value in ("a", "b"):
             state(VALUE).write(value)
@@ -111,7 +111,7 @@ class TestCells:
         state.commit()
         assert state(VALUE).read() is None
 
-    def test_a_combining_value_counts(self, state: Bundles) -> None:
+    def test_combining_value_counts(self, state: Bundles) -> None:
         for _ in range(10):
             for _ in range(5):
                 state(COUNT).add("x")
@@ -119,8 +119,8 @@ class TestCells:
         assert state(COUNT).read() == 50
 
     @pytest.mark.parametrize("seed", range(5))
-    def test_a_set_holds_each_once(self, state: Bundles, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(random, "random", random.Random(seed).random)  # the SDK compacts by chance
+    def test_set_holds_each_element_once(self, state: Bundles, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(random, "random", random.Random(seed).random)  # the SDK compacts randomly
         for values in ([1, 2, 2], [2, 3], [1]):
             for value in values:
                 state(SET).add(value)
@@ -167,14 +167,14 @@ class TestCells:
             max_size=5,
         )
     )
-    def test_an_ordered_list_is_a_sorted_list(self, bundles: list[list[tuple[str, int, int]]]) -> None:
+    def test_ordered_list_equals_sorted_list(self, bundles: list[list[tuple[str, int, int]]]) -> None:
         state = Bundles(InProcessStateHandler({}, None))
         model: list[tuple[int, str]] = []
         serial = iter(range(10**6))
         for bundle in bundles:
             for what, low, high in bundle:
                 if what == "add":
-                    for _ in range(high):  # beyond a few, entries are merged in another way
+                    for _ in range(high):  # more than a few entries are merged in another way
                         value = f"{next(serial):06}"
                         state(ORDERED).add((Timestamp(micros=low), value))
                         model.append((low, value))
@@ -187,12 +187,12 @@ class TestCells:
             state.commit()
         assert [(ts.micros, v) for ts, v in state(ORDERED).read()] == sorted(model)
 
-    def test_elements_without_bytes_are_counted(self, handler: InProcessStateHandler) -> None:
+    def test_elements_with_empty_encodings_are_counted(self, handler: InProcessStateHandler) -> None:
         nothing = coders.TupleCoder(()).get_impl()
         handler.extend(bag_key(), nothing, [(), (), ()])
         assert list(handler.blocking_get(bag_key(), nothing)) == [(), (), ()]
 
-    def test_state_is_not_the_object_that_was_written(self, handler: InProcessStateHandler) -> None:
+    def test_state_is_independent_of_written_object(self, handler: InProcessStateHandler) -> None:
         impl = coders.ListCoder(INTS).get_impl()
         value = [1]
         handler.extend(bag_key(), impl, [value])
@@ -201,7 +201,7 @@ class TestCells:
         found.append(3)
         assert list(handler.blocking_get(bag_key(), impl)) == [[1]]
 
-    def test_a_running_iteration_sees_no_later_write(self, handler: InProcessStateHandler) -> None:
+    def test_running_iteration_ignores_later_writes(self, handler: InProcessStateHandler) -> None:
         impl = TEXTS.get_impl()
         for text in "ab":
             handler.extend(bag_key(), impl, [text])
@@ -212,7 +212,7 @@ class TestCells:
         assert list(running) == ["b"]
         assert list(handler.blocking_get(bag_key(), impl)) == []
 
-    def test_a_large_bag_is_kept_in_chunks(
+    def test_large_bag_is_stored_in_chunks(
         self, handler: InProcessStateHandler, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(cells, "_CHUNK_BYTES", 100)
@@ -223,7 +223,7 @@ class TestCells:
         assert len(chunks) > 10
         assert list(handler.blocking_get(bag_key(), impl)) == texts
 
-    def test_what_is_not_served_says_so(self, handler: InProcessStateHandler) -> None:
+    def test_unsupported_request_fails(self, handler: InProcessStateHandler) -> None:
         key = fn_pb.StateKey(runner=fn_pb.StateKey.Runner(key=b"x"))
         requests: list[Callable[[], object]] = [
             lambda: handler.blocking_get(key, None),
@@ -234,7 +234,7 @@ class TestCells:
             with pytest.raises(ArcbeamError, match="'runner'"):
                 request()
 
-    def test_the_instruction_does_not_matter(self, handler: InProcessStateHandler) -> None:
+    def test_instruction_has_no_effect(self, handler: InProcessStateHandler) -> None:
         impl = coders.StrUtf8Coder().get_impl()
         handler.extend(bag_key(), impl, ["a"])
         with handler.process_instruction_id("i", []):
@@ -244,7 +244,7 @@ class TestCells:
 
 
 class TestKeys:
-    def test_a_dropped_key_is_gone(self, handler: InProcessStateHandler, state: Bundles) -> None:
+    def test_dropped_key_has_no_state(self, handler: InProcessStateHandler, state: Bundles) -> None:
         for key in "ab":
             state(BAG, key).add(1)
         state.commit()
@@ -264,14 +264,14 @@ class TestKeys:
         handler.drop_key(encoded("k"), b"2")
         assert encoded("k") not in list(handler.keys())
 
-    def test_an_emptied_key_leaves_nothing(self, handler: InProcessStateHandler) -> None:
+    def test_emptied_key_leaves_nothing(self, handler: InProcessStateHandler) -> None:
         handler.extend(bag_key(), INTS.get_impl(), [1])
         handler.clear(bag_key())
         handler.clear(bag_key())
         handler.extend(bag_key(), INTS.get_impl(), [])
         assert encoded("k") not in list(handler.keys())
 
-    def test_a_snapshot_is_detached(self, handler: InProcessStateHandler, state: Bundles) -> None:
+    def test_snapshot_is_independent(self, handler: InProcessStateHandler, state: Bundles) -> None:
         state(BAG).add(1)
         state(ORDERED).add((Timestamp(3), "c"))
         state.commit()
@@ -293,7 +293,7 @@ class TestKeys:
 
 class TestParked:
     @pytest.mark.parametrize("budget", [0, 1000, 1 << 20])
-    def test_a_parked_key_comes_back_when_it_is_used(self, budget: int) -> None:
+    def test_parked_key_is_restored_by_use(self, budget: int) -> None:
         handler = InProcessStateHandler({}, None, parked_bytes=budget)
         impl = INTS.get_impl()
         for i in range(30):
@@ -311,7 +311,7 @@ class TestParked:
         for i, values in expected.items():
             assert list(handler.blocking_get(bag_key(f"k{i}"), impl)) == values
 
-    def test_what_is_parked_is_dropped_and_restored(self) -> None:
+    def test_parked_key_is_dropped_and_restored(self) -> None:
         handler = InProcessStateHandler({}, None, parked_bytes=0)
         handler.extend(bag_key(), INTS.get_impl(), [1])
         snapshot = handler.snapshot(encoded("k"))
@@ -355,7 +355,7 @@ class TestParked:
 
 
 class Sides:
-    """A `SideStore` in memory that counts what is asked of it."""
+    """A `SideStore` in memory that counts reads."""
 
     def __init__(self, content: dict[tuple[Any, ...], list[bytes]]) -> None:
         self.content = content
@@ -393,14 +393,14 @@ MULTIMAP = common_urns.side_inputs.MULTIMAP.urn
 
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is decoded has room in the cache, whatever the sizes of this process."""
+    """Makes the cache large enough, whatever the sizes of this process."""
     monkeypatch.setattr(module, "_CACHED_SIDE_BYTES", 1 << 20)
     monkeypatch.setattr(module, "_CACHED_SIDES_BYTES", 1 << 20)
 
 
 class TestSideInputs:
     @pytest.mark.usefixtures("room")
-    def test_an_iterable_is_read_and_kept_decoded(self) -> None:
+    def test_iterable_is_read_and_cached(self) -> None:
         sides = Sides({(7, b""): [nested(TEXTS, "a", "b"), nested(TEXTS, "c")]})
         handler = InProcessStateHandler({("t", "side0"): 7}, sides)
         for _ in range(3):
@@ -418,7 +418,7 @@ class TestSideInputs:
             assert list(side_map(handler, ITERABLE, TEXTS)[GlobalWindow()]) == [expected]
             assert sides.read == reads
 
-    def test_a_large_iterable_is_streamed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_large_iterable_is_streamed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_CACHED_SIDE_BYTES", 4)
         sides = Sides({(7, b""): [nested(TEXTS, f"text {i}") for i in range(100)]})
         handler = InProcessStateHandler({("t", "side0"): 7}, sides)
@@ -430,7 +430,7 @@ class TestSideInputs:
         assert list(running) == [f"text {i}" for i in range(10, 100)]
 
     @pytest.mark.usefixtures("room")
-    def test_a_multimap_is_looked_up(self) -> None:
+    def test_multimap_is_looked_up(self) -> None:
         coder = coders.TupleCoder((TEXTS, INTS))
         sides = Sides({(7, b"", encoded("a")): [nested(INTS, 1, 2), nested(INTS, 3)]})
         handler = InProcessStateHandler({("t", "side0"): 7}, sides)
@@ -440,14 +440,14 @@ class TestSideInputs:
             assert list(view["b"]) == []
         assert sides.read == 2
 
-    def test_the_keys_of_a_multimap(self) -> None:
+    def test_keys_of_multimap(self) -> None:
         handler = InProcessStateHandler({("t", "side0"): 7}, Sides({(7, b"", None): [encoded("a"), encoded("b")]}))
         key = fn_pb.StateKey(
             multimap_keys_side_input=fn_pb.StateKey.MultimapKeysSideInput(transform_id="t", side_input_id="side0")
         )
         assert list(handler.blocking_get(key, TEXTS.get_impl())) == ["a", "b"]
 
-    def test_what_is_kept_decoded_is_of_its_window_and_key(self) -> None:
+    def test_cache_distinguishes_windows_and_keys(self) -> None:
         places = [(window, key) for window in (b"", b"w", b"v") for key in ("a", "b")]
         content = {(7, window, encoded(key)): [nested(TEXTS, f"{window!r} {key}")] for window, key in places}
         content |= {(7, window): [nested(TEXTS, f"{window!r}")] for window in (b"", b"w", b"v")}
@@ -462,7 +462,7 @@ class TestSideInputs:
                 values = handler.blocking_get(fn_pb.StateKey(iterable_side_input=whole), TEXTS.get_impl())
                 assert list(values) == [f"{window!r}"]
 
-    def test_what_is_kept_decoded_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_cache_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_CACHED_SIDES_BYTES", 3 * module._ENTRY_OVERHEAD)
         sides = Sides({(7, b"", encoded(str(i))): [nested(INTS, i)] for i in range(10)})
         handler = InProcessStateHandler({("t", "side0"): 7}, sides)
@@ -474,7 +474,7 @@ class TestSideInputs:
         assert sides.read == 20
 
     @pytest.mark.parametrize("sides", [None, Sides({})])
-    def test_an_unknown_side_input_is_named(self, sides: Sides | None) -> None:
+    def test_error_names_unknown_side_input(self, sides: Sides | None) -> None:
         handler = InProcessStateHandler({("t", "other"): 7}, sides)
         with pytest.raises(ArcbeamError, match="'side0' is not a side input of transform 't'"):
             list(side_map(handler, ITERABLE, TEXTS)[GlobalWindow()])

@@ -1,4 +1,4 @@
-"""Timers of a key: the last word on each counts, and they fire in order."""
+"""Timers of a key: the last setting of each counts, and they fire in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ END = 10**9
 
 
 class Operation:
-    """Notes the families' ways to it."""
+    """Records the registered families."""
 
     def __init__(self) -> None:
         self.infos: dict[str, Any] = {}
@@ -28,7 +28,7 @@ class Operation:
 
 
 class Key:
-    """The timers of a key, and handles on them, in two windows."""
+    """The timers of a key, and their handles, in two windows."""
 
     def __init__(self) -> None:
         self.timers, operation = KeyTimers(), Operation()
@@ -37,7 +37,7 @@ class Key:
             Family(operation, name, domain == TimeDomain.REAL_TIME, self.timers)
         self.handles = {
             (name, n): TimerHandle(
-                # Equal windows are one, whatever objects they are.
+                # Equal windows count as one, even as different objects.
                 *(operation.infos[name], domain, "k", IntervalWindow(n, n + 1), 5_000_000, PANE_INFO_UNKNOWN)
             )
             for name, domain in families.items()
@@ -55,7 +55,7 @@ PARK = None
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[Any]:
-    """Slots that are set or cleared, mostly ones that were before; and parking in between."""
+    """Draw slots to set or clear, mostly repeated ones, with parking in between."""
     said: list[Any] = []
     used: list[Any] = []
     for _ in range(draw(st.integers(0, 15))):
@@ -71,7 +71,7 @@ def stories(draw: st.DrawFn) -> list[Any]:
 
 
 @given(stories())
-def test_the_last_word_counts_and_the_earliest_fires_first(said: list[Any]) -> None:
+def test_last_setting_counts_and_earliest_fires_first(said: list[Any]) -> None:
     key, pending = Key(), dict[Any, int]()
     for word in said:
         if word is PARK:
@@ -88,7 +88,7 @@ def test_the_last_word_counts_and_the_earliest_fires_first(said: list[Any]) -> N
             key.handles[family, window].set(at, tag)
             pending[slot] = at * 1_000_000
     assert bool(key.timers) == bool(pending)
-    # Sorting is stable: of equal times, what was set first.
+    # Sorting is stable: equal times keep the order of setting.
     events = sorted(((*slot, at) for slot, at in pending.items() if slot[0] == "event"), key=lambda timer: timer[3])
     assert key.fired() == events
     clocks = []
@@ -105,8 +105,8 @@ def test_the_last_word_counts_and_the_earliest_fires_first(said: list[Any]) -> N
 
 @settings(max_examples=200)
 @given(stories(), st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(1, 6)), max_size=12))
-def test_what_callbacks_say_of_any_timer_counts_at_once(said: list[Any], answers: list[Any]) -> None:
-    """Each callback sets or clears a timer that was set before: one that is pending, the one that fires, or another."""
+def test_settings_by_callbacks_apply_at_once(said: list[Any], answers: list[Any]) -> None:
+    """Each callback sets or clears an earlier timer: a pending one, the one that fires, or another."""
     key, pending, used = Key(), dict[Any, tuple[int, int]](), list[Any]()
     firing = False
 
@@ -118,7 +118,7 @@ def test_what_callbacks_say_of_any_timer_counts_at_once(said: list[Any], answers
             pending.pop(slot, None)
         else:
             key.handles["event", window].set(at, tag)
-            # Of equal times, what was set first; once one has fired, what was set last counts as new.
+            # Equal times keep the order of setting; after a firing, a repeated setting counts as new.
             kept = slot in pending and not firing
             pending[slot] = at, pending[slot][1] if kept else len(used)
 
@@ -138,7 +138,7 @@ def test_what_callbacks_say_of_any_timer_counts_at_once(said: list[Any], answers
     assert not key.timers
 
 
-def test_what_is_set_or_cleared_while_they_fire_counts() -> None:
+def test_settings_during_firing_apply() -> None:
     key = Key()
     event = key.handles["event", 0]
     for at, tag in ((3, "late"), (1, "first"), (2, "cleared")):
@@ -153,7 +153,7 @@ def test_what_is_set_or_cleared_while_they_fire_counts() -> None:
     assert fired == [("first", 1), ("new", 2), ("late", 4)]
 
 
-def test_only_what_is_due_is_taken() -> None:
+def test_only_due_timers_are_taken() -> None:
     key = Key()
     key.handles["event", 0].set(1)
     key.handles["event", 1].set(2)
@@ -164,7 +164,7 @@ def test_only_what_is_due_is_taken() -> None:
     assert key.fired() == []
 
 
-def test_the_sdk_gets_the_timestamp_that_was_given() -> None:
+def test_sdk_gets_original_timestamp() -> None:
     key = Key()
     key.handles["event", 0].set(Timestamp(7), "t")
     ((timer),) = key.timers.event_timers(END)
@@ -176,12 +176,12 @@ def test_the_sdk_gets_the_timestamp_that_was_given() -> None:
     assert timer.for_sdk().fire_timestamp == Timestamp(7.25)
 
 
-def test_a_time_that_microseconds_cannot_say_is_refused_where_it_is_set() -> None:
+def test_time_finer_than_microsecond_is_refused_when_set() -> None:
     with pytest.raises(ValueError, match="microsecond"):
         Key().handles["event", 0].set(Timestamp(1, 1, precision=9))
 
 
-def test_timers_that_are_set_again_and_again_take_no_more_room() -> None:
+def test_repeated_setting_takes_no_more_memory() -> None:
     key = Key()
     set_again = key.handles["event", 0].set
     set_again(Timestamp(900), dynamic_timer_tag="end")

@@ -1,4 +1,4 @@
-"""Stateful DoFns, key by key: the same as through the SDK's operation, whatever is asked for and however it is cut."""
+"""Stateful DoFns, key by key: the same results as with the SDK's operation, for all parameters and bundles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DoFn = beam.DoFn
 
 
 def numbered(p: Any, elements: int, keys: int, windowing: Any = None) -> Any:
-    """(key, number), each at a time of its own, in windows."""
+    """Create (key, number), each with its own time, in windows."""
     timed = (
         p
         | beam.Create(range(elements), reshuffle=False)
@@ -48,11 +48,11 @@ def numbered(p: Any, elements: int, keys: int, windowing: Any = None) -> Any:
     return timed if windowing is None else timed | beam.WindowInto(windowing)
 
 
-# Everything that can be asked for.
+# All parameters.
 
 
 class Everything(beam.DoFn):
-    """Uses each kind of state, timers of one domain, and all that `process` may ask for, as the elements say."""
+    """Uses each kind of state, timers of one domain, and all parameters of `process`, as the elements say."""
 
     LAST = ReadModifyWriteStateSpec("last", PickleCoder())
     BAG = BagStateSpec("bag", VarIntCoder())
@@ -102,7 +102,7 @@ class Everything(beam.DoFn):
             timer.set(time + 3, dynamic_timer_tag=["once", "again"][value % 2])
         yield (
             *(element, before, seen, last.read(), sorted(distinct.read()), total.read()),
-            # The SDK orders those of one time by value in a bundle, by arrival across bundles.
+            # The SDK orders elements of equal times by value within a bundle, by arrival across bundles.
             *(sorted(text for _, text in ordered.read_range(Timestamp(1), Timestamp(4))), repr(window), key),
             *(time.micros, pane.timing, whole.timestamp.micros, repr(whole.windows[0]), whole.value),
         )
@@ -133,7 +133,7 @@ WINDOWINGS = [GlobalWindows(), FixedWindows(10), SlidingWindows(10, 5)]
 
 @pytest.mark.parametrize("bundle_elements", [1, 3, 500_000])
 @pytest.mark.parametrize("windowing", WINDOWINGS, ids=lambda fn: type(fn).__name__)
-def test_all_that_can_be_asked_for_is_the_same(windowing: Any, bundle_elements: int) -> None:
+def test_all_parameters_have_same_values(windowing: Any, bundle_elements: int) -> None:
     def build(p: Driven) -> list[str]:
         made = numbered(p, 120, 7, windowing) | beam.ParDo(Everything(), 1000).with_outputs("other", main="main")
         made["main"] | Collect("main")
@@ -146,7 +146,7 @@ def test_all_that_can_be_asked_for_is_the_same(windowing: Any, bundle_elements: 
     assert any("fired" in value for value in on.values("main"))
 
 
-def test_it_is_our_operation_that_runs() -> None:
+def test_operation_is_ours() -> None:
     kinds: list[Any] = []
 
     def look(stage: Any) -> None:
@@ -167,7 +167,7 @@ class Finalizing(beam.DoFn):
         yield element, seen.read()
 
 
-def test_what_only_the_sdk_can_give_goes_through_its_operation() -> None:
+def test_sdk_features_use_its_operation() -> None:
     def build(p: Driven) -> None:
         numbered(p, 10, 2) | beam.ParDo(Finalizing()) | Collect()
 
@@ -196,7 +196,7 @@ def test_random_elements(elements: list[tuple[int, int, int]], windowing: Any, b
     assert same(build, bundle_elements=bundle_elements).error is None
 
 
-def test_a_key_with_more_values_than_memory_and_many_keys_beside_it() -> None:
+def test_key_larger_than_memory_among_many_keys() -> None:
     def build(p: Driven) -> None:
         elements = [("hot", n) for n in range(6000)] + [(f"k{n % 700}", n) for n in range(2000)]
         (
@@ -222,7 +222,7 @@ class Ordinal(beam.DoFn):
 
 
 class Many(beam.DoFn):
-    """Yields more than a block, of sizes that differ; returns lists, tuples, None."""
+    """Yields more than a block, of various sizes; returns lists, tuples, None."""
 
     SEEN = CombiningValueStateSpec("seen", CountCombineFn())
 
@@ -259,18 +259,18 @@ class Adds(beam.DoFn):
 
 def test_side_inputs_and_arguments_by_name() -> None:
     def build(p: Driven) -> None:
-        # SUBTLE: the SDK takes any of the inputs for the main one, which must be of pairs, or of anything.
+        # SUBTLE: the SDK takes any of the inputs for the main one, which must contain pairs or any type.
         more = p | "more" >> beam.Create([1, 2, 3]).with_output_types(Any)
         numbered(p, 60, 4) | beam.ParDo(Adds(), AsList(more), times=3) | Collect()
 
     assert same(build).error is None
 
 
-# Life, errors.
+# Lifecycle, errors.
 
 
 class CountingFn(CountCombineFn):
-    """A CombineFn that says when it is set up and torn down."""
+    """A CombineFn that records its setup and teardown."""
 
     calls: list[str]
 
@@ -298,7 +298,7 @@ class CountsWithLife(beam.DoFn):
         CALLS.append("teardown of the DoFn")
 
 
-def test_combine_fns_are_set_up_before_they_are_used_and_torn_down() -> None:
+def test_combine_fns_are_set_up_and_torn_down() -> None:
     CALLS.clear()
     with Driven(shards=1) as p:
         numbered(p, 20, 3) | beam.ParDo(CountsWithLife()) | Collect()
@@ -315,9 +315,7 @@ class WritesText(beam.DoFn):
 
 @pytest.mark.parametrize("bundle_elements", [1, 500_000])
 @pytest.mark.parametrize("ours", [True, False])
-def test_a_value_that_its_coder_does_not_take_is_named_with_its_state_and_step(
-    ours: bool, bundle_elements: int
-) -> None:
+def test_error_names_value_state_and_transform(ours: bool, bundle_elements: int) -> None:
     with pytest.raises(CoderError) as caught, Driven(value_chains=ours, bundle_elements=bundle_elements) as p:
         numbered(p, 20, 20) | "Writes" >> beam.ParDo(WritesText()) | Collect()
     text, _, _ = str(caught.value).partition("\n")
@@ -351,7 +349,7 @@ class Fails(beam.DoFn):
 
 
 @pytest.mark.parametrize("where", ["process", "text", "lazily", "timer"])
-def test_errors_name_the_step(where: str) -> None:
+def test_errors_name_transform(where: str) -> None:
     def build(p: Driven) -> None:
         elements = [("k", 7)] if where == "text" else [("k", 1), ("k", 7)]
         keyed = p | beam.Create(elements) | beam.Map(lambda e: e).with_output_types(tuple[str, int])
@@ -360,8 +358,8 @@ def test_errors_name_the_step(where: str) -> None:
     assert "[while running 'Fails']" in same(build).error[1]
 
 
-def test_elements_in_no_order_are_processed_too() -> None:
-    """As an operation of the SDK would hand them over: not key by key."""
+def test_elements_in_any_order_are_processed() -> None:
+    """As an SDK operation would pass them: not key by key."""
     put: list[Any] = []
 
     def shuffle(stage: Any) -> None:
@@ -388,7 +386,7 @@ def test_elements_in_no_order_are_processed_too() -> None:
     assert sorted(p.values()) == sorted((f"k{key}", n) for key in range(4) for n in range(1, 6))
 
 
-# Handles beside the SDK's.
+# Handles compared with the SDK's.
 
 _SPECS: list[tuple[StateSpec, tuple[str, ...]]] = [
     (ReadModifyWriteStateSpec("value", PickleCoder()), ("read", "write", "clear")),
@@ -406,7 +404,7 @@ def _plain(value: Any) -> Any:
 @pytest.mark.parametrize("spec", range(len(_SPECS)), ids=[spec.name for spec, _ in _SPECS])
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_handle_answers_as_the_sdks_does(spec: int, data: Any) -> None:
+def test_handle_behaves_like_sdk(spec: int, data: Any) -> None:
     state_spec, calls = _SPECS[spec]
     ours, theirs = InProcessStateHandler({}, None), InProcessStateHandler({}, None)
     context: Any = stateful.bundle_processor.FnApiUserStateContext(
@@ -434,11 +432,11 @@ def test_a_handle_answers_as_the_sdks_does(spec: int, data: Any) -> None:
             value = data.draw(st.integers(0, 3))
             getattr(handle, call)(value)
             getattr(sdk, call)(value)
-    # What was read stays as it was.
+    # Values that were read do not change.
     assert all(_plain(read) == then for read, then in given_out)
 
 
-def test_state_that_goes_is_checked_and_not_kept() -> None:
+def test_dropped_state_is_checked_but_not_stored() -> None:
     handler = InProcessStateHandler({}, None)
     cells = Cells(handler, "t", StrUtf8Coder().get_impl().encode_nested, GlobalWindows().get_window_coder().encode)
     bag: Any = HandleMaker().make(BagStateSpec("bag", VarIntCoder()), Place(cells, "k", None, fresh=True))
@@ -450,8 +448,8 @@ def test_state_that_goes_is_checked_and_not_kept() -> None:
         bag.commit(keep=False)
 
 
-def test_ways_of_running_give_the_same_outcome() -> None:
-    """Every way of cutting the same input."""
+def test_all_ways_of_running_have_same_outcome() -> None:
+    """All divisions of the same input."""
 
     def outcome(**ways: Any) -> list[str]:
         def build(p: Driven) -> None:

@@ -1,4 +1,4 @@
-"""Stateful DoFns whose keys have a few elements each, all alike: as through the SDK's operation, key by key."""
+"""Stateful DoFns whose keys have a few uniform elements each: the same results as with the SDK's operation."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Kinds(beam.DoFn):
 
 
 class KeepsLists(beam.DoFn):
-    """Has an ordered list, which is the SDK's."""
+    """Has an ordered list, for which the SDK's handle is used."""
 
     LIST = OrderedListStateSpec("list", StrUtf8Coder())
 
@@ -74,14 +74,14 @@ class KeepsLists(beam.DoFn):
 
 
 def alike(p: Any, elements: int, keys: int) -> Any:
-    """(key, number), all at the same time."""
+    """Create (key, number), all with the same time."""
     made = p | beam.Create([(f"k{n % keys}", n) for n in range(elements)], reshuffle=False)
     return made | beam.Map(lambda e: e).with_output_types(tuple[str, int])
 
 
 @pytest.mark.parametrize("bundle_elements", [1, 40, 500_000])
 @pytest.mark.parametrize("fn", [Kinds, KeepsLists])
-def test_many_keys_of_few_elements_that_are_alike(fn: Any, bundle_elements: int) -> None:
+def test_many_uniform_keys_of_few_elements(fn: Any, bundle_elements: int) -> None:
     def build(p: Driven) -> list[str]:
         made = alike(p, 600, 90) | beam.ParDo(fn()).with_outputs("other", main="main")
         made["main"] | Collect("main")
@@ -92,7 +92,7 @@ def test_many_keys_of_few_elements_that_are_alike(fn: Any, bundle_elements: int)
 
 
 class Stops(beam.DoFn):
-    """Lets a `StopIteration` out of a function, or of a generator."""
+    """Raises a `StopIteration` from a function or a generator."""
 
     SEEN = CombiningValueStateSpec("seen", CountCombineFn())
 
@@ -106,7 +106,7 @@ class StopsLate(Stops):
 
 
 @pytest.mark.parametrize("fn", [Stops, StopsLate])
-def test_a_stop_iteration_of_user_code_is_no_end(fn: Any) -> None:
+def test_stop_iteration_of_user_code_is_error(fn: Any) -> None:
     def build(p: Driven) -> None:
         alike(p, 60, 5) | beam.ParDo(fn()) | Collect()
 
@@ -124,7 +124,7 @@ class Large:
 
 
 class KeepsOne(beam.DoFn):
-    """Each key writes a value; how many of them there are at once is noted."""
+    """Each key writes a value; records how many exist concurrently."""
 
     LAST = ReadModifyWriteStateSpec("last", PickleCoder())
 
@@ -146,7 +146,7 @@ class KeepsOneAndYields(KeepsOne):
 
 
 @pytest.mark.parametrize("kind", [KeepsOne, KeepsOneAndYields])
-def test_what_a_key_keeps_is_gone_with_it_whoever_collects_garbage(kind: type[KeepsOne]) -> None:
+def test_objects_of_key_are_freed_with_it(kind: type[KeepsOne]) -> None:
     _alive.clear()
     _most.clear()
     gc.disable()
@@ -160,7 +160,7 @@ def test_what_a_key_keeps_is_gone_with_it_whoever_collects_garbage(kind: type[Ke
     assert max(_most) <= 3
 
 
-def test_the_clock_is_looked_at_between_keys() -> None:
+def test_clock_is_checked_between_keys() -> None:
     with Driven(shards=1, bundle_seconds=0.0) as p:
         keyed = p | beam.Create([(n, n) for n in range(3000)]).with_output_types(tuple[int, int])
         _ = keyed | beam.ParDo(Kinds()) | Collect()

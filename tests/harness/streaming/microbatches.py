@@ -1,8 +1,7 @@
-"""Plans whose stages with keys run in streaming mode: the engine's stage on the SDK's bundle processor, in this
-process.
+"""Plans whose keyed stages run in streaming mode, in this process: the engine's stage, on the SDK's bundle processor.
 
-For tests: one shard; around a stage there is nothing but what it asks for. What comes to it is cut into micro-batches
-by a `Cut`; everything else of the plan runs as `tests.harness.drive` has it.
+For tests: there is one shard, and only what the stage itself needs. A `Cut` divides its input into micro-batches. The
+rest of the plan runs as in `tests.harness.drive`.
 """
 
 from __future__ import annotations
@@ -33,28 +32,28 @@ from tests.harness.drive import Driven, _collected, _Drive, _ListOutbox
 
 _BEGINNING = Timestamp(0)
 NUMBER = 7
-"""The stage's, in its rows."""
+"""The stage's number in its rows."""
 STAYS = {Kind.CLOCK, Kind.ARRIVALS}
-"""Rows that a job keeps when all is done."""
+"""Kinds of rows that a job keeps after its end."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What happens in a micro-batch.
+    """The events of a micro-batch.
 
     Attributes:
-        came: what comes, by key, in this order.
-        upstream: how far the upstream watermark moves.
-        now: the clock.
-        looks: of the budget.
-        runs: how often it is run: of all runs the last one counts.
-        fresh: in a worker that has not run the stage before.
-        drain: restrictions are truncated.
-        takes: how far the clock is ahead of the micro-batch's recorded time when a restriction returns.
-        late: how far the host's clock is behind the job's.
-        pieces: into how many what is checkpointed is cut.
-        until: the budget is not exhausted before it is set.
-        prepare: nothing else is left to do.
+        came: the arriving elements, by key, in this order.
+        upstream: the new upstream watermark.
+        now: the job's clock.
+        looks: number of checks until the budget is exhausted.
+        runs: number of runs; the last one counts.
+        fresh: whether to use a worker that has not run the stage before.
+        drain: whether restrictions are truncated.
+        takes: by how much the clock is ahead of the micro-batch's recorded time when a restriction returns.
+        late: by how much the host's clock lags the job's.
+        pieces: number of pieces into which a checkpointed rest is split.
+        until: the budget is not exhausted before this is set.
+        prepare: whether no other work is left.
     """
 
     came: Sequence[tuple[bytes, Elements]]
@@ -72,20 +71,20 @@ class MicroBatch:
 
 
 Cut = Callable[["Shard", list[tuple[bytes, WindowedElement]]], None]
-"""Runs micro-batches over what comes to a stage, which is given in the order in which it would come."""
+"""Runs micro-batches over the input of a stage, which is passed in its order of arrival."""
 
 
 class InMicroBatches(Driven):
-    """See `Driven`; stages that read by key run in streaming mode.
+    """See `Driven`; keyed stages run in streaming mode.
 
     Args:
-        cut: into micro-batches; None: all that comes is one micro-batch, as it comes, and the watermark is at the end
-            behind it.
+        cut: divides into micro-batches; None: the whole input is one micro-batch, after which the watermark is at the
+            end.
 
     Attributes:
-        left: the rows of each such stage when all is done, but for those that stay.
-        stage_reports: of all micro-batches.
-        drops: what came too late.
+        left: the rows of each such stage at the end, except for kinds that stay.
+        stage_reports: reports of all micro-batches.
+        drops: the elements that were too late.
     """
 
     _bounded = False
@@ -130,7 +129,7 @@ class _StreamingDrive(_Drive):
 
 @dataclass
 class Shard:
-    """A stage in its one shard, from micro-batch to micro-batch; also all that is around it."""
+    """A stage in its only shard, over many micro-batches, with all of its surroundings."""
 
     of: Stage
     settings: Any
@@ -154,14 +153,14 @@ class Shard:
         self._came: Sequence[tuple[bytes, Elements]] = ()
 
     def run(self, micro_batch: MicroBatch) -> StageReport:
-        """Runs a micro-batch; what it has done is real when this returns."""
+        """Run a micro-batch, and commit it."""
         if micro_batch.fresh:
             self.stage.close()
             self.stage = StreamingStage(self.of, self.settings)
         seen = {name: len(of) for name, of in _collected.items()}
         committed = self.view.snapshot()
         for _ in range(micro_batch.runs):
-            # What another run has done is as if it had not been.
+            # Changes of an earlier run are discarded.
             for name, of in _collected.items():
                 del of[seen.get(name, 0) :]
             dropped = len(self.drops)
@@ -177,7 +176,7 @@ class Shard:
         return report
 
     def settle(self, micro_batch: MicroBatch) -> None:
-        """Runs a micro-batch, and as many without data as its budget leaves work for."""
+        """Run a micro-batch, and further ones without input as long as its budget leaves work."""
         for _ in range(1000):
             if not self.run(micro_batch).leftover:
                 return
@@ -185,7 +184,7 @@ class Shard:
         raise AssertionError("it never ends")
 
     def finish(self) -> None:
-        """Runs micro-batches until nothing is left to do."""
+        """Run micro-batches until no work is left."""
         for _ in range(1000):
             report = self.run(MicroBatch((), MAX_TIMESTAMP, self.now, drain=self.drain))
             if not (report.leftover or report.uncommitted) and report.next_due is None:
@@ -194,11 +193,11 @@ class Shard:
         raise AssertionError("it never ends")
 
     def left_over(self) -> bool:
-        """Whether there are rows of anything that is not done."""
+        """Return whether there are rows of unfinished work."""
         return any(row[0] not in STAYS for row in self.left())
 
     def left(self) -> list[bytes]:
-        """The keys of all rows."""
+        """Return the keys of all rows."""
         return [row for row, _ in self.view.scan(b"")]
 
     def _attempt(self, micro_batch: MicroBatch) -> tuple[StageReport, _ListOutbox, BundleReport]:
@@ -242,7 +241,7 @@ class Shard:
         self.closed.append(closed)
         return report, outbox, task
 
-    # What is around the stage.
+    # The stage's surroundings.
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         return self._came

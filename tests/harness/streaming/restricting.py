@@ -1,5 +1,5 @@
-"""Micro-batches with restrictions, for tests: the budget is exhausted from the start, or when the DoFn under test says
-so."""
+"""Micro-batches with restrictions, for tests. The budget is exhausted from the start, or when the DoFn under test calls
+`stop`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.harness.batch.splittables import Numbers, gates
 from tests.harness.streaming.microbatches import MicroBatch, Shard
 
 WAIT = 30
-"""Seconds at most; what is waited for comes at once, or never."""
+"""Maximum seconds to wait. The awaited event happens at once, or never."""
 
 
 class FirstOf:
-    """Runs micro-batches as they are, and keeps the report of each."""
+    """Runs micro-batches unchanged, and keeps the report of each."""
 
     def __init__(self, *micro_batches: Callable[[list[Any]], MicroBatch]) -> None:
         self.micro_batches = micro_batches
@@ -36,7 +36,7 @@ def exhausted(**more: Any) -> Callable[[list[Any]], MicroBatch]:
     return lambda came: MicroBatch(came, MAX_TIMESTAMP, looks=1, **more)
 
 
-def exhausted_when_told(**more: Any) -> Callable[[list[Any]], MicroBatch]:
+def exhausted_on_request(**more: Any) -> Callable[[list[Any]], MicroBatch]:
     def micro_batch(came: list[Any]) -> MicroBatch:
         gates["exhausted"], gates["split"] = threading.Event(), threading.Event()
         return MicroBatch(came, MAX_TIMESTAMP, until=gates["exhausted"], **more)
@@ -45,13 +45,13 @@ def exhausted_when_told(**more: Any) -> Callable[[list[Any]], MicroBatch]:
 
 
 def stop() -> None:
-    """The budget is exhausted; returns when what is left was split off."""
+    """Exhaust the budget; return after the rest was split off."""
     gates["exhausted"].set()
     assert gates["split"].wait(WAIT)
 
 
 class UnsplitTracker(OffsetRestrictionTracker):  # type: ignore[misc]
-    """Lets only its own DoFn split it, by deferring: however slow the machine is, what is left is always the same."""
+    """Only its own DoFn splits it, by deferring. So the rest does not depend on the speed of the machine."""
 
     def try_split(self, fraction_of_remainder: float) -> Any:
         return None if threading.current_thread().name == "splitter" else super().try_split(fraction_of_remainder)

@@ -1,4 +1,4 @@
-"""The clock of a task, whose host may have another time than the job."""
+"""The clock of a task whose host has another time than the job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECOND = 1_000_000
 
 @dataclass
 class Host:
-    """What a host's clocks show."""
+    """The readings of a host's clocks."""
 
     wall: int = 100 * SECOND
     running: int = 7_000
@@ -33,14 +33,16 @@ class Host:
         self.wall += seconds * SECOND
         self.running += seconds * SECOND * 1000
 
-    def clock(self, told: int | None) -> TaskClock:
-        return TaskClock(None if told is None else Timestamp(told), lambda: Timestamp(self.wall), lambda: self.running)
+    def clock(self, job_time: int | None) -> TaskClock:
+        return TaskClock(
+            None if job_time is None else Timestamp(job_time), lambda: Timestamp(self.wall), lambda: self.running
+        )
 
 
 @pytest.mark.contract("ENG-07")
-def test_a_host_whose_clock_is_behind_the_jobs_has_that_of_the_job() -> None:
+def test_lagging_host_uses_time_of_job() -> None:
     host = Host()
-    clock = host.clock(told=160 * SECOND)
+    clock = host.clock(job_time=160 * SECOND)
     assert (clock.now(), clock.lag()) == (160 * SECOND, 60 * SECOND)
     host.passes(5)
     assert (clock.now(), clock.lag()) == (165 * SECOND, 60 * SECOND)
@@ -48,10 +50,10 @@ def test_a_host_whose_clock_is_behind_the_jobs_has_that_of_the_job() -> None:
     assert (clock.now(), clock.lag()) == (165 * SECOND, 3660 * SECOND)
 
 
-@pytest.mark.parametrize("told", [None, 99 * SECOND, 100 * SECOND])
-def test_a_host_whose_clock_is_not_behind_is_believed(told: int | None) -> None:
+@pytest.mark.parametrize("job_time", [None, 99 * SECOND, 100 * SECOND])
+def test_host_that_does_not_lag_is_trusted(job_time: int | None) -> None:
     host = Host()
-    clock = host.clock(told)
+    clock = host.clock(job_time)
     host.passes(5)
     assert (clock.now(), clock.lag()) == (105 * SECOND, 0)
     host.wall += 86_400 * SECOND
@@ -59,7 +61,7 @@ def test_a_host_whose_clock_is_not_behind_is_believed(told: int | None) -> None:
 
 
 class InTenSeconds(beam.DoFn):
-    """Wants to go on then."""
+    """Defers for ten seconds."""
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(UpTo())) -> Iterator[int]:
@@ -70,7 +72,7 @@ class InTenSeconds(beam.DoFn):
 
 
 class FiresInTenSeconds(beam.DoFn):
-    """By the clock of a host that is an hour behind that of the job, which begins at 0."""
+    """Sets a timer for ten seconds from now, on a host that lags an hour; the job's time begins at 0."""
 
     FIRE = userstate.TimerSpec("fire", userstate.TimeDomain.REAL_TIME)
 
@@ -84,17 +86,17 @@ class FiresInTenSeconds(beam.DoFn):
 
 @pytest.mark.contract("SDF-04", "ENG-12")
 @pytest.mark.parametrize(("element", "dofn"), [(2, InTenSeconds), ((1, 2), FiresInTenSeconds)])
-def test_what_is_due_in_ten_seconds_by_a_clock_that_is_behind_is_due_in_ten_seconds(element: Any, dofn: Any) -> None:
+def test_delay_is_kept_with_lagging_clock(element: Any, dofn: Any) -> None:
     due: list[int] = []
 
     def run(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        behind = MicroBatch([(key, [one]) for key, one in came], Timestamp(0), late=Duration(3600 * SECOND))
-        told = shard.run(behind).next_due
-        assert told is not None
-        due.append(told)
+        lagging = MicroBatch([(key, [one]) for key, one in came], Timestamp(0), late=Duration(3600 * SECOND))
+        next_due = shard.run(lagging).next_due
+        assert next_due is not None
+        due.append(next_due)
 
     with InMicroBatches(run) as p:
         given = p | beam.Create([element], reshuffle=False)
         _ = given | beam.ParDo(dofn()).with_output_types(int) | Collect()
-    # What has passed since the SDK was told counts.
+    # The time since the micro-batch was planned counts.
     assert 9 * SECOND < due[0] <= 10 * SECOND

@@ -29,7 +29,7 @@ def values(counters: Counters) -> list[tuple[int | None, int | None]]:
 
 
 @pytest.mark.contract("API-06")
-def test_a_run_that_came_to_nothing_was_attempted() -> None:
+def test_uncommitted_run_counts_as_attempted() -> None:
     counters = Counters()
     counters.ran(1, [report(3)])
     assert values(counters) == [(3, None)]
@@ -42,12 +42,12 @@ def test_a_run_that_came_to_nothing_was_attempted() -> None:
     counters.committed(2, _TIMES, Duration(0))
     assert values(counters) == [(8, 5)]
     assert (counters.micro_batches, counters.progress().elements, counters.progress().tasks) == (2, 5, 2)
-    # As the job counts them: this run of it has not made them all.
+    # The job's total includes elements of earlier drivers.
     counters.committed(486, _TIMES, Duration(0))
     assert counters.progress().stages == ("micro-batch 486, watermark 1970-01-01T00:00:00Z",)
 
 
-def test_a_commit_without_a_micro_batch_has_no_reports() -> None:
+def test_commit_without_run_has_no_reports() -> None:
     counters = Counters()
     reports, line = counters.committed(1, Times({}, {}), Duration(0))
     assert (list(reports), line) == ([], "micro-batch 1: 0.00 s, 0 elements, watermark the end of time")

@@ -1,4 +1,4 @@
-"""What comes to a stage with keys in a micro-batch, from the rows of several tasks."""
+"""The input of a keyed stage in a micro-batch, from the rows of several tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WINDOWS = (GlobalWindow(),)
 
 
 def row(*of: tuple[bytes, dict[int, int]]) -> Row:
-    """What a task has written: of each key, values and their times."""
+    """Return the row that a task has written: each key, with its values and their times."""
     blocks = [(key, Block(list(timed), Each(timed.values()), WINDOWS, PANE_INFO_UNKNOWN)) for key, timed in of]
     records = [record(key, b"", BLOCKS.encode(list(block.elements()))) for key, block in blocks]
     return Row(0, 0, 0, b"".join(records))
@@ -37,12 +37,12 @@ def came(*, join: bool) -> list[tuple[bytes, list[tuple[int, int]]]]:
     return [(key, [(value, int(time)) for value, time, _, _ in some]) for key, some in found]
 
 
-def test_what_has_come_to_a_key_is_one_in_the_order_of_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_key_are_joined_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elements, "_JOINED_BYTES", 1 << 10)
     assert came(join=True) == [(b"a", OF_A), (b"b", [(3, 30)]), (b"c", [(5, 50)])]
 
 
-def test_what_is_kept_or_is_much_stays_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_or_large_blocks_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = [(b"a", OF_A[:2]), (b"a", OF_A[2:3]), (b"a", OF_A[3:]), (b"b", [(3, 30)]), (b"c", [(5, 50)])]
     assert came(join=False) == apart
     monkeypatch.setattr(elements, "_JOINED_BYTES", 1)

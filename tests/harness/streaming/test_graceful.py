@@ -38,7 +38,7 @@ class Totals(beam.DoFn, arcbeam.GracefulShutdown):
 
 
 @pytest.mark.contract("END-05")
-def test_it_is_asked_in_the_micro_batch_that_prepares_and_its_outputs_are_held_until_then() -> None:
+def test_final_outputs_hold_watermark_until_preparation() -> None:
     CALLS.clear()
     outputs: list[int] = []
 
@@ -54,6 +54,6 @@ def test_it_is_asked_in_the_micro_batch_that_prepares_and_its_outputs_are_held_u
 
     with InMicroBatches(cut) as p:
         _ = p | beam.Create([("a", 1), ("a", 2)], reshuffle=False) | beam.ParDo(Totals()) | Collect()
-    assert p.values() == [("a", 1), ("a", 3), ("end", 7)], "of two runs of a micro-batch one counts"
+    assert p.values() == [("a", 1), ("a", 3), ("end", 7)], "only one of two runs of a micro-batch counts"
     assert outputs[:3] == [MIN_TIMESTAMP, END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP]
     assert CALLS[:8] == ["start", "finish", "start", "prepare", "finish", "start", "prepare", "finish"]

@@ -1,4 +1,4 @@
-"""Groupings in a streaming job, however they are cut, against their bounded run: with the SDK's windows, triggers and
+"""Groupings in a streaming job, divided randomly, compared with their bounded run: with the SDK's windows, triggers and
 coders."""
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Pane(beam.DoFn):
 
 
 class Pipeline:
-    """A random one.
+    """A random pipeline.
 
     Args:
-        seed: of all chance.
+        seed: seed of all random choices.
         combined: whether values are combined rather than grouped.
     """
 
@@ -65,7 +65,7 @@ class Pipeline:
         ]
 
     def build(self, p: Driven) -> None:
-        """Makes it."""
+        """Build the pipeline."""
         came = p | beam.Create(self.elements, reshuffle=False)
         timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
         windowed = timed | beam.WindowInto(self.windowing, trigger=self.trigger, accumulation_mode=self.mode)
@@ -76,18 +76,19 @@ class Pipeline:
 
 
 def _own(came: WindowedElement) -> Timestamp:
-    """How far the watermark may move before an element comes: to its time."""
+    """Return how far the watermark may advance before an element arrives: to its time."""
     return came[1]
 
 
 def _first(came: WindowedElement) -> Timestamp:
-    """The same of an accumulator. Its time is the end of its window, and what is in it may be of its beginning."""
+    """Return the same for an accumulator: its time is the window's end, but it may contain the window's first
+    element."""
     (window,) = came[2]
     return window.start if isinstance(window, IntervalWindow) else MIN_TIMESTAMP
 
 
 def run(pipeline: Pipeline, seed: int | None = None) -> Any:
-    """The bounded run, or with a seed a streaming one."""
+    """Run bounded; with a seed, in streaming."""
     honest = _first if pipeline.combined else _own
     p = Driven(shards=1) if seed is None else InMicroBatches(Cutting(seed, honest, jumps=seed % 2 == 0))
     with p:
@@ -96,7 +97,7 @@ def run(pipeline: Pipeline, seed: int | None = None) -> Any:
 
 
 def by_window(p: Driven) -> dict[Any, list[Any]]:
-    """The panes of each key and window, as they came: values, timestamp, the rest of what is known of them."""
+    """Return the panes of each key and window in order: values, timestamp, and the rest of their properties."""
     found: dict[Any, list[Any]] = defaultdict(list)
     for (key, values, pane), time, in_window in p.windowed():
         found[key, in_window].append((sorted(values), time.micros, pane))
@@ -105,7 +106,7 @@ def by_window(p: Driven) -> dict[Any, list[Any]]:
 
 @pytest.mark.contract("ENG-08", "ENG-11")
 @pytest.mark.parametrize("seed", range(20))
-def test_a_grouping_in_micro_batches_has_what_its_bounded_run_has(seed: int) -> None:
+def test_grouping_in_micro_batches_equals_bounded_run(seed: int) -> None:
     pipeline = Pipeline(seed)
     here = run(pipeline, seed)
     there, found = by_window(run(pipeline)), by_window(here)
@@ -116,8 +117,8 @@ def test_a_grouping_in_micro_batches_has_what_its_bounded_run_has(seed: int) -> 
         return
     discarding = pipeline.mode == trigger.AccumulationMode.DISCARDING
     for place, panes in found.items():
-        # Which elements an early pane has depends on how micro-batches are cut, and where windows merge, which have
-        # one, too.
+        # The elements of an early pane depend on the micro-batches. Where windows merge, so does which windows have
+        # one.
         whole = [values for values, _, _ in panes] if discarding else [panes[-1][0]]
         expected = [values for values, _, _ in there[place]] if discarding else [there[place][-1][0]]
         if not isinstance(pipeline.windowing, window.Sessions | Quarters):
@@ -131,7 +132,7 @@ def test_a_grouping_in_micro_batches_has_what_its_bounded_run_has(seed: int) -> 
 
 @pytest.mark.contract("ENG-08", "ENG-11")
 @pytest.mark.parametrize("seed", range(100, 112))
-def test_what_begins_and_ends_in_one_micro_batch_has_what_its_bounded_run_has(seed: int) -> None:
+def test_single_micro_batch_equals_bounded_run(seed: int) -> None:
     pipeline = Pipeline(seed)
     p = InMicroBatches(None)
     with p:
@@ -149,7 +150,7 @@ def test_what_begins_and_ends_in_one_micro_batch_has_what_its_bounded_run_has(se
 
 @pytest.mark.contract("ENG-08")
 @pytest.mark.parametrize("seed", range(6))
-def test_combined_values_in_micro_batches_are_those_of_the_bounded_run(seed: int) -> None:
+def test_combined_values_equal_those_of_bounded_run(seed: int) -> None:
     pipeline = Pipeline(seed, combined=True)
     here, there = run(pipeline, seed), run(pipeline)
     told = [sorted((value, time.micros, repr(w)) for value, time, w in p.windowed()) for p in (here, there)]

@@ -1,4 +1,4 @@
-"""Splittable DoFns in a streaming job, however they are cut: all of it, once; splits, delays, watermarks, drains."""
+"""Splittable DoFns in a streaming job, divided randomly: exactly once; splits, delays, watermarks, drains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECOND = 1_000_000
 
 
 class InParts(beam.DoFn):
-    """Puts out numbers with times, some at once; defers the rest, with a delay or without."""
+    """Outputs numbers with times, some at once; defers the rest, with or without a delay."""
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -47,13 +47,13 @@ class InParts(beam.DoFn):
 
 
 class Cutting:
-    """Cuts by chance.
+    """Divides randomly.
 
     Args:
-        seed: of it.
+        seed: seed of the random choices.
 
     Attributes:
-        promised: for each micro-batch, what nothing that comes later is earlier than, and how much had come by then.
+        promised: for each micro-batch, the watermark, and how many elements had arrived by then.
     """
 
     def __init__(self, seed: int) -> None:
@@ -79,7 +79,7 @@ def build(p: Driven, elements: list[int], dofn: beam.DoFn) -> None:
 
 @pytest.mark.contract("SDF-03", "SDF-04", "SDF-11", "ENG-08")
 @pytest.mark.parametrize("seed", range(8))
-def test_restrictions_in_micro_batches_are_processed_whole_and_once_and_promises_are_kept(seed: int) -> None:
+def test_restrictions_are_processed_once_with_valid_watermarks(seed: int) -> None:
     elements = [random.Random(seed).randrange(12) for _ in range(6)]
     cut = Cutting(seed)
     with InMicroBatches(cut) as here:
@@ -94,7 +94,7 @@ def test_restrictions_in_micro_batches_are_processed_whole_and_once_and_promises
 
 
 @pytest.mark.contract("ENG-01", "SDF-11")
-def test_what_an_estimator_promises_lets_the_output_watermark_move() -> None:
+def test_estimator_advances_output_watermark() -> None:
     promised: list[Timestamp] = []
 
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
@@ -110,7 +110,7 @@ def test_what_an_estimator_promises_lets_the_output_watermark_move() -> None:
 
 @pytest.mark.contract("ENG-01", "SDF-02")
 @pytest.mark.parametrize("promise", [MIN_TIMESTAMP + 1, -1_500, END_OF_GLOBAL_WINDOW - 1])
-def test_a_promise_may_be_of_any_time_that_there_is(promise: int) -> None:
+def test_estimator_may_report_any_time(promise: int) -> None:
     promised: list[Timestamp] = []
 
     class Promising(beam.DoFn):
@@ -150,7 +150,7 @@ class Timed(beam.DoFn):
 
 @pytest.mark.contract("ENG-01", "SDF-11")
 @pytest.mark.parametrize("micros", [MIN_TIMESTAMP + 1, -1_500, -1, 1_234_567, END_OF_GLOBAL_WINDOW - 1])
-def test_what_is_left_of_an_element_has_its_time_to_the_microsecond(micros: int) -> None:
+def test_residual_keeps_microseconds(micros: int) -> None:
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
         shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP))
 
@@ -178,7 +178,7 @@ class Endless(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-05", "SDF-06")
-def test_when_the_budget_is_exhausted_the_rest_of_what_runs_is_split_off() -> None:
+def test_exhausted_budget_splits_off_rest() -> None:
     gates["split"] = threading.Event()
     reports: list[Any] = []
 
@@ -213,7 +213,7 @@ class Truncated(beam.DoFn):
 
 @pytest.mark.contract("END-02", "SDF-12", "PLAN-03")
 @pytest.mark.parametrize(("drain", "expected"), [(0, 10), (1, 10), (2, 10), (3, 12)])
-def test_a_drain_truncates_what_waits_though_the_plan_has_no_truncation(drain: int, expected: int) -> None:
+def test_drain_truncates_waiting_restrictions(drain: int, expected: int) -> None:
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
         shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP, looks=1, drain=drain == 0))
         for number in range(1, 4):

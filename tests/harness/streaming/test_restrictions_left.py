@@ -1,4 +1,4 @@
-"""What restrictions leave in a streaming job: when it goes on, what it holds, and where it comes out."""
+"""Residuals of restrictions in a streaming job: when they are processed, which watermark they hold, their outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.batch.splittables import Numbers, Range, calls, gates
 from tests.harness.drive import Collect
 from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
-from tests.harness.streaming.restricting import FirstOf, Unsplit, exhausted, exhausted_when_told, stop
+from tests.harness.streaming.restricting import FirstOf, Unsplit, exhausted, exhausted_on_request, stop
 from tests.harness.streaming.test_restrictions import SECOND, build
 
 
@@ -32,7 +32,7 @@ def forgotten() -> None:
 
 
 class Halves(OffsetRestrictionTracker):  # type: ignore[misc]
-    """Lets others split it once, in the middle."""
+    """Can be split once by others, in the middle."""
 
     def try_split(self, fraction_of_remainder: float) -> Any:
         if threading.current_thread().name == "splitter":
@@ -45,7 +45,7 @@ class Halves(OffsetRestrictionTracker):  # type: ignore[misc]
 
 
 class SplitAndDefer(beam.DoFn):
-    """Is split while it runs, and then defers what it was left with."""
+    """Is split while it runs, and then defers the rest."""
 
     class Provider(Numbers):
         tracker = Halves
@@ -64,18 +64,17 @@ class SplitAndDefer(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-04", "SDF-05")
-def test_the_split_and_the_deferral_of_one_bundle_each_have_their_time_and_are_processed_once() -> None:
+def test_split_and_deferral_keep_time_and_run_once() -> None:
     later = 3601 * SECOND
     cut = FirstOf(
-        exhausted_when_told(takes=SECOND, pieces=2), exhausted(now=Timestamp(SECOND)), exhausted(now=Timestamp(later))
+        exhausted_on_request(takes=SECOND, pieces=2), exhausted(now=Timestamp(SECOND)), exhausted(now=Timestamp(later))
     )
     with InMicroBatches(cut) as p:
         build(p, [40], SplitAndDefer())
     first, second, third = cut.reports
     assert (first.restrictions.live, first.restrictions.ready, first.next_due) == (2, 1, Timestamp(0))
     assert (second.restrictions.live, second.restrictions.ready) == (1, 0)
-    # Whatever of an hour had passed when the process returned; counted from the clock, not from the micro-batch's
-    # beginning.
+    # Relative to the clock when the process returned, not to the beginning of the micro-batch.
     assert second.next_due is not None
     assert SECOND < second.next_due <= later
     assert third.restrictions.live == 0
@@ -83,7 +82,7 @@ def test_the_split_and_the_deferral_of_one_bundle_each_have_their_time_and_are_p
 
 
 class DefersTo(beam.DoFn):
-    """Defers once, to a time."""
+    """Defers once, to a given time."""
 
     def __init__(self, to: Any) -> None:
         self._to = to
@@ -102,7 +101,7 @@ class DefersTo(beam.DoFn):
 
 @pytest.mark.contract("SDF-04")
 @pytest.mark.parametrize("seconds", [0.25, 86_400.000_001])
-def test_it_is_due_to_the_microsecond_and_not_looked_at_before(seconds: float) -> None:
+def test_due_time_is_exact_to_microsecond(seconds: float) -> None:
     delay = Duration(seconds)
     due: list[int] = []
 
@@ -124,7 +123,7 @@ def test_it_is_due_to_the_microsecond_and_not_looked_at_before(seconds: float) -
 
 
 @pytest.mark.contract("SDF-04")
-def test_what_is_deferred_without_a_delay_goes_on_at_once_if_the_budget_lasts() -> None:
+def test_deferral_without_delay_continues_within_budget() -> None:
     cut = FirstOf(exhausted(), exhausted())
     with InMicroBatches(cut) as p:
         build(p, [3], DefersTo(None))
@@ -137,8 +136,8 @@ def test_what_is_deferred_without_a_delay_goes_on_at_once_if_the_budget_lasts() 
     assert len(p.values()) == 6
 
 
-class Looks(beam.DoFn):
-    """Looks three times, and defers with nothing put out; or waits for its commits."""
+class Repeats(beam.DoFn):
+    """Runs three times and defers without outputs, or waits for its commits."""
 
     def process(
         self,
@@ -155,14 +154,14 @@ class Looks(beam.DoFn):
             tracker.defer_remainder()
 
 
-class LooksInVain(Looks):
+class RepeatsWithoutOutput(Repeats):
     def process(self, element: Any, tracker: Any = beam.DoFn.RestrictionParam(Unsplit())) -> Iterator[Any]:
         yield from (found for found in self.look(element, tracker) if not found)
 
 
 @pytest.mark.contract("SDF-04", "SDF-13")
-@pytest.mark.parametrize("dofn", [Looks(), LooksInVain()])
-def test_who_gets_nowhere_or_waits_for_a_commit_has_one_turn_in_a_micro_batch(dofn: beam.DoFn) -> None:
+@pytest.mark.parametrize("dofn", [Repeats(), RepeatsWithoutOutput()])
+def test_restriction_without_progress_runs_once_per_micro_batch(dofn: beam.DoFn) -> None:
     cut = FirstOf(*[lambda came: MicroBatch(came, MAX_TIMESTAMP)] * 3)
     with InMicroBatches(cut) as p:
         build(p, [3, 3], dofn)
@@ -174,7 +173,7 @@ class Unwatched(DefersTo):
 
 
 @pytest.mark.contract("SDF-10")
-def test_without_an_estimator_the_output_stays_at_the_beginning_until_all_is_done() -> None:
+def test_output_watermark_without_estimator_waits_for_end() -> None:
     cut = FirstOf(exhausted(), exhausted())
     with InMicroBatches(cut) as p:
         build(p, [3], Unwatched(None))
@@ -185,8 +184,8 @@ def test_without_an_estimator_the_output_stays_at_the_beginning_until_all_is_don
     assert output_time(MAX_TIMESTAMP, second.local, "main") == MAX_TIMESTAMP
 
 
-class Behind(WatermarkEstimator):  # type: ignore[misc]
-    """A minute behind the latest."""
+class Lagging(WatermarkEstimator):  # type: ignore[misc]
+    """Lags the latest output by a minute."""
 
     def __init__(self, state: Any) -> None:
         self._latest = state
@@ -206,11 +205,11 @@ class BehindProvider(WatermarkEstimatorProvider):  # type: ignore[misc]
         return None
 
     def create_watermark_estimator(self, estimator_state: Any) -> Any:
-        return Behind(estimator_state)
+        return Lagging(estimator_state)
 
 
 class InThrees(beam.DoFn):
-    """Puts out three numbers at a time, each at its minute."""
+    """Outputs three numbers per call, each at its minute."""
 
     def __init__(self) -> None:
         pass
@@ -242,7 +241,7 @@ class InThreesInOrder(InThrees):
 
 @pytest.mark.contract("SDF-12", "SDF-01")
 @pytest.mark.parametrize(("dofn", "behind"), [(InThrees(), 1), (InThreesInOrder(), 0)])
-def test_estimators_of_every_kind_go_on_from_their_state(dofn: beam.DoFn, behind: int) -> None:
+def test_estimators_continue_from_their_state(dofn: beam.DoFn, behind: int) -> None:
     cut = FirstOf(exhausted(), exhausted(fresh=True), exhausted(fresh=True))
     with InMicroBatches(cut) as p:
         build(p, [8], dofn)
@@ -252,7 +251,7 @@ def test_estimators_of_every_kind_go_on_from_their_state(dofn: beam.DoFn, behind
 
 
 class Observes(beam.DoFn):
-    """Puts out numbers with the window it sees; defers after every other one."""
+    """Outputs numbers with the window that it sees; defers after every other one."""
 
     def process(
         self,
@@ -271,7 +270,7 @@ class Observes(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-09")
-def test_an_element_in_several_windows_is_processed_once_in_each() -> None:
+def test_element_runs_once_per_window() -> None:
     cut = FirstOf(*[exhausted()] * 6)
     with InMicroBatches(cut) as p:
         timed = p | beam.Create([5], reshuffle=False) | beam.Map(lambda n: TimestampedValue(n, 10))
@@ -282,7 +281,7 @@ def test_an_element_in_several_windows_is_processed_once_in_each() -> None:
 
 
 class Counts(beam.DoFn):
-    """The numbers below a sum, some at a time."""
+    """Outputs the numbers below a sum, a few per call."""
 
     def process(self, element: tuple[str, int], tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
         at = tracker.current_restriction().start
@@ -312,11 +311,11 @@ def _settle(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
 
 
 @pytest.mark.contract("SDF-12")
-def test_one_after_another_and_behind_a_grouping() -> None:
+def test_consecutive_splittable_dofns_and_after_grouping() -> None:
     with InMicroBatches(_settle) as p:
         numbers = p | beam.Create([3, 4], reshuffle=False) | "First" >> beam.ParDo(Range())
         sums = numbers | beam.Map(lambda pair: ("all", pair[1])) | beam.CombinePerKey(sum)
-        _ = sums | "Behind" >> beam.ParDo(CountsOfSum()) | "Last" >> beam.ParDo(Range()) | Collect()
+        _ = sums | "After" >> beam.ParDo(CountsOfSum()) | "Last" >> beam.ParDo(Range()) | Collect()
     assert sorted(p.values()) == sorted((n, at) for n in range(9) for at in range(n))
 
 
@@ -335,7 +334,7 @@ class ReturnsTooEarly(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-03")
-def test_a_process_that_returns_before_it_is_done_fails_with_the_name_of_its_micro_batch() -> None:
+def test_process_returning_early_fails_and_names_transform() -> None:
     p = InMicroBatches(_settle)
     build_named = p | beam.Create([8], reshuffle=False) | "Too early" >> beam.ParDo(ReturnsTooEarly())
     _ = build_named | Collect()

@@ -1,5 +1,5 @@
-"""Splittable DoFns in a streaming job while they run: who stops a process that does not return, when, and what is told
-of it."""
+"""Splittable DoFns in a streaming job while they run: when a process is stopped that does not return, and the
+warnings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from tests.harness.batch.splittables import Claimed, Numbers, Range, calls, gates
 from tests.harness.drive import Collect
 from tests.harness.streaming.microbatches import InMicroBatches, Shard
-from tests.harness.streaming.restricting import WAIT, FirstOf, exhausted, exhausted_when_told, stop
+from tests.harness.streaming.restricting import WAIT, FirstOf, exhausted, exhausted_on_request, stop
 from tests.harness.streaming.test_restrictions import SECOND, build
 
 
@@ -39,7 +39,7 @@ class StopsWhenSplit(Claimed):  # type: ignore[misc]
 
 
 class Endless(beam.DoFn):
-    """Waits behind its third number for what somebody else promises, and to be stopped."""
+    """Waits after its third number, until another thread sets its watermark and it is stopped."""
 
     class Provider(Numbers):
         tracker = StopsWhenSplit
@@ -64,18 +64,18 @@ class Endless(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-01", "SDF-06")
-def test_what_a_thread_of_the_users_has_promised_holds_for_what_is_split_off_while_the_process_waits() -> None:
-    cut = FirstOf(exhausted_when_told(pieces=4), exhausted_when_told())
+def test_watermark_of_user_thread_applies_to_split() -> None:
+    cut = FirstOf(exhausted_on_request(pieces=4), exhausted_on_request())
     with InMicroBatches(cut) as p:
         build(p, [100], Endless())
     assert sorted(p.values()) == [(100, at) for at in range(100)]
     outs = [output_time(MAX_TIMESTAMP, report.local, "main") for report in cut.reports]
     assert outs == [Timestamp(2 * SECOND), Timestamp(5 * SECOND)]
-    assert [report.restrictions.live for report in cut.reports] == [1, 1], "what has no end is not cut into pieces"
+    assert [report.restrictions.live for report in cut.reports] == [1, 1], "an unbounded restriction stays whole"
 
 
 class Silent(RestrictionTracker):  # type: ignore[misc]
-    """Knows nothing of its progress, and can be stopped where it is. Tells the gate when it was."""
+    """Does not know its progress, but can be stopped at its position. Opens the gate when it was stopped."""
 
     def __init__(self, restriction: OffsetRange) -> None:
         self._restriction, self._next = restriction, restriction.start
@@ -108,7 +108,7 @@ class Silent(RestrictionTracker):  # type: ignore[misc]
 
 
 class InSilence(beam.DoFn):
-    """Claims, and puts nothing out before it was stopped."""
+    """Claims, and outputs nothing before it was stopped."""
 
     class Provider(Numbers):
         tracker = Silent
@@ -125,8 +125,8 @@ class InSilence(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-06", "SDF-12")
-def test_a_claim_is_progress_where_the_tracker_knows_of_none_and_nothing_is_put_out() -> None:
-    cut = FirstOf(exhausted_when_told())
+def test_claim_counts_as_progress() -> None:
+    cut = FirstOf(exhausted_on_request())
     with InMicroBatches(cut) as p:
         build(p, [9], InSilence())
     assert sorted(p.values()) == [(9, at) for at in range(9)]
@@ -134,7 +134,7 @@ def test_a_claim_is_progress_where_the_tracker_knows_of_none_and_nothing_is_put_
 
 
 class LookedAt(OffsetRestrictionTracker):  # type: ignore[misc]
-    """Tells when it was looked at a few times, and by whom it was split."""
+    """Records when it was checked a few times, and by which thread it was split."""
 
     def current_progress(self) -> Any:
         calls.append(("look",))
@@ -163,14 +163,14 @@ class SlowToBegin(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-06", "SDF-12")
-def test_nothing_is_split_before_the_first_claim_however_long_the_budget_is_over() -> None:
+def test_no_split_before_first_claim() -> None:
     with InMicroBatches(FirstOf(exhausted(), exhausted())) as p:
         build(p, [3], SlowToBegin())
     assert sorted(p.values()) == [(3, at) for at in range(3)]
 
 
-class Told(logging.Handler):
-    """Opens a gate with the first line."""
+class Warnings(logging.Handler):
+    """Opens a gate at the first log record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,15 +178,15 @@ class Told(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
-        gates["told"].set()
+        gates["warnings"].set()
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What is told of processes that go on; nobody is patient."""
+def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Return the warnings about running processes, which come at once."""
     monkeypatch.setattr(restrictions, "PATIENCE_SECONDS", 0.0)
-    gates["told"] = threading.Event()
-    handler = Told()
+    gates["warnings"] = threading.Event()
+    handler = Warnings()
     logger = logging.getLogger("arcbeam.splitting")
     logger.addHandler(handler)
     yield handler.lines
@@ -199,7 +199,7 @@ class Stubborn(OffsetRestrictionTracker):  # type: ignore[misc]
 
 
 def numbers_that(act: Callable[[], object], of: type[OffsetRestrictionTracker] = Claimed) -> beam.DoFn:
-    """Puts out numbers, and does something behind the third."""
+    """Return a DoFn that outputs numbers, and calls a function after the third."""
 
     class Provider(Numbers):
         tracker = of
@@ -216,20 +216,20 @@ def numbers_that(act: Callable[[], object], of: type[OffsetRestrictionTracker] =
     return Acts()
 
 
-def await_word() -> None:
-    """Does not return before somebody was told."""
-    assert gates["told"].wait(WAIT)
+def await_warning() -> None:
+    """Return after the warning."""
+    assert gates["warnings"].wait(WAIT)
 
 
-def stop_and_await_word() -> None:
-    """Was asked to stop, and waits on."""
+def stop_and_await_warning() -> None:
+    """Wait after a request to stop."""
     stop()
-    await_word()
+    await_warning()
 
 
 class ClaimsNothing(beam.DoFn):
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
-        await_word()
+        await_warning()
         yield from Range().process(element, tracker)
 
 
@@ -237,35 +237,38 @@ class ClaimsNothing(beam.DoFn):
 @pytest.mark.parametrize(
     ("dofn", "why"),
     [
-        (numbers_that(await_word, Stubborn), "try_split returns no residual"),
+        (numbers_that(await_warning, Stubborn), "try_split returns no residual"),
         (ClaimsNothing(), "claimed nothing"),
     ],
 )
-def test_a_process_that_cannot_be_stopped_goes_on_and_is_told_of_by_name(
-    dofn: beam.DoFn, why: str, told: list[str]
-) -> None:
+def test_warning_names_process_that_cannot_be_stopped(dofn: beam.DoFn, why: str, warnings: list[str]) -> None:
     with InMicroBatches(FirstOf(exhausted())) as p:
         _ = p | beam.Create([5], reshuffle=False) | "Poll it" >> beam.ParDo(dofn) | Collect()
     assert sorted(p.values()) == [(5, at) for at in range(5)]
-    assert told[0].startswith("'Poll it' ")
-    assert why in told[0]
+    assert warnings[0].startswith("'Poll it' ")
+    assert why in warnings[0]
 
 
 @pytest.mark.contract("SDF-06")
-def test_a_process_that_was_stopped_and_does_not_return_is_told_of(told: list[str]) -> None:
-    with InMicroBatches(FirstOf(exhausted_when_told())) as p:
-        _ = p | beam.Create([5], reshuffle=False) | "Wait" >> beam.ParDo(numbers_that(stop_and_await_word)) | Collect()
+def test_warning_names_stopped_process_that_continues(warnings: list[str]) -> None:
+    with InMicroBatches(FirstOf(exhausted_on_request())) as p:
+        _ = (
+            p
+            | beam.Create([5], reshuffle=False)
+            | "Wait" >> beam.ParDo(numbers_that(stop_and_await_warning))
+            | Collect()
+        )
     assert sorted(p.values()) == [(5, at) for at in range(5)]
-    assert "requested to stop" in told[-1]
+    assert "requested to stop" in warnings[-1]
 
 
 @pytest.mark.contract("SDF-07")
 @pytest.mark.parametrize(("pieces", "sizes"), [(1, [97.0]), (3, [31.0, 33.0, 33.0])])
-def test_where_tasks_have_nothing_to_do_the_rest_is_cut_for_them(pieces: int, sizes: list[float]) -> None:
+def test_rest_is_split_for_idle_tasks(pieces: int, sizes: list[float]) -> None:
     left: list[float] = []
 
     def run(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        report = shard.run(exhausted_when_told(pieces=pieces)([(key, [one]) for key, one in came]))
+        report = shard.run(exhausted_on_request(pieces=pieces)([(key, [one]) for key, one in came]))
         known = report.restrictions
         assert (known.live, known.ready) == (pieces, pieces)
         moved = [each.size for each in known.movable]

@@ -20,7 +20,7 @@ from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Sha
 
 
 def _stable(proto: Any) -> None:
-    """Marks what is called so."""
+    """Set the requirement on transforms of this name."""
     for transform in proto.components.transforms.values():
         if transform.unique_name == "Stable" and transform.spec.urn == common_urns.primitives.PAR_DO.urn:
             payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
@@ -29,7 +29,7 @@ def _stable(proto: Any) -> None:
 
 
 class Numbered(beam.DoFn):
-    """Which of its key it is."""
+    """Numbers the elements of its key."""
 
     SEEN = userstate.CombiningValueStateSpec("seen", sum)
 
@@ -39,20 +39,20 @@ class Numbered(beam.DoFn):
 
 
 def _one_by_one(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-    """Each in a micro-batch of its own, which is run twice."""
+    """Run each element in its own micro-batch, twice."""
     waiting = 0
     for key, one in came:
         report = shard.run(MicroBatch([(key, [one])], MIN_TIMESTAMP, runs=2))
         assert report.uncommitted
         assert (report.counts.read, report.counts.unparked) == (1, waiting), (
-            "what came in the micro-batch before goes on"
+            "what came in the micro-batch before continues"
         )
         waiting = len(one[2])
     shard.settle(MicroBatch((), MAX_TIMESTAMP, fresh=True))
 
 
 @pytest.mark.contract("API-04")
-def test_plain_and_in_each_of_its_windows() -> None:
+def test_stable_input_of_plain_stage() -> None:
     with InMicroBatches(_one_by_one, edit=_stable) as p:
         timed = p | beam.Create([1, 2, 3], reshuffle=False) | beam.Map(lambda n: TimestampedValue(n, n))
         windowed = timed | beam.WindowInto(SlidingWindows(4, 2))
@@ -62,7 +62,7 @@ def test_plain_and_in_each_of_its_windows() -> None:
 
 
 @pytest.mark.contract("API-04")
-def test_with_state() -> None:
+def test_stable_input_of_stateful_stage() -> None:
     with InMicroBatches(_one_by_one, edit=_stable) as p:
         _ = (
             p
@@ -75,7 +75,7 @@ def test_with_state() -> None:
 
 
 @pytest.mark.contract("API-04", "SDF-12")
-def test_splittable() -> None:
+def test_stable_input_of_splittable_stage() -> None:
     with InMicroBatches(_one_by_one, edit=_stable) as p:
         _ = p | beam.Create([2, 3], reshuffle=False) | "Stable" >> beam.ParDo(Range()) | Collect()
     assert sorted(p.values()) == sorted((n, at) for n in (2, 3) for at in range(n))

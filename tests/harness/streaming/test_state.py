@@ -1,4 +1,4 @@
-"""User state in a view: as user code reads it, and when it is there."""
+"""User state in a view: what user code reads, and when changes are in the view."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def context_of(handler: state.ViewState) -> Any:
     return bundle_processor.FnApiUserStateContext(handler, "t", StrUtf8Coder(), GlobalWindowCoder())
 
 
-def test_what_a_call_has_changed_is_in_the_view_when_it_is_committed(handler: state.ViewState) -> None:
+def test_changes_of_call_are_in_view_after_commit(handler: state.ViewState) -> None:
     context, view = context_of(handler), MemoryView()
     handler.work_on(view, 3)
     handler.enter(b"k")
@@ -48,7 +48,7 @@ def test_what_a_call_has_changed_is_in_the_view_when_it_is_committed(handler: st
     assert view.written == before
     handler.enter(b"other")
     assert list(context.get_state(SPEC, "other", GlobalWindow()).read()) == []
-    # Another micro-batch, with what it left.
+    # The next micro-batch, with the state of the first.
     handler.work_on(MemoryView(view.snapshot()), 3)
     handler.enter(b"k")
     assert list(context.get_state(SPEC, "k", GlobalWindow()).read()) == [b"1"]
@@ -56,9 +56,7 @@ def test_what_a_call_has_changed_is_in_the_view_when_it_is_committed(handler: st
 
 @pytest.mark.parametrize("size", [10, 600_000])
 @pytest.mark.parametrize("change", ["add", "clear"])
-def test_what_was_read_stays_what_it_was_though_the_bag_changes(
-    handler: state.ViewState, size: int, change: str
-) -> None:
+def test_returned_elements_do_not_change_with_bag(handler: state.ViewState, size: int, change: str) -> None:
     context = context_of(handler)
     handler.work_on(MemoryView(), 3)
     handler.enter(b"k")
@@ -82,7 +80,7 @@ def test_what_was_read_stays_what_it_was_though_the_bag_changes(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_both_storages_are_the_same_to_who_asks(seed: int, handler: state.ViewState) -> None:
+def test_both_storages_behave_equally(seed: int, handler: state.ViewState) -> None:
     chance, memory = random.Random(seed), InProcessStateHandler({})
     handler.work_on(MemoryView(), 3)
     bag, ordered = ("t", "bag", b""), ("t", "list", b"")

@@ -1,11 +1,11 @@
-"""Random stateful streaming pipelines, however they are cut, against their bounded run.
+"""Random stateful streaming pipelines, divided randomly, compared with their bounded run.
 
-The pipeline is real, and so is everything of the SDK; there is no Spark. What a DoFn does with an element is said by
-the element, so a seed makes one: it reads and changes state of every kind, sets and clears timers of both clocks, and
-sets them again from their callbacks.
+The pipeline and the SDK are used unchanged, without Spark. The elements determine what a DoFn does, so a seed
+determines a pipeline.
+It reads and changes all types of state, sets and clears timers of both domains, and sets them again in their callbacks.
 
-So that results do not depend on how things are cut, all data of a window comes before the watermark is in it, and the
-clock stands until all its timers of event time have fired: that is the bounded run's order of a key.
+The results must not depend on the division. Therefore all elements of a window arrive before the watermark enters it,
+and the clock stands still until all its event-time timers have fired. This is a key's order in the bounded run.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Sha
 
 SECOND = 1_000_000
 KEYS = (1, 1.0, True, "a", ("b", 2), b"\0\xff")
-"""The first three are equal, and three keys nonetheless."""
+"""The first three are equal, but three different keys."""
 KINDS = ("bag", "value", "sum", "set", "list")
 TIMERS = ("event", "clock")
 APART = 1009
-"""Timers are at least so much apart, in microseconds; what timers set is less beside them."""
+"""Minimum distance of timers, in microseconds. Offsets of timers that callbacks set are smaller."""
 
 
 class Halves(window.NonMergingWindowFn):  # type: ignore[misc]  # Beam is untyped
-    """Windows of a type of their own."""
+    """Windows of a user-defined type."""
 
     def assign(self, context: Any) -> list[Any]:
         return [Half(context.timestamp.micros // (15 * SECOND))]
@@ -91,20 +91,20 @@ def at(micros: int) -> SdkTimestamp:
 
 
 def _end(window: Any) -> int:
-    """The last moment of a window; of the global one, one like the others'."""
+    """Return the last moment of a window; for the global one, a moment comparable to the others."""
     return min(int(window.max_timestamp().micros), 40 * SECOND)
 
 
 def _clock(end: int) -> int:
-    """When the clock's timers of a window are due, at the earliest: before those of one that ends later."""
+    """Return the earliest time of a window's processing-time timers: before those of a window that ends later."""
     return NOW * SECOND + 1000 * end
 
 
 class Interpreter(beam.DoFn):
-    """Does what elements say: (what, where, with what)."""
+    """Executes the elements' orders: (what, where, argument)."""
 
     BAG = BagStateSpec("bag", PickleCoder())
-    # Not for None: a value that was cleared is not written as one.
+    # Its coder does not accept None: a cleared value must not be written as None.
     VALUE = ReadModifyWriteStateSpec("value", VarIntCoder())
     SUM = CombiningValueStateSpec("sum", PickleCoder(), sum)
     SET = SetStateSpec("set", VarIntCoder())
@@ -167,7 +167,7 @@ class Interpreter(beam.DoFn):
 
 
 def _fired(key: str, tag: str, micros: int, window: Any, states: Any, timers: Any) -> Iterator[Any]:
-    """A timer reads all, changes something, and sets itself again as often as its tag says; it may change another."""
+    """Read all, change something, and set the timer again as often as its tag says; maybe change another timer."""
     for what in KINDS:
         yield from _obey(key, ("read", what, 0), window, states, timers)
     changed = KINDS[micros % len(KINDS)]
@@ -177,7 +177,7 @@ def _fired(key: str, tag: str, micros: int, window: Any, states: Any, timers: An
     other = str((int(number) + 1) % 4)
     left = _end(window) - micros - SECOND // 2 - 13
     if "event" in timers and left > 0:
-        # It may be pending, and earlier or later than that.
+        # It may be pending, for an earlier or a later time.
         for value in ((None,), (left,), (left, None), (None, left - 7, left), ())[micros % 5]:
             yield from _obey(key, ("event", other, value), window, states, timers)
     if again and "event" in timers:
@@ -201,7 +201,7 @@ def _obey(key: str, order: tuple[str, str, Any], window: Any, states: Any, timer
         case "read", "list":
             yield key, where, [(time.micros, value) for time, value in state.read()]
         case "read", "bag":
-            # As it is now, though it is looked at much later.
+            # The current elements, although they are used much later.
             yield key, where, state.read()
         case "read", "set":
             yield key, where, sorted(state.read())
@@ -220,17 +220,17 @@ def _obey(key: str, order: tuple[str, str, Any], window: Any, states: Any, timer
 
 
 class Pipeline:
-    """A random one.
+    """A random pipeline.
 
     Attributes:
-        elements: (key, orders, time in seconds), in the order in which they come.
-        windowing: of the input.
-        settings: of the run.
-        clocks: whether it has timers of the clock.
+        elements: (key, orders, time in seconds), in order of arrival.
+        windowing: windowing of the input.
+        settings: settings of the run.
+        clocks: whether it has processing-time timers.
 
     Args:
-        seed: of all chance.
-        in_order: its input is to be in order of time.
+        seed: seed of all random choices.
+        in_order: whether its input must be sorted by time.
     """
 
     def __init__(self, seed: int, in_order: bool = False) -> None:
@@ -241,7 +241,7 @@ class Pipeline:
             [window.GlobalWindows(), window.FixedWindows(10), window.SlidingWindows(10, 5), Halves()]
         )
         keys = chance.sample(KEYS, chance.randint(1, len(KEYS)))
-        # Half of them are run by the SDK's own operation, not by ours.
+        # Half of the pipelines use the SDK's operation instead of ours.
         self.settings = {"value_chains": chance.random() < 0.5}
         self.clocks = chance.random() < 0.6
         self._timers = 0
@@ -250,20 +250,20 @@ class Pipeline:
     def _element(self, key: Any) -> tuple[Any, Any, float]:
         chance = self.chance
         orders = [self._order() for _ in range(chance.randint(1, 5))]
-        # Most mistakes are in what is done to something for the second time.
+        # Most mistakes concern repeated operations on the same object.
         for order in orders[: chance.choice([0, 1, 2])]:
             orders += self._again(order)
         return key, orders, chance.randrange(30)
 
     def _again(self, order: tuple[str, str, Any]) -> list[tuple[str, str, Any]]:
-        """More that is done to the same timer or state, by the same element."""
+        """Return more orders for the same timer or state, for the same element."""
         chance, (what, where, _) = self.chance, order
         if what in ("event", "clock"):
             return [(what, where, chance.choice([self._moment(), self._moment(), None])) for _ in range(3)]
         return [(chance.choice(["read", "clear", "add", "add"]), where, chance.randrange(10)) for _ in range(3)]
 
     def _moment(self) -> int:
-        # No two timers of a window are of one moment: the order of those is not defined.
+        # Timers of a window have different times, because the order of equal ones is undefined.
         self._timers += 1
         return self.chance.randrange(5) * SECOND + self._timers * APART
 
@@ -271,7 +271,7 @@ class Pipeline:
         chance = self.chance
         moment = self._moment()
         tag = str(chance.randrange(4))
-        # In order of time, timers come between elements: in a streaming job only. So there are none.
+        # With sorted input, timers fire between elements in a streaming job only. So there are none.
         match chance.choice([0, 1, 2, 3, 8, 9]) if self._in_order else chance.randrange(10):
             case 0 | 1:
                 return "read", chance.choice(KINDS), 0
@@ -289,7 +289,7 @@ class Pipeline:
                 return "add", chance.choice(KINDS), chance.randrange(10)
 
     def build(self, p: Driven) -> None:
-        """Makes it."""
+        """Build the pipeline."""
         came = p | beam.Create(self.elements, reshuffle=False)
         timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[Any, Any])
         keyed = timed | beam.WindowInto(self.windowing)
@@ -297,12 +297,12 @@ class Pipeline:
 
 
 class Cutting:
-    """Cuts by chance.
+    """Divides randomly.
 
     Args:
-        seed: of it.
-        honest: how far the watermark may move before an element has come.
-        jumps: the watermark may pass windows in the micro-batch in which their last elements come.
+        seed: seed of the random choices.
+        honest: how far the watermark may advance before an element has arrived.
+        jumps: whether the watermark may pass windows in the micro-batch with their last elements.
     """
 
     def __init__(self, seed: int, honest: Callable[[WindowedElement], Timestamp], jumps: bool) -> None:
@@ -316,7 +316,7 @@ class Cutting:
         while came:
             size = chance.choice([1, 2, 5, len(came)])
             now, came = came[:size], came[size:]
-            # Nothing of a window's own time has come before all its elements are there.
+            # The watermark does not enter a window before all of its elements have arrived.
             honest = min((self._honest(one) for _, one in came), default=MAX_TIMESTAMP)
             if self._jumps:
                 self._watermark = max(self._watermark, honest)
@@ -326,7 +326,7 @@ class Cutting:
         self._advance(shard, MAX_TIMESTAMP)
 
     def _advance(self, shard: Shard, to: Timestamp) -> None:
-        """The watermark moves; before it passes a window, all timers of that fire."""
+        """Advance the watermark; before it passes a window, all timers of the window fire."""
         self._ends = [end for end in self._ends if end >= self._watermark]
         for end in [end for end in self._ends if end < to]:
             self._ends.remove(end)
@@ -350,12 +350,12 @@ class Cutting:
 
 
 def _begin(one: WindowedElement) -> Timestamp:
-    """Before that there are no timers of an element's windows."""
+    """Return a time before which an element's windows have no timers."""
     return Timestamp(min(min(window.max_timestamp, 40 * SECOND) for window in one[2]) - 10 * SECOND)
 
 
-def told(p: Driven) -> dict[tuple[str, Any], list[Any]]:
-    """What each key has put out in each window, in order."""
+def outputs_of(p: Driven) -> dict[tuple[str, Any], list[Any]]:
+    """Return the outputs of each key in each window, in order."""
     found: dict[tuple[str, Any], list[Any]] = defaultdict(list)
     for (key, *rest), time, in_window in p.windowed():
         rest = [list(part) if isinstance(part, Iterable) and not isinstance(part, str) else part for part in rest]
@@ -364,14 +364,14 @@ def told(p: Driven) -> dict[tuple[str, Any], list[Any]]:
 
 
 def bounded(pipeline: Pipeline, edit: Any = lambda proto: None) -> Driven:
-    """The bounded run."""
+    """Run bounded."""
     with Driven(shards=1, prepare=VirtualClock().install, edit=edit, **pipeline.settings) as p:
         pipeline.build(p)
     return p
 
 
 def streaming(pipeline: Pipeline, seed: int, edit: Any = lambda proto: None, honest: Any = None) -> InMicroBatches:
-    """The same in a streaming job."""
+    """Run the same in streaming."""
     with InMicroBatches(Cutting(seed, honest or _begin, not pipeline.clocks), edit=edit, **pipeline.settings) as p:
         pipeline.build(p)
     return p
@@ -382,15 +382,15 @@ SEEDS = range(25)
 
 @pytest.mark.contract("ENG-08", "ENG-12")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_stateful_pipeline_in_micro_batches_is_its_bounded_run_and_leaves_nothing(seed: int) -> None:
+def test_stateful_pipeline_equals_bounded_run(seed: int) -> None:
     pipeline = Pipeline(seed)
     there, here = bounded(pipeline), streaming(pipeline, seed)
-    assert told(here) == told(there)
+    assert outputs_of(here) == outputs_of(there)
     assert here.left == []
     assert here.drops == []
 
 
-def test_pipelines_do_things_twice_to_the_same_timer_or_state() -> None:
+def test_random_pipelines_repeat_operations() -> None:
     seen: Counter[str] = Counter()
     for seed in SEEDS:
         for _, orders, _ in Pipeline(seed).elements:
@@ -413,17 +413,17 @@ def _kind(order: tuple[str, str, Any]) -> str:
 
 @pytest.mark.contract("ENG-13")
 @pytest.mark.parametrize("seed", range(8))
-def test_input_in_order_of_time_is_in_order_however_it_comes(seed: int) -> None:
+def test_time_sorted_input_is_sorted(seed: int) -> None:
     pipeline = Pipeline(seed, in_order=True)
     there = bounded(pipeline, require_time_sorted)
     here = streaming(pipeline, seed, require_time_sorted, lambda came: came[1])
-    assert told(here) == told(there)
+    assert outputs_of(here) == outputs_of(there)
     assert here.left == []
     assert here.drops == []
 
 
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted mistake: state is written when the SDK would write it, behind all that fires and expires."""
+    """Plant a mistake: state is written when the SDK would write it, after all firings and expirations."""
     made, finished = StreamingRunner.__init__, StreamingRunner.finish
 
     def make(self: Any, stage: Any, view: Any, *around: Any) -> None:
@@ -439,14 +439,14 @@ def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StreamingRunner, "finish", finish)
 
 
-def test_state_that_is_committed_only_when_bundles_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_committed_at_bundle_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _late(monkeypatch)
     with pytest.raises(ValueError, match="has written state when its bundles ended"):
         streaming(Pipeline(0), 0)
 
 
-def test_state_that_is_committed_only_when_bundles_end_stays_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same without the engine's own check: the comparison finds it."""
+def test_state_committed_at_bundle_end_is_never_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same without the engine's own check: the comparison finds the mistake."""
     _late(monkeypatch)
     monkeypatch.setattr(StageRun, "_finish", _unchecked)
     assert any(streaming(Pipeline(seed), seed).left for seed in (11, 17))

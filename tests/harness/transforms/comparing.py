@@ -1,4 +1,4 @@
-"""Runs pipelines with optimizations and without, and compares all that can be told of them."""
+"""Runs pipelines with and without optimizations, and compares all of their observable results."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.harness.drive import Driven, drive
 
 
 def exact(value: Any) -> str:
-    """A value as text that tells 1 from True and 1.0."""
+    """Return a value as text that distinguishes 1, True and 1.0."""
     if isinstance(value, (tuple, list)):
         return f"{type(value).__name__}({', '.join(map(exact, value))})"
     return f"{type(value).__name__}:{value!r}"
 
 
 class Outcome:
-    """What a run of a pipeline gave.
+    """The results of a run.
 
     Attributes:
-        error: (type, text) of what it raised.
-        seen: what each `Collect` saw, with how often.
-        metrics: counts of elements, and what user code counted, by metric and labels.
+        error: (type, text) of the raised error.
+        seen: the elements of each `Collect`, with their numbers.
+        metrics: counts of elements, and counters of user code, by metric and labels.
         sampled: sampled sizes, by labels.
     """
 
@@ -62,19 +62,19 @@ class Outcome:
             self.metrics[info.urn, labels] = info.payload
 
     def counts(self) -> dict[Any, int]:
-        """Counts of elements by labels."""
+        """Return counts of elements by labels."""
         return {labels: count for (urn, labels), count in self.metrics.items() if urn == mi.ELEMENT_COUNT_URN}
 
     def values(self, name: str = "") -> list[str]:
-        """What a `Collect` saw, as text, in order."""
+        """Return the elements of a `Collect`, as text, in order."""
         return sorted(value for value, _, _ in self.seen[name].elements())
 
 
 def same(build: Callable[[Driven], Any], names: Iterable[str] = ("",), **settings: Any) -> Outcome:
-    """Runs a pipeline with all optimizations and with none: all that can be told of them is the same.
+    """Run a pipeline with all optimizations and with none, and check that all observable results are equal.
 
     Args:
-        build: makes the pipeline; returns the names of its `Collect`s, if they are not `names`.
+        build: builds the pipeline; returns the names of its `Collect`s, if they are not `names`.
     """
     p = Driven()
     made = build(p)
@@ -88,7 +88,7 @@ def same(build: Callable[[Driven], Any], names: Iterable[str] = ("",), **setting
     assert on.metrics == off.metrics
     assert on.sampled.keys() == off.sampled.keys()
     for labels, count in on.counts().items():
-        # The SDK looks at the first ten for certain.
+        # The SDK always samples the first ten.
         if count <= 10:
             assert on.sampled[labels] == off.sampled[labels], labels
     return on

@@ -1,4 +1,4 @@
-"""Random pipelines of transforms of all kinds, for what is compared with value chains and without."""
+"""Random pipelines of all kinds of transforms, for comparisons with and without value chains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS: list[Any] = [1, "a", True, None, b"b", (1, "a"), 1.0]
 
 
 def number(value: Any) -> int:
-    """A number that a value alone decides."""
+    """Return a number that depends on the value only."""
     return zlib.crc32(repr(value).encode()) % 1009
 
 
@@ -66,12 +66,12 @@ def of_many_types(value: Any) -> Any:
 
 
 def doubtful(value: Any) -> Any:
-    """True and false of all kinds."""
+    """Return various true and false values."""
     return [0, 1, "", "a", None, (), (0,), 0.0, float("nan"), [], {}, b"", True, False][number(value) % 14]
 
 
 def spread(value: Any) -> Any:
-    """Iterables of all kinds."""
+    """Return various iterables."""
     n = number(value) % 9
     return [
         None,
@@ -92,7 +92,7 @@ def many(value: Any) -> Iterator[Any]:
 
 
 class Stop(Exception):
-    """Cannot be made of one text."""
+    """An exception that cannot be created from one text."""
 
     def __init__(self, a: int, b: int) -> None:
         super().__init__(f"{a}, {b}")
@@ -121,7 +121,7 @@ def fails_late(value: Any, kind: int) -> Iterator[Any]:
 
 
 class Counting(beam.DoFn):
-    """Counts what it sees, in all of its methods."""
+    """Counts its elements, in all of its methods."""
 
     def __init__(self) -> None:
         self.seen = Metrics.counter("values", "seen")
@@ -141,7 +141,7 @@ class Counting(beam.DoFn):
 
 
 class LateCounting(beam.DoFn):
-    """Counts while its output is taken."""
+    """Counts while its output is iterated."""
 
     def process(self, element: Any) -> Iterator[Any]:
         yield element
@@ -150,7 +150,7 @@ class LateCounting(beam.DoFn):
 
 
 class Remembering(beam.DoFn):
-    """Its output looks at the instance when it is taken."""
+    """Its output reads the instance while it is iterated."""
 
     def setup(self) -> None:
         self.before: Any = "none yet"
@@ -165,7 +165,7 @@ class Remembering(beam.DoFn):
 
 
 class Ending(beam.DoFn):
-    """Says that a bundle is over."""
+    """Outputs an element at the end of each bundle."""
 
     def __init__(self, window: Any) -> None:
         self.window = window
@@ -179,14 +179,14 @@ class Ending(beam.DoFn):
 
 
 class Looking(beam.DoFn):
-    """Looks at more than the value."""
+    """Reads more than the value."""
 
     def process(self, element: Any, window: Any = beam.DoFn.WindowParam, time: Any = beam.DoFn.TimestampParam) -> Any:
         yield element, repr(window), time.micros
 
 
 class Recipe:
-    """A pipeline in the making: PCollections so far, and what is left of steps that multiply or fail."""
+    """A pipeline under construction: its PCollections, and how many more transforms may multiply or fail."""
 
     def __init__(self, p: Driven, kind: int) -> None:
         self.p, self.kind = p, kind
@@ -200,7 +200,7 @@ class Recipe:
         return f"step {self.count}" >> transform
 
     def add(self, source: int, *transforms: Any) -> None:
-        """Applies transforms in a row; what they make may be anything."""
+        """Apply consecutive transforms; their output may be of any type."""
         pcoll = self.made[source]
         self.used.add(source)
         for transform in transforms:
@@ -375,7 +375,7 @@ def side_input(recipe: Recipe, source: int, other: int) -> None:
 
 
 def build(recipe: Recipe, values: list[Any], wanted: list[tuple[str, int, int]], looked_at: set[int]) -> list[str]:
-    """Makes the pipeline; returns the names of its `Collect`s."""
+    """Build the pipeline; return the names of its `Collect`s."""
     source = recipe.p | "create" >> beam.Create(values, reshuffle=bool(recipe.kind % 2)).with_output_types(Any)
     recipe.made.append(source)
     for name, at, other in wanted:
@@ -398,13 +398,13 @@ pipelines = st.tuples(
 
 
 def check(pipeline: Any, bundle_elements: int, shards: int, *, eager: bool = False) -> None:
-    """A random pipeline gives the same with and without value chains.
+    """Check that a random pipeline has equal results with and without value chains.
 
     Args:
-        pipeline: what to make.
-        bundle_elements: after which a bundle is cut.
-        shards: of every exchange.
-        eager: blocks are given to loops whenever that is possible, not only if it is worth it.
+        pipeline: describes the pipeline.
+        bundle_elements: elements after which a bundle is cut.
+        shards: number of shards of every exchange.
+        eager: whether blocks go to loops whenever possible, not only if it is worth it.
     """
     values, times, wanted, looked_at, kind = pipeline
     many_values = [(value, n) if n else value for n in range(times) for value in values]

@@ -1,7 +1,7 @@
-"""Combiners that change what they are given, against sums that this module computes itself.
+"""Combiners that change their arguments, compared with sums that this module computes itself.
 
-Beam lets `add_input` and `merge_accumulators` change their accumulators, and forbids user code to change its inputs.
-The combiners here change every accumulator of a merge, not only the first, and results are parts of accumulators.
+Beam allows `add_input` and `merge_accumulators` to change their accumulators, and forbids user code to change inputs.
+The combiners here change every accumulator of a merge, not only the first, and their results are parts of accumulators.
 Elements are in four windows each, or in windows that merge, or count for several panes.
 """
 
@@ -29,7 +29,7 @@ ELEMENTS = [("ab"[n % 2], n, n * 7 % 31) for n in range(60)]
 
 
 class Greedy(beam.CombineFn):  # type: ignore[misc]  # Beam is untyped
-    """A list of values. Pours all of a merge into the accumulator at `into`, and empties the others."""
+    """A list of values. Moves all values of a merge into the accumulator at `into`, and empties the others."""
 
     def __init__(self, into: int) -> None:
         self._into = into
@@ -56,7 +56,7 @@ class Greedy(beam.CombineFn):  # type: ignore[misc]  # Beam is untyped
 
 
 class Compacting(Greedy):
-    """Also changes the accumulator when it is made small."""
+    """Also changes the accumulator when it is compacted."""
 
     def compact(self, accumulator: list[int]) -> list[int]:
         accumulator.sort()
@@ -64,7 +64,7 @@ class Compacting(Greedy):
 
 
 class Draining(Greedy):
-    """Uses up the accumulator when it makes the output, which Beam allows."""
+    """Empties the accumulator when its output is extracted, which Beam allows."""
 
     def extract_output(self, accumulator: list[int]) -> list[int]:
         output = sorted(accumulator)
@@ -73,7 +73,7 @@ class Draining(Greedy):
 
 
 def expected_in(windowing: Any) -> dict[Any, list[int]]:
-    """Values by key and window."""
+    """Return values by key and window."""
     found: dict[Any, list[int]] = defaultdict(list)
     if isinstance(windowing, window.Sessions):
         for key in "ab":
@@ -136,7 +136,7 @@ def test_merge_in_steps_may_change_accumulators(into: int, windowing: Any, seed:
 
 @pytest.mark.parametrize(("fn", "seed"), [*((Greedy(-1), seed) for seed in range(4)), (Draining(0), 4)])
 def test_accumulating_panes_keep_what_results_share(fn: Any, seed: int) -> None:
-    """The result of an early pane is the accumulator of the next: each pane holds what the one before held."""
+    """The result of an early pane is the accumulator of the next one: each pane contains the previous one."""
     windowing = window.SlidingWindows(SIZE, PERIOD)
     early = trigger.AfterWatermark(early=trigger.AfterCount(1))
     p = InMicroBatches(Cutting(seed, _own, jumps=False))
@@ -151,7 +151,7 @@ def test_accumulating_panes_keep_what_results_share(fn: Any, seed: int) -> None:
 
 
 def running(fn: beam.CombineFn) -> beam.DoFn:
-    """A DoFn that combines what came to its key and window so far, and puts that out for each element."""
+    """Return a DoFn that combines the values of its key and window so far, and outputs the result for each element."""
     state = userstate.CombiningValueStateSpec("so far", PickleCoder(), fn)
 
     class Running(beam.DoFn):  # type: ignore[misc]
@@ -168,8 +168,9 @@ def running(fn: beam.CombineFn) -> beam.DoFn:
 @pytest.mark.parametrize("fn", [Greedy(0), Draining(0)], ids=["shared", "drained"])
 @pytest.mark.parametrize("value_chains", [True, False], ids=["our operation", "the SDK's"])
 @pytest.mark.parametrize("steps", [False, True], ids=["bounded", "steps"])
-def test_combining_state_is_apart_from_what_was_read_of_it(fn: Any, value_chains: bool, steps: bool) -> None:
-    """Outputs are objects until they are written: adding and reading later must not change them, nor they the state."""
+def test_combining_state_is_independent_of_outputs(fn: Any, value_chains: bool, steps: bool) -> None:
+    """Outputs are objects until they are written. Later additions and reads must not change them, nor they the
+    state."""
     windowing = window.SlidingWindows(SIZE, PERIOD)
     settings: dict[str, Any] = {"value_chains": value_chains}
     p: Any = InMicroBatches(Cutting(1, _own, jumps=False), **settings) if steps else Driven(shards=1, **settings)
@@ -190,7 +191,7 @@ def test_combining_state_is_apart_from_what_was_read_of_it(fn: Any, value_chains
 
 @pytest.mark.parametrize("fn", [Greedy(0), Draining(0)], ids=["shared", "drained"])
 @pytest.mark.parametrize("seed", range(2))
-def test_combiner_behind_late_elements_may_change_accumulators(fn: Any, seed: int) -> None:
+def test_combiner_after_late_elements_may_change_accumulators(fn: Any, seed: int) -> None:
     windowing = window.SlidingWindows(SIZE, PERIOD)
     p = InMicroBatches(Cutting(seed, _own, jumps=seed % 2 == 0))
     with p:
@@ -207,8 +208,8 @@ def test_combiner_behind_late_elements_may_change_accumulators(fn: Any, seed: in
     "fn", [Greedy(0), Greedy(-1), Compacting(1), Draining(0)], ids=["first", "last", "compact", "drain"]
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_accumulating_panes_of_sessions_that_merge_have_everything(fn: Any, seed: int) -> None:
-    """A session that grows takes the accumulators of several along, each of which has been a pane's result."""
+def test_accumulating_panes_of_merged_sessions_are_complete(fn: Any, seed: int) -> None:
+    """A growing session merges several accumulators, each of which has been the result of a pane."""
     early = trigger.AfterWatermark(early=trigger.AfterCount(1))
     p = InMicroBatches(Cutting(seed, _own, jumps=False))
     with p:
@@ -224,7 +225,7 @@ def test_accumulating_panes_of_sessions_that_merge_have_everything(fn: Any, seed
 @pytest.mark.parametrize(
     "windowing", [window.SlidingWindows(SIZE, PERIOD), window.Sessions(2)], ids=["sliding", "sessions"]
 )
-def test_several_combiners_of_one_element_share_no_accumulator(steps: bool, windowing: Any) -> None:
+def test_combiners_of_one_element_share_no_accumulator(steps: bool, windowing: Any) -> None:
     several = combiners.TupleCombineFn(Greedy(0), Greedy(-1), Draining(0)).with_common_input()
     p: Any = InMicroBatches(Cutting(1, _first, jumps=True)) if steps else Driven(shards=2)
     with p:

@@ -1,4 +1,4 @@
-"""DoFns of batches: a pipeline gives the same whether batches go on as batches or the SDK's way."""
+"""DoFns of batches: equal results whether batches stay whole or are processed by the SDK."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from arcbeam.translate.proto import pipeline_proto
 from tests.harness.drive import Collect, Driven
 from tests.harness.transforms.comparing import Outcome, exact
 
-# DoFns. Their annotations are no text here: the SDK wants types.
+# DoFns. Their annotations are not postponed, because the SDK needs types.
 
 
 class Same(beam.DoFn):
@@ -114,7 +114,7 @@ def wide(value: int) -> np.int64:
     return np.int64(value)
 
 
-# Both ways.
+# With and without batches.
 
 
 def plan_of(p: Driven) -> Any:
@@ -122,7 +122,8 @@ def plan_of(p: Driven) -> Any:
 
 
 def by_name(outcome: Outcome) -> Counter[Any]:
-    """Metrics; of those of user code without the step, as the SDK counts a batch's for the step before."""
+    """Return metrics. User metrics lack the transform: the SDK attributes those of a batch to the previous
+    transform."""
     found: Counter[Any] = Counter()
     for (urn, labels), value in outcome.metrics.items():
         if urn.startswith("beam:metric:user:"):
@@ -150,7 +151,7 @@ def same_value(value: Any) -> Any:
 
 
 class Ends(beam.DoFn):
-    """Looks at nothing but the value."""
+    """Reads only the value."""
 
     def process(self, element: Any) -> Any:
         yield element
@@ -166,7 +167,7 @@ class EndsLooking(Ends):
 
 STEPS: dict[str, Callable[[Any, str], Any]] = {
     "arrays": lambda c, at: c | at >> beam.ParDo(Arrays()),
-    # The SDK cannot make an array of a list's elements without an operation of elements between.
+    # The SDK cannot make an array from a list's elements without an operation of elements in between.
     "lists": lambda c, at: (
         c | at >> beam.ParDo(Lists()) | f"{at} same" >> beam.Map(same_value).with_output_types(np.int64)
     ),
@@ -190,7 +191,7 @@ STEPS: dict[str, Callable[[Any, str], Any]] = {
     ),
     "branch": lambda c, at: (c | f"{at} aside" >> beam.ParDo(Lists()) | Collect(at), c)[1],
 }
-"""What a random pipeline is made of; each takes and gives numpy's integers."""
+"""The parts of a random pipeline; each takes and outputs numpy integers."""
 
 
 @pytest.mark.contract("PLAN-05")
@@ -201,7 +202,7 @@ STEPS: dict[str, Callable[[Any, str], Any]] = {
     st.sampled_from([500_000, 7, 1]),
     st.booleans(),
 )
-def test_a_pipeline_gives_the_same_with_batches_and_without(
+def test_batches_do_not_change_results(
     numbers: list[int], wanted: list[str], bundle_elements: int, chains: bool
 ) -> None:
     def build(p: Driven) -> None:
@@ -238,7 +239,7 @@ def test_rows_in_tables_and_frames(fn: type[beam.DoFn], exchange: bool) -> None:
     assert len(same(build).values()) == 50
 
 
-# What reaches user code.
+# The input of user code.
 
 
 class Notes(Same):
@@ -253,7 +254,7 @@ def wide_numbers(p: Any, count: int) -> Any:
     return p | beam.Create(range(count), reshuffle=False) | beam.Map(wide).with_output_types(np.int64)
 
 
-def test_batches_are_large_and_not_too_large_and_go_on_whole() -> None:
+def test_batches_have_limited_size_and_stay_whole() -> None:
     Notes.seen = []
     with Driven(shards=1) as p:
         wide_numbers(p, 10_000) | "a" >> beam.ParDo(Notes()) | "b" >> beam.ParDo(Notes()) | Collect()
@@ -291,7 +292,7 @@ def operations_of(build: Callable[[Driven], Any], **more: Any) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("chains", [True, False])
-def test_which_dofns_are_run_here(chains: bool) -> None:
+def test_dofns_with_our_operation(chains: bool) -> None:
     def build(p: Driven) -> None:
         found = wide_numbers(p, 3)
         found | "takes" >> beam.ParDo(Arrays()) | Collect("1")
@@ -304,7 +305,7 @@ def test_which_dofns_are_run_here(chains: bool) -> None:
     assert not any(isinstance(op, BatchOperation) for op in operations_of(build, batches=False).values())
 
 
-def test_what_user_code_counts_is_its_own_steps() -> None:
+def test_metrics_belong_to_their_transform() -> None:
     p = Driven()
     wide_numbers(p, 5) | "here" >> beam.ParDo(Arrays()) | Collect()
     outcome = Outcome(p, plan_of(p), [""], Settings())
@@ -314,14 +315,14 @@ def test_what_user_code_counts_is_its_own_steps() -> None:
 
 
 class Tags(Same):
-    """Has two outputs: the SDK's own operation."""
+    """Has two outputs, so the SDK's operation is used."""
 
     def process_batch(self, batch: np.ndarray) -> Iterator[np.ndarray]:
         yield batch[batch % 2 == 0]
         yield beam.pvalue.TaggedOutput("odd", batch[batch % 2 == 1])
 
 
-def test_beside_an_operation_of_the_sdks_that_takes_batches() -> None:
+def test_consumer_of_sdk_that_takes_batches() -> None:
     def build(p: Driven) -> None:
         found = wide_numbers(p, 300) | "arrays" >> beam.ParDo(Arrays())
         found | "beside" >> beam.ParDo(Arrays()) | Collect("beside")
@@ -334,7 +335,7 @@ def test_beside_an_operation_of_the_sdks_that_takes_batches() -> None:
     assert len(same(build, ("beside", "values", "odd", "even")).values("values")) == 300
 
 
-def test_an_error_names_the_step() -> None:
+def test_error_names_transform() -> None:
     with pytest.raises(ValueError, match=r"too many \[while running 'breaks'\]"), Driven() as p:
         wide_numbers(p, 40) | "before" >> beam.ParDo(Arrays()) | "breaks" >> beam.ParDo(Breaks()) | Collect()
 
@@ -342,7 +343,7 @@ def test_an_error_names_the_step() -> None:
 @pytest.mark.parametrize("fn", [AtTheEnd, Ends, EndsLooking])
 @pytest.mark.parametrize("batches", [True, False])
 @pytest.mark.parametrize("chains", [True, False])
-def test_what_a_bundle_puts_out_at_its_end_is_not_lost(fn: type[beam.DoFn], batches: bool, chains: bool) -> None:
+def test_outputs_at_bundle_end_are_kept(fn: type[beam.DoFn], batches: bool, chains: bool) -> None:
     with Driven(shards=1, batches=batches, value_chains=chains) as p:
         ends = wide_numbers(p, 5) | "ends" >> beam.ParDo(fn()).with_output_types(np.int64)
         ends | "more" >> beam.ParDo(Arrays()) | Collect()
@@ -352,7 +353,7 @@ def test_what_a_bundle_puts_out_at_its_end_is_not_lost(fn: type[beam.DoFn], batc
 
 
 @pytest.mark.parametrize("batches", [True, False])
-def test_batches_of_another_type_are_made_anew_and_that_is_said(batches: bool) -> None:
+def test_rebatching_warns(batches: bool) -> None:
     with Driven(batches=batches) as p:
         wide_numbers(p, 9) | "arrays" >> beam.ParDo(Arrays()) | "lists" >> beam.ParDo(Lists()) | Collect()
     assert sorted(p.values()) == [3 * n + 2 for n in range(9)]
@@ -361,7 +362,7 @@ def test_batches_of_another_type_are_made_anew_and_that_is_said(batches: bool) -
     assert all("lists" in text and "NumpyArray" in text and "List[<class 'numpy.int64'>]" in text for text in said)
 
 
-def test_arrays_are_made_of_lists() -> None:
+def test_lists_become_arrays() -> None:
     with Driven() as p:
         wide_numbers(p, 9) | "lists" >> beam.ParDo(Lists()) | "arrays" >> beam.ParDo(Arrays()) | Collect()
     assert sorted(p.values()) == [3 * (n + 1) + 1 for n in range(9)]
@@ -394,7 +395,7 @@ CONVERTERS = [
 
 
 @pytest.mark.parametrize(("element", "batch", "values"), CONVERTERS)
-def test_batches_and_elements_are_what_the_sdk_makes_of_them(element: Any, batch: Any, values: list[Any]) -> None:
+def test_conversion_equals_that_of_sdk(element: Any, batch: Any, values: list[Any]) -> None:
     converter = BatchConverter.from_typehints(element_type=element, batch_type=batch)
     expected, made = converter.produce_batch(values), batch_maker(converter)(values)
     assert type(made) is type(expected)
@@ -408,7 +409,7 @@ def test_batches_and_elements_are_what_the_sdk_makes_of_them(element: Any, batch
 
 
 @pytest.mark.parametrize("batch", [np.arange(10_000), list(range(10_000)), pa.table({"n": range(10_000)})])
-def test_a_large_batch_becomes_lists_of_some_thousand(batch: Any) -> None:
+def test_large_batch_becomes_limited_lists(batch: Any) -> None:
     kinds = {np.ndarray: (np.int64, np.ndarray), list: (int, list[int])}
     element, kind = kinds.get(type(batch), (NamedTuple("Numbers", [("n", int)]), pa.Table))
     converter = BatchConverter.from_typehints(element_type=element, batch_type=kind)

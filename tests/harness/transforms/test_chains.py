@@ -1,4 +1,4 @@
-"""Several transforms in one loop: what is told of each of them is the same as without the loop."""
+"""Several transforms in one loop: all reports about each are the same as without the loop."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SIZE = 3000
 
 
 class Loops:
-    """Counts the elements that each chain takes, by the names of its steps."""
+    """Counts the elements that each chain processes, by the names of its transforms."""
 
     def __init__(self) -> None:
         self.taken: dict[str, int] = {}
 
     def watch(self, stage: BoundedStage) -> None:
-        """Notes what the chains of a stage take."""
+        """Record what the chains of a stage process."""
         for op in stage.processor.sdk.ops.values():
             if isinstance(op, ValueOperation) and op.chain is not None:
                 self._watch(op.chain)
@@ -66,7 +66,7 @@ def run(seen: Loops, build: Callable[[Any], Any], **settings: Any) -> Driven:
     return p
 
 
-def test_a_row_of_transforms_is_one_loop(loops: Loops) -> None:
+def test_consecutive_transforms_are_one_loop(loops: Loops) -> None:
     def build(p: Any) -> None:
         made = numbers(p) | "a" >> beam.Map(lambda x: x + 1) | "b" >> beam.Filter(lambda x: x % 3)
         made | "c" >> beam.Map(lambda x: (x, x)) | "d" >> beam.MapTuple(lambda x, y: x + y) | Collect()
@@ -76,7 +76,7 @@ def test_a_row_of_transforms_is_one_loop(loops: Loops) -> None:
     assert loops.taken["a b c d"] > SIZE / 2
 
 
-def test_a_loop_ends_where_any_number_of_outputs_comes(loops: Loops) -> None:
+def test_loop_ends_at_flat_transform(loops: Loops) -> None:
     def build(p: Any) -> None:
         made = numbers(p) | "a" >> beam.Map(lambda x: x % 5) | "b" >> beam.FlatMap(upto)
         made | "c" >> beam.Map(lambda x: x) | "d" >> beam.Map(str) | Collect()
@@ -85,7 +85,7 @@ def test_a_loop_ends_where_any_number_of_outputs_comes(loops: Loops) -> None:
     assert set(loops.taken) == {"a b", "c d"}
 
 
-def test_a_loop_ends_where_two_transforms_follow(loops: Loops) -> None:
+def test_loop_ends_before_two_consumers(loops: Loops) -> None:
     def build(p: Any) -> None:
         made = numbers(p) | "a" >> beam.Map(lambda x: x) | "b" >> beam.Map(lambda x: x)
         for name in "cd":
@@ -96,7 +96,7 @@ def test_a_loop_ends_where_two_transforms_follow(loops: Loops) -> None:
     assert set(loops.taken) == {"a b"}
 
 
-def test_constants_and_side_inputs_are_given_to_the_loop(loops: Loops) -> None:
+def test_loop_gets_constants_and_side_inputs(loops: Loops) -> None:
     def build(p: Any) -> None:
         side = p | "side" >> beam.Create([1, 2, 3], reshuffle=False)
         made = numbers(p) | "a" >> beam.Map(lambda x, y, z: x + y + z, 10, z=20)
@@ -116,7 +116,7 @@ def test_loops_can_be_switched_off(loops: Loops, switch: str) -> None:
 
 @pytest.mark.contract("BAT-04")
 @pytest.mark.parametrize("bad", ["a", "b", "c", "d"])
-def test_an_error_names_the_transform_that_raised_it(bad: str) -> None:
+def test_error_names_transform_that_raised_it(bad: str) -> None:
     def fails(name: str) -> Callable[[Any], Any]:
         def call(x: Any) -> Any:
             if name == bad and x == 2001:
@@ -136,7 +136,7 @@ def test_an_error_names_the_transform_that_raised_it(bad: str) -> None:
 
 
 @pytest.mark.contract("API-06")
-def test_what_user_code_counts_is_its_own_steps() -> None:
+def test_metrics_belong_to_their_transform() -> None:
     def counting(name: str, every: int) -> Callable[[int], int]:
         def call(x: int) -> int:
             if x % every == 0:
@@ -158,7 +158,7 @@ def test_what_user_code_counts_is_its_own_steps() -> None:
 
 
 @pytest.mark.parametrize("where", [17, 1000, 2500])
-def test_an_output_that_is_more_than_a_value_falls_out(where: int) -> None:
+def test_special_output_leaves_loop(where: int) -> None:
     def special(x: int) -> Any:
         if x == where:
             return TimestampedValue(x, 7)
@@ -181,7 +181,7 @@ def note_step(name: str) -> None:
     _steps.append((name, tracker.current_state().name_context.step_name))
 
 
-def test_whoever_asks_is_told_the_step_that_runs() -> None:
+def test_sampler_reports_running_transform() -> None:
     def noting(name: str) -> Callable[[int], int]:
         def call(x: int) -> int:
             note_step(name)
@@ -199,7 +199,7 @@ def test_whoever_asks_is_told_the_step_that_runs() -> None:
     assert all(own == told for own, told in _steps)
 
 
-def test_the_time_of_a_loop_is_shared_among_its_steps() -> None:
+def test_time_of_loop_is_divided_among_transforms() -> None:
     def busy(x: int) -> int:
         end = time.perf_counter() + 0.0001
         while time.perf_counter() < end:
@@ -239,7 +239,7 @@ def test_large_outputs_do_not_pile_up(last: Any) -> None:
     assert max(lengths) <= 5 << 20
 
 
-def test_where_a_filter_lets_nothing_through_values_go_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_filter_does_not_shrink_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
     run = Chain._run
 

@@ -1,4 +1,4 @@
-"""Blocks of what user code puts out over many calls: how long they are, where time counts."""
+"""Blocks of outputs over many calls: their lengths if time matters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GLOBAL = (GlobalWindow(),)
 
 
 class Slow:
-    """Takes blocks, with a clock that goes on by what each element takes."""
+    """Takes blocks, with a clock that advances for each element."""
 
     def __init__(self, seconds: float) -> None:
         self.now, self.seconds = 0.0, seconds
@@ -46,7 +46,7 @@ def emitter_to(slow: Slow, timed: bool = True) -> Emitter:
     return emitter
 
 
-def test_blocks_grow_where_time_is_no_matter() -> None:
+def test_blocks_grow_without_clock() -> None:
     for timed in (False, True):
         slow = Slow(0.0)
         emitter = emitter_to(slow, timed)
@@ -58,11 +58,11 @@ def test_blocks_grow_where_time_is_no_matter() -> None:
 
 
 @pytest.mark.contract("SDF-06")
-def test_blocks_are_short_where_a_consumer_is_slow_and_long_again_where_it_is_not() -> None:
+def test_blocks_adapt_to_speed_of_consumer() -> None:
     slow = Slow(0.001)
     emitter = emitter_to(slow)
     emitter.take(iter(range(500)))
-    assert all(length <= 32 for length in slow.lengths), "twenty milliseconds, and the way there"
+    assert all(length <= 32 for length in slow.lengths), "twenty milliseconds, after the first blocks"
     slow.seconds = 0.5
     emitter.take(iter(range(100)))
     assert set(slow.lengths[-50:]) == {1}
@@ -72,7 +72,7 @@ def test_blocks_are_short_where_a_consumer_is_slow_and_long_again_where_it_is_no
 
 
 @pytest.mark.contract("SDF-06")
-def test_blocks_are_short_where_user_code_is_slow() -> None:
+def test_blocks_are_short_while_user_code_is_slow() -> None:
     slow = Slow(0.0)
     emitter = emitter_to(slow)
 
@@ -85,7 +85,7 @@ def test_blocks_are_short_where_user_code_is_slow() -> None:
     assert all(length <= 4 for length in slow.lengths)
 
 
-def test_what_was_taken_is_known_while_user_code_goes_on() -> None:
+def test_outputs_are_counted_while_user_code_runs() -> None:
     slow = Slow(0.0)
     emitter = emitter_to(slow)
 
@@ -100,7 +100,7 @@ def test_what_was_taken_is_known_while_user_code_goes_on() -> None:
 
 
 @pytest.mark.parametrize(("row", "longest"), [(50, 50), (2, PIECE)])
-def test_outputs_of_one_kind_stay_together_where_they_are_not_few(row: int, longest: int) -> None:
+def test_outputs_of_one_kind_form_blocks(row: int, longest: int) -> None:
     slow = Slow(0.0)
     emitter = emitter_to(slow)
     made = [n if n // row % 2 else TimestampedValue(n, n) for n in range(2000)]
@@ -110,7 +110,7 @@ def test_outputs_of_one_kind_stay_together_where_they_are_not_few(row: int, long
     assert max(slow.lengths) == longest
 
 
-def test_few_that_are_left_are_no_block() -> None:
+def test_few_outputs_leave_one_by_one() -> None:
     handled: list[Any] = []
     slow = Slow(0.0)
     slow.handle = lambda element, outputs: handled.extend(outputs)  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Folds give what `add_input` gives, and the halves of a combine give what the SDK's do."""
+"""Folds have the results of `add_input`, and the parts of a combine those of the SDK's."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ VALUES = st.one_of(
     st.sampled_from([-0.0, 0.0, 0.1, 1e300, float("inf"), float("-inf"), float("nan")]),
     st.sampled_from([2**63 - 1, 2**63, -(2**63) - 1, 2**200, None, Fraction(1, 3), "1"]),
 )
-"""Numbers of all types, and what equals some of them: a sum of bools is a number. What cannot be added is an error."""
+"""Numbers of all types, and equal values of other types: a sum of bools is a number. Others cannot be added."""
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call gives, so that 1, 1.0 and True are told apart, and 0.0 from -0.0; or the type of its error."""
+    """Return the result of a call, distinguishing 1, 1.0 and True, and 0.0 and -0.0; or the type of its error."""
     try:
         return repr(call())
     except Exception as e:
@@ -63,7 +63,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("fn", KNOWN, ids=lambda fn: type(fn).__name__)
 @settings(max_examples=60)
 @given(blocks=st.lists(st.lists(st.tuples(st.integers(0, 3), VALUES), min_size=1), max_size=4))
-def test_a_fold_gives_what_add_input_gives(fn: Any, blocks: list[list[tuple[int, Any]]]) -> None:
+def test_fold_equals_add_input(fn: Any, blocks: list[list[tuple[int, Any]]]) -> None:
     fold = fold_of(fn)
     assert fold is not None
 
@@ -91,7 +91,7 @@ def test_a_fold_gives_what_add_input_gives(fn: Any, blocks: list[list[tuple[int,
 @pytest.mark.parametrize("fn", [fn for fn in KNOWN if same_key_fold_of(fn)], ids=lambda fn: type(fn).__name__)
 @settings(max_examples=60)
 @given(blocks=st.lists(st.lists(VALUES, min_size=1), min_size=1, max_size=4))
-def test_a_fold_for_one_key_gives_what_add_input_gives(fn: Any, blocks: list[list[Any]]) -> None:
+def test_same_key_fold_equals_add_input(fn: Any, blocks: list[list[Any]]) -> None:
     fold = same_key_fold_of(fn)
     assert fold is not None
 
@@ -112,11 +112,11 @@ def test_a_fold_for_one_key_gives_what_add_input_gives(fn: Any, blocks: list[lis
     assert outcome(folded) == outcome(added)
 
 
-def test_all_that_is_known_but_samples_has_a_fold_for_one_key() -> None:
+def test_known_combine_fns_have_same_key_fold() -> None:
     assert {type(fn) for fn in KNOWN if same_key_fold_of(fn) is None} == {combiners.SampleCombineFn}
 
 
-def test_a_function_of_values_is_called_with_as_many_as_without_a_fold() -> None:
+def test_function_is_called_with_same_lists() -> None:
     def summed(values: Any) -> int:
         calls.append(list(values))
         return sum(values)
@@ -134,7 +134,7 @@ def test_a_function_of_values_is_called_with_as_many_as_without_a_fold() -> None
 
 
 @given(blocks=st.lists(st.lists(st.tuples(st.integers(0, 3), st.tuples(st.integers(0, 2), st.integers())), max_size=9)))
-def test_a_fold_to_a_dict_keeps_what_came_last(blocks: list[list[tuple[int, tuple[int, int]]]]) -> None:
+def test_fold_to_dict_keeps_last_value(blocks: list[list[tuple[int, tuple[int, int]]]]) -> None:
     fold = fold_of(combiners.ToDictCombineFn())
     assert fold is not None
     table: dict[int, dict[int, int]] = {}
@@ -159,14 +159,14 @@ class Twice(cy_combiners.SumInt64Fn):
 
 
 @pytest.mark.parametrize("fn", [Doubled(), Twice(), combiners.TopCombineFn(1, key=abs), combiners.Smallest(1)])
-def test_what_is_not_known_has_no_fold(fn: Any) -> None:
+def test_unknown_combine_fn_has_no_fold(fn: Any) -> None:
     assert fold_of(fn) is None
     assert same_key_fold_of(fn) is None
 
 
 @pytest.mark.contract("PLAN-02")
 @pytest.mark.parametrize("chains", [True, False])
-def test_keys_that_are_equal_but_of_other_types_stay_apart(chains: bool) -> None:
+def test_equal_keys_of_different_types_are_separate(chains: bool) -> None:
     with Driven(value_chains=chains) as p:
         keys = p | beam.Create([1, True, 1.0, "1", b"1", 1, None, (1,), (True,)])
         keys | beam.combiners.Count.PerElement() | Collect()
@@ -179,7 +179,7 @@ def test_keys_that_are_equal_but_of_other_types_stay_apart(chains: bool) -> None
 @pytest.mark.contract("BAT-01", "PLAN-02")
 @pytest.mark.parametrize("chains", [True, False])
 @pytest.mark.parametrize("bundle_elements", [1, 7, 500_000])
-def test_combines_of_all_kinds(chains: bool, bundle_elements: int) -> None:
+def test_all_kinds_of_combines(chains: bool, bundle_elements: int) -> None:
     with Driven(shards=3, bundle_elements=bundle_elements, value_chains=chains) as p:
         pairs = p | beam.Create([(n % 5, n) for n in range(100)])
         for name, fn in (
@@ -243,7 +243,7 @@ class Broken(beam.CombineFn):
     "method", ["create_accumulator", "add_input", "merge_accumulators", "compact", "extract_output"]
 )
 @pytest.mark.parametrize("windowed", [False, True])
-def test_what_a_combine_fn_raises_names_the_step(method: str, windowed: bool) -> None:
+def test_error_of_combine_fn_names_transform(method: str, windowed: bool) -> None:
     p = Driven()
     pairs = p | beam.Create([("k", 1), ("k", 2)])
     if windowed:
@@ -256,7 +256,7 @@ def test_what_a_combine_fn_raises_names_the_step(method: str, windowed: bool) ->
 
 @pytest.mark.contract("PLAN-05")
 @pytest.mark.parametrize("fusion", [True, False], ids=["fused", "each on its own"])
-def test_an_accumulator_that_leaves_its_stage_is_compact(fusion: bool) -> None:
+def test_accumulators_are_compacted_before_exchange(fusion: bool) -> None:
     with Driven(fusion=fusion) as p:
         words = p | beam.Create([("k", word) for word in ("aa", "bbb", "c", "dddd")])
         words | combiners.Top.PerKey(2, key=len) | Collect()

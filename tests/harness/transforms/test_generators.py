@@ -1,4 +1,4 @@
-"""DoFns whose `process` is a generator, and the one that the SDK has in front of each global combine."""
+"""DoFns whose `process` is a generator, and the SDK's DoFn before each global combine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ZeroOrOnce(beam.DoFn):
 
 
 class OnceOrTwice(beam.DoFn):
-    """Has a bundle to begin and to end, too."""
+    """Also has start_bundle and finish_bundle."""
 
     def start_bundle(self) -> None:
         self.seen = 0
@@ -58,7 +58,7 @@ class OnceOrTwice(beam.DoFn):
 
 
 class With(beam.DoFn):
-    """Puts out what a function makes, and something behind it."""
+    """Outputs the results of a function, and another element after them."""
 
     def __init__(self, function: Callable[[Any], Any], more: int) -> None:
         self.function = function
@@ -73,7 +73,7 @@ class With(beam.DoFn):
 @pytest.mark.contract("API-06", "PLAN-02")
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("bundle_elements", [1, 500, 500_000])
-def test_a_row_of_generators(timed: bool, bundle_elements: int) -> None:
+def test_consecutive_generators(timed: bool, bundle_elements: int) -> None:
     def build(p: Any) -> None:
         made = numbers(p, timed) | beam.ParDo(Once()) | "map" >> beam.Map(lambda x: x) | beam.ParDo(ZeroOrOnce())
         made | beam.ParDo(OnceOrTwice(), 5) | Collect()
@@ -84,7 +84,7 @@ def test_a_row_of_generators(timed: bool, bundle_elements: int) -> None:
     assert sum(outcome.seen[""].values()) == len(kept) + sum(x % 2 for x in kept)
 
 
-def test_side_inputs_are_given_to_generators() -> None:
+def test_generators_get_side_inputs() -> None:
     def build(p: Any) -> None:
         side = p | "side" >> beam.Create([1, 2, 3], reshuffle=False)
         made = numbers(p) | "a" >> beam.Map(lambda x: x)
@@ -97,7 +97,7 @@ def test_side_inputs_are_given_to_generators() -> None:
 @pytest.mark.parametrize("bad", ["a", "b", "c"])
 @pytest.mark.parametrize("error", [ValueError, StopIteration, RuntimeError])
 @pytest.mark.parametrize("timed", [False, True])
-def test_an_error_in_the_middle_of_a_generator_names_its_step(bad: str, error: type[Exception], timed: bool) -> None:
+def test_error_in_generator_names_transform(bad: str, error: type[Exception], timed: bool) -> None:
     class Fails(beam.DoFn):
         def __init__(self, name: str) -> None:
             self.name = name
@@ -113,14 +113,14 @@ def test_an_error_in_the_middle_of_a_generator_names_its_step(bad: str, error: t
             made |= name >> beam.ParDo(Fails(name))
         made | Collect()
 
-    # What a generator lets out of itself is the language's to say.
+    # Python decides what happens to exceptions that leave a generator.
     kind, text = (RuntimeError, "generator raised StopIteration") if error is StopIteration else (error, "not 2001")
     assert same(build, shards=1).error == (kind, f"{text} [while running '{bad}']")
 
 
 @pytest.mark.parametrize("where", [3, 1000, 2500])
 @pytest.mark.parametrize("timed", [False, True])
-def test_an_output_that_is_more_than_a_value(where: int, timed: bool) -> None:
+def test_special_outputs_of_generators(where: int, timed: bool) -> None:
     def special(x: int) -> Any:
         if x == where:
             return TimestampedValue(x, 7)
@@ -145,7 +145,7 @@ def test_outputs_keep_their_order() -> None:
 
 
 class Flow:
-    """How many elements are on their way, at most."""
+    """Records the maximum number of live elements."""
 
     def __init__(self) -> None:
         self.on_the_way = self.most = self.through = 0
@@ -176,7 +176,7 @@ class Taken(beam.DoFn):
 
 
 @pytest.mark.contract("BAT-01")
-def test_five_million_elements_of_one_are_never_held_as_a_whole() -> None:
+def test_five_million_outputs_are_never_held_together() -> None:
     flow.__init__()  # type: ignore[misc]
     with Driven(shards=1) as p:
         made = p | beam.Create([5_000_000], reshuffle=False) | beam.ParDo(Millions()) | beam.ParDo(Same())
@@ -185,7 +185,7 @@ def test_five_million_elements_of_one_are_never_held_as_a_whole() -> None:
     assert flow.most <= 2 * LONGEST
 
 
-# In front of a global combine.
+# Before a global combine.
 
 
 @pytest.mark.contract("PLAN-02")
@@ -241,7 +241,7 @@ def test_global_combines_in_windows(windowfn: Any) -> None:
 
 
 @pytest.mark.contract("BAT-04")
-def test_a_global_combine_that_fails_names_its_step() -> None:
+def test_failing_global_combine_names_transform() -> None:
     def build(p: Any) -> None:
         mixed = p | beam.Create([1, "a", 2], reshuffle=False) | beam.Map(lambda x: x).with_output_types(Any)
         mixed | "totals" >> beam.combiners.Mean.Globally() | Collect()

@@ -1,4 +1,4 @@
-"""`GroupBy` with fields, expressions and aggregates: the same as through the SDK's functions."""
+"""`GroupBy` with fields, expressions and aggregates: the same results as with the SDK's functions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SALES = [Sale(n % 7, "abc"[n % 3], n / 2) for n in range(60)]
 
 
 def function_of(transform: Any) -> Any:
-    """The function of the Map with which a `GroupBy` begins, as it comes to a worker."""
+    """Return the function of a `GroupBy`'s first Map, as a worker gets it."""
     p = beam.Pipeline()
     _ = p | beam.Create(SALES) | transform
     maps: list[Any] = []
@@ -71,10 +71,10 @@ GROUPINGS = {
 
 
 @pytest.mark.parametrize("name", GROUPINGS)
-def test_one_function_does_what_the_sdks_do(name: str) -> None:
+def test_compiled_function_equals_those_of_sdk(name: str) -> None:
     sdk = function_of(GROUPINGS[name]())
     ours = shortened(sdk)
-    assert ours is not None, "the SDK's functions are not what they were"
+    assert ours is not None, "the SDK's functions have changed"
     for sale in SALES:
         expected, got = sdk(sale), ours(sale)
         assert got == expected
@@ -82,15 +82,15 @@ def test_one_function_does_what_the_sdks_do(name: str) -> None:
         assert got[0]._fields == expected[0]._fields
 
 
-def test_other_functions_are_left_alone() -> None:
+def test_other_functions_are_unchanged() -> None:
     key_func, value_func = (lambda x: x), (lambda x: [x])
     for function in (lambda x: (key_func(x), value_func(x)), len, attrgetter("x"), SALES[0].count):
         assert shortened(function) is None
-    # One expression without a name is no tuple: the SDK's function is not one that is known.
+    # A single unnamed expression is not a tuple: the SDK uses a function that is not recognized.
     assert shortened(function_of(beam.GroupBy("shop"))) is None
 
 
-def test_a_field_that_is_not_there_is_named_with_its_step() -> None:
+def test_error_names_missing_field_and_transform() -> None:
     p = Driven()
     rows = p | beam.Create(SALES) | beam.Map(lambda sale: beam.Row(shop=int(sale.shop)))
     rows | "Group" >> beam.GroupBy("shop").aggregate_field("price", sum, "all") | Collect()
@@ -113,7 +113,7 @@ PARTS = {
 
 @given(st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=4), st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_fold_of_several_gives_the_accumulators_of_add_input(names: list[str], data: Any) -> None:
+def test_tuple_fold_equals_add_input(names: list[str], data: Any) -> None:
     fn = TupleCombineFn(*(PARTS[name]() for name in names))
     for part in fn._combiners:
         if hasattr(part, "_buffer_size"):
@@ -131,7 +131,7 @@ def test_a_fold_of_several_gives_the_accumulators_of_add_input(names: list[str],
     found = {key: fold.accumulator(states) for key, states in table.items()}
     if fold.compacted:
         assert found == {key: fn.compact(accumulator) for key, accumulator in found.items()}
-    # What is in a buffer, and what is made of it, is as good.
+    # A buffer is equivalent to its combined value.
     for accumulators in (found, expected):
         accumulators.update({key: fn.compact(accumulator) for key, accumulator in accumulators.items()})
     assert found == expected
@@ -139,7 +139,7 @@ def test_a_fold_of_several_gives_the_accumulators_of_add_input(names: list[str],
 
 @given(st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=3), st.data())
 @settings(max_examples=60, deadline=None)
-def test_values_of_another_number_are_added_as_the_combine_fn_does_it(names: list[str], data: Any) -> None:
+def test_tuples_of_other_length_are_added_like_combine_fn(names: list[str], data: Any) -> None:
     fn = TupleCombineFn(*(PARTS[name]() for name in names))
     fold = tuple_fold_of(fn)
     assert fold is not None
@@ -150,7 +150,7 @@ def test_values_of_another_number_are_added_as_the_combine_fn_does_it(names: lis
     assert fn.compact(fold.accumulator(table["a"])) == fn.compact(expected)
 
 
-def test_what_is_not_known_has_no_fold() -> None:
+def test_unknown_combine_fn_has_no_fold() -> None:
     class Own(MeanCombineFn):  # type: ignore[misc]
         pass
 
@@ -196,7 +196,7 @@ def test_aggregates_of_more_keys_than_memory_holds() -> None:
     assert sums(group_memory_bytes=2_000) == sums() == sums(value_chains=False, folds=False)
 
 
-def test_values_that_can_be_read_once_are() -> None:
+def test_iterators_as_values_are_read_once() -> None:
     with Driven() as p:
         values = p | beam.Create([1, 10]) | beam.Map(lambda x: ("k", map(int, [x, 2, 3])))
         _ = values | beam.CombinePerKey(TupleCombineFn(sum, max)) | Collect("three")

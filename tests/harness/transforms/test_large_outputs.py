@@ -1,4 +1,4 @@
-"""What of user code's objects is alive at a time."""
+"""How many objects of user code are alive concurrently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.harness.drive import Collect, Driven
 
 
 class Counted:
-    """Knows how many of its kind there are."""
+    """Counts its live instances."""
 
     alive = most = 0
 
@@ -29,7 +29,7 @@ class Counted:
 
 
 @pytest.mark.parametrize(("size", "most"), [(5 << 20, 1), (1 << 20, 4)])
-def test_of_large_outputs_a_block_has_few(size: int, most: int) -> None:
+def test_blocks_of_large_outputs_are_short(size: int, most: int) -> None:
     def things(n: int) -> Iterator[Counted]:
         return (Counted(i, bytes(size)) for i in range(n))
 
@@ -37,5 +37,5 @@ def test_of_large_outputs_a_block_has_few(size: int, most: int) -> None:
     with Driven() as p:
         _ = p | beam.Create([40], reshuffle=False) | beam.FlatMap(things) | beam.Map(lambda thing: thing.n) | Collect()
     assert p.values() == list(range(40))
-    # What a step has taken and not yet let go of, and the next block.
+    # The objects that a transform still holds, and the next block.
     assert Counted.most <= 2 * most + 1

@@ -1,4 +1,4 @@
-"""What is combined before an exchange."""
+"""Combining before an exchange."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIME, _WINDOW = beam.DoFn.TimestampParam, beam.DoFn.WindowParam
 @pytest.mark.contract("PLAN-02")
 class TestPrecombine:
     @pytest.mark.parametrize("memory", [1, 20_000, 128 * MIB])
-    def test_all_values_are_combined_whatever_the_budget(self, memory: int) -> None:
+    def test_all_values_are_combined_for_any_budget(self, memory: int) -> None:
         with Driven(shards=3, group_memory_bytes=memory) as p:
             pairs = p | beam.Create(range(5000)) | beam.Map(lambda i: (i % 7, i)).with_output_types(tuple[int, int])
             _ = pairs | beam.CombinePerKey(sum) | "Sums" >> Collect("sums")
@@ -40,7 +40,7 @@ class TestPrecombine:
         assert sorted(value for _, value in p.values()) == list(range(5000))
 
     @pytest.mark.parametrize("windowed", [False, True])
-    def test_a_table_that_combines_nothing_is_given_up(self, windowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_useless_table_is_dropped(self, windowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         taken: list[int] = []
         take = precombine.Slices.take
 
@@ -58,11 +58,11 @@ class TestPrecombine:
         assert p.values() == [40_000] * (3 if windowed else 1)
         largest = max(taken)
         assert largest >= 1024
-        # After a full table come blocks of their own, then the next try.
+        # After a full table, blocks are combined separately, then a table is tried again.
         assert any(0 < small <= 4093 and small < largest for small in taken)
         assert taken.count(largest) < len(taken) / 2
 
-    def test_giving_up_can_be_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_dropping_table_can_be_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(precombine, "_PASSING", None)
         with Driven(shards=1, group_memory_bytes=1 << 20, giving_up=False) as p:
             pairs = p | beam.Create([0, 1]) | beam.FlatMap(lambda part: ((part * 20_000 + i, i) for i in range(20_000)))
@@ -71,7 +71,7 @@ class TestPrecombine:
 
     @pytest.mark.parametrize("kind", ["OUTPUT_AT_EOW", "OUTPUT_AT_EARLIEST", "OUTPUT_AT_LATEST"])
     @pytest.mark.parametrize("distinct", [True, False])
-    def test_elements_of_sessions_that_are_alone_go_on_as_they_are(
+    def test_single_element_sessions_are_not_combined(
         self, kind: str, distinct: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         alone: list[int] = []
@@ -94,6 +94,6 @@ class TestPrecombine:
             found.append(sorted(p.values(), key=repr))
         assert found[0] == found[1]
         assert len(found[0]) == 6 * 7
-        # Blocks that are small are not worth a look; and without the option none is looked at.
+        # Small blocks are not checked; without the option no block is.
         assert (2000 < sum(alone) <= 3000) == distinct
         assert distinct or not alone

@@ -1,4 +1,4 @@
-"""Files written block by block: the same files as the SDK's DoFns write, and the same errors."""
+"""Files written block by block: the same files and errors as with the SDK's DoFns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from arcbeam.harness.transforms.sinks import SinkOperation, TableOperation, oper
 from tests.harness.drive import Collect, Driven
 
 WAYS: list[dict[str, Any]] = [{}, {"bundle_elements": 7}, {"value_chains": False}]
-"""Ours, ours in small bundles, the SDK's."""
+"""Our operation, ours in small bundles, the SDK's."""
 AVRO = {"type": "record", "name": "R", "fields": [{"name": "k", "type": "long"}, {"name": "s", "type": "string"}]}
 SCHEMA = pyarrow.schema(
     [pyarrow.field("k", pyarrow.int64(), nullable=False), pyarrow.field("s", pyarrow.string(), nullable=True)]
@@ -28,7 +28,7 @@ SCHEMA = pyarrow.schema(
 
 
 def written(folder: Path, elements: list[Any], transform: Any, **ways: Any) -> list[Path]:
-    """Writes elements to files of a folder; returns these."""
+    """Write elements to files of a folder; return these."""
     folder.mkdir()
     p = Driven(**ways)
     made = p | beam.Create(elements, reshuffle=False) | beam.Map(made_here).with_output_types(Any)
@@ -38,7 +38,7 @@ def written(folder: Path, elements: list[Any], transform: Any, **ways: Any) -> l
 
 
 def made_here(element: Any) -> Any:
-    """What cannot get through an exchange is made behind it."""
+    """Create an object that cannot cross an exchange, after it."""
     return "a\ud800" if element == "surrogate" else element
 
 
@@ -46,7 +46,7 @@ def of_every_way(tmp_path: Path, elements: list[Any], transform: Any) -> list[li
     return [written(tmp_path / str(n), elements, transform, **way) for n, way in enumerate(WAYS)]
 
 
-def test_the_sdks_dofns_are_known() -> None:
+def test_sdk_dofns_are_recognized() -> None:
     text = textio._TextSink("x")
     assert operation_for(iobase._WriteBundleDoFn(text)) is SinkOperation
     avro = avroio._create_avro_sink("x", AVRO, "null", "", 0, None, "", None)
@@ -90,7 +90,7 @@ LINES: dict[str, list[Any]] = {
     ],
     ids=str,
 )
-def test_text(tmp_path: Path, options: dict[str, Any], lines: str) -> None:
+def test_text_sink(tmp_path: Path, options: dict[str, Any], lines: str) -> None:
     def content(path: Path) -> bytes:
         data = path.read_bytes()
         return gzip.decompress(data) if "compression_type" in options else data
@@ -107,10 +107,10 @@ class Weird:
 
 
 @pytest.mark.parametrize("wrong", ["surrogate", Weird()], ids=["surrogate", "no text"])
-def test_a_line_that_cannot_be_encoded_fails_as_with_the_sdk(tmp_path: Path, wrong: Any) -> None:
+def test_unencodable_line_fails_like_sdk(tmp_path: Path, wrong: Any) -> None:
     errors = []
     for n, way in enumerate(WAYS):
-        random.seed(1)  # by which the SDK sizes some elements on their way here, and would meet this one sooner
+        random.seed(1)  # the SDK samples sizes randomly, and would otherwise reach this element earlier
         with pytest.raises(Exception, match=r"while running 'WriteToText/Write/WriteImpl/WriteBundles'") as caught:
             written(tmp_path / str(n), ["fine"] * 300 + [wrong], beam.io.WriteToText, **way)
         errors.append((type(caught.value), str(caught.value)))
@@ -120,7 +120,7 @@ def test_a_line_that_cannot_be_encoded_fails_as_with_the_sdk(tmp_path: Path, wro
 ROWS = [{"k": n, "s": f"s{n}"} for n in range(5000)]
 
 
-def test_avro(tmp_path: Path) -> None:
+def test_avro_sink(tmp_path: Path) -> None:
     def records(paths: list[Path]) -> list[Any]:
         return sorted((r["k"], r["s"]) for path in paths for r in fastavro.reader(path.open("rb")))
 
@@ -128,7 +128,7 @@ def test_avro(tmp_path: Path) -> None:
     assert records(ours) == records(cut) == records(sdk) == [(n, f"s{n}") for n in range(5000)]
 
 
-def test_a_record_that_does_not_fit_its_schema_fails_as_with_the_sdk(tmp_path: Path) -> None:
+def test_invalid_record_fails_like_sdk(tmp_path: Path) -> None:
     errors = []
     for n, way in enumerate(WAYS):
         with pytest.raises(Exception, match="WriteBundles") as caught:
@@ -140,7 +140,7 @@ def test_a_record_that_does_not_fit_its_schema_fails_as_with_the_sdk(tmp_path: P
 @pytest.mark.parametrize(
     "sizes", [{}, {"record_batch_size": 3}, {"row_group_buffer_size": 2000, "record_batch_size": 10}]
 )
-def test_parquet(tmp_path: Path, sizes: dict[str, int]) -> None:
+def test_parquet_sink(tmp_path: Path, sizes: dict[str, int]) -> None:
     rows = [*ROWS[:3000], *({"k": n} for n in range(40)), *({"k": n, "s": None, "more": 1} for n in range(40))]
 
     def groups(paths: list[Path]) -> list[Any]:
@@ -158,7 +158,7 @@ def test_parquet(tmp_path: Path, sizes: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"s": "no k"}, {"k": "text", "s": ""}], ids=["missing", "of another type"])
-def test_a_row_that_does_not_fit_its_schema_fails_as_with_the_sdk(tmp_path: Path, wrong: Any) -> None:
+def test_invalid_row_fails_like_sdk(tmp_path: Path, wrong: Any) -> None:
     errors = []
     for n, way in enumerate(WAYS):
         with pytest.raises(Exception, match="WriteToParquet") as caught:
@@ -172,7 +172,7 @@ class Row(dict):  # type: ignore[type-arg]
         return 7
 
 
-def test_rows_that_are_no_plain_dictionaries(tmp_path: Path) -> None:
+def test_rows_other_than_dicts(tmp_path: Path) -> None:
     rows = [*ROWS[:300], *(Row(s=f"{n}") for n in range(300))]
     files = of_every_way(tmp_path, rows, lambda path: beam.io.WriteToParquet(path, SCHEMA))
     ours, cut, sdk = [

@@ -1,4 +1,4 @@
-"""Accumulators by windows and key are what adding each element to each of its windows gives."""
+"""Accumulators by windows and key equal those from adding each element to each of its windows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WINDOWS = [(b"a",), (b"b",), (b"a", b"b"), (b"b", b"c"), (b"a", b"b", b"c")]
 
 
 class Gathered(CombineFn):
-    """A list; changes what it is given first, and notes that it was compacted."""
+    """A list; changes its first argument, and records that it was compacted."""
 
     def create_accumulator(self) -> list[Any]:
         return []
@@ -41,7 +41,7 @@ class Gathered(CombineFn):
 
 
 class SkipsEmpty(Gathered):
-    """Changes the first of those that have something."""
+    """Changes the first accumulator that is not empty."""
 
     def merge_accumulators(self, accumulators: list[list[Any]]) -> list[Any]:
         first, *others = [*filter(None, accumulators), []]
@@ -51,7 +51,7 @@ class SkipsEmpty(Gathered):
 
 
 class LargestTakesAll(Gathered):
-    """Changes the largest."""
+    """Changes the largest accumulator."""
 
     def merge_accumulators(self, accumulators: list[list[Any]]) -> list[Any]:
         largest = max(accumulators, key=len)
@@ -62,7 +62,7 @@ class LargestTakesAll(Gathered):
 
 
 class Compacted(Gathered):
-    """The same, as a tuple once it is compact."""
+    """The same; becomes a tuple when compacted."""
 
     def compact(self, accumulator: list[Any]) -> Any:
         assert type(accumulator) is list
@@ -72,7 +72,7 @@ class Compacted(Gathered):
 def added(
     slices: Slices, blocks: list[tuple[tuple[bytes, ...], list[tuple[Any, int]]]]
 ) -> dict[tuple[bytes, bytes], list[Any]]:
-    """Adds blocks; a value's time is itself. By window and encoded key: what was added."""
+    """Add blocks; a value is its own time. Return the added values by window and encoded key."""
     expected: dict[tuple[bytes, bytes], list[Any]] = defaultdict(list)
     for windows, pairs in blocks:
         slices.add(windows, pairs, [value for _, value in pairs])
@@ -83,7 +83,7 @@ def added(
 
 
 def taken(slices: Slices, longest: int = 3) -> dict[tuple[bytes, bytes], tuple[Any, Any]]:
-    """By window and encoded key: accumulator and time."""
+    """Return accumulator and time by window and encoded key."""
     found: dict[tuple[bytes, bytes], tuple[Any, Any]] = {}
     for part in slices.take(longest):
         assert 0 < len(part.pairs) <= longest
@@ -108,11 +108,9 @@ BLOCKS = st.lists(
 )
 @pytest.mark.parametrize("choose", [None, min, max])
 @given(blocks=BLOCKS)
-def test_each_element_is_in_each_of_its_windows_once(
-    fn: Any, choose: Callable[[int, int], int] | None, blocks: list[Any]
-) -> None:
+def test_element_is_once_in_each_window(fn: Any, choose: Callable[[int, int], int] | None, blocks: list[Any]) -> None:
     slices = Slices(fn, fold_of(fn), KEYS, choose)
-    for _ in range(2):  # nothing is left of the first time
+    for _ in range(2):  # nothing of the first iteration remains
         expected = added(slices, blocks)
         shares = fold_of(fn) is not None
         assert slices.added == sum(len(pairs) * (1 if shares else len(windows)) for windows, pairs in blocks)
@@ -127,7 +125,7 @@ def test_each_element_is_in_each_of_its_windows_once(
 
 
 @pytest.mark.contract("PLAN-02")
-def test_an_element_in_many_windows_is_added_once() -> None:
+def test_element_in_many_windows_is_added_once() -> None:
     windows = tuple(bytes([n]) for n in range(60))
     slices = Slices(combiners.CountCombineFn(), fold_of(combiners.CountCombineFn()), KEYS, None)
     for _ in range(1000):
@@ -136,7 +134,7 @@ def test_an_element_in_many_windows_is_added_once() -> None:
     assert taken(slices) == {(window, KEYS.encode("k")): (1000, None) for window in windows}
 
 
-def test_accumulators_are_counted_as_they_come() -> None:
+def test_accumulators_are_counted() -> None:
     slices = Slices(Gathered(), None, KEYS, None)
     slices.add((b"a",), [(1, 1), (2, 1), (1, 1)], repeat(0))
     slices.add((b"a",), [(1, 1), ((1,), 1), ("x", 1)], repeat(0))

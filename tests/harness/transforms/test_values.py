@@ -1,4 +1,4 @@
-"""Value chains: a pipeline gives the same with them and without, whatever its transforms are."""
+"""Value chains: a pipeline has equal results with and without them, for all kinds of transforms."""
 
 from __future__ import annotations
 
@@ -33,13 +33,11 @@ from tests.harness.transforms.recipes import Counting, LateCounting, Looking, ch
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(pipelines, st.sampled_from([500_000, 3, 1]), st.sampled_from([1, 2, 3]), st.booleans())
-def test_a_pipeline_gives_the_same_with_value_chains_and_without(
-    pipeline: Any, bundle_elements: int, shards: int, eager: bool
-) -> None:
+def test_value_chains_do_not_change_results(pipeline: Any, bundle_elements: int, shards: int, eager: bool) -> None:
     check(pipeline, bundle_elements, shards, eager=eager)
 
 
-# Functions of all kinds.
+# All kinds of functions.
 
 
 class Adder:
@@ -81,7 +79,7 @@ class Adder:
         lambda x, *, more=5: (x, more),
     ],
 )
-def test_functions_of_all_kinds(fn: Any) -> None:
+def test_all_kinds_of_functions(fn: Any) -> None:
     def build(p: Any) -> None:
         source = numbers(p)
         source | "map" >> beam.Map(fn).with_output_types(Any) | Collect("map")
@@ -96,7 +94,7 @@ def test_functions_of_all_kinds(fn: Any) -> None:
 @pytest.mark.parametrize(
     "fn", [lambda x: range(x % 4), Adder(5).both, lambda x: "ab"[: x % 3], {3: [1, 2]}.get, lambda x: iter([x])]
 )
-def test_functions_of_all_kinds_that_spread(fn: Any) -> None:
+def test_all_kinds_of_functions_after_reshuffle(fn: Any) -> None:
     outcome = same(lambda p: numbers(p) | beam.FlatMap(fn).with_output_types(Any) | Collect())
     assert outcome.values() == sorted(exact(each) for x in range(40) for each in fn(x) or ())
 
@@ -119,7 +117,7 @@ def test_methods_of_types() -> None:
 # Order and memory.
 
 
-def test_elements_are_gathered_in_their_order() -> None:
+def test_elements_are_collected_in_order() -> None:
     with Driven(shards=1) as p:
         source = p | beam.Create(range(1000), reshuffle=False)
         looked = source | beam.ParDo(Looking()) | "first" >> beam.Map(lambda looked: looked[0])
@@ -127,7 +125,7 @@ def test_elements_are_gathered_in_their_order() -> None:
     assert p.values() == [y for x in range(1000) for y in (x, -x) if y % 3]
 
 
-def test_values_keep_their_order_among_outputs_that_are_more() -> None:
+def test_values_keep_order_among_special_outputs() -> None:
     with Driven(shards=1) as p:
         source = p | beam.Create(range(2000), reshuffle=False)
         timed = source | "timed" >> beam.Map(lambda x: TimestampedValue(x, x) if x // 300 % 2 and x % 40 == 0 else x)
@@ -136,9 +134,9 @@ def test_values_keep_their_order_among_outputs_that_are_more() -> None:
 
 
 @pytest.mark.contract("BAT-03")
-def test_what_a_large_output_comes_from_gives_its_time_and_window() -> None:
+def test_large_output_has_time_and_window_of_input() -> None:
     def build(p: Any) -> None:
-        # Blocks of several elements come after the first few only.
+        # Blocks of several elements come only after the first few elements.
         source = p | beam.Create([*([0] * 40), *range(9)], reshuffle=False)
         timed = source | "timed" >> beam.Map(lambda x: TimestampedValue(x, x))
         more = timed | "more" >> beam.FlatMap(lambda x: [x] * 5) | beam.WindowInto(FixedWindows(2))
@@ -167,7 +165,7 @@ def test_what_a_large_output_comes_from_gives_its_time_and_window() -> None:
     ],
     ids=lambda fn: f"{type(fn).__name__} {getattr(fn, 'size', '')} {getattr(fn, 'offset', '')}",
 )
-def test_every_time_is_in_its_windows(windowfn: Any) -> None:
+def test_times_have_correct_windows(windowfn: Any) -> None:
     def build(p: Any) -> None:
         source = p | beam.Create(range(-60, 120), reshuffle=False)
         timed = source | "timed" >> beam.Map(lambda x: TimestampedValue(x, x / 4))
@@ -185,7 +183,7 @@ def test_every_time_is_in_its_windows(windowfn: Any) -> None:
 
 
 class Flow:
-    """How many elements are on their way, at most."""
+    """Records the maximum number of live elements."""
 
     def __init__(self) -> None:
         self.on_the_way = self.most = 0
@@ -220,7 +218,7 @@ def take(value: bytes) -> int:
 @pytest.mark.contract("BAT-01")
 @pytest.mark.parametrize(("count", "size", "most"), [(20_000, 1, 4_400), (60, 1 << 20, 9), (20, 8 << 20, 3)])
 @pytest.mark.parametrize("looking", [False, True])
-def test_what_a_generator_makes_is_never_held_as_a_whole(count: int, size: int, most: int, looking: bool) -> None:
+def test_outputs_of_generator_are_never_held_together(count: int, size: int, most: int, looking: bool) -> None:
     flow.__init__()  # type: ignore[misc]
     with Driven(shards=1) as p:
         made = p | beam.Create([(count, size)], reshuffle=False) | beam.FlatMap(make).with_output_types(bytes)
@@ -233,7 +231,7 @@ def test_what_a_generator_makes_is_never_held_as_a_whole(count: int, size: int, 
 
 
 @pytest.mark.contract("BAT-01")
-def test_large_elements_made_one_by_one_do_not_pile_up() -> None:
+def test_large_elements_do_not_accumulate() -> None:
     flow.__init__()  # type: ignore[misc]
     with Driven(shards=1) as p:
         made = p | beam.Create(range(300), reshuffle=False) | beam.Map(make_one)
@@ -243,7 +241,7 @@ def test_large_elements_made_one_by_one_do_not_pile_up() -> None:
 
 
 @pytest.mark.parametrize("steps", [70, 120, 200])
-def test_many_transforms_in_a_row(steps: int) -> None:
+def test_many_consecutive_transforms(steps: int) -> None:
     def build(p: Any) -> None:
         pcoll = p | beam.Create(range(20), reshuffle=False)
         for n in range(steps):
@@ -258,7 +256,7 @@ def test_many_transforms_in_a_row(steps: int) -> None:
 # Metrics.
 
 
-def test_counts_are_exact_and_sampled_sizes_are_near() -> None:
+def test_counts_are_exact_and_sizes_approximate() -> None:
     def build(p: Any) -> None:
         words = p | beam.Create(range(3000), reshuffle=False) | beam.Map(lambda x: "x" * (50 + x % 101))
         words | beam.FlatMap(lambda x: [x, x]) | "some" >> beam.Filter(lambda x: len(x) % 2) | Collect()
@@ -278,7 +276,7 @@ def test_counts_are_exact_and_sampled_sizes_are_near() -> None:
     assert near == 3
 
 
-def test_what_user_code_counts_is_of_its_step() -> None:
+def test_counters_belong_to_their_transform() -> None:
     def build(p: Any) -> None:
         numbers(p) | "one" >> beam.ParDo(Counting()) | "two" >> beam.ParDo(LateCounting()) | Collect()
 

@@ -1,4 +1,4 @@
-"""Value chains: an error names the step that it is of, and what user code iterates over is treated as the SDK does."""
+"""Value chains: errors name their transform, and iterables of user code are treated as by the SDK."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stops(x: int, *given_args: Any) -> int:
     ],
     ids=["map", "filter", "flat_map", "map_tuple"],
 )
-def test_a_stop_iteration_is_an_error_never_the_end(transform: Any, arguments: Any, expected: Any) -> None:
+def test_stop_iteration_is_error(transform: Any, arguments: Any, expected: Any) -> None:
     def build(p: Any) -> None:
         fn = transform(lambda x: stops(x, *arguments))
         source = numbers(p)
@@ -87,18 +87,18 @@ class Failing(beam.DoFn):
 
 @pytest.mark.contract("BAT-04")
 @pytest.mark.parametrize("where", ["setup", "start_bundle", "finish_bundle"])
-def test_a_failing_method_is_told_with_its_step(where: str) -> None:
+def test_failing_method_names_transform(where: str) -> None:
     outcome = same(lambda p: numbers(p) | "fails" >> beam.ParDo(Failing(where)) | Collect())
     assert outcome.error == (ValueError, f"in {where} [while running 'fails']")
 
 
 @pytest.mark.contract("END-05")
-def test_a_failing_teardown_is_told_with_its_step() -> None:
+def test_failing_teardown_names_transform() -> None:
     outcome = same(lambda p: numbers(p) | "fails" >> beam.ParDo(Failing("teardown")) | Collect())
     assert outcome.error == (RuntimeError, "'fails' has raised ValueError: in teardown")
 
 
-def test_what_ends_a_bundle_has_to_be_windowed() -> None:
+def test_outputs_of_finish_bundle_must_be_windowed() -> None:
     outcome = same(lambda p: numbers(p) | "fails" >> beam.ParDo(Failing("output")) | Collect())
     assert outcome.error[0] is RuntimeError
     assert "should only output WindowedValue" in outcome.error[1]
@@ -115,12 +115,12 @@ class Picky(NonMergingWindowFn):
 
 
 @pytest.mark.contract("BAT-04")
-def test_a_failing_window_function_is_told_with_its_step() -> None:
+def test_failing_window_function_names_transform() -> None:
     outcome = same(lambda p: numbers(p) | "picky" >> beam.WindowInto(Picky()) | Collect())
     assert outcome.error == (ValueError, "no window [while running 'picky']")
 
 
-def test_what_a_coder_refuses_is_noticed_among_the_first_ten() -> None:
+def test_unencodable_output_is_found_among_first_ten() -> None:
     def build(p: Any) -> None:
         wrong = beam.Map(lambda x: "5" if x == 5 else x).with_output_types(int)
         p | beam.Create(range(9), reshuffle=False) | "wrong" >> wrong | beam.Map(str) | Collect()
@@ -131,7 +131,7 @@ def test_what_a_coder_refuses_is_noticed_among_the_first_ten() -> None:
 
 
 @pytest.mark.contract("BAT-04")
-def test_an_error_behind_names_the_step_that_it_is_of() -> None:
+def test_error_of_consumer_names_consumer() -> None:
     def build(p: Any) -> None:
         numbers(p) | "a" >> beam.Map(lambda x: x) | "b" >> beam.Map(lambda x: 1 // (x - 25)) | "c" >> Collect()
 
@@ -139,7 +139,7 @@ def test_an_error_behind_names_the_step_that_it_is_of() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_text_that_is_returned_is_refused_once_and_for_the_first_element_only(at: int) -> None:
+def test_returned_text_is_refused_for_first_element(at: int) -> None:
     fn = beam.ParDo(ReturnsText(at))
     outcome = same(lambda p: p | beam.Create([0, 1, 2], reshuffle=False) | "text" >> fn | Collect(), shards=1)
     assert (outcome.error is None) is (at > 0)
@@ -157,7 +157,7 @@ class ReturnsText(beam.DoFn):
 
 
 class StartsOver:
-    """An iterator that begins anew whenever it is asked for one, as in many a textbook."""
+    """An iterable that restarts at each `iter`, as in many textbooks."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -196,7 +196,7 @@ class CountsUpSource(BoundedSource):  # type: ignore[misc]  # Beam is untyped
 @pytest.mark.contract("BAT-02")
 @pytest.mark.parametrize("loops", [True, False])
 @pytest.mark.parametrize("n", [1, 9, 2000])
-def test_an_iterator_that_starts_over_is_asked_once(loops: bool, n: int) -> None:
+def test_restarting_iterable_is_iterated_once(loops: bool, n: int) -> None:
     with Driven(loops=loops) as p:
         p | "one" >> beam.Create([n]) | "few" >> beam.ParDo(CountsUp()) | Collect("one")
         numbers = p | "many" >> beam.Create(range(1000)) | "spread" >> beam.Reshuffle()
@@ -209,7 +209,7 @@ def test_an_iterator_that_starts_over_is_asked_once(loops: bool, n: int) -> None
 
 @pytest.mark.contract("BAT-02")
 @pytest.mark.parametrize("loops", [True, False])
-def test_a_side_input_that_cannot_be_had_is_not_looked_up_before_an_element_needs_it(loops: bool) -> None:
+def test_side_input_is_looked_up_when_needed(loops: bool) -> None:
     def timestamped(_: Any) -> Iterator[Any]:
         for n in range(4000):
             yield TimestampedValue(n, 1 if n < 2000 else 11)

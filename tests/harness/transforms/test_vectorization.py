@@ -1,4 +1,4 @@
-"""Which transforms are part of a value chain, and that those beside it are none the wiser."""
+"""Which transforms are part of a value chain, and that neighboring transforms are not affected."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Batches(beam.DoFn):
         return int
 
 
-# The SDK wants the types, not their names.
+# The SDK needs the types, not their names.
 Batches.process_batch.__annotations__.update({"batch": list[int], "return": Iterator[list[int]]})
 
 
@@ -92,7 +92,7 @@ class AnElement(beam.DoFn):
         (beam.Map(lambda x, end=beam.DoFn.BundleFinalizerParam: x).fn, False),
     ],
 )
-def test_what_looks_at_values_only(fn: Any, expected: bool) -> None:
+def test_dofns_that_read_only_values(fn: Any, expected: bool) -> None:
     assert vectorization.is_value_only(fn) is expected
 
 
@@ -150,23 +150,23 @@ def test_side_inputs_and_constants(chains: bool, bundle_elements: int, windowed:
 
 @pytest.mark.contract("BAT-02")
 @pytest.mark.parametrize("chains", [True, False])
-def test_a_collection_that_is_its_own_side_input(chains: bool) -> None:
+def test_collection_as_its_own_side_input(chains: bool) -> None:
     with Driven(value_chains=chains) as p:
         letters = p | beam.Create(["a", "b"])
         letters | beam.FlatMap(lambda x, of: [x + y for y in of], AsList(letters)) | Collect()
-        # The same where the window is looked at, too, which is the SDK's to run.
+        # The same with the window as an argument, which the SDK's operation processes.
         looking = beam.FlatMap(lambda x, of, window=beam.DoFn.WindowParam: [x + y for y in of], AsList(letters))
         letters | "looking" >> looking | Collect("looking")
     assert sorted(p.values()) == sorted(p.values("looking")) == ["aa", "ab", "ba", "bb"]
 
 
-def test_a_dofn_that_is_to_be_checked_at_run_time_does_not_qualify() -> None:
+def test_dofn_with_runtime_checks_does_not_qualify() -> None:
     fn = Plain()
     fn._runtime_output_constraints = {"step": (None, int)}
     assert not vectorization.is_value_only(fn)
 
 
-# Neighbours that are not ours.
+# Neighbors with operations of the SDK.
 
 
 @pytest.mark.parametrize("batches", [Batches, Both])
@@ -192,7 +192,7 @@ def test_batches_among_elements(order: tuple[str, ...], batches: Any) -> None:
 
 @pytest.mark.parametrize("visitor", [typecheck.TypeCheckVisitor, typecheck.PerformanceTypeCheckVisitor])
 @pytest.mark.parametrize("wrong", [False, True])
-def test_types_that_are_checked_at_run_time(visitor: Any, wrong: bool) -> None:
+def test_runtime_type_checks(visitor: Any, wrong: bool) -> None:
     def build(p: Any) -> None:
         result = beam.Map(lambda x: str(x) if wrong else x).with_output_types(int)
         numbers(p) | "typed" >> result | "next" >> beam.Map(lambda x: x).with_input_types(int) | Collect()
@@ -207,7 +207,7 @@ def test_types_that_are_checked_at_run_time(visitor: Any, wrong: bool) -> None:
         assert outcome.values() == sorted(map(exact, range(40)))
 
 
-def test_failures_that_are_handled() -> None:
+def test_exception_handling() -> None:
     def build(p: Any) -> None:
         good, bad = numbers(p) | beam.Map(lambda x: 10 // (x % 5)).with_exception_handling()
         good | Collect("good")
@@ -218,7 +218,7 @@ def test_failures_that_are_handled() -> None:
     assert len(outcome.values("bad")) == 8
 
 
-def test_one_collection_flattened_with_itself() -> None:
+def test_collection_flattened_with_itself() -> None:
     def build(p: Any) -> None:
         source = numbers(p)
         (source, source, source | beam.Map(lambda x: -x)) | beam.Flatten() | Collect()

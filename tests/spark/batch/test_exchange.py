@@ -189,7 +189,7 @@ def _digest(value: bytes) -> tuple[int, int, int]:
 
 @pytest.mark.contract("BAT-01", "BAT-02", "PLAN-04")
 @pytest.mark.parametrize("where", ["group", "reshuffle", "side"])
-def test_an_element_of_64_mib(where: str) -> None:
+def test_element_of_64_mib(where: str) -> None:
     expected = (64 * MIB, 65, 65)
     with _pipeline("--group_memory_mb=16") as p:
         large = p | beam.Create([0]) | beam.Reshuffle() | beam.Map(_large)

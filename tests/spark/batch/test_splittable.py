@@ -83,7 +83,7 @@ def test_delay_is_exact_to_a_fraction_of_second(tmp_path: Path, budget: float) -
 
 @pytest.mark.contract("SDF-05", "SDF-06")
 @pytest.mark.parametrize("budget", [0.0, 10.0])
-def test_a_checkpoint_at_every_claim(tmp_path: Path, budget: float) -> None:
+def test_checkpoint_at_every_claim(tmp_path: Path, budget: float) -> None:
     with _pipeline(f"--sdf_round_seconds={budget}", "--shards=3") as p:
         found = p | beam.Create([3, 1, 2]) | beam.ParDo(OneByOne(str(tmp_path), 0))
         assert_that(found, equal_to(_expected(3, 1, 2)))

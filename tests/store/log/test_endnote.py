@@ -39,7 +39,7 @@ def test_a_commit_says_more_than_a_note(memory: DurableBlobs, mode: CommitMode) 
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"epoch": "x", "state": 1, "why": 2}', b"\xff"])
-def test_what_is_no_note_is_none(data: bytes) -> None:
+def test_invalid_note_is_none(data: bytes) -> None:
     blobs = MemoryBlobs()
     log = opened(blobs)
     blobs.put(ENDED_NOTE, data)
