@@ -69,7 +69,9 @@ def test_micro_batches_keep_same_elements_and_forget_all(
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
         """Deliver elements out of order, but none after the watermark has passed its time."""
         chance.shuffle(came)
-        order.extend(shard.stage.codec.decode(value) if shard.stage.codec.waits else value for _, (value, *_) in came)
+        order.extend(
+            shard.stage.parts.codec.decode(value) if shard.stage.parts.codec.waits else value for _, (value, *_) in came
+        )
         watermark = MIN_TIMESTAMP
         while came:
             some = chance.randrange(1, 5)

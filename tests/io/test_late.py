@@ -222,5 +222,5 @@ def test_annotation_without_grouping_is_refused() -> None:
             if transform.unique_name == "Same":
                 transform.annotations["arcbeam:late"] = b""
 
-    with pytest.raises(InvalidPipelineError, match="no grouping right before it"), Driven(edit=apart) as p:
+    with pytest.raises(InvalidPipelineError, match=r"Same: .* not a grouping"), Driven(edit=apart) as p:
         p | beam.Create([1]) | "Same" >> beam.Map(lambda x: x)

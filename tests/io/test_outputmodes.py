@@ -21,7 +21,7 @@ CAME = [(1, 1), (2, 2), (4, 12), (8, 3), (16, 4), (32, 13)]
 
 def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
     """Deliver two elements per micro-batch, a minute each. The fourth moves the watermark past the first window."""
-    came = sorted(came, key=lambda pair: shard.stage.codec.decode(pair[1][0]))
+    came = sorted(came, key=lambda pair: shard.stage.parts.codec.decode(pair[1][0]))
     for n in range(3):
         now = Timestamp(n * 60 * SECOND)
         watermark = Timestamp(11 * SECOND) if n else MIN_TIMESTAMP
