@@ -1,4 +1,4 @@
-"""A sample of the SDK's suites over Spark Connect; run by test_connect in a process of its own."""
+"""A sample of the SDK's suites over Spark Connect; `test_connect` runs it in a separate process."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _tags(_: object) -> str:
     return context.getLocalProperty("spark.job.tags") or ""
 
 
-def test_the_server_is_told_of_a_job_its_pipeline_micro_batch_and_stages() -> None:
-    """A Connect server describes its jobs itself; what is said of one is a tag of it."""
+def test_server_shows_pipeline_micro_batch_and_stages() -> None:
+    """A Connect server describes its jobs itself, so the description is a tag of the job."""
     arguments = ["--spark_remote=local[2]", "--job_name=nightly", "--shards=2"]
     for more, said in (["--streaming"], "nightly: micro-batch 1: Create/"), ([], "nightly: Create/"):
         with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([*arguments, *more])) as p:
@@ -57,6 +57,6 @@ def _all_say(what: str, found: list[str]) -> None:
     assert [tags for tags in found if what in tags] == found, found
 
 
-def test_that_was_spark_connect() -> None:
+def test_session_was_spark_connect() -> None:
     session = SparkSession.getActiveSession()
     assert type(session).__module__.startswith("pyspark.sql.connect.")

@@ -1,7 +1,7 @@
-"""What the SDK's tests keep in the memory of their own process, kept in files: it is the same in every process.
+"""Keeps in files what the SDK's tests keep in their process's memory, so that all processes share it.
 
-Tests of the SDK count and collect in attributes of modules, which works where workers are threads. Here the same lines
-of the tests find a file in that place. Owns those places. Must not know suites.
+The SDK's tests count and collect in attributes of modules, which works if workers are threads. Here the same lines of
+the tests use a file instead. Owns these replacements. Must not know suites.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _tokens = itertools.count(1)
 
 
 class Records:
-    """Values in a file: appended from whatever process, a write each, and read in their order."""
+    """Values in a file: any process appends with one write each, and reads them in order."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -44,7 +44,7 @@ class Records:
 
 
 class Keeping(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """Records what it gets."""
+    """Records its input."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -54,7 +54,7 @@ class Keeping(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
 
 class Counts:
-    """Numbers by name; 0 until one is set. Who adds must be the only one who does so to that name, as in a shard."""
+    """Numbers by name; 0 until one is set. Only one process may add to a name, as in a shard."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -68,7 +68,7 @@ class Counts:
 
 
 class _CountingModule:
-    """A module, but the number that a test keeps in an attribute of it is one of `Counts`."""
+    """A module in which the attribute that a test counts in is one of `Counts`."""
 
     def __init__(self, name: str, attribute: str, counts: Counts) -> None:
         vars(self).update(_name=name, _attribute=attribute, _counts=counts)
@@ -93,7 +93,7 @@ def counting_waits(folder: Path) -> contextlib.AbstractContextManager[Any]:
 
 
 class _Importing:
-    """In the place of `importlib`: what `TeeTest` imports is itself, with counts in a file."""
+    """Replaces `importlib`: `TeeTest` imports its own module, with counts in a file."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
@@ -108,7 +108,7 @@ def counting_side_effects(folder: Path) -> contextlib.AbstractContextManager[Any
 
 
 class _Elements(list[Any]):
-    """A list of what is in a file; what is appended is added to the file."""
+    """A list of the values in a file; appending adds to the file."""
 
     def __init__(self, records: Records) -> None:
         super().__init__(records)
@@ -119,7 +119,7 @@ class _Elements(list[Any]):
 
 
 def collecting(folder: Path) -> contextlib.AbstractContextManager[Any]:
-    """While open, what comes of `values | transform` is collected in a file."""
+    """While open, the results of `values | transform` are collected in a file."""
 
     class Result(_Result):
         place = folder
@@ -128,7 +128,7 @@ def collecting(folder: Path) -> contextlib.AbstractContextManager[Any]:
 
 
 class _Result:
-    """In the place of the SDK's list of a collection's elements, which it finds again in its own process only."""
+    """Replaces the SDK's list of a collection's elements, which exists in one process only."""
 
     place: Path
 

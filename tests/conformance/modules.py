@@ -1,8 +1,7 @@
-"""The SDK's own modules about streams, with every test in them that runs a pipeline, bound to a runner.
+"""The SDK's own modules about streams: every test in them that runs a pipeline, bound to a runner.
 
-Their tests make pipelines in every way there is, some with the name of a runner: here all of them get the runner
-under test. Owns which modules, and what had to be put in the place of what works in one process only. Must not know how
-evidence is taken.
+Their tests make pipelines in every possible way, some with the name of a runner. Here all of them get the runner under
+test. Owns which modules, and the replacements of what works in one process only. Must not know how evidence is taken.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ MODULES = (
 
 
 class AnyPipeline(suites.Conformance):
-    """Mixed in before a suite of these modules: a pipeline of whatever kind runs on the runner under test."""
+    """Mixed in before a suite of these modules: any kind of pipeline runs on the runner under test."""
 
     def setUp(self) -> None:
         self.enterContext(self._all_pipelines())
@@ -50,7 +49,7 @@ class AnyPipeline(suites.Conformance):
             self.enterContext(in_files(self.proof.folder))
 
     def _all_pipelines(self) -> contextlib.AbstractContextManager[Any]:
-        """While open, a runner that is given by its name, or by the options, is ours."""
+        """While open, a runner given by its name or by the options is the one under test."""
         test, init = self, beam.Pipeline.__init__
 
         @functools.wraps(init)
@@ -64,14 +63,14 @@ class AnyPipeline(suites.Conformance):
 
 
 class Recording(AnyPipeline):
-    """In the place of a list of the test's own process, which DoFns append to: a file."""
+    """Replaces a list in the test's own process, to which DoFns append, by a file."""
 
     @property
     def _records(self) -> Records:
         return Records(self.proof.folder / "records")
 
     def record_dofn(self) -> beam.DoFn:
-        """What the suite asks for."""
+        """Called by the suite."""
         return Keeping(self._records)
 
     def finished(self, result: PipelineResult) -> None:
@@ -79,13 +78,13 @@ class Recording(AnyPipeline):
 
 
 class Stateful(Recording):
-    """All of its tests look at that list."""
+    """All of its tests use that list."""
 
     expectation = Expectation(reads_results=True)
 
 
 class Transcripts(AnyPipeline):
-    """They compare panes in a DoFn of their own: what compares leaves the marks of an assertion."""
+    """They compare panes in a DoFn of their own: the comparison leaves the marks of an assertion."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -97,7 +96,7 @@ class Transcripts(AnyPipeline):
 
 
 ONE_SHARD = ("BatchElementsTest", "SortAndBatchElementsTest", "GroupIntoBatchesTest", "WriteFilesTest", "WaitOnTest")
-"""What is in a batch, or a file, is said by what is in a bundle, and the SDK's tests assume one; or they count."""
+"""The content of a batch or a file depends on bundles, and the SDK's tests assume one bundle, or they count."""
 
 _MIXINS: dict[type, type[suites.Conformance]] = {
     userstate_test.StatefulDoFnOnDirectRunnerTest: Stateful,
@@ -108,7 +107,7 @@ _MIXINS: dict[type, type[suites.Conformance]] = {
 
 
 def cases(module: str) -> Iterator[type[unittest.TestCase]]:
-    """The classes of tests that a module of the SDK has."""
+    """Yield the test classes of a module of the SDK."""
     loaded = importlib.import_module(f"apache_beam.{module}")
     for case in vars(loaded).values():
         own = isinstance(case, type) and issubclass(case, unittest.TestCase) and case.__module__ == loaded.__name__
@@ -117,7 +116,7 @@ def cases(module: str) -> Iterator[type[unittest.TestCase]]:
 
 
 def bound(variant: suites.Variant, module: str, **of_class: Any) -> dict[str, type[suites.Conformance]]:
-    """The classes of a module with a variant, each with the tests that run a pipeline."""
+    """Return the classes of a module with a variant, each with the tests that run a pipeline."""
     classes: dict[str, type[suites.Conformance]] = {}
     for case in cases(module):
         tests = unittest.defaultTestLoader.getTestCaseNames(case)

@@ -1,10 +1,9 @@
-"""Proves that what a test asserts was evaluated on the runner under test, and not only built.
+"""Proves that a test's assertions were evaluated on the runner under test, and not only built.
 
 `assert_that` is a transform: a runner that executes nothing passes every test that consists of it. While a `Proof` is
-open, each matcher is built to leave a mark in a folder of the test, from whatever process evaluates it; each pipeline
-that is run is searched for them; and `Proof.verify` fails the test for every assertion that left no mark, every
-assertion that was never in a pipeline that ran, every pipeline that went to another runner, and every pipeline that
-asserted nothing.
+open, each matcher leaves a mark in a folder of the test, from any process that evaluates it, and each pipeline that
+runs is searched for matchers. `Proof.verify` fails the test for every assertion that left no mark, every assertion that
+was never in a pipeline that ran, every pipeline that went to another runner, and every pipeline that asserted nothing.
 
 Owns the evidence. Must not know suites, variants or the runner under test.
 """
@@ -29,7 +28,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineS
 from apache_beam.testing import util
 
 WAIT_SECONDS = 900
-"""How long one pipeline of a suite may take; then it is cancelled, and its test fails."""
+"""Seconds that one pipeline of a suite may take; then it is cancelled, and its test fails."""
 
 _beam_map = util.Map
 _tokens = itertools.count(1)
@@ -41,13 +40,13 @@ class UnprovenError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a test's pipelines must leave behind; by default: they succeed, and assert something.
+    """The required result of a test's pipelines. By default they succeed, and assert something.
 
     Attributes:
-        error: the pipeline must fail on the runner, with this in its message (a regular expression).
-        failing_check: the failure must come from an assertion that was evaluated.
-        probe: the test asserts nothing of its own: assert that every PCollection that nothing consumes has elements.
-        reads_results: the test asserts nothing in its pipelines, but fails unless their metrics have certain values.
+        error: the pipeline must fail on the runner, with a message that matches this regular expression.
+        failing_check: the failure must come from an evaluated assertion.
+        probe: the test has no assertions: assert that every unconsumed PCollection has elements.
+        reads_results: the test has no assertions in its pipelines, but fails unless their metrics have certain values.
     """
 
     error: str | None = None
@@ -64,19 +63,19 @@ class Check:
     marks: Path
 
     def outcomes(self) -> list[str]:
-        """Of each evaluation so far, in any order: "began", and then "passed" or "failed"."""
+        """Return the outcomes of all evaluations so far, in any order: "began", and then "passed" or "failed"."""
         return self.marks.read_text().split() if self.marks.exists() else []
 
 
 @dataclass(slots=True)
 class Run:
-    """One pipeline that was run.
+    """One pipeline that ran.
 
     Attributes:
-        checks: the assertions in it.
-        submitted: it reached the runner under test.
+        checks: its assertions.
+        submitted: whether it reached the runner under test.
         state: how it ended, if it did.
-        error: what running it, or waiting for it, raised.
+        error: the exception of running it, or of waiting for it.
     """
 
     checks: list[Check]
@@ -86,10 +85,10 @@ class Run:
 
 
 def marking(matcher: Callable[[Any], Any], marks: str) -> Callable[[Any], Any]:
-    """The same matcher, but each evaluation appends how it went to a file.
+    """Return the same matcher, but each evaluation appends its outcome to a file.
 
-    SUBTLE: it is pickled by value and runs on a worker, so it uses nothing of this module. One write of a few bytes
-    to a file opened for appending is atomic among processes.
+    SUBTLE: it is pickled by value and runs on a worker, so it uses nothing of this module. One write of a few bytes to
+    a file opened for appending is atomic among processes.
     """
 
     def check(actual: Any) -> Any:
@@ -139,7 +138,7 @@ class _Search(PipelineVisitor):  # type: ignore[misc]  # Beam is untyped
 
 
 def messages(error: BaseException | None) -> Iterator[str]:
-    """What an error and those that led to it say."""
+    """Yield the messages of an error and of its causes."""
     while error is not None:
         yield f"{type(error).__name__}: {error}"
         error = error.__cause__ or error.__context__
@@ -150,9 +149,9 @@ class Proof:
     """The evidence of one test.
 
     Args:
-        expectation: what the test must leave behind.
-        folder: where marks are left; removed by `close`.
-        noted: assertions that are no transform, of every pipeline that runs.
+        expectation: the required result of the test.
+        folder: folder for marks; `close` removes it.
+        noted: assertions that are not transforms, of every pipeline that runs.
     """
 
     expectation: Expectation = Expectation()
@@ -163,12 +162,12 @@ class Proof:
     _running: list[Run] = field(default_factory=list)
 
     def close(self) -> None:
-        """Removes the marks."""
+        """Remove the marks."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[Proof]:
-        """While open, assertions are built to leave marks, and pipelines that run are noted."""
+        """While open, assertions are built to leave marks, and pipelines that run are recorded."""
         beam_run = Pipeline.run
 
         def map_(fn: Any, *args: Any, **kwargs: Any) -> Any:
@@ -178,7 +177,8 @@ class Proof:
         def run(pipeline: Any, *args: Any, **kwargs: Any) -> Any:
             return self._run(functools.partial(beam_run, pipeline, *args, **kwargs), pipeline)
 
-        # All assertions of the SDK go through util.assert_that, under whatever name a module imported it, and that
+        # All assertions of the SDK use util.assert_that, under any imported name, which takes its Map from util's
+        # globals.
         # takes its Map from util's globals.
         with mock.patch.object(util, "Map", map_), mock.patch.object(Pipeline, "run", run):
             yield self
@@ -194,7 +194,7 @@ class Proof:
         return transform
 
     def _run(self, beam_run: Callable[[], Any], pipeline: Any) -> Any:
-        if self._running:  # the SDK runs a copy of the pipeline, out of its proto
+        if self._running:  # the SDK runs a copy of the pipeline, made from its proto
             return beam_run()
         if self.expectation.probe:
             search = _Search()
@@ -222,12 +222,12 @@ class Proof:
         finished: Callable[[PipelineResult], None] | None = None,
         seconds: float | None = WAIT_SECONDS,
     ) -> PipelineRunner:
-        """Tells the proof what this runner is given, and how it ends.
+        """Record what this runner receives, and how it ends.
 
         Args:
             runner: the runner under test.
             finished: called with the result after each successful wait.
-            seconds: how long a pipeline may take; None: for ever.
+            seconds: how long a pipeline may take; None: forever.
         """
         run_pipeline = runner.run_pipeline
 
@@ -260,10 +260,10 @@ class Proof:
         return runner
 
     def verify(self) -> None:
-        """Fails unless the evidence is complete.
+        """Fail unless the evidence is complete.
 
         Raises:
-            UnprovenError: it is not; the message says what is missing.
+            UnprovenError: the evidence is incomplete; the message says what is missing.
         """
         expected, problems = self.expectation, []
         seen = {check.marks for run in self.runs for check in run.checks}
@@ -287,13 +287,13 @@ class Proof:
         elif run.error is not None:
             message = "\n".join(messages(run.error))
             if expected.error is None:
-                yield f"failed, and the test did not mind: {run.error!r}"
+                yield f"failed, but the test ignored it: {run.error!r}"
             elif not re.search(expected.error, message):
                 yield f"failed for another reason than {expected.error!r}: {message}"
             if expected.failing_check and not any("failed" in marks for marks in outcomes.values()):
                 yield "failed, but not in an assertion"
         elif run.state != PipelineState.DONE:
-            yield f"ended {run.state}" if run.state else "nobody waited for its end"
+            yield f"ended {run.state}" if run.state else "the test did not wait for its end"
         else:
             if not run.checks and not expected.reads_results:
                 yield "asserts nothing"

@@ -1,6 +1,6 @@
-"""What is not the rule, test by test, with the reason: reviewed by hand, and complete.
+"""Exceptions from the rule, test by test, with the reason: reviewed by hand, and complete.
 
-Keys are `Class.method` as the SDK calls them. Every entry must name a test that exists (see test_harness).
+Keys are `Class.method` in the SDK. Every entry must name an existing test (see test_harness).
 """
 
 from __future__ import annotations
@@ -11,53 +11,53 @@ _FN = "FnApiRunnerTest"
 _METRICS = "FnApiRunnerMetricsTest"
 
 _GOOGLE = "needs a project in Google Cloud"
-_IN_A_FIXTURE = "runs its pipeline in a fixture of pytest, and reads what that has printed in the test's own process"
+_IN_A_FIXTURE = "runs its pipeline in a fixture of pytest, and reads its printed output in the test's own process"
 
 _BUNDLE = (
-    "wants in one pane what the SDK's local runner takes in one bundle, of a trigger that asks for at least so many "
-    "elements; how elements are cut into bundles is a runner's own affair, so here a count is exact"
+    "expects in one pane what the SDK's local runner processes in one bundle, for a trigger after at least so many "
+    "elements. Each runner decides how to cut elements into bundles; here a count is exact"
 )
 _LOST = (
-    f"{_BUNDLE}. And it wants elements lost for which the count is never reached; here they come when their window is "
-    "over, as from Beam's ReduceFnRunner (Java), which puts out what a window holds when it is garbage"
+    f"{_BUNDLE}. And it expects lost elements if the count is not reached; here they are output when their window "
+    "ends, as from Beam's ReduceFnRunner (Java), which outputs the content of an expired window"
 )
-_PAIR_WITH_TIMING = "is about a primitive that only the SDK's local runner has (PairWithTiming)"
+_PAIR_WITH_TIMING = "tests a primitive that only the SDK's local runner has (PairWithTiming)"
 
 _OLD_RESHUFFLE = (
-    "wants panes lost that Reshuffle lost before Beam 2.65, if an option asks for that version; that is of how the SDK "
-    "made it of other transforms, and a runner may have one of its own (beam:transform:reshuffle:v1), which keeps them"
+    "expects panes to be lost that Reshuffle lost before Beam 2.65, if an option selects that version. The SDK "
+    "made it of other transforms; a runner may have its own (beam:transform:reshuffle:v1), which keeps the panes"
 )
 _OLD_TYPES = (
-    "wants a failure that Reshuffle had before Beam 2.64, when what it was made of had no coder for its elements, if "
-    "an option asks for that version; here it is an exchange of the runner's own, and there is no failure"
+    "expects a failure that Reshuffle had before Beam 2.64, when its parts had no coder for the elements, if "
+    "an option selects that version; here it is the runner's own exchange, which does not fail"
 )
 _LOCAL_PANES = (
-    "wants of a session's only pane that it is not the last, and its time in milliseconds, as from the SDK's local "
+    "expects that a session's only pane is not the last, and its time in milliseconds, as from the SDK's local "
     "runner. If no lateness is allowed, the pane at the end of a window is its last, as in Beam's ReduceFnRunner "
-    "(Java); and here times have microseconds"
+    "(Java). And here times have microseconds"
 )
 
 EXPECTATIONS = {
-    # The pipeline must fail, and in the way that the test is about.
+    # The pipeline must fail in the way that the test is about.
     f"{_FN}.test_assert_that": Expectation(error="Failed assert", failing_check=True),
     f"{_FN}.test_error_message_includes_stage": Expectation(error="This error is expected"),
     f"{_FN}.test_error_traceback_includes_user_code": Expectation(error="This error is expected"),
     f"{_FN}.test_sdf_with_check_done_failed": Expectation(error="(?i)restriction.*(stop|done|claim)"),
     "SideInputsTest.test_multi_valued_singleton_side_input": Expectation(error="more than one element"),
-    # No assertions of their own; their DoFns raise if something is wrong, so it must be shown that they were called.
+    # No assertions of their own; their DoFns raise errors, so it must be shown that they were called.
     f"{_FN}.test_pardo_side_input_dependencies": Expectation(probe=True),
     f"{_FN}.test_pardo_side_input_sparse_dependencies": Expectation(probe=True),
     f"{_FN}.test_teststream_pardo_timers": Expectation(probe=True),
     "CombineFnLifecycleTest.test_combining_value_state": Expectation(probe=True),
     "DoFnLifecycleTest.test_dofn_lifecycle": Expectation(probe=True),
     "SideInputsTest.test_reiterable_side_input": Expectation(probe=True),
-    # They compare the job's metrics with what the elements amount to.
+    # They compare the job's metrics with their elements.
     f"{_FN}.test_metrics": Expectation(reads_results=True),
     f"{_METRICS}.test_element_count_metrics": Expectation(reads_results=True),
     f"{_METRICS}.test_non_user_metrics": Expectation(reads_results=True),
     f"{_METRICS}.test_progress_metrics": Expectation(reads_results=True),
     "PTransformTest.test_read_metrics": Expectation(reads_results=True),
-    # It compares lists that come out of pipelines.
+    # It compares lists that are the output of pipelines.
     "CombineTest.test_top_key": Expectation(reads_results=True),
     # Transcripts that are wrong on purpose.
     "TranscriptTest.test_bad_expected_values": Expectation(error="Unmatched output", failing_check=True),
@@ -86,8 +86,8 @@ EXPECTATIONS = {
 
 GAPS = {
     "WriteFilesTest.test_find_orphaned_files": (
-        "names a file by the hash of a window in the test's own process, an address in memory, as fileio itself does "
-        "where it looks for such files"
+        "names a file after the hash of a window in the test's own process (a memory address), as fileio itself does "
+        "when it looks for such files"
     ),
     "ReshuffleTest.test_reshuffle_custom_window_preserves_metadata_1": _OLD_RESHUFFLE,
     "ReshuffleTest.test_reshuffle_default_window_preserves_metadata_1": _OLD_RESHUFFLE,
@@ -102,37 +102,37 @@ GAPS = {
     "ReverseTestStreamTest.test_basic_execution_in_records_format": _PAIR_WITH_TIMING,
     "ReverseTestStreamTest.test_windowing": _PAIR_WITH_TIMING,
     "BaseTestStreamTranscriptTest.test_timestamp_combiner_custom_timestamping_earliest_1": (
-        "its timestamp combiner (OUTPUT_AT_EARLIEST_TRANSFORMED) is none of Beam's model: the SDK makes no proto of it"
+        "its timestamp combiner (OUTPUT_AT_EARLIEST_TRANSFORMED) is not in Beam's model: the SDK makes no proto for it"
     ),
     "DeduplicateTest.test_deduplication_with_event_time": (
-        "wants a timer for second 60 to have fired at a watermark of exactly that; here it fires when the watermark "
-        "has passed it, as with Beam's InMemoryTimerInternals (Java). The SDK leaves the test out for every runner"
+        "expects a timer for second 60 to fire at exactly that watermark; here it fires when the watermark "
+        "has passed it, as with Beam's InMemoryTimerInternals (Java). The SDK skips the test for every runner"
     ),
     "FnApiBasedStateBackedCoderTest.test_gbk_many_values": (
-        "wants at most five alive of 200 values of 300 bytes, which is a matter of the runner's size of a page, as the "
-        "test says itself: here blocks and pages are mebibytes; of values of that size at most five are alive"
+        "expects at most five of 200 values of 300 bytes alive, which depends on the runner's page size, as the "
+        "test itself says. Here blocks and pages are mebibytes; of values of that size at most five are alive"
     ),
 }
-"""Known to fail, and why: strict expected failures, so that nobody misses the day on which they pass."""
+"""Known failures, with reasons. They are strict expected failures, so that a test that passes is noticed."""
 
 GAPS_WITHOUT_FUSION = {
     "CombineTest.test_top_no_compact": (
-        "its Top leaves accumulators as they are, and the SDK's comparable values know no order any more when they "
-        "were pickled: what goes from stage to stage must be compact"
+        "its Top does not change accumulators, and the SDK's comparable values lose their order when they "
+        "are pickled: values between stages must be compact"
     ),
     "IdentityWindowTest.test_window_preserved": (
-        "gives elements another window than their collection's, which their coder cannot say"
+        "gives elements another window than their collection's, which their coder cannot encode"
     ),
     "MatchContinuouslyTest.test_without_deduplication": (
-        "wants what the first round finds to have gone through the pipeline, and made a file, before the second one "
-        "looks; both are due when the job has started, and without fusion both look first"
+        "expects the first round's results to pass the pipeline and to make a file before the second round "
+        "starts; both are due when the job has started, and without fusion both start first"
     ),
     "TestStreamTest.test_windowed_values_interpreted_correctly": (
-        "gives an element another window than its collection's, which their coder cannot say; with fusion it passes, "
-        "as the element is not encoded before it is looked at"
+        "gives an element another window than its collection's, which the coder cannot encode. With fusion it passes, "
+        "because the element is not encoded before it is checked"
     ),
 }
-"""The same, of variants in which every element is encoded."""
+"""The same, for variants in which every element is encoded."""
 
 FOUND = {
     "WriteFilesTest.test_find_orphaned_files": "First list contains 1 additional elements",
@@ -156,14 +156,15 @@ FOUND = {
     "DeduplicateTest.test_deduplication_with_event_time": r"missing elements \[\('k1', Timestamp\(70\)\)\]",
     "FnApiBasedStateBackedCoderTest.test_gbk_many_values": "Too many live instances",
 }
-"""What each of these is found to fail with, a regular expression: another failure fails the test."""
+"""The failure of each of these, as a regular expression: another failure fails the test."""
 
-# Beam's own fanout gives the elements of a bundle to one sub-key, by chance: in several, lists come in any order, and
+# Beam's own fanout gives the elements of a bundle to one sub-key, by chance. With several bundles, lists are in any
+# order, and sessions are merged by the times of precombined values, some of which then do not touch. So: one shard.
 # sessions are merged by the times of what was precombined, with which some do not touch any more. So: one shard.
 IN_ONE_BUNDLE = {
     "CombineTest.test_combining_with_session_windows_and_fanout",
     "CombineTest.test_combining_with_sliding_windows_and_fanout",
-    # What each element adds to a set depends on those before it; and results are to be recorded in order.
+    # What each element adds to a set depends on those before it, and results must be recorded in order.
     "StatefulDoFnOnDirectRunnerTest.test_stateful_set_state_portably",
     "StatefulDoFnOnDirectRunnerTest.test_index_assignment",
 }
@@ -173,23 +174,23 @@ NOT_RUN = {
     "GroupByEncryptedKeyTest.test_gbk_with_gbek_option_fake_secret_manager_roundtrips": _GOOGLE,
     "MatchIntegrationTest.test_transform_on_gcs": _GOOGLE,
     "CombineGloballyTest.test_combine_globally_for_unbounded_source_with_default": (
-        "the SDK's own step, which puts in a default, asserts that a side input has one pane, though its trigger fires "
-        "again and again: whether it has depends on the clock. What the test asks is that the SDK says so"
+        "the SDK's own transform, inserting a default, asserts that a side input has one pane, but the trigger fires "
+        "repeatedly: the result depends on the clock. The test expects the SDK to report this"
     ),
     "PeriodicImpulseTest.test_processing_time": (
-        "reads the clock, and wants elements within half a second of it; the SDK leaves it out for every runner"
+        "reads the clock, and expects elements within half a second; the SDK skips it for every runner"
     ),
     "LogElementsTest.test_setting_level_uses_appropriate_log_channel": _IN_A_FIXTURE,
     "LogElementsTest.test_stdout_logs": _IN_A_FIXTURE,
     "LogElementsTest.test_stdout_logs_without_rfc3339": _IN_A_FIXTURE,
     "ExerciseStreamingMetricsPipelineTest.test_streaming_pipeline_returns_expected_user_metrics_fnapi_it": (
-        "needs topics of Google Cloud Pub/Sub, and asks for the names that Dataflow's service gives to metrics"
+        "needs topics of Google Cloud Pub/Sub, and expects the names of metrics of Dataflow's service"
     ),
     "RunInferenceBaseTest.test_run_inference_with_side_inputin_streaming": (
-        "reads the clock for 20 minutes; the SDK leaves it out for every runner unless it is started with --streaming"
+        "reads the clock for 20 minutes; the SDK skips it for every runner unless it is started with --streaming"
     ),
 }
-"""Tests of the SDK that cannot be asked; of no runner, or not in this way. They are told as expected failures."""
+"""Tests of the SDK that cannot run, on any runner or not in this way. They are reported as expected failures."""
 
 WITHOUT_PIPELINES = {
     "TestStreamTest": (
@@ -280,7 +281,7 @@ WITHOUT_PIPELINES = {
     ),
     "WriteFilesTest": ("test_shard_naming",),
 }
-"""By class of the SDK: what runs no pipeline in its modules about streams, or is skipped by itself; `*`: all."""
+"""By class of the SDK: tests in its modules about streams that run no pipeline, or skip themselves; `*`: all."""
 
 SAMPLE = frozenset(
     {
@@ -292,4 +293,4 @@ SAMPLE = frozenset(
         "MatchContinuouslyTest.test_with_deduplication",
     }
 )
-"""Of the tests of these modules, those that every run of the tests has."""
+"""Tests of these modules that are in every test run."""

@@ -1,4 +1,4 @@
-"""The runners that the suites can be given: arcbeam itself, and one that does nothing.
+"""The runners for the suites: arcbeam itself, and one that does nothing.
 
 Owns how they are made. Must not know suites.
 """
@@ -12,14 +12,14 @@ from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineS
 
 
 def arcbeam(is_drain: bool = False) -> PipelineRunner:
-    """The runner that the suites are for."""
+    """Return the runner under test."""
     from arcbeam import ArcbeamRunner
 
     return ArcbeamRunner(is_drain=is_drain)
 
 
 def empty(is_drain: bool = False) -> PipelineRunner:
-    """The runner that the suites must not be fooled by."""
+    """Return a runner on which no test may pass."""
     return EmptyRunner()
 
 

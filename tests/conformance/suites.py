@@ -1,8 +1,8 @@
 """The SDK's own suites, bound to a runner, a variant of its options and a proof.
 
 `Conformance` is mixed into a `TestCase` of the SDK: it opens a `Proof` around every test, gives the pipelines their
-runner and options, and takes the SDK's own skips away. Beside it are the suites themselves, with what had to be put in
-the place of the local runner's internals.
+runner and options, and removes the SDK's own skips. Here are also the suites themselves, with replacements of the local
+runner's internals.
 
 Owns which tests there are. Must not know how evidence is taken, nor how results are reported.
 """
@@ -43,8 +43,8 @@ class Variant:
 
     Attributes:
         name: for the names of tests.
-        options: of the runner, by their names.
-        streaming: it streaming runs.
+        options: options of the runner, by name.
+        streaming: whether pipelines run as streaming jobs.
     """
 
     name: str
@@ -82,8 +82,8 @@ class Conformance(unittest.TestCase):
         variant: the options of the runner.
         make_runner: makes the runner under test.
         suite: the SDK's class.
-        expectation: of its tests, where nothing else is said.
-        proof: the evidence of the test that runs.
+        expectation: the default for its tests.
+        proof: the evidence of the running test.
     """
 
     variant: ClassVar[Variant] = DEFAULT
@@ -93,7 +93,7 @@ class Conformance(unittest.TestCase):
     proof: Proof
 
     def __init_subclass__(cls, only: Collection[str] | None = None, **kwargs: Any) -> None:
-        """Binds the tests that are asked: all, or only some. Those reviewed as not to be run are there, too."""
+        """Bind the tests: all, or only some. Those reviewed as not to be run are also bound."""
         super().__init_subclass__(**kwargs)
         suites = [base for base in cls.__mro__ if base.__module__.startswith("apache_beam.")]
         if not suites:  # another mixin
@@ -102,13 +102,13 @@ class Conformance(unittest.TestCase):
         for name in unittest.defaultTestLoader.getTestCaseNames(cls):
             method = getattr(cls, name)
             if only is not None and name not in only:
-                setattr(cls, name, None)  # and so is no test
+                setattr(cls, name, None)  # so that it is not a test
             elif not hasattr(method, "proves"):
                 setattr(cls, name, cls._bound(name, method))
 
     @classmethod
     def _bound(cls, name: str, method: Any) -> Any:
-        """One test as it is asked here: it must pass with evidence, or fail as it is said of it, or is not run."""
+        """Return one test as it runs here: it must pass with evidence, or fail as reviewed, or it does not run."""
         if why := cls._reviewed(reviewed.NOT_RUN, name):
             return pytest.mark.xfail(reason=why, run=False)(_not_run(name, why))
         gap = cls._reviewed(reviewed.GAPS, name)
@@ -117,7 +117,7 @@ class Conformance(unittest.TestCase):
         if gap is None:
             return _proven(method)
         found = cls._reviewed(reviewed.FOUND, name)
-        assert found is not None, f"{cls.__name__}.{name}: nothing says how it fails"
+        assert found is not None, f"{cls.__name__}.{name}: `reviewed` does not say how it fails"
         return pytest.mark.xfail(reason=gap, raises=KnownGapError)(_proven(method, found))
 
     def setUp(self) -> None:
@@ -129,16 +129,16 @@ class Conformance(unittest.TestCase):
 
     @classmethod
     def _reviewed(cls, table: Mapping[str, _T], name: str) -> _T | None:
-        """What is said of a test under the name of its class, or of one that this inherits from."""
+        """Return the review of a test under the name of its class, or of a base class."""
         keys = [f"{base.__name__}.{name}" for base in cls.__mro__]
         return next((table[key] for key in keys if key in table), None)
 
     def new_runner(self, is_drain: bool = False) -> PipelineRunner:
-        """A new runner under test, watched."""
+        """Return a new runner under test, which the proof watches."""
         return self.proof.watch(type(self).make_runner(is_drain=is_drain), self.finished)
 
     def configured(self, options: PipelineOptions) -> PipelineOptions:
-        """The same options, with those of the variant set."""
+        """Return the same options, with those of the variant set."""
         ours = options.view_as(ArcbeamOptions)
         for name, value in self.variant.options.items():
             setattr(ours, name, value)
@@ -148,16 +148,16 @@ class Conformance(unittest.TestCase):
         return options
 
     def assertWarnsRegex(self, *args: Any, **kwargs: Any) -> Any:
-        """One test waits for a warning about two DoFns in one stage; without fusion, each has a stage of its own."""
+        """One test expects a warning about two DoFns in one stage; without fusion, each has its own stage."""
         if self.variant.options.get("no_fusion"):
             return contextlib.nullcontext()
         return super().assertWarnsRegex(*args, **kwargs)
 
     def finished(self, result: PipelineResult) -> None:
-        """Called with the result of each pipeline that came to its end."""
+        """Called with the result of each pipeline that ended."""
 
     def _test_pipelines(self) -> Any:
-        """While open, a `TestPipeline` that is not told which runner it is for runs on ours."""
+        """While open, a `TestPipeline` without a runner uses the one under test."""
         test, init = self, TestPipeline.__init__
 
         @functools.wraps(init)
@@ -166,7 +166,7 @@ class Conformance(unittest.TestCase):
             init(pipeline, test.new_runner() if named else runner, *args, **kwargs)
             test.configured(pipeline.get_pipeline_options())
 
-        # The option is what keeps a TestPipeline(is_integration_test=True) from skipping its test.
+        # The option keeps a TestPipeline(is_integration_test=True) from skipping its test.
         return mock.patch.multiple(
             TestPipeline, __init__=__init__, pytest_test_pipeline_options="--runner=arcbeam.ArcbeamRunner"
         )
@@ -177,11 +177,11 @@ class KnownGapError(Exception):
 
 
 def _proven(method: Any, found: str | None = None) -> Any:
-    """The same test, but it must leave evidence; skipped by the SDK or not, it is run.
+    """Return the same test, but it must leave evidence; it also runs if the SDK skips it.
 
     Args:
-        method: the SDK's.
-        found: what it is known to fail with, a regular expression: then that is a `KnownGapError`, and nothing else is.
+        method: the SDK's test.
+        found: the known failure, a regular expression: only that failure is a `KnownGapError`.
     """
     while getattr(method, "__unittest_skip__", False):
         method = method.__wrapped__
@@ -191,7 +191,7 @@ def _proven(method: Any, found: str | None = None) -> Any:
             method(self)
             self.proof.verify()
         except unittest.SkipTest as error:
-            raise UnprovenError(f"the test leaves itself out: {error}") from error
+            raise UnprovenError(f"the test skips itself: {error}") from error
         except Exception as error:
             if found is not None and re.search(found, "\n".join(messages(error))):
                 raise KnownGapError(found) from error
@@ -203,7 +203,7 @@ def _proven(method: Any, found: str | None = None) -> Any:
 
 
 def _not_run(name: str, why: str) -> Any:
-    """In the place of a test that cannot be asked: it is told with the reason, and would fail."""
+    """Return the replacement of a test that cannot run: it is reported with the reason, and would fail."""
 
     def test(self: Any) -> None:
         raise UnprovenError(f"not run: {why}")
@@ -214,18 +214,18 @@ def _not_run(name: str, why: str) -> Any:
 
 
 class OwnPipelines(Conformance):
-    """Mixed in before suites that make their pipelines with the local runner, and are meant to be told otherwise."""
+    """Mixed in before suites that make their pipelines with the local runner, and allow another one."""
 
     def create_pipeline(self, is_drain: bool = False) -> beam.Pipeline:
-        """What the suite asks for a pipeline to test."""
+        """Called by the suite to make a pipeline."""
         return beam.Pipeline(runner=self.new_runner(is_drain), options=self.configured(PipelineOptions()))
 
 
 class FnApi(OwnPipelines, fn_runner_test.FnApiRunnerTest):
-    """All of `FnApiRunnerTest`, also what the SDK skips for every runner."""
+    """All of `FnApiRunnerTest`, including what the SDK skips for every runner."""
 
     def run_sdf_initiated_checkpointing(self, is_drain: bool = False) -> None:
-        """The SDK looks at the metrics on the local runner only."""
+        """The SDK checks the metrics on the local runner only."""
         self._counted: list[int] = []
         super().run_sdf_initiated_checkpointing(is_drain)
         assert self._counted == [len("abc" + "defghijklmno" + "pqrstuv" + "wxyz")]
@@ -245,15 +245,15 @@ class FnApiMetrics(OwnPipelines, fn_runner_test.FnApiRunnerMetricsTest):
     def finished(self, result: PipelineResult) -> None:
         """One test reads a private attribute of the local runner's result: infos by stage, "" for the pipeline's own.
 
-        Which stages there are is a runner's own affair. What it asserts of a stage must be true of all of the job's
-        infos, too: it finds them by PCollection and step.
+        Each runner decides which stages there are. What the test asserts of a stage must also be true of all of the
+        job's infos, because it finds them by PCollection and transform.
         """
         infos = list(result.monitoring_metrics().monitoring_infos())
         result._monitoring_infos_by_stage = {"": [], "before": infos, "after": infos}
 
 
 class Pause:
-    """In place of the local tests' element counter, which stops the worker, in the same process, at an element."""
+    """Replaces the local tests' element counter, which stops the worker, in the same process, at an element."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -263,13 +263,13 @@ class Pause:
 
 
 class FnApiSplit(OwnPipelines, fn_runner_test.FnApiRunnerSplitTest):
-    """`FnApiRunnerSplitTest`, as far as a runner can be asked that decides on its own when to split.
+    """`FnApiRunnerSplitTest`, as far as it applies to a runner that decides on its own when to split.
 
-    The SDK's tests register a split manager with the local runner, which then asks for a split at a given element and
-    compares what came back. Here the same pipelines run while the runner is made to split as often as it can (rounds
-    of 20 ms, elements of 10 ms), and what must hold for every way of splitting is checked: each element, each position
-    of each restriction exactly once. What the local tests say of single splits (at which element, with which remainder)
-    is not asked; one that asks for no split at all is asked entirely.
+    The SDK's tests register a split manager with the local runner, which then requests a split at a given element and
+    compares the result. Here the same pipelines run while the runner splits as often as it can (rounds of 20 ms,
+    elements of 10 ms). The tests check what must hold for every way of splitting: each element, and each position of
+    each restriction, occurs exactly once. They do not check single splits (at which element, with which remainder). The
+    test that requests no split runs unchanged.
     """
 
     rounds: float | None = 0.02
@@ -302,7 +302,7 @@ class FnApiSplit(OwnPipelines, fn_runner_test.FnApiRunnerSplitTest):
         self.run_split_pipeline(None, range(25))
 
     def test_time_based_split_manager(self) -> None:
-        """Without an option of the local runner that says when to split, and so without the number of bundles."""
+        """Without the local runner's option that says when to split, and so without the number of bundles."""
         elements = [str(x) for x in range(100)]
 
         def exactly_once_and_bundles_end(actual: list[str]) -> None:
@@ -350,7 +350,7 @@ def _marked(test: Any) -> bool:
 
 
 def validates_runner() -> Iterator[tuple[type[unittest.TestCase], list[str]]]:
-    """The SDK's classes with the names of those of their tests that every runner is asked."""
+    """Yield the SDK's classes with the names of those tests that apply to every runner."""
     for name in VALIDATES_RUNNER:
         module = importlib.import_module(f"apache_beam.{name}")
         for case in vars(module).values():
@@ -364,7 +364,7 @@ def validates_runner() -> Iterator[tuple[type[unittest.TestCase], list[str]]]:
 def bound(
     variant: Variant, make_runner: Callable[..., PipelineRunner] = runners.arcbeam
 ) -> dict[str, type[Conformance]]:
-    """The classes of `validates_runner` with one variant and one runner, each with only the tests to be run."""
+    """Return the classes of `validates_runner` with one variant and one runner, each with only the tests to be run."""
     classes: dict[str, type[Conformance]] = {}
     for case, marked in validates_runner():
         mixin = OwnPipelines if case.__module__ == fn_runner_test.__name__ else Conformance

@@ -1,4 +1,4 @@
-"""Spark Connect: a sample of the suites in another process, since one cannot have a classic and a Connect session."""
+"""Spark Connect: a sample of the suites in another process, because a process has only one kind of session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAMPLE = Path(__file__).with_name("connect_sample.py")
 
 
 @pytest.mark.contract("API-01")
-def test_a_sample_of_the_suites_passes_over_spark_connect() -> None:
+def test_sample_of_suites_passes_over_spark_connect() -> None:
     require_java()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(_SAMPLE)]
     run = subprocess.run(command, cwd=_SAMPLE.parents[2], capture_output=True, text=True, timeout=900, check=False)

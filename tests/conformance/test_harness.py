@@ -1,4 +1,4 @@
-"""The harness itself: it cannot be passed by doing nothing, it leaves no test out, and its lists are true."""
+"""The harness itself: a runner that does nothing fails it, it omits no test, and its lists are correct."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EMPTY: dict[str, Any] = {"make_runner": staticmethod(runners.empty)}
 def _on_empty_runner() -> Iterator[type[suites.Conformance]]:
     for suite in (suites.FnApi, suites.FnApiMetrics, suites.FnApiSplit):
         yield type(f"{suite.__name__}Empty", (suite,), dict(_EMPTY))
-    # Its pipelines do not get as far as a job server.
+    # Its pipelines do not reach a job server.
     yield type("PortableEmpty", (suites.OwnPipelines, portable_runner_test.PortableRunnerTest), dict(_EMPTY))
     yield from suites.bound(suites.Variant("Empty"), runners.empty).values()
 
@@ -54,7 +54,7 @@ def _of_modules() -> Iterator[type[suites.Conformance]]:
     ],
     ids=lambda case: case.__name__,
 )
-def test_no_test_passes_on_a_runner_that_does_nothing(case: type[suites.Conformance]) -> None:
+def test_no_test_passes_on_an_empty_runner(case: type[suites.Conformance]) -> None:
     names = unittest.defaultTestLoader.getTestCaseNames(case)
     assert names
     passed = []
@@ -70,7 +70,7 @@ def _tests(suite: type[unittest.TestCase]) -> set[str]:
     return set(unittest.defaultTestLoader.getTestCaseNames(suite))
 
 
-def test_no_test_of_the_sdk_is_left_out() -> None:
+def test_no_fn_api_test_is_omitted() -> None:
     assert _tests(suites.FnApi) == _tests(fn_runner_test.FnApiRunnerTest)
     assert _tests(suites.FnApiMetrics) == _tests(fn_runner_test.FnApiRunnerMetricsTest)
     assert _tests(suites.FnApiSplit) == _tests(fn_runner_test.FnApiRunnerSplitTest)
@@ -83,20 +83,20 @@ def test_no_test_of_the_sdk_is_left_out() -> None:
 @pytest.mark.parametrize(
     "variant", [suites.DEFAULT, suites.STREAMING, suites.STREAMING_NO_FUSION], ids=lambda v: v.name
 )
-def test_nor_one_that_every_runner_is_asked(variant: suites.Variant) -> None:
+def test_no_validates_runner_test_is_omitted(variant: suites.Variant) -> None:
     asked = [(case.__name__, test) for case, marked in suites.validates_runner() for test in marked]
     assert sorted(_bound(suites.bound(variant))) == sorted(asked)
 
 
 @pytest.mark.parametrize("variant", [suites.STREAMING, suites.STREAMING_NO_FUSION], ids=lambda v: v.name)
-def test_nor_one_of_the_modules_about_streams_that_runs_a_pipeline(variant: suites.Variant) -> None:
+def test_no_streaming_test_with_pipeline_is_omitted(variant: suites.Variant) -> None:
     for module in modules.MODULES:
         without = reviewed.WITHOUT_PIPELINES
         of_module = [(case.__name__, _tests(case), without.get(case.__name__, ())) for case in modules.cases(module)]
         running = [(name, test) for name, tests, left in of_module if "*" not in left for test in tests - set(left)]
         assert sorted(_bound(modules.bound(variant, module))) == sorted(running)
         names = {f"{name.removesuffix('Test')}{variant.name}" for name, _ in running}
-        assert names <= set(vars(test_streaming_modules)), "bound, and not collected"
+        assert names <= set(vars(test_streaming_modules)), "bound, but not collected"
 
 
 def _bound(classes: dict[str, type[suites.Conformance]]) -> Iterator[tuple[str, str]]:
@@ -114,7 +114,7 @@ def _bound(classes: dict[str, type[suites.Conformance]]) -> Iterator[tuple[str, 
     ],
     ids=lambda case: case.__name__,
 )
-def test_the_suite_for_fn_api_runners_is_asked_whole_and_must_pass(case: type[suites.Conformance]) -> None:
+def test_fn_api_suite_is_complete_and_must_pass(case: type[suites.Conformance]) -> None:
     tests = _tests(case)
     assert len(tests) == 75
     for name in tests:
@@ -123,7 +123,7 @@ def test_the_suite_for_fn_api_runners_is_asked_whole_and_must_pass(case: type[su
         assert test.proves
 
 
-def test_what_is_not_run_is_told_with_its_reason() -> None:
+def test_skipped_test_is_reported_with_reason() -> None:
     case = modules.bound(suites.STREAMING, "io.fileio_test")["MatchIntegrationStreaming"]
     (mark,) = case.test_transform_on_gcs.pytestmark
     assert (mark.name, mark.kwargs["run"]) == ("xfail", False)
@@ -131,7 +131,7 @@ def test_what_is_not_run_is_told_with_its_reason() -> None:
     assert _outcome(case("test_transform_on_gcs")) == "failed"
 
 
-def test_it_is_said_of_each_known_failure_how_it_fails() -> None:
+def test_each_known_failure_has_its_error() -> None:
     assert set(reviewed.FOUND) == {*reviewed.GAPS, *reviewed.GAPS_WITHOUT_FUSION}
 
 
@@ -145,7 +145,7 @@ def _outcome(case: unittest.TestCase) -> str:
 
 
 class _OfTheSdk(unittest.TestCase):
-    __test__ = False  # to pytest: what it is bound to is asked below
+    __test__ = False  # for pytest: only the bound class is tested, below
 
     def test_known(self) -> None:
         raise RuntimeError("as it is known")
@@ -160,7 +160,7 @@ class _OfTheSdk(unittest.TestCase):
 _OfTheSdk.__module__ = "apache_beam.pretended"
 
 
-def test_a_known_failure_is_that_failure_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_failure_must_have_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("test_known", "test_other"):
         monkeypatch.setitem(reviewed.GAPS, f"_OfTheSdk.{name}", "a reason")
         monkeypatch.setitem(reviewed.FOUND, f"_OfTheSdk.{name}", "as it is known$")
@@ -171,12 +171,12 @@ def test_a_known_failure_is_that_failure_and_no_other(monkeypatch: pytest.Monkey
     assert _outcome(case("test_other")) == "failed"
 
 
-def test_a_test_that_leaves_itself_out_fails() -> None:
+def test_test_that_skips_itself_fails() -> None:
     case = type("Skipping", (suites.Conformance, _OfTheSdk), {})
     assert _outcome(case("test_skipped")) == "failed"
 
 
-def test_what_is_said_to_run_no_pipeline_runs_none() -> None:
+def test_tests_listed_without_pipeline_run_none() -> None:
     left = {name: set(tests) for name, tests in reviewed.WITHOUT_PIPELINES.items()}
     for case in (case for module in modules.MODULES for case in modules.cases(module)):
         without = left.pop(case.__name__, set())
@@ -194,7 +194,7 @@ def test_what_is_said_to_run_no_pipeline_runs_none() -> None:
 
 
 class _Noticing(modules.AnyPipeline):
-    """Keeps what was run."""
+    """Records the pipelines that ran."""
 
     ran: ClassVar[list[Any]]
 
@@ -235,7 +235,7 @@ def test_reviewed_tests_exist() -> None:
 
 
 class _ForgivingRunner(fn_api_runner.FnApiRunner):  # type: ignore[misc]  # Beam is untyped
-    """Runs everything, but reports success whatever happened."""
+    """Runs everything, but always reports success."""
 
     def run_pipeline(self, pipeline: Any, options: Any) -> PipelineResult:
         try:
@@ -260,20 +260,20 @@ def _on(proof: Proof, make: Callable[[], Any] = fn_api_runner.FnApiRunner) -> be
     return beam.Pipeline(runner=proof.watch(make()))
 
 
-def test_an_assertion_that_was_evaluated_is_proof(proof: Proof) -> None:
+def test_evaluated_assertion_is_proof(proof: Proof) -> None:
     with _on(proof) as p:
         assert_that(_numbers(p), equal_to([1, 2]))
     proof.verify()
 
 
-def test_an_assertion_that_was_never_evaluated_is_not(proof: Proof) -> None:
+def test_unevaluated_assertion_is_not_proof(proof: Proof) -> None:
     with _on(proof, runners.EmptyRunner) as p:
         assert_that(_numbers(p), equal_to([1, 2]))
     with pytest.raises(UnprovenError, match=r"equal_to.*: never evaluated on the runner"):
         proof.verify()
 
 
-def test_a_failure_that_the_runner_keeps_to_itself_is_found(proof: Proof) -> None:
+def test_failure_hidden_by_runner_is_found(proof: Proof) -> None:
     with _on(proof, _ForgivingRunner) as p:
         assert_that(_numbers(p), equal_to([3]))
     with pytest.raises(UnprovenError, match="failed on the runner, which reported success"):
@@ -288,14 +288,14 @@ def test_each_of_several_assertions_needs_its_own_proof(proof: Proof) -> None:
         proof.verify()
 
 
-def test_a_pipeline_that_asserts_nothing_proves_nothing(proof: Proof) -> None:
+def test_pipeline_without_assertion_is_not_proof(proof: Proof) -> None:
     with _on(proof) as p:
         _numbers(p)
     with pytest.raises(UnprovenError, match="asserts nothing"):
         proof.verify()
 
 
-def test_a_probe_asserts_for_a_pipeline_that_does_not(proof: Proof) -> None:
+def test_probe_asserts_for_pipeline_without_assertion(proof: Proof) -> None:
     proof.expectation = Expectation(probe=True)
     with _on(proof) as p:
         _numbers(p) | "A" >> beam.Map(str)
@@ -304,27 +304,27 @@ def test_a_probe_asserts_for_a_pipeline_that_does_not(proof: Proof) -> None:
     assert len(proof.runs[0].checks) == 2
 
 
-def test_a_test_without_a_pipeline_proves_nothing(proof: Proof) -> None:
+def test_test_without_pipeline_is_not_proof(proof: Proof) -> None:
     with pytest.raises(UnprovenError, match="no pipeline ran"):
         proof.verify()
 
 
-def test_another_runner_proves_nothing(proof: Proof) -> None:
+def test_pipeline_on_another_runner_is_not_proof(proof: Proof) -> None:
     with beam.Pipeline(runner=fn_api_runner.FnApiRunner()) as p:
         assert_that(_numbers(p), equal_to([1, 2]))
     with pytest.raises(UnprovenError, match="did not reach the runner under test"):
         proof.verify()
 
 
-def test_a_job_that_nobody_waits_for_proves_nothing(proof: Proof) -> None:
+def test_job_without_wait_is_not_proof(proof: Proof) -> None:
     p = _on(proof)
     assert_that(_numbers(p), equal_to([1, 2]))
     p.run()
-    with pytest.raises(UnprovenError, match="nobody waited for its end"):
+    with pytest.raises(UnprovenError, match="did not wait for its end"):
         proof.verify()
 
 
-def test_an_expected_failure_must_be_the_expected_one(proof: Proof) -> None:
+def test_failure_must_be_the_expected_one(proof: Proof) -> None:
     proof.expectation = Expectation(error="Failed assert", failing_check=True)
     with pytest.raises(Exception, match="Failed assert"), _on(proof) as p:
         assert_that(_numbers(p), equal_to([3]))
@@ -335,11 +335,11 @@ def test_an_expected_failure_must_be_the_expected_one(proof: Proof) -> None:
         proof.verify()
 
     proof.expectation = Expectation()
-    with pytest.raises(UnprovenError, match="the test did not mind"):
+    with pytest.raises(UnprovenError, match="the test ignored it"):
         proof.verify()
 
 
-def test_an_expected_failure_that_does_not_come_is_found(proof: Proof) -> None:
+def test_missing_expected_failure_is_found(proof: Proof) -> None:
     proof.expectation = Expectation(error="Failed assert")
     with _on(proof) as p:
         assert_that(_numbers(p), equal_to([1, 2]))

@@ -38,7 +38,7 @@ SAMPLE = (
     "test_unbounded_source_read",
     "test_windowed_combine_per_key",
 )
-"""Of what a job server does otherwise than the runner in the program; of the others what runs them is the same."""
+"""Tests of what a job server does differently from the runner in a program; the rest runs the same code."""
 
 
 DRAINING = (
@@ -47,7 +47,7 @@ DRAINING = (
     "test_sdf_default_truncate_when_unbounded",
     "test_sdf_with_truncate",
 )
-"""What `PortableRunnerTest` leaves out, since Beam has no option with which a job is submitted as draining."""
+"""Tests that `PortableRunnerTest` omits, because no option of Beam submits a job as draining."""
 
 _ALL = unittest.defaultTestLoader.getTestCaseNames(portable_runner_test.PortableRunnerTest)
 
@@ -57,7 +57,7 @@ _ALL = unittest.defaultTestLoader.getTestCaseNames(portable_runner_test.Portable
 class PortableDefault(
     suites.Conformance, portable_runner_test.PortableRunnerTest, only=[name for name in _ALL if name not in DRAINING]
 ):
-    """All of `PortableRunnerTest` but that: submitted with the SDK's `PortableRunner`, over gRPC."""
+    """All of `PortableRunnerTest` except that: submitted with the SDK's `PortableRunner`, over gRPC."""
 
     variant = suites.DEFAULT
     is_drain: ClassVar[bool] = False
@@ -73,13 +73,13 @@ class PortableDefault(
 
     def create_options(self) -> PipelineOptions:
         options = super().create_options()
-        # Or the submitter asks pip what is installed, for every pipeline.
+        # Otherwise the submitter asks pip what is installed, for every pipeline.
         options.view_as(DebugOptions).add_experiment("disable_logging_submission_environment")
         return self.configured(options)
 
     def create_pipeline(self, is_drain: bool = False) -> beam.Pipeline:
         assert is_drain == self.is_drain
-        # Its result looks at the clock once a second if there is a limit.
+        # Its result checks the clock once a second if there is a limit.
         runner: Any = self.proof.watch(self.get_runner(), self.finished, seconds=None)
         return beam.Pipeline(runner, self.create_options())
 
@@ -96,7 +96,7 @@ class PortableNoFusion(PortableDefault):
 
 @pytest.mark.long
 class PortableDraining(PortableDefault, only=DRAINING):
-    """The rest, as `FnApiRunnerTest` has it, on a server that puts a truncation in front of every splittable DoFn."""
+    """The other tests, as in `FnApiRunnerTest`, on a server that inserts a truncation before every splittable DoFn."""
 
     is_drain = True
     test_draining_sdf_with_sdf_initiated_checkpointing = (

@@ -1,5 +1,4 @@
-"""What the SDK's own modules about streams test, in a streaming job: pipelines with a TestStream, and all others
-too."""
+"""The tests of the SDK's own modules about streams, in a streaming job: pipelines with a TestStream, and all others."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _CONTRACTS = {
 
 
 def _mark(case: Any) -> None:
-    """All tests are long but a sample of those with fusion; and so are all of them together."""
+    """Mark all tests as long except a sample of those with fusion; all of them together are long, too."""
     for name in unittest.defaultTestLoader.getTestCaseNames(case):
         sample = case.variant is suites.STREAMING and f"{case.suite.__name__}.{name}" in reviewed.SAMPLE
         if not sample:

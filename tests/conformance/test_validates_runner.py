@@ -1,6 +1,6 @@
-"""What the SDK asks of every runner (its tests marked `it_validatesrunner`), on arcbeam, in every variant.
+"""The SDK's tests for every runner (marked `it_validatesrunner`), on arcbeam, in every variant.
 
-`make test` has them as the runner runs by default, and a few without fusion.
+`make test` runs them with default options, and a few without fusion.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ del _case
 @pytest.mark.usefixtures("spark")
 @pytest.mark.contract("BAT-01")
 @pytest.mark.parametrize("options", [[], ["--streaming"]], ids=["batch", "streaming"])
-def test_of_values_as_large_as_a_page_at_most_five_are_alive(options: list[str]) -> None:
-    """What `FnApiBasedStateBackedCoderTest` asks of values of 300 bytes, which are far less than a page here."""
+def test_at_most_five_page_sized_values_are_alive(options: list[str]) -> None:
+    """`FnApiBasedStateBackedCoderTest` checks this with values of 300 bytes, which are far smaller than a page here."""
     size, count = 1 << 20, 20
     with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(options)) as p:
         values = (
