@@ -1,8 +1,8 @@
-"""Scripted rows for Structured Streaming and for us, and what either makes of them.
+"""Scripted rows for Structured Streaming and for arcbeam, and the results of both.
 
-A script is rows of (event time in seconds, key), batch by batch: a file each for Spark, a micro-batch each for us.
-Spark's query is stopped and begun again behind each batch, as its checkpoint has it. It ends without an end of event
-time, ours has one: so what comes out of us behind Spark's last watermark is what Spark still holds.
+A script is rows of (event time in seconds, key), batch by batch: one file each for Spark, one micro-batch each for
+arcbeam. Spark's query is stopped and restarted after each batch, from its checkpoint. It ends without an end of event
+time, but arcbeam's job has one. So arcbeam's output after Spark's last watermark is what Spark still holds.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _SCHEMA = "at double, key string"
 
 
 def rows(*times: float, key: str = "a") -> list[Row]:
-    """Rows of one key."""
+    """Return rows of one key."""
     return [(time, key) for time in times]
 
 
 class Feed:
-    """A folder to which a script's batches come one after the other, each as a file.
+    """A folder that receives a script's batches one after the other, each as a file.
 
     Args:
-        folder: that is made.
-        batches: of rows.
+        folder: created.
+        batches: batches of rows.
     """
 
     def __init__(self, folder: Path, batches: Batches) -> None:
@@ -47,11 +47,11 @@ class Feed:
         self._folder, self._batches, self._come = folder, batches, 0
 
     def next(self, count: int) -> bool:
-        """Some more come; whether there were any."""
+        """Add some more; return whether there were any."""
         more = self._batches[self._come : self._come + count]
         for batch in more:
             file = self._folder / f"{self._come:03}.json"
-            # Spark reads no file without rows: a row without a time is one that no window has.
+            # Spark does not read a file without rows, so it gets a row without a time, which is in no window.
             lines = [json.dumps({"at": at, "key": key}) for at, key in batch] or [json.dumps({"key": "nobody"})]
             file.write_text("\n".join(lines))
             os.utime(file, (1_000 + self._come, 1_000 + self._come))
@@ -59,20 +59,20 @@ class Feed:
         return bool(more)
 
     def streamed(self, spark: SparkSession, delay: float) -> DataFrame:
-        """Its rows with the watermark."""
+        """Return its rows with the watermark."""
         stream = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).json(str(self._folder))
         timed = stream.withColumn("time", F.timestamp_micros(F.round(F.col("at") * 1_000_000).cast("long")))
         return timed.withWatermark("time", f"{round(delay * 1_000_000)} microseconds").where("at is not null")
 
 
 @dataclass
-class Told:
-    """What Spark has made of a script.
+class SparkResult:
+    """Spark's result for a script.
 
     Attributes:
-        batches: what each batch has put out, in turn.
-        watermark: where it is at last, seconds.
-        dropped: so many were late, before or behind a first aggregation.
+        batches: the output of each batch, in order.
+        watermark: the final watermark, seconds.
+        dropped: how many rows were late, before or after a first aggregation.
     """
 
     batches: list[list[Any]] = field(default_factory=list)
@@ -81,23 +81,23 @@ class Told:
 
     @property
     def rows(self) -> list[Any]:
-        """All that came out."""
+        """Return the whole output."""
         return [row for batch in self.batches for row in batch]
 
 
-def told_by_spark(
+def results_of_spark(
     frame: DataFrame, feeds: Sequence[Feed], checkpoint: Path, mode: str = "append", together: int = 1
-) -> Told:
-    """What a query puts out.
+) -> SparkResult:
+    """Return the output of a query.
 
     Args:
-        frame: of the query.
-        feeds: that it reads.
-        checkpoint: of the query.
-        mode: of output.
-        together: so many batches come before it runs; each run ends with a batch without rows if the watermark moved.
+        frame: the query.
+        feeds: its inputs.
+        checkpoint: the query's checkpoint.
+        mode: output mode.
+        together: number of batches that arrive before a run; each run ends with an empty batch if the watermark moved.
     """
-    told = Told()
+    told = SparkResult()
 
     def take(batch: DataFrame, _: int) -> None:
         told.batches.append([tuple(row) for row in batch.collect()])
@@ -120,7 +120,7 @@ def told_by_spark(
 
 @contextmanager
 def with_policy(spark: SparkSession, policy: str) -> Iterator[None]:
-    """Spark's way of making one watermark of several."""
+    """Set Spark's policy for several watermarks."""
     spark.conf.set("spark.sql.streaming.multipleWatermarkPolicy", policy)
     try:
         yield
@@ -129,12 +129,12 @@ def with_policy(spark: SparkSession, policy: str) -> Iterator[None]:
 
 
 def scripted(batches: Batches) -> Any:
-    """A script of which each batch is a micro-batch, and that says nothing of time before it ends."""
+    """Return a script in which each batch is a micro-batch, and which reports no watermark before it ends."""
     return both_scripted({"": batches})
 
 
 def both_scripted(sides: dict[str, Batches]) -> Any:
-    """As `scripted`; rows of several scripts, those of the same batch in the same micro-batch, know their `side`."""
+    """Like `scripted`, for several scripts; rows of the same batch are in the same micro-batch, and have a `side`."""
     stream = test_stream.TestStream()
     for batches in zip(*sides.values(), strict=True):
         stream = stream.add_elements(
@@ -148,17 +148,17 @@ def both_scripted(sides: dict[str, Batches]) -> Any:
 
 
 def of_side(elements: Any, side: str) -> Any:
-    """The rows of one side."""
+    """Return the rows of one side."""
     return elements | f"{side.title()} rows" >> beam.Filter(lambda row: row["side"] == side)
 
 
 @dataclass(frozen=True)
 class Made:
-    """What we have made of a script.
+    """arcbeam's result for a script.
 
     Attributes:
-        rows: all that came out, in no order.
-        dropped: so many were late.
+        rows: the whole output, unordered.
+        dropped: how many rows were late.
     """
 
     rows: list[Any]
@@ -166,7 +166,7 @@ class Made:
 
 
 def ours(build: Callable[[beam.Pipeline], Any], folder: Path) -> Made:
-    """What a pipeline puts out."""
+    """Return the output of a pipeline."""
     folder.mkdir(parents=True)
     p = pipeline()
     _ = build(p) | "Note" >> beam.Map(note, str(folder))
@@ -176,13 +176,13 @@ def ours(build: Callable[[beam.Pipeline], Any], folder: Path) -> Made:
 
 
 def dropped(result: Any) -> int:
-    """How many were late in a job."""
+    """Return how many rows were late in a job."""
     found = result.metrics().query(beam.metrics.MetricsFilter().with_name("droppedDueToLateness"))["counters"]
     return sum(counter.committed for counter in found)
 
 
 def in_turn(panes: Iterable[tuple[Any, int, Any]]) -> dict[Any, list[Any]]:
-    """The results of each key, one after the other.
+    """Return the results of each key, in order.
 
     Args:
         panes: key, a number that grows, result.

@@ -1,6 +1,6 @@
-"""The same scripted rows through Structured Streaming and through us, on the same Spark: the same windows of counts.
+"""The same scripted rows through Structured Streaming and arcbeam, on the same Spark: the same windows of counts.
 
-Where results differ, `docs/explanation/differences.md` and the test say so. More of them: `test_beside_spark_*`.
+Where results differ, `docs/explanation/differences.md` and the test say so. More tests: `test_beside_spark_*`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from arcbeam.io import OutputMode, WithWatermark
 from tests.notes import note, noted
 from tests.spark.streaming.fed import fed, feed
 from tests.spark.streaming.timing import beside
-from tests.spark.streaming.timing.beside import Batches, Feed, Told, in_turn, ours, rows, scripted, told_by_spark
+from tests.spark.streaming.timing.beside import (
+    Batches,
+    Feed,
+    SparkResult,
+    in_turn,
+    ours,
+    results_of_spark,
+    rows,
+    scripted,
+)
 
 pytestmark = pytest.mark.contract("WM-01", "WM-05")
 
@@ -30,10 +39,10 @@ class Windowed:
     """Counts of a key in windows.
 
     Attributes:
-        batches: of rows.
+        batches: batches of rows.
         delay: seconds.
         size, slide: of the windows, seconds.
-        mode: in which results come out.
+        mode: output mode.
     """
 
     batches: Batches
@@ -72,11 +81,11 @@ WINDOWED = {
 _OFTEN = ("late rows", "update")
 
 
-def _theirs(case: Windowed, spark: SparkSession, folder: Path, together: int = 1) -> Told:
+def _theirs(case: Windowed, spark: SparkSession, folder: Path, together: int = 1) -> SparkResult:
     came = Feed(folder / "in", case.batches)
     span = [f"{case.size} seconds", f"{case.slide} seconds"]
     counted = came.streamed(spark, case.delay).groupBy(F.window("time", *span), "key").count()
-    return told_by_spark(_shown(counted), [came], folder / "checkpoint", case.mode, together)
+    return results_of_spark(_shown(counted), [came], folder / "checkpoint", case.mode, together)
 
 
 def _shown(counted: DataFrame) -> DataFrame:
@@ -84,7 +93,7 @@ def _shown(counted: DataFrame) -> DataFrame:
 
 
 def _counts(case: Windowed, came: Any) -> Any:
-    """What comes out of us: end of the window, key, number of the pane, count."""
+    """Return arcbeam's output: end of the window, key, number of the pane, count."""
     windows: Any = window.FixedWindows(case.size)
     if case.slide != case.size:
         windows = window.SlidingWindows(case.size, case.slide)
@@ -102,8 +111,8 @@ def _pane(kv: Any, of: Any = beam.DoFn.WindowParam, pane: Any = beam.DoFn.PaneIn
     return (float(of.end), kv[0]), pane.index, kv[1]
 
 
-def _compare(case: Windowed, theirs: Told, mine: Sequence[Any]) -> None:
-    """Each window has the same results in the same order; in mode append, of those that are over for Spark."""
+def _compare(case: Windowed, theirs: SparkResult, mine: Sequence[Any]) -> None:
+    """Each window has the same results in the same order; in mode append, of the windows that have ended for Spark."""
     if case.mode == "append":
         mine = [pane for pane in mine if pane[0][0] <= theirs.watermark]
     told = [((end, key), n, count) for n, batch in enumerate(theirs.batches) for end, key, count in batch]
@@ -118,14 +127,14 @@ def test_windows_are_as_in_structured_streaming(name: str, spark: SparkSession, 
     theirs = _theirs(case, spark, tmp_path)
     mine = ours(lambda p: _counts(case, p | scripted(case.batches)), tmp_path / "out")
     if name == "before 1970":
-        # Spark's watermark begins in 1970: all that was before is late.
+        # Spark's watermark begins in 1970: everything earlier is late.
         assert theirs.rows == []
-        assert theirs.dropped == 5, "two are combined ahead"
+        assert theirs.dropped == 5, "two rows are combined before they are counted"
         assert mine.dropped == 1
         assert in_turn(mine.rows) == {(-90.0, "a"): [2], (-60.0, "a"): [1], (-50.0, "a"): [1], (-10.0, "a"): [1]}
         return
     _compare(case, theirs, mine.rows)
-    # Either may count what it has combined ahead as one.
+    # Both may count several combined rows as one.
     assert (mine.dropped > 0) == (theirs.dropped > 0)
 
 
@@ -139,7 +148,7 @@ STOPPED = {
 @pytest.mark.contract("WM-03", "END-03", "STORE-04")
 @pytest.mark.parametrize("how", ["suspended", "cancelled"])
 @pytest.mark.parametrize("name", STOPPED)
-def test_a_job_that_is_stopped_behind_each_batch_goes_on_as_a_query_does(
+def test_job_stopped_after_each_batch_resumes_like_query(
     name: str, how: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     case = STOPPED[name]
@@ -150,7 +159,7 @@ def test_a_job_that_is_stopped_behind_each_batch_goes_on_as_a_query_does(
 
 
 def _stopped_behind_each(case: Windowed, folder: Path, how: str) -> tuple[list[Any], int]:
-    """What comes out of a job that is stopped behind each batch, and resumed; and how much was late."""
+    """Return the output of a job that is stopped after each batch and resumed, and how many rows were late."""
     source, out = folder / "source", folder / "out"
     out.mkdir()
     late = 0
@@ -177,7 +186,7 @@ def _rows_of(n: int, batches: Batches) -> Iterator[Any]:
 
 
 def _committed(result: Any) -> bool:
-    """Whether the batch is."""
+    """Return whether the batch is committed."""
     found = result.metrics().query(beam.metrics.MetricsFilter().with_name("batches"))["counters"]
     return any(counter.committed for counter in found)
 
@@ -189,7 +198,7 @@ def test_complete_is_the_table_of_structured_streaming(every_window: bool, spark
     by = [F.window("time", "10 seconds"), "key"] if every_window else ["key"]
     end = F.col("window.end").cast("double") if every_window else F.lit(0.0)
     counted = came.streamed(spark, 10).groupBy(*by).count().select(end, "key", "count")
-    theirs = told_by_spark(counted, [came], tmp_path / "checkpoint", "complete")
+    theirs = results_of_spark(counted, [came], tmp_path / "checkpoint", "complete")
 
     def build(p: beam.Pipeline) -> Any:
         return (
@@ -203,7 +212,7 @@ def test_complete_is_the_table_of_structured_streaming(every_window: bool, spark
         )
 
     mine = ours(build, tmp_path / "out")
-    # Spark repeats the whole table with each batch; we put out what has changed. Nothing is late, whatever it is.
+    # Spark repeats the whole table in each batch; arcbeam outputs what has changed. Nothing is ever late.
     table: dict[Any, int] = {}
     changes = []
     for n, batch in enumerate(theirs.batches):
@@ -216,13 +225,11 @@ def test_complete_is_the_table_of_structured_streaming(every_window: bool, spark
 
 
 @pytest.mark.long
-def test_update_whose_windows_take_late_rows_for_ever_is_complete_by_windows(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_update_with_endless_lateness_is_complete_by_windows(spark: SparkSession, tmp_path: Path) -> None:
     batches = [rows(1, 2), rows(3, 14), rows(28), rows(4), rows(29)]
     came = Feed(tmp_path / "in", batches)
     counted = came.streamed(spark, 10).groupBy(F.window("time", "10 seconds"), "key").count()
-    theirs = told_by_spark(_shown(counted), [came], tmp_path / "checkpoint", "complete")
+    theirs = results_of_spark(_shown(counted), [came], tmp_path / "checkpoint", "complete")
 
     def build(p: beam.Pipeline) -> Any:
         timed = p | scripted(batches) | WithWatermark("at", 10)
@@ -234,10 +241,8 @@ def test_update_whose_windows_take_late_rows_for_ever_is_complete_by_windows(
 
 
 @pytest.mark.long
-def test_spark_finds_what_is_late_one_batch_later_where_batches_follow_each_other(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    # By the watermark before the last: a window that has ended takes rows of the batch in which it comes out, too.
+def test_spark_drops_late_rows_one_batch_later(spark: SparkSession, tmp_path: Path) -> None:
+    # By the watermark before the last: an ended window also takes rows of the batch in which it is output.
     case = WINDOWED["late rows"]
     theirs = _theirs(case, spark, tmp_path, together=len(case.batches))
     mine = ours(lambda p: _counts(case, p | scripted(case.batches)), tmp_path / "out")

@@ -1,4 +1,4 @@
-"""As `test_beside_spark`, of what has two inputs, or is no window: watermarks together, deduplication, joins."""
+"""Like `test_beside_spark`, for several inputs or no windows: combined watermarks, deduplication, joins."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.spark.streaming.timing.beside import (
     Batches,
     Feed,
     Made,
-    Told,
+    SparkResult,
     both_scripted,
     of_side,
     ours,
+    results_of_spark,
     rows,
     scripted,
-    told_by_spark,
     with_policy,
 )
 
-# The one that is ahead is another one in the end; both bring what is late for one policy only, or for both.
+# The side that is ahead changes; both bring rows that are late for one policy only, or for both.
 _FAST = [rows(1, 31), rows(18, 62), rows(40, 63), rows(57, 90), rows(100)]
 _SLOW = [rows(2, 14), rows(8, 27), rows(33, 120), rows(34, 88, 126), rows(117, 140)]
 
@@ -42,7 +42,7 @@ _SLOW = [rows(2, 14), rows(8, 27), rows(33, 120), rows(34, 88, 126), rows(117, 1
         pytest.param("max", (10, 5), marks=pytest.mark.long),
     ],
 )
-def test_several_watermarks_go_together_as_in_structured_streaming(
+def test_combined_watermarks_are_as_in_structured_streaming(
     policy: Literal["min", "max"], delays: tuple[int, int], spark: SparkSession, tmp_path: Path
 ) -> None:
     theirs = _together(spark, tmp_path, policy, {"fast": _FAST, "slow": _SLOW}, delays)
@@ -53,10 +53,8 @@ def test_several_watermarks_go_together_as_in_structured_streaming(
 
 @pytest.mark.long
 @pytest.mark.contract("WM-02", "WM-03")
-def test_a_query_that_is_begun_again_forgets_where_each_of_several_watermarks_was(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    # Of the fast ones 62 has come before, so the watermark is at 52 when 34 comes; for Spark it is at 30.
+def test_restarted_query_forgets_single_watermarks(spark: SparkSession, tmp_path: Path) -> None:
+    # Of the fast side 62 has arrived before, so the watermark is at 52 when 34 arrives; for Spark it is at 30.
     scripts = {"fast": [*_FAST[:2], rows(40), *_FAST[3:]], "slow": _SLOW}
     theirs = _together(spark, tmp_path, "min", scripts, (10, 5))
     mine = _ours_together(tmp_path, "min", scripts, (10, 5))
@@ -66,13 +64,13 @@ def test_a_query_that_is_begun_again_forgets_where_each_of_several_watermarks_wa
 
 def _together(
     spark: SparkSession, folder: Path, policy: str, scripts: dict[str, Batches], delays: tuple[int, int]
-) -> Told:
+) -> SparkResult:
     feeds = [Feed(folder / name, batches) for name, batches in scripts.items()]
     with with_policy(spark, policy):
         both = [feed.streamed(spark, delay).select("time", "key") for feed, delay in zip(feeds, delays, strict=True)]
         counted = both[0].union(both[1]).groupBy(F.window("time", "10 seconds"), "key").count()
         shown = counted.select(F.col("window.end").cast("double"), "key", "count")
-        return told_by_spark(shown, feeds, folder / "checkpoint")
+        return results_of_spark(shown, feeds, folder / "checkpoint")
 
 
 def _ours_together(folder: Path, policy: Any, scripts: dict[str, Batches], delays: tuple[int, int]) -> Made:
@@ -95,8 +93,8 @@ def _ours_together(folder: Path, policy: Any, scripts: dict[str, Batches], delay
     return ours(build, folder / "out")
 
 
-# Of b, one comes that is far from the first before the watermark has let go of that, of d behind that; of c, e and g,
-# one that is late.
+# Of b, one arrives that is far from the first before the watermark has passed that, of d after that; of c, e and g,
+# one arrives late.
 _TWICE = [
     [(1, "a"), (2, "b"), (3, "a")],
     [(9, "a"), (20, "b"), (5, "c")],
@@ -106,23 +104,21 @@ _TWICE = [
     [(100, "d")],
 ]
 _DIFFERS: dict[str, Any] = {
-    # 20 s apart, and the watermark was at -7 when the second came.
+    # 20 s apart, and the watermark was at -7 when the second arrived.
     "b": ([2, 20], [2]),
-    # Behind the watermark, and nothing is remembered that is like it.
+    # Late, and no equal one is remembered.
     "c": ([5, 6], [5]),
     "e": ([8], []),
     "g": ([12], []),
 }
-"""What comes out of us, and out of Spark."""
+"""The output of arcbeam, and of Spark."""
 
 
 @pytest.mark.contract("WM-08")
-def test_duplicates_are_those_of_structured_streaming_but_for_what_is_far_apart_or_late(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_duplicates_differ_only_if_far_apart_or_late(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(tmp_path / "in", _TWICE)
     frame = feed.streamed(spark, 10).dropDuplicatesWithinWatermark(["key"]).select("at", "key")
-    theirs = _by_key(told_by_spark(frame, [feed], tmp_path / "checkpoint").rows)
+    theirs = _by_key(results_of_spark(frame, [feed], tmp_path / "checkpoint").rows)
 
     def build(p: beam.Pipeline) -> Any:
         once = p | scripted(_TWICE) | WithWatermark("at", 10) | DeduplicateWithinWatermark(10, lambda row: row["key"])
@@ -135,12 +131,10 @@ def test_duplicates_are_those_of_structured_streaming_but_for_what_is_far_apart_
 
 @pytest.mark.long
 @pytest.mark.contract("WM-08")
-def test_beams_duplicates_are_those_of_structured_streaming_but_for_what_is_late(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_beams_duplicates_differ_only_if_late(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(tmp_path / "in", _TWICE)
     frame = feed.streamed(spark, 10).dropDuplicatesWithinWatermark(["key"]).select("at", "key")
-    theirs = _by_key(told_by_spark(frame, [feed], tmp_path / "checkpoint").rows)
+    theirs = _by_key(results_of_spark(frame, [feed], tmp_path / "checkpoint").rows)
 
     def build(p: beam.Pipeline) -> Any:
         pairs = p | scripted(_TWICE) | WithWatermark("at", 10) | beam.Map(lambda row: (row["key"], float(row["at"])))
@@ -155,7 +149,7 @@ def test_beams_duplicates_are_those_of_structured_streaming_but_for_what_is_late
 
 
 def _by_key(came: Sequence[tuple[float, str]]) -> dict[str, list[float]]:
-    """The times that have come out, by key. Of rows of one batch Spark may take any: the first is, for what is said."""
+    """Return the output times by key. Of the rows of one batch Spark may take any; here it takes the first."""
     found: dict[str, list[float]] = {key: [] for batch in _TWICE for _, key in batch}
     likes = {(3.0, "a"): 1.0, (42.0, "f"): 39.0}
     for at, key in came:
@@ -190,7 +184,7 @@ _RIGHT = [
         pytest.param(-2, 9, (10, 25), marks=pytest.mark.long),
     ],
 )
-def test_a_join_within_bounds_is_that_of_structured_streaming(
+def test_join_within_bounds_equals_structured_streaming(
     how: Literal["inner", "left"],
     before: int,
     after: int,
@@ -201,7 +195,7 @@ def test_a_join_within_bounds_is_that_of_structured_streaming(
     scripts = {"left": _LEFT, "right": _RIGHT}
     theirs = _joined_by_spark(spark, tmp_path, scripts, (before, after), delays, how)
     mine = Counter(_joined(tmp_path, scripts, (before, after), delays, how))
-    # What Spark still holds when it stops: what its watermark has not passed.
+    # What Spark still holds when it stops, because its watermark has not passed it.
     over = 200 - max(delays) - max(0, after)
     held = {row for row in mine if row[2] is None and row[0] > over}
     assert Counter({row: count for row, count in mine.items() if row not in held}) == Counter(theirs)
@@ -209,10 +203,8 @@ def test_a_join_within_bounds_is_that_of_structured_streaming(
 
 @pytest.mark.long
 @pytest.mark.contract("WM-08")
-def test_what_is_late_finds_partners_that_still_wait_and_none_in_structured_streaming(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    # The watermark is at 80 when the right one of 78 comes; the left one of 82 waits until 87.
+def test_late_row_joins_unlike_in_structured_streaming(spark: SparkSession, tmp_path: Path) -> None:
+    # The watermark is at 80 when the right one of 78 arrives; the left one of 82 waits until 87.
     scripts = {"left": [[(82, "w"), (90, "z")], [(200, "end")]], "right": [[(90, "z")], [(78, "w"), (200, "end")]]}
     theirs = _joined_by_spark(spark, tmp_path, scripts, (7, 5), (10, 10), "inner")
     mine = _joined(tmp_path, scripts, (7, 5), (10, 10), "inner")
@@ -259,4 +251,4 @@ def _joined_by_spark(
     )
     joined = left.join(right, F.expr(near), "leftOuter" if how == "left" else "inner")
     shown = joined.select("left_at", "left_key", "right_at")
-    return told_by_spark(shown, list(feeds.values()), folder / "checkpoint").rows
+    return results_of_spark(shown, list(feeds.values()), folder / "checkpoint").rows

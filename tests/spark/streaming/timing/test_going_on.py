@@ -1,6 +1,6 @@
-"""Jobs with an observed watermark that are stopped and go on by chance: it never goes back, and nothing is lost.
+"""Jobs with an observed watermark that are stopped and resumed at random: it never goes back, and nothing is lost.
 
-They go on with other numbers of slots, behind a suspension or a cancellation, and with the observer under another name.
+They are resumed with other numbers of slots, after a suspension or a cancellation, and with a renamed observer.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SOURCE = "Fed/Process"
 
 
 class Chosen:
-    """A pipeline by chance, and what comes to it.
+    """A random pipeline, and its input.
 
     Args:
-        chance: by which all is chosen.
+        chance: the source of all random choices.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -45,7 +45,7 @@ class Chosen:
         self.times = [n + chance.choice((0, 0, 0, 5, 9, -8, -30, -60)) for n in range(80)]
 
     def into(self) -> beam.WindowInto:
-        """The windows, with their trigger."""
+        """Return the windows, with their trigger."""
         once = trigger.AfterCount(1)
         fires = trigger.AfterWatermark(early=trigger.AfterCount(2) if self.early else None, late=once)
         return beam.WindowInto(
@@ -56,7 +56,7 @@ class Chosen:
         )
 
     def expected(self, until: int) -> Counter[tuple[int, int]]:
-        """(End of the window, number), of the numbers below `until`."""
+        """Return (end of the window, number) for the numbers below `until`."""
         windows = window.SlidingWindows(10, self.slide)
         context = window.WindowFn.AssignContext
         return Counter((int(w.end), n) for n in range(until) for w in windows.assign(context(self.times[n])))
@@ -66,8 +66,8 @@ class Job:
     """Runs it, part by part.
 
     Args:
-        folder: for all it writes; empty.
-        chosen: what it does.
+        folder: an empty folder for all its output.
+        chosen: the pipeline.
     """
 
     def __init__(self, folder: Path, chosen: Chosen) -> None:
@@ -77,7 +77,7 @@ class Job:
             each.mkdir()
 
     def begun(self, until: int, label: str, *options: str, end: bool = False) -> Any:
-        """The job, which reads up to there; its observer is called so."""
+        """Submit the job, which reads the numbers below `until`; `label` is its observer's name."""
         feed(self.source, until, end=end)
         self.label = label
         p = pipeline(f"--checkpoint_dir={self.state}", "--shards=3", *options)
@@ -90,7 +90,7 @@ class Job:
         return p.run()
 
     def look(self) -> Times:
-        """Where it is; no watermark is earlier than when this was asked before."""
+        """Return its watermarks; none may be earlier than at the last call."""
         newest = read_newest(FolderBlobs(self.state))
         if newest is not None:
             before, self.times = self.times, times_of(known(newest))
@@ -100,7 +100,7 @@ class Job:
         return self.times
 
     def until_idle(self, result: Any, numbers: int) -> None:
-        """Until it has committed so many, and what was seen of them has come to the grouping."""
+        """Wait until it has committed so many numbers, and the grouping has received the observed watermark."""
         while True:
             assert result.wait_until_finish(20) == "RUNNING"
             times = self.look()
@@ -111,7 +111,7 @@ class Job:
 
 
 def _row(n: int, times: list[int]) -> dict[str, int]:
-    beam.metrics.Metrics.counter("going on", "read").inc()
+    beam.metrics.Metrics.counter("resuming", "read").inc()
     return {"n": n, "at": times[n]}
 
 
@@ -131,13 +131,13 @@ def _late(late: LateElement) -> tuple[int, int]:
 @pytest.mark.long
 @pytest.mark.contract("WM-09", "ENG-10")
 @pytest.mark.parametrize("seed", range(4))
-def test_what_came_is_in_panes_or_late_and_never_both_and_no_watermark_goes_back(seed: int, tmp_path: Path) -> None:
+def test_input_is_in_panes_or_late_after_resumptions(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     chosen = Chosen(chance)
     job, read = Job(tmp_path, chosen), 0
     for part in range(3):
         until = read + chance.randint(10, 25)
-        # What a cancelled driver has begun leaves no notes: nothing came to it.
+        # A micro-batch that a cancelled driver has begun leaves no notes, because it had no input.
         with slots(chance.randint(1, 4)):
             mapped = [f"--stage_mapping={job.label}=Seen {part}"] if part else []
             result = job.begun(until, f"Seen {part}", *mapped)
@@ -154,13 +154,13 @@ def test_what_came_is_in_panes_or_late_and_never_both_and_no_watermark_goes_back
 
 
 @pytest.mark.contract("WM-03")
-def test_an_observer_that_is_called_otherwise_goes_on_with_what_it_has_seen_if_that_is_said(tmp_path: Path) -> None:
+def test_renamed_observer_keeps_its_watermark_if_mapped(tmp_path: Path) -> None:
     chosen = Chosen(random.Random(0))
     chosen.delay, chosen.quantile, chosen.times = 0, None, [100, 50, 60, 70]
     job = Job(tmp_path, chosen)
 
     def runs(until: int, label: str, *options: str) -> tuple[int, dict[str, int]]:
-        """Where the watermark is then, and what was seen by whom, in seconds."""
+        """Return the watermark then, and what each observer has seen, in seconds."""
         result = job.begun(until, label, *options)
         job.until_idle(result, 1)
         result.suspend()
@@ -170,7 +170,7 @@ def test_an_observer_that_is_called_otherwise_goes_on_with_what_it_has_seen_if_t
 
     assert runs(1, "Seen") == (100, {"Seen": 100})
     assert runs(2, "Clicks", "--stage_mapping=Seen=Clicks") == (100, {"Clicks": 100})
-    # Without that it begins to see anew. What was said stands all the same.
+    # Without the mapping, the observer starts again. The watermark does not go back.
     there, seen = runs(3, "Views")
     assert (there, seen["Views"]) == (100, 60)
     assert job.begun(4, "Views", end=True).wait_until_finish() == "DONE"

@@ -23,7 +23,7 @@ def click(name: str, at: int) -> Any:
 
 @pytest.mark.contract("WM-08")
 @pytest.mark.parametrize("how", ["inner", "left"])
-def test_partners_come_out_at_once_and_what_has_none_when_the_watermark_says_so(how: Any) -> None:
+def test_partners_join_immediately_and_others_at_watermark(how: Any) -> None:
     script = (
         test_stream.TestStream()
         .add_elements([click("seen at 1", 1), click("seen at 5", 5)], tag="left")

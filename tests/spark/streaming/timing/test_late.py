@@ -1,4 +1,4 @@
-"""What groupings of streaming jobs on Spark drop, as a collection."""
+"""Elements that groupings of streaming jobs on Spark drop, as a collection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def said(late: LateElement) -> tuple[Any, ...]:
 
 @pytest.mark.contract("WM-09", "ENG-10")
 @pytest.mark.parametrize("fusion", [(), ("--no_fusion",)])
-def test_what_comes_too_late_is_a_collection_that_can_be_grouped_again(fusion: tuple[str, ...]) -> None:
+def test_late_elements_are_a_groupable_collection(fusion: tuple[str, ...]) -> None:
     script = (
         test_stream.TestStream()
         .add_elements([At(("a", 1), 1), At(("b", 2), 11)])
@@ -50,7 +50,7 @@ def test_what_comes_too_late_is_a_collection_that_can_be_grouped_again(fusion: t
         ]
         assert_that(late | "said" >> beam.Map(said), equal_to(expected), label="late")
 
-        # By when it was dropped, it is grouped without a loss.
+        # Grouped by the time of the drop, nothing is lost.
         at_drop = late | beam.Map(lambda e: At(e.value, e.watermark)) | beam.WindowInto(window.FixedWindows(10))
         together = at_drop | beam.WithKeys(0) | "Again" >> beam.GroupByKey() | beam.Map(lambda kv: sorted(kv[1]))
         assert_that(together, equal_to([[8, 16], [64]]), label="again")

@@ -1,4 +1,4 @@
-"""Several collections on Spark that go on with one watermark: the latest, or the earliest that does not stand."""
+"""Several collections on Spark with one watermark: the latest one, or the earliest of those that are not idle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 
 def _two(p: beam.Pipeline, *micro_batches: tuple[list[int], list[int]]) -> tuple[Any, Any]:
-    """Two collections, to which the times of each pair come one after the other, observed each."""
+    """Return two collections, which receive the times of each pair one after the other, each observed."""
     stream = test_stream.TestStream()
     for times, others in micro_batches:
         for tag, each in (("fast", times), ("slow", others)):
@@ -43,11 +43,11 @@ def _two(p: beam.Pipeline, *micro_batches: tuple[list[int], list[int]]) -> tuple
 
 
 @pytest.mark.contract("WM-02", "ENG-10")
-def test_the_latest_of_several_counts_and_what_slower_ones_bring_is_late_and_counted() -> None:
+def test_latest_watermark_makes_slower_elements_late() -> None:
     micro_batches = ([31], []), ([], [1, 12, 33]), ([], [55]), ([52], [49])
     p = pipeline()
     together = _two(p, *micro_batches) | WithWatermarkPolicy("max") | beam.Flatten()
-    # 1 and 12 are late behind 31; the slow one's 55, less its delay, is the latest then: 49 is late behind 50.
+    # 1 and 12 are late after 31. The slow one's 55, minus its delay, is then the latest: 49 is late after 50.
     assert_that(tens(together), equal_to([(40, [31, 33]), (60, [52, 55])]))
     result = p.run()
     result.wait_until_finish()
@@ -56,13 +56,13 @@ def test_the_latest_of_several_counts_and_what_slower_ones_bring_is_late_and_cou
 
 @pytest.mark.long
 @pytest.mark.contract("WM-02", "WM-09")
-def test_a_join_by_the_latest_forgets_by_it_and_the_late_rows_of_a_grouping_are_a_collection() -> None:
+def test_join_by_latest_watermark_and_late_rows() -> None:
     p = pipeline()
     both = _two(p, ([1, 40], []), ([], [2, 41])) | WithWatermarkPolicy("max")
     keyed = [each | f"Key{n}" >> beam.Map(lambda row: ("a", row["at"])) for n, each in enumerate(both)]
     joined = tuple(keyed) | JoinWithin(after=3, how="left")
     pairs = joined | "Pair" >> beam.Map(lambda pair: pair[1])
-    # 1 was forgotten before 2 came: none could come any more, by the fast one.
+    # 1 was forgotten before 2 arrived: by the fast side, no partner could arrive any more.
     assert_that(pairs, equal_to([(1, None), (40, 41)]), "Pairs")
     windowed = tuple(keyed) | beam.Flatten() | beam.WindowInto(window.FixedWindows(10))
     _, late = windowed | WithLate(beam.GroupByKey())
@@ -76,7 +76,7 @@ def _at(n: int) -> dict[str, int]:
 
 @pytest.mark.long
 @pytest.mark.contract("WM-02", "WM-03", "STORE-05")
-def test_where_several_were_together_is_kept_by_a_job_that_goes_on(tmp_path: Path) -> None:
+def test_resumed_job_keeps_combined_watermark(tmp_path: Path) -> None:
     job, ahead, behind, out = (tmp_path / name for name in ("job", "ahead", "behind", "out"))
     out.mkdir()
 
@@ -103,7 +103,7 @@ def test_where_several_were_together_is_kept_by_a_job_that_goes_on(tmp_path: Pat
     first.suspend()
     before = times_of(head())
     assert before.seen["WithWatermarkPolicy"] == 290_000_000
-    # The one that was ahead says no more, and what the other brings is behind where both were.
+    # The one that was ahead reports nothing more, and the other's numbers are behind the common watermark.
     feed(ahead, 30, end=True)
     feed(behind, 20)
     second = run()
@@ -128,7 +128,7 @@ class _Numbers(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
 
 class _Partition(beam.DoFn):
-    """Numbers of a partition, of which the element is the folder; up to where it is it says itself."""
+    """Yields numbers of a partition; the element is its folder; the partition reports its own watermark."""
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -160,7 +160,7 @@ def _ends(out: Path) -> set[int]:
 
 
 @pytest.mark.contract("WM-04")
-def test_a_partition_that_is_silent_is_not_waited_for_for_ever_and_is_heard_again_when_it_speaks(
+def test_idle_partition_is_skipped_until_it_reports(
     tmp_path: Path,
 ) -> None:
     names = ("a", "b", "silent")
@@ -172,12 +172,12 @@ def test_a_partition_that_is_silent_is_not_waited_for_for_ever_and_is_heard_agai
     p = pipeline("--shards=4")
     _ = tens(_partitions(p, *folders) | WithWatermark("at", 0, idle_after=1)) | beam.Map(note, str(out))
     result = p.run()
-    # Two go on, one says nothing more: that is waited for, but not for ever.
+    # Two continue, one reports nothing more: it holds the watermark, but not forever.
     for folder in folders[:2]:
         feed(folder, 45)
     while not {10, 20, 30, 40} <= _ends(out):
         assert result.wait_until_finish(50) == "RUNNING"
-    # It speaks: what is behind the others is late, and what is not so is in time.
+    # It reports again: what is behind the others is late, the rest is in time.
     feed(folders[2], 44, end=True)
     for folder in folders[:2]:
         feed(folder, 45, end=True)
@@ -188,10 +188,10 @@ def test_a_partition_that_is_silent_is_not_waited_for_for_ever_and_is_heard_agai
 
 
 @pytest.mark.contract("WM-02", "WM-04")
-def test_a_collection_that_is_silent_holds_the_others_back_for_a_while_only() -> None:
+def test_idle_collection_holds_others_for_limited_time() -> None:
     def said(p: beam.Pipeline) -> tuple[Any, Any]:
         stream = test_stream.TestStream().add_elements([{"at": 5}], tag="fast").add_elements([{"at": 3}], tag="slow")
-        # 7 comes when nobody waits for the slow one any more, and counts again behind: so 36 is in time.
+        # 7 arrives when the slow one is idle, which then counts again: so 36 is in time.
         stream = stream.add_elements([{"at": 30}], tag="fast").advance_processing_time(100)
         stream = stream.add_elements([{"at": 7}, {"at": 32}], tag="slow").add_elements([{"at": 55}], tag="fast")
         stream = stream.add_elements([{"at": 36}], tag="slow")

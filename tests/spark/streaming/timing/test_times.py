@@ -1,4 +1,4 @@
-"""What event time does to elements and timers of streaming jobs on Spark, and what a job does while nothing is due."""
+"""Event time of elements and timers in streaming jobs on Spark, and what a job does while nothing is due."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pipeline(*arguments: str) -> beam.Pipeline:
 
 
 def counts(result: Any, attribute: str) -> dict[tuple[str, str], int]:
-    """Counters of dropped elements: committed or attempted values, by micro-batch and name."""
+    """Return counters of dropped elements: committed or attempted values, by transform and name."""
     found = result.metrics().query(MetricsFilter().with_namespace("arcbeam"))["counters"]
     return {
         (str(counter.key.step).partition("/")[0], counter.key.metric.name): getattr(counter, attribute)
@@ -41,7 +41,7 @@ def counts(result: Any, attribute: str) -> dict[tuple[str, str], int]:
 
 
 @pytest.mark.contract("ENG-10", "API-06")
-def test_what_comes_too_late_is_counted_for_the_micro_batch_that_drops_it() -> None:
+def test_late_elements_are_counted_by_dropping_transform() -> None:
     script = (
         test_stream.TestStream()
         .add_elements([At("a", 1), At("b", 11)])
@@ -77,7 +77,7 @@ def test_what_comes_too_late_is_counted_for_the_micro_batch_that_drops_it() -> N
 
 
 class Order(beam.DoFn):
-    """Gives what comes of a key, element or timer, in its order."""
+    """Outputs a key's elements and timers, in order."""
 
     SEEN = userstate.ReadModifyWriteStateSpec("seen", beam.coders.VarIntCoder())
     DUE = userstate.TimerSpec("due", userstate.TimeDomain.WATERMARK)
@@ -110,7 +110,7 @@ class Order(beam.DoFn):
 
 
 @pytest.mark.contract("ENG-04", "ENG-12")
-def test_of_a_key_data_comes_first_then_timers_by_their_times() -> None:
+def test_elements_of_a_key_precede_its_timers() -> None:
     script = (
         test_stream.TestStream()
         .add_elements([At(("a", [9, 3]), 0), At(("b", [7]), 0)])
@@ -128,7 +128,7 @@ def test_of_a_key_data_comes_first_then_timers_by_their_times() -> None:
 
 
 class Hourly(beam.DoFn):
-    """Looks at a source that has nothing, and again in an hour."""
+    """Polls a source that has nothing, and polls again in an hour."""
 
     def __init__(self, notes: str) -> None:
         self._notes = notes
@@ -141,7 +141,7 @@ class Hourly(beam.DoFn):
 
 
 @pytest.mark.contract("ENG-07", "SDF-04")
-def test_no_micro_batch_is_run_while_nothing_is_due(tmp_path: Path) -> None:
+def test_no_micro_batch_runs_while_nothing_is_due(tmp_path: Path) -> None:
     state, notes = tmp_path / "state", tmp_path / "notes"
     notes.mkdir()
     p = pipeline(f"--checkpoint_dir={state}")
@@ -152,7 +152,7 @@ def test_no_micro_batch_is_run_while_nothing_is_due(tmp_path: Path) -> None:
         while not noted(notes):
             result.wait_until_finish(100)
         micro_batches = -1
-        # It may still be told of what its last micro-batch did; then it sleeps.
+        # The last micro-batch may still send results; then the job sleeps.
         while (now := _micro_batches(state)) != micro_batches:
             micro_batches = now
             result.wait_until_finish(1500)
