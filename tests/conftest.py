@@ -14,20 +14,20 @@ from hypothesis import settings
 
 from arcbeam.spark.session.java import require_java
 
-# Helpers of several modules assert, too: what they compared is to be told as it is for tests.
+# Helpers of several modules also assert, so pytest shows the compared values as in tests.
 pytest.register_assert_rewrite("tests.engine", "tests.harness", "tests.jobs", "tests.steps", "tests.store")
 
 _ROOT = Path(__file__).resolve().parent.parent
 _CONTRACTS = _ROOT / "tests" / "contracts.toml"
 
-# The same examples in every run: what makes a test fail is a change. With a seed, others: those of that seed.
+# The same examples in every run, so that only a change can make a test fail. With a seed, those of the seed.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("of a seed", deadline=None, database=None)
 settings.load_profile("same")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives Spark's Python workers this interpreter, this source tree and the tests' own modules."""
+    """Give Spark's Python workers this interpreter, this source tree and the tests' own modules."""
     if _seed(config):
         settings.load_profile("of a seed")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -36,12 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Says which random examples are tried."""
+    """Report which random examples are tried."""
     return f"examples of seed {seed}" if (seed := _seed(config)) else "the same random examples as always"
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    """Says how to try them again."""
+    """Report how to try them again."""
     if exitstatus and (seed := _seed(config)):
         terminalreporter.write_line(f"examples of seed {seed}; the same again: --hypothesis-seed={seed}")
 
@@ -51,7 +51,7 @@ def _seed(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that use Spark, and refuses markers of contracts that do not exist."""
+    """Mark tests that use Spark, and reject markers of contracts that do not exist."""
     areas = tomllib.loads(_CONTRACTS.read_text(encoding="utf-8"))["area"]
     known = {id for area in areas for id in area["contracts"]}
     for item in items:
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker in item.iter_markers("contract"):
             unknown = set(marker.args) - known
             if unknown or not marker.args:
-                raise pytest.UsageError(f"{item.nodeid}: no such contract: {sorted(unknown) or 'none named'}")
+                raise pytest.UsageError(f"{item.nodeid}: unknown contract: {sorted(unknown) or 'none named'}")
 
 
 @pytest.fixture(scope="session")

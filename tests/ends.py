@@ -1,4 +1,4 @@
-"""DoFns that tell in a file when they are called at the end of their job."""
+"""DoFns that record in a file when they are called at the end of their job."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Tells(beam.DoFn, arcbeam.GracefulShutdown):
     """Passes elements on, and writes a line for each call at the end.
 
     Args:
-        name: what it calls itself.
+        name: its name in the file.
         calls: the file.
-        at_end: what it puts out at the end.
-        fails: it raises when it is shut down.
-        hangs: seconds that this takes.
+        at_end: its output at the end.
+        fails: whether `shutdown` raises.
+        hangs: seconds that `shutdown` takes.
     """
 
     def __init__(self, name: str, calls: Path, *at_end: Any, fails: bool = False, hangs: float = 0.0) -> None:
@@ -49,7 +49,7 @@ class Tells(beam.DoFn, arcbeam.GracefulShutdown):
 
 
 class TellsAndCounts(Tells):
-    """The same; it also puts out how many elements its key has had, when the window ends."""
+    """The same; it also outputs how many elements its key has had when the window ends."""
 
     SEEN = userstate.CombiningValueStateSpec("seen", sum)
     END = userstate.TimerSpec("end", userstate.TimeDomain.WATERMARK)
@@ -71,5 +71,5 @@ class TellsAndCounts(Tells):
 
 
 def called(calls: Path) -> list[str]:
-    """The calls in their order, each once: a stage may be open in several workers."""
+    """Return the calls in their order, each once: a stage may be open in several workers."""
     return list(dict.fromkeys(calls.read_text().splitlines())) if calls.exists() else []

@@ -1,4 +1,4 @@
-"""What user code on Spark writes down as a side effect, for a test to read."""
+"""Notes that user code on Spark writes as a side effect, for a test to read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 def note(element: Any, folder: str) -> None:
-    """Adds to the file of this process in a folder."""
+    """Add to the file of this process in a folder."""
     with open(os.path.join(folder, str(os.getpid())), "a") as file:
         file.write(f"{element!r}\n")
 
 
 def noted(folder: Path) -> list[Any]:
-    """What `note` was given, in all processes."""
+    """Return what `note` was called with, in all processes."""
     return [eval(line) for file in sorted(folder.iterdir()) for line in file.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Restrictions of numbers: what splittable DoFns of the tests read."""
+"""Restrictions of numbers, for splittable DoFns in tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import apache_beam as beam
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 
 NO_END = 2**60
-"""Where the offsets stop of which there is no end."""
+"""The end of offsets that represent an endless range."""
 
 
 class UpTo(beam.RestrictionProvider):  # type: ignore[misc]  # Beam is untyped
@@ -31,7 +31,7 @@ class UpTo(beam.RestrictionProvider):  # type: ignore[misc]  # Beam is untyped
 
 
 class Whole(OffsetRestrictionTracker):  # type: ignore[misc]  # Beam is untyped
-    """Is not shared out: only what is deferred is split off."""
+    """A restriction that is not split: only what is deferred is split off."""
 
     def try_split(self, fraction_of_remainder: float) -> Any:
         return super().try_split(fraction_of_remainder) if fraction_of_remainder == 0 else None
@@ -44,7 +44,7 @@ class WholeUpTo(UpTo):
 
 
 class Endless(UpTo):
-    """Offsets of a feed, whatever the element is; all parts are as large, and none is left when the job drains."""
+    """Offsets of a feed, for any element. All parts have the same size, and none is left when the job drains."""
 
     def __init__(self, stop: int = NO_END) -> None:
         self._stop = stop
@@ -56,4 +56,4 @@ class Endless(UpTo):
         return 1
 
     def truncate(self, element: Any, restriction: OffsetRange) -> None:
-        """It has no end to come to."""
+        """Drop the rest: it has no end to reach."""

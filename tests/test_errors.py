@@ -1,4 +1,4 @@
-"""Every exception survives the way from a worker to the driver."""
+"""Every exception can be sent from a worker to the driver."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ MADE = [
 
 
 def _tree(root: type[errors.ArcbeamError]) -> set[type[errors.ArcbeamError]]:
-    # Those of the module, not those that were made to be a user's class, too, by whatever test ran before.
+    # Those of the module, without classes that other tests have combined with a user's class.
     ours = (child for child in root.__subclasses__() if getattr(errors, child.__name__, None) is child)
     return {root}.union(*map(_tree, ours))
 
 
-def test_every_error_is_tried_here() -> None:
+def test_every_error_is_tested_here() -> None:
     assert {type(error) for error in MADE} == _tree(errors.ArcbeamError)
 
 
@@ -53,7 +53,7 @@ def test_pickles(error: errors.ArcbeamError, protocol: int) -> None:
     assert vars(copy) == vars(error)
 
 
-def test_the_remedy_is_part_of_the_text() -> None:
+def test_text_contains_remedy() -> None:
     assert str(errors.SetupError("no Java", "install one")) == "no Java\n  what to do: install one"
     assert str(errors.SetupError("no Java")) == "no Java"
 
@@ -65,7 +65,7 @@ def test_all_unsupported_items_are_listed_by_name() -> None:
     assert "2 unsupported" in text
 
 
-def test_a_user_error_names_step_and_traceback() -> None:
+def test_user_error_names_transform_and_traceback() -> None:
     text = str(errors.UserCodeError("A/Map", "ValueError('x')", "Traceback: line 1"))
     assert "ValueError('x')" in text
     assert "A/Map" in text
@@ -117,7 +117,7 @@ def _travelled(error: errors.UserCodeError) -> errors.UserCodeError:
     return found
 
 
-# ExceptionGroup cannot be made without its parts; MemoryError never is a user's error, but tried again.
+# ExceptionGroup cannot be made without its parts; MemoryError is never a user's error, but retried.
 BUILTIN = [
     kind
     for kind in vars(builtins).values()
@@ -126,7 +126,7 @@ BUILTIN = [
 
 
 @pytest.mark.parametrize("kind", [*BUILTIN, Located, Frozen, subprocess.CalledProcessError], ids=lambda k: k.__name__)
-def test_a_user_error_is_caught_by_its_own_type(kind: type[Exception]) -> None:
+def test_user_error_is_caught_by_its_type(kind: type[Exception]) -> None:
     found = _travelled(_raised(kind, args=("a", 1)))
     assert isinstance(found, kind)
     assert found.args == ("a [while running 'Step']", 1)
@@ -134,7 +134,7 @@ def test_a_user_error_is_caught_by_its_own_type(kind: type[Exception]) -> None:
         raise found
 
 
-def test_what_an_exception_knows_comes_with_it() -> None:
+def test_exception_keeps_its_attributes() -> None:
     raised = errors.Raised(
         (("builtins", "OSError"),),
         pickle.dumps((2, "gone")),
@@ -147,18 +147,18 @@ def test_what_an_exception_knows_comes_with_it() -> None:
 
 
 @pytest.mark.parametrize("kind", [Named, ExceptionGroup, type("Local", (ValueError,), {})], ids=lambda k: k.__name__)
-def test_a_type_that_cannot_be_had_here_leaves_the_plain_error(kind: type[Exception]) -> None:
+def test_type_that_cannot_be_made_leaves_plain_error(kind: type[Exception]) -> None:
     assert type(_travelled(_raised(kind))) is errors.UserCodeError
 
 
 @pytest.mark.parametrize("kind", [Childless, type("Local", (LookupError,), {})], ids=lambda k: k.__name__)
-def test_the_nearest_class_that_can_be_had_takes_its_place(kind: type[Exception]) -> None:
+def test_nearest_available_class_is_used(kind: type[Exception]) -> None:
     found = _travelled(_raised(kind, LookupError))
     assert isinstance(found, LookupError)
     assert not isinstance(found, kind)
 
 
-def test_a_coder_error_stays_one() -> None:
+def test_coder_error_stays_a_coder_error() -> None:
     raised = errors.Raised((("builtins", "TypeError"),))
     found = pickle.loads(pickle.dumps(errors.CoderError("Step", "what", "trace", raised)))
     assert isinstance(found, errors.CoderError)

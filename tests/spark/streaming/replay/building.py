@@ -1,7 +1,7 @@
-"""A simulated pipeline as a real one.
+"""A simulated pipeline as a Beam pipeline.
 
-Owns how stages are put together, and how what each puts out is written down: once, in files of whole groups, so that a
-task that runs twice writes the same again. Must not know what is right.
+Owns how stages are connected, and how their output is recorded: once, in files of whole groups, so that a retried task
+writes the same files. Must not know what is right.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _TIMINGS = {
 
 @dataclass
 class Death:
-    """A worker dies, the first that comes so far.
+    """The death of a worker: the first that gets there.
 
     Attributes:
-        mark: a file that is there when one has died.
-        behind: so many elements of one stage in one worker.
+        mark: a file that exists when one has died.
+        behind: number of elements of one stage in one worker until then.
     """
 
     mark: str
     behind: int
 
     def comes_nearer(self) -> None:
-        """An element of the stage goes out."""
+        """Count an output element of the stage."""
         self.behind -= 1
         if self.behind <= 0 and not os.path.exists(self.mark):
             os.close(os.open(self.mark, os.O_CREAT))
@@ -62,9 +62,9 @@ class Builder:
     """Builds a pipeline.
 
     Args:
-        p: where.
-        pipeline: what.
-        death: of a worker.
+        p: the Beam pipeline.
+        pipeline: the simulated pipeline.
+        death: the death of a worker.
     """
 
     def __init__(self, p: beam.Pipeline, pipeline: Pipeline, death: Death | None = None) -> None:
@@ -74,7 +74,7 @@ class Builder:
         self._last = max(event.time for source in sources for event in source.events) + 1
 
     def build(self, folder: str) -> None:
-        """Builds it all; what its stages put out is in files of that folder when it has ended."""
+        """Build the whole pipeline; the output of its stages is in files of that folder when it has ended."""
         records = []
         for stage in self._pipeline.stages:
             made = self._stage(stage)
@@ -118,10 +118,10 @@ class Builder:
                 windowed = self._came(stage) | f"windows of {name}" >> _into(Behaving(group))
                 grouped = beam.CombinePerKey(usercode.Atoms()) if group.combined else beam.GroupByKey()
                 return windowed | name >> grouped | f"panes of {name}" >> beam.Map(usercode.paned)
-        raise ValueError(f"the SDK has no words for {stage.kind}")
+        raise ValueError(f"the SDK cannot express {stage.kind}")
 
     def _came(self, stage: Stage) -> Any:
-        """What comes to a stage: pairs, in the global window."""
+        """Return a stage's input: pairs, in the global window."""
         inputs = [self._pairs(port, stage) for port in stage.inputs]
         came = inputs[0] if len(inputs) == 1 else inputs | f"inputs of {stage.name}" >> beam.Flatten()
         if stage.together:
@@ -144,14 +144,14 @@ class Builder:
         return self._came(stage) | f"windows of {stage.name}" >> into
 
     def _side(self, stage: Stage) -> Any:
-        """The side input of a stage; None if it has none."""
+        """Return the side input of a stage; None if it has none."""
         if stage.side is None:
             return None
         assert stage.windowing is not None
         name = f"side of {stage.name}"
         there = self._outputs[stage.side] | f"what is in the {name}" >> beam.FlatMap(_value)
         side = beam.pvalue.AsIter(there | f"windows of the {name}" >> beam.WindowInto(windowfn_of(stage.windowing)))
-        side._window_mapping_fn = _the_same  # of several windows that end together, the SDK would take the last one
+        side._window_mapping_fn = _the_same  # the SDK would take the last of several windows that end together
         return side
 
 
@@ -161,14 +161,14 @@ def _outputs(stage: Stage, fn: beam.DoFn) -> Any:
 
 
 def _into(windowing: Any) -> Any:
-    """A `WindowInto` of just that strategy."""
+    """Return a `WindowInto` with exactly that strategy."""
     into = beam.WindowInto(windowing.windowfn)
     into.windowing = into.fn.windowing = windowing
     return into
 
 
 class InOrder(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
-    """A `ParDo` that requires what comes in order of time: the SDK has the requirement, and no word for it."""
+    """A `ParDo` that requires time sorted input: the SDK has the requirement, but cannot express it."""
 
     def to_runner_api_parameter(self, context: Any, **more: Any) -> Any:
         urn, payload = super().to_runner_api_parameter(context, **more)
@@ -205,12 +205,12 @@ def _the_same(of: Any) -> Any:
 
 
 class Recording(beam.DoFn):  # type: ignore[misc]
-    """Makes records of what a stage has put out.
+    """Makes records of a stage's output.
 
     Args:
-        stage: which one.
-        output: of it.
-        death: of a worker that does so.
+        stage: the stage.
+        output: its output.
+        death: the death of a worker that does so.
     """
 
     def __init__(self, stage: Stage, output: str, death: Death | None) -> None:
@@ -245,10 +245,10 @@ def _pane(pane: Any) -> PaneInfo:
 
 
 class Writing(beam.DoFn):  # type: ignore[misc]
-    """Writes the records of a stage into a file.
+    """Writes the records of a stage to a file.
 
     Args:
-        folder: where.
+        folder: the folder for the file.
     """
 
     def __init__(self, folder: str) -> None:
@@ -263,6 +263,6 @@ class Writing(beam.DoFn):  # type: ignore[misc]
 
 
 def written(folder: Path) -> list[Out]:
-    """What all stages have put out."""
+    """Return the output of all stages."""
     files = [file for file in sorted(folder.iterdir()) if not file.name.endswith(".tmp")]
     return [pickle.loads(record) for file in files for record in pickle.loads(file.read_bytes())]

@@ -1,6 +1,6 @@
-"""Which seeds are replayed in every run: so few, and of small pipelines, that all that can be expressed is among them.
+"""The seeds that every test run replays: few and small pipelines that together contain everything expressible.
 
-Owns what there is to express. Must not know how it is built.
+Owns what can be expressed. Must not know how it is built.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from simulator.scenario.windowings import CALENDAR, MERGING, WINDOWINGS
 from tests.spark.streaming.replay.running import cancelled_behind, chosen, dies_behind
 
 AMONG = range(200)
-"""The seeds among which they are chosen."""
+"""The candidates."""
 HOW_MANY = 20
 WAYS = ("end", "clock", "each", "drawers", "order")
-"""Of keeping, as the SDK has words for them."""
+"""Ways to keep elements that the SDK can express."""
 THERE_IS: Sequence[object] = (
     *(Source, Pass, Expand, Join, Keep, Group, *PaneTime),
     *(("trigger", trigger) for trigger in TRIGGERS),
@@ -38,12 +38,12 @@ THERE_IS: Sequence[object] = (
     *((name, n) for name in ("inputs", "outputs") for n in (1, 2)),
     *(("shards", n) for n in (1, 2, 3, 4)),
 )
-"""All that can be expressed."""
+"""Everything that can be expressed."""
 
 
 @cache
 def seeds() -> tuple[int, ...]:
-    """Each that adds most to those before it, by what it costs; what is there twice adds nothing."""
+    """Return seeds, each adding the most to the ones before by its cost; what occurs twice adds nothing."""
     left = {seed: frozenset(has(seed)) for seed in AMONG if seed % HEAVY not in (WAITING, HEAVY - 1)}
     wanted = dict.fromkeys(THERE_IS, 2)
     found: list[int] = []
@@ -57,7 +57,7 @@ def seeds() -> tuple[int, ...]:
 
 
 def has(seed: int) -> Iterator[object]:
-    """What a seed has of all there is."""
+    """Yield the expressible features of a seed."""
     pipeline = chosen(seed).pipeline
     yield from (("shards", pipeline.shards), ("cancelled", cancelled_behind(seed) > 0), ("died", dies_behind(seed) > 0))
     for stage in pipeline.stages:
@@ -88,12 +88,12 @@ def _of_a_kind(kind: Kind) -> Iterator[object]:
 
 
 def _cost(seed: int) -> int:
-    """About how long it takes: each stage is a level of a micro-batch or two."""
+    """Return about how long it takes: each stage is a level of a micro-batch or two."""
     return 2 + len(chosen(seed).pipeline.stages)
 
 
 def counted(of: Sequence[int]) -> Mapping[str, int]:
-    """How often what of these seeds was left out."""
+    """Return how often features of these seeds were left out."""
     found: dict[str, int] = {}
     for seed in of:
         for what, count in chosen(seed).left_out.items():

@@ -1,6 +1,6 @@
-"""What of a simulated pipeline the SDK can say: the same pipeline, with what it cannot say left out.
+"""The part of a simulated pipeline that the SDK can express: the same pipeline without the rest.
 
-Owns what is left out or told otherwise, and the scale of time. Must not know how a pipeline is built.
+Owns what is left out or changed, and the scale of time. Must not know how a pipeline is built.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from simulator.scenario.plans import Pipeline
 from simulator.scenario.windowings import CALENDAR, Windowing
 
 MILLISECOND = 1000
-"""What lateness is told in: simulated microseconds become milliseconds."""
+"""The unit of lateness: simulated microseconds become milliseconds."""
 _LONG = 10**9
-"""Sources whose events are farther apart need not be stretched."""
+"""Sources whose events are farther apart need no stretching."""
 _CHECKPOINTS = 3
-"""A restriction that makes more of them takes as many micro-batches, each of which takes as long as a micro-batch
-does."""
+"""Maximum positions of a restriction that makes more: each takes a micro-batch, which takes as long as one does."""
 _PAUSE = 30_000
-"""No pause is longer, in microseconds."""
+"""Longest pause, in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Expressed:
 
     Attributes:
         pipeline: the stages.
-        left_out: how often what was left out, or told otherwise.
+        left_out: how often each feature was left out or changed.
     """
 
     pipeline: Pipeline
@@ -39,7 +38,7 @@ class Expressed:
 
 
 def expressed(pipeline: Pipeline) -> Expressed:
-    """A pipeline as the SDK can say it."""
+    """Return a pipeline as the SDK can express it."""
     left_out: Counter[str] = Counter()
     scale = 1 if _is_long(pipeline) else MILLISECOND
     stages = tuple(
@@ -49,7 +48,7 @@ def expressed(pipeline: Pipeline) -> Expressed:
 
 
 def _is_long(pipeline: Pipeline) -> bool:
-    """Whether events of a source are hours and days apart."""
+    """Return whether events of a source are hours and days apart."""
     sources = [stage.kind for stage in pipeline.stages if isinstance(stage.kind, Source)]
     times = [[event.time for event in source.events] for source in sources]
     return any(max(of) - min(of) > _LONG for of in times)
@@ -64,14 +63,14 @@ def _said(kind: Kind, left_out: Counter[str]) -> Kind:
             left_out["a callback on the expiration of a window"] += 1
             return replace(kind, way=kind.way.removesuffix("expiration").removesuffix(" or ") or "end")
         case Group(closes=True, quiet=False):
-            # What the SDK writes if nothing is chosen: see `harness.bundle.strategies.empty_panes`.
+            # What the SDK writes by default: see `harness.bundle.strategies.empty_panes`.
             left_out["empty panes both on time and at the close of a window"] += 1
             return replace(kind, quiet=True)
     return kind
 
 
 def _scaled(kind: Kind, scale: int) -> Kind:
-    """The same with all event times and lengths so many times as long."""
+    """Return the same with all event times and durations multiplied by the scale."""
     if scale == 1:
         return kind
     match kind:
@@ -90,7 +89,7 @@ def _scaled(kind: Kind, scale: int) -> Kind:
 
 
 def _stretched(event: Event, scale: int) -> int:
-    """Away from the end of time that is near, if one is."""
+    """Move an event away from the end of time if that is near."""
     for end in (MIN_TIMESTAMP, END_OF_GLOBAL_WINDOW):
         if abs(event.time - end) < _LONG:
             return int(end + (event.time - end) * scale)
@@ -102,7 +101,7 @@ def _wider(windowing: Windowing, scale: int) -> Windowing:
 
 
 def _shorter(kind: Kind) -> Kind:
-    """The same in fewer micro-batches."""
+    """Return the same in fewer micro-batches."""
     match kind:
         case Source(events, pace, parts):
             return replace(kind, pace=_quicker(pace, math.ceil(len(events) / parts)))

@@ -1,7 +1,7 @@
-"""Whether what a replayed job has put out is what it must be: by the simulator's own judgement.
+"""Whether the output of a replayed job is right, by the simulator's own judgement.
 
-Owns what must be concluded here: on Spark nobody tells what was dropped, so that is what is lacking, where something
-may be. Must not know how a job is run.
+Owns what must be derived here: Spark does not report which elements were dropped, so they are those that are missing,
+where elements may be dropped. Must not know how a job runs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _Places = Counter[tuple[bytes, bytes, Window | None]]
 
 
 def judge(pipeline: Pipeline, outs: Sequence[Out]) -> Sequence[Drop]:
-    """Judges all that came out.
+    """Judge the output.
 
     Returns:
         What must have been dropped.
 
     Raises:
-        Broken: it is not what must come out.
+        Broken: the output is wrong.
     """
-    # In the order of their panes; that two are one, or that one is lacking, is seen nonetheless.
+    # In the order of their panes; merged or missing panes are found nonetheless.
     ordered = sorted(outs, key=lambda out: 0 if out.pane is None else out.pane.index)
     events = {stage.name: stage.kind.events for stage in pipeline.stages if isinstance(stage.kind, Source)}
     arrivals = Reference(pipeline, events, results.items_of(ordered)).arrivals
@@ -44,17 +44,17 @@ def judge(pipeline: Pipeline, outs: Sequence[Out]) -> Sequence[Drop]:
 
 
 def _dropped(pipeline: Pipeline, stage: Stage, outs: Sequence[Out], came: Items) -> Iterator[Drop]:
-    """What a stage lacks, where it may."""
+    """Yield what a stage lacks, where elements may be dropped."""
     fair = stage.name in honest(pipeline)
     group = stage.kind if isinstance(stage.kind, Group) else None
-    # One that finishes behind the end of its window drops only what comes behind that.
+    # A stage that finishes after the end of its window drops only what arrives after that.
     finishes = group is not None and group.finishes and not group.together
     surprises = _surprises(pipeline) if _is_prompt(pipeline, stage) and not finishes else None
     for (key, atom, window), count in (_due(stage, came) - _found(stage, outs)).items():
         if fair and not finishes:
             raise Broken(f"{stage.name} lacks {atom!r} of {key!r} in {window}: nothing may be dropped there")
         if surprises is not None and atom.partition(b".")[0] not in surprises:
-            raise Broken(f"{stage.name} lacks {atom!r} of {key!r} in {window}, with which its source has reckoned")
+            raise Broken(f"{stage.name} lacks {atom!r} of {key!r} in {window}, which its source expected")
         for _ in range(count):
             place = GLOBAL_WINDOW if window is None else window
             yield Drop(stage.name, key, (atom,), None, place, not finishes, MAX_TIMESTAMP)
@@ -66,7 +66,7 @@ def _due(stage: Stage, came: Items) -> _Places:
 
 
 def _found(stage: Stage, outs: Sequence[Out]) -> _Places:
-    """What a stage has put out; of panes that accumulate those of the last."""
+    """Return a stage's output; of accumulating panes, that of the last one."""
     if _repeats(stage):
         return Counter(dict.fromkeys(results.outcomes(stage, outs), 1))
     if isinstance(stage.kind, Group) and stage.kind.accumulating:
@@ -75,12 +75,12 @@ def _found(stage: Stage, outs: Sequence[Out]) -> _Places:
 
 
 def _repeats(stage: Stage) -> bool:
-    """Whether it cannot be told how often something came out: windows grow, and have all of their elements again."""
+    """Return whether it is unknown how often values are output: windows grow, and output all elements again."""
     return isinstance(stage.kind, Group) and stage.kind.accumulating and stage.kind.windowing.merges
 
 
 def _is_prompt(pipeline: Pipeline, stage: Stage) -> bool:
-    """Whether nothing above a stage keeps or observes: then only what has surprised its source can be late."""
+    """Return whether no stage before this one keeps or observes: then only surprises of its source can be late."""
     above = [pipeline.by_name[port.stage] for port in stage.inputs]
     return all(_passes_on(each.kind) and _is_prompt(pipeline, each) for each in above)
 

@@ -1,10 +1,10 @@
-"""The stateful DoFns of a replayed job: cells and timers of both clocks.
+"""The stateful DoFns of a replayed job: cells and timers of both time domains.
 
-Owns what is kept, and when it goes on. A kept element is a value with whether its side input had anything, as bytes.
-Must not know how the pipeline is put together.
+Owns what is kept, and when it is output. A kept element is a value with whether its side input had anything, as bytes.
+Must not know how the pipeline is connected.
 
-As the SDK has it, an event-time timer holds the watermark where it fires, and one of the clock where the element was
-that has set it; so elements wait until a timer at their own time, or at the end of their window.
+In the SDK, an event time timer holds the watermark at its time, and a processing time timer at the time of the element
+that set it. So elements wait for a timer at their own time, or at the end of their window.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def _kept(value: bytes, side: Iterable[bytes] | None) -> bytes:
 
 
 def _made(key: bytes, kept: bytes, time: int, window: Any) -> Any:
-    # With its window: of what has a time only, the SDK's window function says in which windows it is.
+    # With its window: for a value with only a time, the SDK's window function decides the windows.
     return WindowedValue(Made(key, kept[1:], _IS_JOINED[kept[:1]]), at(time), (window,))
 
 
 class UntilEnd(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """All of a window go on together, at its end."""
+    """All elements of a window are output together, at its end."""
 
     COUNT = ReadModifyWriteStateSpec("count", VarIntCoder())
     BAG = BagStateSpec("bag", BytesCoder())
@@ -70,7 +70,7 @@ class UntilEnd(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         bag.add(kept)
         known.add(kept)
         size.add(len(kept))
-        # One that never fires, and one that is set twice.
+        # A timer that never fires, and one that is set twice.
         end.set(at(min(time.micros + 1, last_of(window))), dynamic_timer_tag="never")
         end.set(at(time.micros))
         end.set(at(last_of(window)))
@@ -88,7 +88,7 @@ class UntilEnd(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         known: Any = beam.DoFn.StateParam(KNOWN),
         size: Any = beam.DoFn.StateParam(SUM),
     ) -> Iterator[Any]:
-        assert not tag, f"a timer fired that was cleared: {tag}"
+        assert not tag, f"a cleared timer fired: {tag}"
         assert time.micros == last_of(window), f"a timer for the end of {window} fires at {time}"
         values = list(bag.read())
         agreed = (count.read(), size.read(), set(known.read())) == (len(values), sum(map(len, values)), set(values))
@@ -100,7 +100,7 @@ class UntilEnd(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
 
 class ByTheClock(beam.DoFn):  # type: ignore[misc]
-    """Those of a moment go on together some processing time after the last of them came, or at the end of their window.
+    """Elements of a moment are output together, some processing time after the last of them, or at their window's end.
 
     Args:
         kind: what is kept.
@@ -159,7 +159,7 @@ class ByTheClock(beam.DoFn):  # type: ignore[misc]
 
 
 class Each(beam.DoFn):  # type: ignore[misc]
-    """Each element has a timer of its own."""
+    """Each element has its own timer."""
 
     BAG = BagStateSpec("bag", BytesCoder())
     EACH = TimerSpec("each", TimeDomain.WATERMARK)
@@ -196,7 +196,7 @@ class Each(beam.DoFn):  # type: ignore[misc]
 
 
 class InDrawers(beam.DoFn):  # type: ignore[misc]
-    """Elements wait in drawers, all of one together, each drawer with a timer at the earliest of what is in it."""
+    """Elements wait in drawers, each drawer with one timer at its earliest element."""
 
     BAG = BagStateSpec("bag", BytesCoder())
     DRAWER = TimerSpec("drawer", TimeDomain.WATERMARK)
@@ -210,7 +210,7 @@ class InDrawers(beam.DoFn):  # type: ignore[misc]
         drawer: Any = beam.DoFn.TimerParam(DRAWER),
     ) -> None:
         number = sum(element[1]) % 3
-        # Names that are too long to stand whole in a row's key, and one that is not.
+        # Names that are too long for a row's key, and one that is not.
         name = f"drawer {number}" * (1 if not number else 60)
         bag.add(b"%b:%d:%b" % (name.encode(), time.micros, _kept(element[1], side)))
         inside = [int(when) for of, when, _ in _entries(bag) if of == name]
@@ -242,7 +242,7 @@ def _entries(bag: Any) -> list[tuple[str, int, bytes]]:
 
 
 class InOrder(beam.DoFn):  # type: ignore[misc]
-    """Elements come in the order of their times, and go on at once.
+    """Elements arrive in the order of their times, and are output immediately.
 
     Args:
         kind: what is kept.
@@ -266,8 +266,8 @@ class InOrder(beam.DoFn):  # type: ignore[misc]
         end: Any = beam.DoFn.TimerParam(END),
     ) -> Iterator[Any]:
         before, timer = last.read(), fired.read()
-        assert before is None or before <= time.micros, f"{element} of {time.micros} comes behind one of {before}"
-        assert timer is None or timer < time.micros, f"{element} of {time.micros} comes behind a timer of {timer}"
+        assert before is None or before <= time.micros, f"{element} of {time.micros} comes after one of {before}"
+        assert timer is None or timer < time.micros, f"{element} of {time.micros} comes after a timer of {timer}"
         last.write(time.micros)
         yield _made(element[0], _kept(element[1], side), time.micros, window)
         end.set(at(min(time.micros + self.delay, last_of(window))))
@@ -278,7 +278,7 @@ class InOrder(beam.DoFn):  # type: ignore[misc]
 
 
 def keeping(kind: Keep) -> beam.DoFn:
-    """The user code of a stage that keeps elements."""
+    """Return the user code of a stage that keeps elements."""
     match kind.way:
         case "end":
             return UntilEnd()
@@ -290,4 +290,4 @@ def keeping(kind: Keep) -> beam.DoFn:
             return InDrawers()
         case "order":
             return InOrder(kind)
-    raise ValueError(f"the SDK has no words for {kind.way!r}")
+    raise ValueError(f"the SDK cannot express {kind.way!r}")

@@ -1,4 +1,4 @@
-"""A seed, replayed on Spark: its pipeline is run, once without an end or in two parts, and judged.
+"""A seed, replayed on Spark: its pipeline runs, as a whole or in two parts, and its output is judged.
 
 Owns which seeds are disturbed (cancelled and resumed, or by the death of a worker), and how. Must not know what is
 right.
@@ -31,13 +31,13 @@ from tests.spark.streaming.replay.judging import judge
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of a seed.
+    """The result of a seed.
 
     Attributes:
-        outs: what came out.
-        drops: what did not.
-        cancelled: behind so many micro-batches the job was cancelled; 0: it was not.
-        died: a worker has.
+        outs: the output.
+        drops: what was dropped.
+        cancelled: number of micro-batches after which the job was cancelled; 0: it was not.
+        died: whether a worker has died.
     """
 
     expressed: Expressed
@@ -48,26 +48,26 @@ class Replayed:
 
 
 def chosen(seed: int) -> Expressed:
-    """The pipeline of a seed, all of it from the beginning, before its observers get other forms."""
+    """Return the pipeline of a seed, complete, before its observers get other forms."""
     return expressed(plain_scenario_of(seed).pipeline.at_once())
 
 
 def cancelled_behind(seed: int) -> int:
-    """Behind so many micro-batches the job of a seed is cancelled, and resumed; 0: it is not."""
+    """Return the number of micro-batches after which a seed's job is cancelled and resumed; 0: it is not."""
     chance = random.Random(f"replay {seed}")
     return chance.choice((1, 2, 3, 5)) if chance.random() < 0.35 else 0
 
 
 def dies_behind(seed: int) -> int:
-    """Behind so many elements of a stage a worker dies, once; 0: none does."""
+    """Return the number of elements of a stage after which a worker dies, once; 0: none does."""
     chance = random.Random(f"death {seed}")
     return chance.choice((1, 2, 5, 20)) if chance.random() < 0.25 else 0
 
 
 def ways_to_run(seed: int) -> Iterator[list[str]]:
-    """Options for each part of a job that must not change what comes out: a job may go on with others, but for fusion.
+    """Yield options for each part of a job that must not change its output; a resumed job may change all but fusion.
 
-    Levels of stages are part of a job's shape, and depend on it.
+    Levels of stages are part of a job's shape, and depend on fusion.
     """
     chance = random.Random(f"ways {seed}")
     fusion = ["--no_fusion"] if chance.random() < 0.25 else []
@@ -81,15 +81,15 @@ def ways_to_run(seed: int) -> Iterator[list[str]]:
 
 
 def replay(seed: int, folder: Path, options: Sequence[str] = ()) -> Replayed:
-    """Runs the pipeline of a seed, and judges it.
+    """Run the pipeline of a seed, and judge it.
 
     Args:
-        seed: which one.
-        folder: for what it writes; empty.
-        options: more of the pipeline's.
+        seed: the seed.
+        folder: an empty folder for its output.
+        options: additional options of the pipeline.
 
     Raises:
-        Broken: what came out is not what it must be.
+        Broken: the output is wrong.
     """
     what = chosen(seed)
     out = folder / "out"
@@ -118,20 +118,20 @@ def replay(seed: int, folder: Path, options: Sequence[str] = ()) -> Replayed:
 
 
 def replay_suspended(seed: int, folder: Path, options: Sequence[str] = ()) -> int:
-    """As `replay`, but the job is suspended one to five times, and goes on with other numbers of tasks.
+    """Like `replay`, but the job is suspended one to five times, and resumed with other numbers of tasks.
 
     Returns:
-        How often it was; at least once.
+        How often it was suspended; at least once.
     """
     for hurried in (False, True):
         run = folder / f"hurried {hurried}"
         if made := _suspended(seed, run, options, hurried=hurried):
             return made
-    raise AssertionError("it has ended before it could be suspended")
+    raise AssertionError("it ended before it could be suspended")
 
 
 def _suspended(seed: int, folder: Path, options: Sequence[str], *, hurried: bool) -> int:
-    """How often the job was suspended before it ended; hurried: at its first micro-batches."""
+    """Return how often the job was suspended before it ended; hurried: at its first micro-batches."""
     what = chosen(seed)
     out, state = folder / "out", folder / "state"
     out.mkdir(parents=True)
@@ -158,13 +158,13 @@ def _suspended(seed: int, folder: Path, options: Sequence[str], *, hurried: bool
 
 @contextlib.contextmanager
 def slots(count: int) -> Iterator[None]:
-    """Jobs that begin here think that Spark has so many: it may have another number each time one goes on."""
+    """Make jobs that start in the block see so many slots; a resumed job may have another number."""
     with unittest.mock.patch.object(streamingjob, "default_parallelism", return_value=count):
         yield
 
 
 def _cancelled(result: Any, state: Path, behind: int) -> bool:
-    """Cancels a job when it has made so many micro-batches; false if it has ended before."""
+    """Cancel a job after so many micro-batches; return False if it has ended before."""
     blobs = open_blobs(str(state))
     while result.wait_until_finish(10) == "RUNNING":
         head = read_newest(blobs)

@@ -1,4 +1,4 @@
-"""What the judge of a replay lets pass, and what not."""
+"""What the judge of a replay accepts, and what it rejects."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ RIGHT = [*read(*EVENTS), pane(3, b"a1", b"a0"), pane(13, b"a2")]
 
 
 def surprised(*atoms: bytes) -> Pipeline:
-    """The same with events that the source does not reckon with."""
+    """Return the same with events that the source does not expect."""
     events = tuple(replace(event, surprising=event.atom in atoms) for event in EVENTS)
     source, group = PIPELINE.stages
     return Pipeline((replace(source, kind=Source(events)), group), shards=1)
 
 
-def test_what_is_right_is_right_in_any_order() -> None:
+def test_right_output_is_accepted_in_any_order() -> None:
     assert judge(PIPELINE, RIGHT) == judge(PIPELINE, RIGHT[::-1]) == []
 
 
@@ -60,15 +60,15 @@ def test_what_is_right_is_right_in_any_order() -> None:
     ],
     ids=["lacking", "twice", "another", "an atom lacking", "elsewhere", "its time", "its pane", "its key"],
 )
-def test_what_is_not_is_not(outs: list[Out]) -> None:
+def test_wrong_output_is_rejected(outs: list[Out]) -> None:
     with pytest.raises(Broken):
         judge(PIPELINE, outs)
 
 
-def test_only_what_has_surprised_its_source_may_be_dropped() -> None:
+def test_only_surprises_may_be_dropped() -> None:
     (drop,) = judge(surprised(b"a2"), RIGHT[:-1])
     assert (drop.stage, drop.atoms) == ("group-2", (b"a2",))
-    with pytest.raises(Broken, match="with which its source has reckoned"):
+    with pytest.raises(Broken, match="which its source expected"):
         judge(surprised(b"a0"), RIGHT[:-1])
     with pytest.raises(Broken):
         judge(surprised(b"a2"), [*RIGHT, RIGHT[-1]])

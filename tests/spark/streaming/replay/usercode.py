@@ -1,7 +1,7 @@
-"""What the stages of a replayed job do with what comes: the SDK's user code.
+"""What the stages of a replayed job do with their input: user code of the SDK.
 
-Owns the splittable and plain DoFns; stateful ones are in `keeping`. An element is (key, value), and goes out of a stage
-as `Made`. Must not know how the pipeline is put together.
+Owns the splittable and plain DoFns; stateful ones are in `keeping`. An element is (key, value), and leaves a stage as
+`Made`. Must not know how the pipeline is connected.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Pair = tuple[bytes, bytes]
 
 
 class Made(NamedTuple):
-    """What a stage puts out.
+    """A stage's output.
 
     Attributes:
-        key, value: what goes on.
+        key, value: passed to the next stage.
         joined: whether the side input had anything; None if there is none.
         elements: how many are in it.
     """
@@ -40,31 +40,31 @@ class Made(NamedTuple):
 
 
 def last_of(window: Any) -> int:
-    """The last moment of a window that there is."""
+    """Return the last timestamp of a window that exists."""
     return min(int(window.max_timestamp().micros), END_OF_GLOBAL_WINDOW)
 
 
 class _Splittable(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):  # type: ignore[misc]  # Beam is untyped
-    """Positions, worked off at a pace; those behind the last are looks for more.
+    """Positions, processed at a pace; those after the last are polls for more.
 
     Args:
-        pace: of it.
-        polls: so many looks.
+        pace: the pace.
+        polls: number of polls.
     """
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
 
     def span(self, element: Any) -> tuple[int, int]:
-        """From which position on there is something, and to which."""
+        """Return the first position with something, and the last."""
         raise NotImplementedError
 
     def promise(self, element: Any, lo: int, hi: int) -> int:
-        """What is promised for what is left."""
+        """Return the watermark for the rest."""
         raise NotImplementedError
 
     def worked_off(self, element: Any, tracker: Any, estimator: Any) -> Iterator[int]:
-        """The positions that are claimed; makes checkpoints."""
+        """Yield the claimed positions; makes checkpoints."""
         pace, (_, end) = self.pace, self.span(element)
         position = first = tracker.current_restriction().start
         while tracker.try_claim(position):
@@ -105,11 +105,11 @@ class _Splittable(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):  
 
 
 class Reading(_Splittable):
-    """Reads a part of a source: elements are the positions from which and to which.
+    """Reads a part of a source: elements are pairs of its first and last position.
 
     Args:
-        source: what there is.
-        last: a time behind those of all events.
+        source: the content.
+        last: a time after those of all events.
     """
 
     def __init__(self, source: Source, outputs: tuple[str, ...], last: int) -> None:
@@ -123,13 +123,13 @@ class Reading(_Splittable):
     def promise(self, element: Any, lo: int, hi: int) -> int:
         """See `_Splittable`: one for all outputs.
 
-        Not the end of time, also if only surprises are left: what this puts out must be collected.
+        Not the end of time, also if only surprises are left, because the output must be collected.
         """
         end = element[1]
         return min(self.last, *(promised(self.source.events, lo, min(hi, end), output) for output in self.outputs))
 
     def read(self, element: Any, tracker: Any, estimator: Any) -> Iterator[Any]:
-        """What is at each position."""
+        """Yield the content of each position."""
         for position in self.worked_off(element, tracker, estimator):
             event = self.source.events[position]
             made = TimestampedValue(Made(event.key, event.atom), at(event.time))
@@ -137,7 +137,7 @@ class Reading(_Splittable):
 
 
 class ReadingToTheEnd(Reading):
-    """A source that has an end."""
+    """A source with an end."""
 
     def process(
         self,
@@ -179,7 +179,7 @@ class Expanding(_Splittable):
 
     @staticmethod
     def later(time: int, copy: int) -> int:
-        """The time of a copy."""
+        """Return the time of a copy."""
         return min(time + copy, END_OF_GLOBAL_WINDOW)
 
     def process(
@@ -202,7 +202,7 @@ class Expanding(_Splittable):
 
 
 class Passing(beam.DoFn):  # type: ignore[misc]
-    """Elements go on as they come; with several outputs, by the sum of their bytes."""
+    """Elements are passed on; with several outputs, by the sum of their bytes."""
 
     def __init__(self, outputs: tuple[str, ...]) -> None:
         self.outputs = outputs
@@ -215,19 +215,19 @@ class Passing(beam.DoFn):  # type: ignore[misc]
 
 
 def joining(element: Pair, side: Iterable[bytes]) -> Made:
-    """Elements go on with whether the side input has anything in their window."""
+    """Pass an element on, with whether the side input has anything in its window."""
     return Made(*element, joined=any(True for _ in side))
 
 
 def paned(element: tuple[bytes, Iterable[bytes]]) -> Made:
-    """A pane goes on as an element."""
+    """Pass a pane on as an element."""
     key, values = element
     each = list(values)
     return Made(key, joined(atom for value in each for atom in atoms_of(value)), elements=len(each))
 
 
 class Atoms(beam.CombineFn):  # type: ignore[misc]
-    """A combiner of values, by which their order is free."""
+    """A combiner of values, whose order is free."""
 
     def create_accumulator(self) -> list[bytes]:
         return []

@@ -1,4 +1,4 @@
-"""The windowings and triggers of simulated jobs as the SDK's.
+"""The windowings and triggers of simulated jobs as those of the SDK.
 
 Owns their functions, types and coders. Must not know stages.
 """
@@ -24,20 +24,20 @@ from simulator.scenario.windowings import FIXED_OFFSET, Windowing
 
 
 def at(micros: int) -> Any:
-    """The SDK's timestamp."""
+    """Return the SDK's timestamp."""
     return SdkTimestamp(micros=micros)
 
 
 def lasting(micros: int) -> Any:
-    """The SDK's duration."""
+    """Return the SDK's duration."""
     return SdkDuration(micros=micros)
 
 
 class Named(window.BoundedWindow):  # type: ignore[misc]  # Beam is untyped
-    """A user's window, known by its bytes."""
+    """A user's window, identified by its bytes."""
 
     def __init__(self, encoded: bytes, last: int) -> None:
-        # Of its bounds the SDK knows only the end, behind the last moment.
+        # Of its bounds the SDK knows only the end, which is after the last timestamp.
         super().__init__(at(last + 1))
         self.encoded, self.last = encoded, last
 
@@ -66,7 +66,7 @@ class NamedCoder(Coder):  # type: ignore[misc]
 
 
 def theirs(of: Window) -> Any:
-    """The SDK's window for a simulated one."""
+    """Return the SDK's window for a simulated one."""
     match of:
         case IntervalWindow(start, end):
             return window.IntervalWindow(at(start), at(end))
@@ -77,7 +77,7 @@ def theirs(of: Window) -> Any:
 
 
 def ours(of: Any) -> Window:
-    """The simulated window for one of the SDK's."""
+    """Return the simulated window for one of the SDK's."""
     if isinstance(of, Named):
         return CustomWindow(of.encoded, Timestamp(of.last))
     if isinstance(of, window.GlobalWindow):
@@ -110,7 +110,7 @@ class Assigned(_Assigned, window.NonMergingWindowFn):  # type: ignore[misc]
 
 
 class Merged(_Assigned, window.WindowFn):  # type: ignore[misc]
-    """A user's windows that do."""
+    """A user's windows that merge."""
 
     def merge(self, context: Any) -> None:
         fn: Any = self.windowing.fn
@@ -120,7 +120,7 @@ class Merged(_Assigned, window.WindowFn):  # type: ignore[misc]
 
 
 def windowfn_of(windowing: Windowing) -> Any:
-    """The SDK's window function, or the user's where it has none."""
+    """Return the SDK's window function, or the user's if there is none."""
     size = windowing.size
     match windowing.name:
         case "global":
@@ -138,11 +138,11 @@ def windowfn_of(windowing: Windowing) -> Any:
 
 
 class AfterDelay(trigger.AfterProcessingTime):  # type: ignore[misc]
-    """The SDK's, whose delay is in whole seconds, with milliseconds.
+    """The SDK's trigger, whose delay is in whole seconds, with milliseconds.
 
     Args:
         milliseconds: the delay.
-        period: to which the alarm is moved on; 0: it is not.
+        period: multiple to which the timer is aligned; 0: it is not.
     """
 
     def __init__(self, milliseconds: int, period: int = 0) -> None:
@@ -200,10 +200,10 @@ _TIMES = {
 
 
 class Behaving(SdkWindowing):  # type: ignore[misc]
-    """A strategy with what the SDK has no words for: when an empty pane is made.
+    """A strategy with what the SDK cannot express: when an empty pane is made.
 
     Args:
-        group: what it is of.
+        group: the grouping.
     """
 
     def __init__(self, group: Group) -> None:
