@@ -31,7 +31,8 @@ _OPTIONS_HEAD = """# Options
 
 Pipeline options of arcbeam. All may be omitted. Give them on the command line after the script
 (`arcbeam run pipeline.py --shards=8`), after the folder (`arcbeam resume PATH --shards=8`), as defaults of a job server
-(`arcbeam serve -- --shards=8`), or in a program (`PipelineOptions(shards=8)`).
+(`arcbeam serve -- --shards=8`), or in a program (`PipelineOptions(shards=8)`). On command lines, hyphens are accepted
+for underscores: `--spark-master` is `--spark_master`.
 """
 
 _SDK_OPTIONS = """## Options of the Beam SDK
@@ -53,6 +54,8 @@ _COMMANDS_HEAD = """# Commands
 
 `arcbeam doctor` checks an installation, `arcbeam run` runs a script, and the other commands look at jobs and control
 them. Each command has `--help`. With `--json` it prints JSON for programs.
+
+Options of commands have hyphens; underscores are accepted, too: `--stage_mapping` is `--stage-mapping`.
 
 Exit codes: [Errors](errors.md#exit-codes-of-commands).
 """
@@ -84,7 +87,7 @@ def options_page() -> str:
             lines += [description, ""]
         lines += ["| option | meaning |", "|---|---|"]
         for action in actions:
-            spelled = ", ".join(f"`{name}{_value(action)}`" for name in action.option_strings)
+            spelled = ", ".join(f"`{name}{_value(action)}`" for name in action.option_strings if "-" not in name[2:])
             # What happens without each optimization is a table of its own.
             meaning = _cell((action.help or "") % vars(action)).partition(" What happens without each:")[0]
             lines.append(f"| {spelled} | {meaning} |")

@@ -1,7 +1,7 @@
 """Apache Beam pipelines on Apache Spark, in Python, through PySpark.
 
-`ArcbeamRunner` is imported when it is first asked for: workers and the command line do without it. `GracefulShutdown`
-is for DoFns that have something to do when their job ends.
+`ArcbeamRunner` is imported at its first use: workers and the command line do not need it. `GracefulShutdown` is for
+DoFns with work to do when their job ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The exception tree: what can go wrong, by type, and what to do about it.
+"""The exception tree: what can fail, by type, and what to do about it.
 
 Owns every exception that crosses a package boundary. Decisions (retry, refuse, report) are made by type, never by
-message. Every exception pickles, because most of them travel from a Spark worker to the driver.
-Knows nothing of Beam or Spark.
+message. Every exception pickles: most of them travel from a Spark worker to the driver. Must not import Beam or Spark.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ def _unchanged(text: str) -> str:
 
 
 redact: Callable[[str], str] = _unchanged
-"""Takes secrets out of the texts of errors; `arcbeam.secrets` sets it when it is imported."""
+"""Removes secrets from the texts of errors; `arcbeam.secrets` sets it when it is imported."""
 
 
 class ArcbeamError(Exception):
-    """Root of everything this project raises on purpose.
+    """Root of all exceptions that arcbeam raises on purpose.
 
     Args:
-        message: what is at fault, by name.
+        message: what failed, with its name.
         remedy: what the reader can do about it; empty if the message says it.
     """
 
     def __init__(self, message: str, remedy: str = "") -> None:
-        # SUBTLE: not `super()`: beside an error of ours there may be the user's own class (see `Raised`), whose
-        # constructor is none of our business.
+        # SUBTLE: not `super()`: the class may also inherit from the user's own class (see `Raised`), whose constructor
+        # must not be called.
         message, remedy = redact(message), redact(remedy)
         Exception.__init__(self, message, remedy)
         self.message = message
@@ -51,11 +50,11 @@ class SubmissionError(ArcbeamError):
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """One thing in a pipeline that cannot run here.
+    """One property of a pipeline that is not supported.
 
     Attributes:
-        transform: full name of the transform that needs it, or "pipeline".
-        what: what it needs.
+        transform: full name of the transform, or "pipeline".
+        what: it needs.
         remedy: what the user can do instead; may be empty.
     """
 
@@ -68,7 +67,7 @@ class Unsupported:
 
 
 class UnsupportedPipelineError(SubmissionError):
-    """The pipeline needs things that are not supported; *all* of them are listed in `items`."""
+    """The pipeline needs features that are not supported; `items` lists *all* of them."""
 
     def __init__(self, items: tuple[Unsupported, ...]) -> None:
         lines = "\n".join(f"  - {item}" for item in items)
@@ -92,18 +91,18 @@ class MissingModuleError(EnvironmentMismatchError, ModuleNotFoundError):
 
 
 class JobFailedError(ArcbeamError):
-    """A job ended FAILED. Subclasses say whose fault it was."""
+    """A job ended FAILED. The subclass names the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What user code raised, in parts, each of which travels for itself: an exception often does not pickle as a whole.
+    """An exception of user code, in parts. Each part is pickled separately: often the whole exception cannot be.
 
     Attributes:
-        kinds: module and qualified name of its class and of those that this one inherits from, below `Exception`, in
-            the order of their resolution; empty for what a driver must not raise (`SystemExit`, `StopIteration`).
+        kinds: module and qualified name of its class and of the base classes below `Exception`, in resolution order;
+            empty for classes that a driver must not raise (`SystemExit`, `StopIteration`).
         args: its `args`, pickled; empty if they cannot be.
-        attributes: its other attributes by name, pickled, those that can be.
+        attributes: those of its other attributes that can be pickled, by name.
     """
 
     kinds: tuple[tuple[str, str], ...] = ()
@@ -114,24 +113,24 @@ class Raised:
 class UserCodeError(JobFailedError):
     """User code raised. Never retried.
 
-    One that has come from a worker is an instance of the user's own class, too, so that `except ValueError` around a
-    pipeline means what it says; of the nearest class above it where its own cannot be found by name in this process, or
-    does not take part in multiple inheritance. It has the `args` of what was raised, with the step behind a text that
-    comes first, as the SDK has it, and its attributes, but for those that have names of ours. The user's constructor is
+    An error from a worker is also an instance of the user's own class, so that `except ValueError` around a pipeline
+    works. If this process cannot find that class by name, or the class does not allow multiple inheritance, the nearest
+    base class is used. The error has the `args` of the user's exception; the step follows a text in the first argument,
+    as in the SDK. It has the user's attributes, except those with names that this class uses. The user's constructor is
     not called.
 
     Attributes:
         step: full name of the transform that raised ("" if unknown).
         traceback: the user's traceback, as text.
-        error: what the exception says, as the last line of a traceback does.
-        raised: what was raised; None if nothing is known of it.
+        error: the last line of the user's traceback.
+        raised: the user's exception; None if nothing is known of it.
     """
 
     _tagged_with_step = True
-    """Tells the SDK's step annotation, through which it passes on its way up, that the step is known."""
+    """Tells the SDK, which adds the step to exceptions that pass through it, that the step is known."""
 
     _ours: ClassVar[type[UserCodeError] | None] = None
-    """The class of ours in one that is the user's, too."""
+    """The class of arcbeam in a class that also inherits from the user's."""
 
     def __init__(self, step: str, error: str, traceback: str, raised: Raised | None = None) -> None:
         error, traceback = redact(error), redact(traceback)
@@ -142,7 +141,7 @@ class UserCodeError(JobFailedError):
         self.raised = raised
 
     def about(self, what: str) -> UserCodeError:
-        """The same, of something that was being processed: a step, a key, a restriction."""
+        """Return the same error with a line about what was being processed: a step, a key, a restriction."""
         return type(self)(self.step, self.error, f"{self.traceback.rstrip()}\n  {what}\n", self.raised)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -152,9 +151,9 @@ class UserCodeError(JobFailedError):
 def _user_code_error(
     ours: type[UserCodeError], step: str, error: str, traceback: str, raised: Raised | None
 ) -> UserCodeError:
-    """The error as this process can have it: of the user's class, too, if it has that."""
+    """Return the error in this process: an instance of the user's class, too, if this process has it."""
     for module, name in raised.kinds if raised else ():
-        # Whatever a class of the user's has against it: there is the next one, and the plain error.
+        # Any failure of a user's class leads to the next class, and last to the plain error.
         with contextlib.suppress(Exception):
             kind = functools.reduce(getattr, name.split("."), sys.modules[module])
             if isinstance(kind, type) and issubclass(kind, Exception) and kind is not Exception:
@@ -163,22 +162,22 @@ def _user_code_error(
 
 
 _STATIC = 1 << 9
-"""Not set in the flags of a class that is written in C: the interpreter's `Py_TPFLAGS_HEAPTYPE`."""
+"""The interpreter's `Py_TPFLAGS_HEAPTYPE`. Classes written in C do not have this flag."""
 
 _SAFE = ("__delattr__", "__eq__", "__getattribute__", "__hash__", "__reduce_ex__", "__repr__", "__setattr__")
-"""What Python needs to raise, print and pickle an exception: not the user's, who may have frozen it, for example."""
+"""Methods that Python needs to raise, print and pickle an exception. The user's may fail, for example if frozen."""
 
 
 @functools.lru_cache(maxsize=64)
 def _mixed(ours: Any, kind: Any) -> Any:
-    """A class that is both, and looks like ours."""
+    """Return a class that inherits from both, with the name of ours."""
     namespace = {name: getattr(ours, name) for name in ("__module__", "__qualname__", "__doc__")}
     namespace |= {name: getattr(Exception, name) for name in _SAFE} | {"_ours": ours}
     return types.new_class(ours.__name__, (ours, kind), exec_body=lambda body: body.update(namespace))
 
 
 def _as_kind(kind: Any, error: Any) -> UserCodeError:
-    """The same error as an instance of `kind`, too; raises whatever keeps it from being one."""
+    """Return the same error as an instance of `kind`, too. Raises whatever prevents it."""
     ours: Any = type(error)
     raised = error.raised
     assert raised is not None
@@ -193,7 +192,7 @@ def _as_kind(kind: Any, error: Any) -> UserCodeError:
     made.args = (error.message,)
     with contextlib.suppress(Exception):
         made.args = pickle.loads(raised.args)
-        # As the SDK's runners do it: tests and handlers look there for the step.
+        # As in the SDK's runners: tests and handlers look there for the step.
         step = f" [while running '{error.step}']"
         if made.args and isinstance(made.args[0], str) and not made.args[0].endswith(step):
             made.args = (made.args[0] + step, *made.args[1:])
@@ -201,7 +200,7 @@ def _as_kind(kind: Any, error: Any) -> UserCodeError:
 
 
 class CoderError(UserCodeError):
-    """A coder failed on one element; `error` names the element's repr (shortened) and the coder, `step` the step."""
+    """A coder failed on one element. `error` has the element's repr (shortened) and the coder, `step` the transform."""
 
 
 class WorkerLostError(JobFailedError):
@@ -209,7 +208,7 @@ class WorkerLostError(JobFailedError):
 
     Attributes:
         died: a Python worker died, perhaps of its user code; False if only its executor or a connection was lost.
-        step: full name of the transform that ran last in it ("" if unknown).
+        step: full name of the transform that it ran last ("" if unknown).
         how: its exit code or signal, for people ("" if unknown).
         memory: its resident bytes shortly before (0 if unknown).
         tries: runs of the micro-batch in which a worker died; 0 in a bounded job.
@@ -230,7 +229,7 @@ class WorkerLostError(JobFailedError):
         self.died, self.step, self.how, self.memory, self.tries = died, step, how, memory, tries
 
     def after(self, tries: int) -> WorkerLostError:
-        """Return the same error of a job that gives up after so many tries of a micro-batch."""
+        """Return the same error for a job that gives up after so many tries of a micro-batch."""
         message = f"{self.message}\nThis happened in {tries} of {tries} tries of the micro-batch."
         return WorkerLostError(
             message, self.remedy, died=self.died, step=self.step, how=self.how, memory=self.memory, tries=tries
@@ -238,7 +237,7 @@ class WorkerLostError(JobFailedError):
 
 
 class DriverLostError(JobFailedError):
-    """Spark's driver, the Java process of the session, died: of memory, killed, or crashed."""
+    """Spark's driver, the Java process of the session, died: out of memory, killed, or crashed."""
 
 
 class ServerLostError(JobFailedError):
@@ -250,7 +249,7 @@ class JobCancelledError(ArcbeamError):
 
 
 class RequestRefusedError(ArcbeamError):
-    """What was asked of a job is not possible as the job stands, or cannot come true any more."""
+    """A request to a job cannot be carried out in the job's state."""
 
 
 class JobNotFoundError(ArcbeamError):
@@ -258,11 +257,11 @@ class JobNotFoundError(ArcbeamError):
 
 
 class SetupError(ArcbeamError):
-    """Something outside the pipeline is missing or wrong: Java, PySpark, a port in use, a folder not writable."""
+    """Something outside the pipeline is missing or wrong: Java, PySpark, a used port, a folder without write access."""
 
 
 class StateFormatError(ArcbeamError):
-    """Stored state is damaged, of a newer format, or not of what reads it.
+    """Stored state is damaged, has a newer format, or belongs to another reader.
 
     Args:
         what: the piece of state.

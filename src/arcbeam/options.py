@@ -1,7 +1,7 @@
-"""Every knob, once: its name, unit, default and meaning.
+"""All pipeline options: name, unit, default and meaning.
 
-Owns the command-line options as a Beam `PipelineOptions` view. Nothing else in the project reads `argv` or the
-environment for its settings.
+Owns the options as a view of Beam's `PipelineOptions`. No other module reads `argv` or the environment for settings.
+Each option is also accepted with hyphens: `--spark-master` is `--spark_master`.
 """
 
 from __future__ import annotations
@@ -18,35 +18,36 @@ from arcbeam import secrets
 from arcbeam.errors import InvalidPipelineError
 
 OPTIMIZATIONS = {
-    "value_chains": "transforms that look at values only run element by element, as all others",
-    "loops": "such transforms in a row run one after the other, not in one compiled loop",
-    "record_lists": "what a bounded source reads is handed on record by record",
-    "batches": "DoFns that take or make batches run as the SDK does it, by way of elements",
-    "packed_blobs": "what crosses an exchange is not packed, also where that makes it smaller",
-    "bulk_values": "elements are encoded one by one in exchanges, also where many at once are faster",
-    "folds": "the add_input of every CombineFn is called for every element, also of those that everybody uses",
-    "giving_up": "the table of a combine's half before an exchange is kept, also where it combines next to nothing",
-    "quick_tasks": "Spark's Python workers stay as they are: after each task they look for garbage in all modules, "
-    "and they acknowledge late what has come",
+    "value_chains": "transforms that use only values, not timestamps or windows, run element by element like all "
+    "others",
+    "loops": "consecutive transforms of that kind run one after the other, not in one compiled loop",
+    "record_lists": "the records of a bounded source are passed on one by one, not in lists",
+    "batches": "DoFns with batches as input or output run as in the SDK, which splits batches into elements",
+    "packed_blobs": "data that crosses an exchange is not packed",
+    "bulk_values": "elements are encoded one by one in exchanges, not many together",
+    "folds": "the add_input of every CombineFn is called for every element, also of Beam's common ones",
+    "giving_up": "a combine keeps its table before an exchange, also when the table reduces the data hardly at all",
+    "quick_tasks": "Spark's Python workers are unchanged: after each task they collect garbage in all modules, and "
+    "they acknowledge received data late",
 }
-"""What `--disable_optimizations` may name, and what happens without each."""
+"""The values of `--disable_optimizations`, and what happens without each."""
 
 LOOPBACK = "127.0.0.1"
-"""Where nobody but this machine comes in."""
+"""The address that only this machine can reach."""
 
 _ALL = "all"
-"""Stands for every optimization in `--disable_optimizations`."""
+"""Names every optimization in `--disable_optimizations`."""
 
 _SOME = ("micro_batch_seconds", "backlog_micro_batch_seconds")
-"""Options that mean nothing at zero or below, and are no whole numbers."""
+"""Options that must be greater than zero; fractions are valid."""
 _POSITIVE = ("shards", "bundle_elements", "group_memory_mb", "shutdown_seconds")
-"""Options that mean nothing at zero or below."""
+"""Options that must be at least 1."""
 _NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds", "sigterm_seconds")
-"""Options that mean nothing below zero."""
+"""Options that must be at least 0."""
 
 
 ON_SIGTERM = ("suspend", "drain", "cancel")
-"""What `--on_sigterm` may be."""
+"""The values of `--on_sigterm`."""
 
 OF_THE_RUN = (
     "runner",
@@ -57,171 +58,182 @@ OF_THE_RUN = (
     "force_resume",
     "metrics_address",
 )
-"""Options that say where one run of one job begins: no other run has them, nor another job."""
+"""Options of one run of one job, such as the point where it begins. Other runs and other jobs do not inherit them."""
+
+
+class _Group:
+    """A group of options. Each has a second spelling, with hyphens instead of underscores."""
+
+    def __init__(self, parser: argparse.ArgumentParser, title: str, description: str | None = None) -> None:
+        self._group = parser.add_argument_group(title, description)
+
+    def add_argument(self, *names: str, **settings: Any) -> None:
+        hyphenated = [name.replace("_", "-") for name in names if "_" in name]
+        self._group.add_argument(*names, *hyphenated, **settings)
 
 
 class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
-    """Options of the arcbeam runner; all may be left out."""
+    """Options of the arcbeam runner; all are optional."""
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        spark = parser.add_argument_group("arcbeam: Spark")
+        spark = _Group(parser, "arcbeam: Spark")
         spark.add_argument(
             "--spark_master",
             default=None,
-            help="Spark master for a session of our own (default local[*,4]: all cores, three retries of a lost "
-            "task). Ignored when a SparkSession is active.",
+            help="Spark master of the session that arcbeam starts (default local[*,4]: all cores, three retries of a "
+            "lost task). Ignored when a SparkSession is active.",
         )
         spark.add_argument(
             "--spark_conf",
             action="append",
             default=None,
-            help="A Spark setting, key=value, for a session of our own. May be repeated.",
+            help="A Spark setting, key=value, of the session that arcbeam starts. May be repeated.",
         )
         spark.add_argument(
             "--spark_remote",
             default=None,
             help="Spark Connect address (sc://host:port, or local[n]) instead of a master.",
         )
-        batch = parser.add_argument_group("arcbeam: execution")
+        batch = _Group(parser, "arcbeam: execution")
         batch.add_argument(
             "--shards",
             type=int,
             default=None,
-            help="Shards of an exchange: how many tasks read it (default: Spark's default parallelism).",
+            help="Number of shards of an exchange; each shard is read by one task (default: Spark's default "
+            "parallelism).",
         )
         batch.add_argument(
             "--bundle_elements",
             type=int,
             default=500_000,
-            help="Elements after which a bundle is cut (default 500000).",
+            help="Largest number of elements in a bundle (default 500000).",
         )
         batch.add_argument(
             "--bundle_seconds",
             type=float,
             default=30.0,
-            help="Seconds after which a bundle is cut (default 30).",
+            help="Seconds after which a bundle ends (default 30).",
         )
         batch.add_argument(
             "--group_memory_mb",
             type=int,
             default=128,
-            help="MiB that one task may hold in grouping buffers before it writes them out (default 128).",
+            help="MiB of grouping buffers in one task before it writes them out (default 128).",
         )
         batch.add_argument(
             "--sdf_round_seconds",
             type=float,
             default=10.0,
-            help="Seconds a task may spend on restrictions before it splits off the rest for idle slots (default 10).",
+            help="Batch: seconds for which a task processes restrictions before it splits off the rest for idle slots "
+            "(default 10).",
         )
         batch.add_argument(
             "--shutdown_seconds",
             type=float,
             default=60.0,
-            help="Seconds that shutdown of all DoFns together may take when a job has ended, teardown, too, and in "
-            "streaming finalization, each (default 60). Nobody waits longer; who has not answered is told.",
+            help="Seconds to wait for the shutdown of all DoFns after a job has ended (default 60). The same limit "
+            "holds for their teardown, and in streaming for bundle finalization. After it, arcbeam logs what timed "
+            "out, and continues.",
         )
         batch.add_argument(
             "--arcbeam_temp",
             default=None,
-            help="Folder or URL for side inputs and other files of a running job (default: a folder in the system's "
-            "temporary folder; on a cluster it must be reachable from every executor).",
+            help="Folder or URL for side inputs and other temporary files of a job (default: a folder in the system's "
+            "temporary folder). On a cluster, every executor must be able to reach it.",
         )
         batch.add_argument(
             "--keep_job_temp",
             action="store_true",
             default=False,
-            help="Leave the job's temporary files for inspection.",
+            help="Keep the job's temporary files for inspection.",
         )
         batch.add_argument(
             "--metrics_address",
             default=None,
-            help="Where the job tells its figures in Prometheus' text form while it runs: a port of this machine, "
-            "reached from nowhere else, or host:port (default: nowhere).",
+            help="Address at which the running job serves metrics in Prometheus' text form: a port, reachable only "
+            "from this machine, or host:port (default: none).",
         )
         batch.add_argument(
             "--on_sigterm",
             default=None,
-            help="What becomes of the job when the process that drives it is told to end: suspend, drain or cancel "
-            "(default: suspend with --checkpoint_dir, else cancel). A bounded pipeline that does not "
-            "run in streaming mode is "
-            "cancelled. A second SIGTERM cancels.",
+            help="What a SIGTERM to the driver does to the job: suspend, drain or cancel (default: suspend with "
+            "--checkpoint_dir, else cancel). A batch job is always cancelled. A second SIGTERM cancels.",
         )
         batch.add_argument(
             "--sigterm_seconds",
             type=float,
             default=25.0,
-            help="Seconds that a job has to end after a SIGTERM (default 25: Kubernetes kills after 30). Six seconds "
-            "before they are over (at half of them, if they are fewer than twelve) it is cancelled, if it still runs.",
+            help="Seconds that a job has to end after a SIGTERM (default 25: Kubernetes kills after 30). If it still "
+            "runs six seconds before this limit, it is cancelled; with a limit below 12, at half of the limit.",
         )
-        streaming = parser.add_argument_group("arcbeam: streaming (with an unbounded input, or --streaming)")
+        streaming = _Group(parser, "arcbeam: streaming (with an unbounded input, or --streaming)")
         streaming.add_argument(
             "--micro_batch_seconds",
             "--step_seconds",  # its name in version 0.1: folders of jobs have it
             type=float,
             default=0.5,
-            help="Seconds that a micro-batch should take; how much it does follows from what those "
-            "before it took (default "
-            "0.5).",
+            help="Target duration of a micro-batch, in seconds (default 0.5). The amount of work in it adapts to the "
+            "duration of earlier ones.",
         )
         streaming.add_argument(
             "--backlog_micro_batch_seconds",
             "--backlog_step_seconds",  # as above
             type=float,
             default=5.0,
-            help="The same for a job that is behind, where throughput is what counts (default 5; never less than "
-            "--micro_batch_seconds).",
+            help="Target duration of a micro-batch while the job has a backlog, where throughput matters more than "
+            "latency (default 5; never less than --micro_batch_seconds).",
         )
         streaming.add_argument(
             "--checkpoint_dir",
             default=None,
-            help="Folder or URL (s3://…, gs://…, hdfs://…) where an unbounded job keeps what it has made real; a job "
-            "that is submitted again with the same folder goes on there (default: a folder of the run's own, which is "
-            "gone with it).",
+            help="Folder or URL (s3://…, gs://…, hdfs://…) for the committed state of a streaming job. A job that is "
+            "submitted with the folder of an earlier one resumes it (default: a temporary folder, removed at the end).",
         )
         streaming.add_argument(
             "--from_savepoint",
             default=None,
-            help="Go on from this savepoint of the job in --checkpoint_dir, and leave behind what came later. Each "
-            "start with it goes back there again.",
+            help="Resume the job in --checkpoint_dir from this savepoint; later micro-batches are discarded. Each "
+            "start with this option goes back to the savepoint again.",
         )
         streaming.add_argument(
             "--stage_mapping",
             action="append",
             default=None,
-            help="A stage that is called otherwise than when the job last ran, old=new: its state goes on under the "
-            "new name. The names are those of `arcbeam inspect`. May be repeated.",
+            help="A stage that was renamed since the job last ran, old=new: the new name gets its state. "
+            "`arcbeam inspect` shows the names. May be repeated.",
         )
         streaming.add_argument(
             "--allow_dropped_state",
             action="store_true",
             default=False,
-            help="Go on with a job though the pipeline has no place for some of what it has: the state of stages that "
-            "are gone, and what these have not surely published. It is given up for good, and named in a warning.",
+            help="Resume a job although the pipeline no longer has some of its stages. Their state, and output that "
+            "may not be published yet, is discarded permanently. A warning lists it.",
         )
         streaming.add_argument(
             "--force_resume",
             action="store_true",
             default=False,
-            help="Go on with a job, or from a savepoint, that was drained or is done.",
+            help="Resume also a job, or a savepoint of a job, that is drained or done.",
         )
 
-        speed = parser.add_argument_group(
+        speed = _Group(
+            parser,
             "arcbeam: optimizations",
-            "Results are the same without them, only slower: for finding bugs.",
+            "For finding bugs: without optimizations, jobs are slower and the results are the same.",
         )
         speed.add_argument(
             "--no_fusion",
             action="store_true",
             default=False,
-            help="Run every transform in a stage of its own.",
+            help="Run every transform in a separate stage.",
         )
         without = "; ".join(f"{name}: {what}" for name, what in OPTIMIZATIONS.items())
         speed.add_argument(
             "--disable_optimizations",
             action="append",
             default=None,
-            help="Optimizations to run without, separated by commas, or all. May be repeated. "
+            help="Optimizations to switch off, separated by commas, or all. May be repeated. "
             f"What happens without each: {without}.",
         )
 
@@ -230,17 +242,17 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         """Whether each optimization of the harness is on, by its name in `harness.operations.taskcontext.Settings`.
 
         Raises:
-            InvalidPipelineError: `--disable_optimizations` names one that there is not.
+            InvalidPipelineError: `--disable_optimizations` names an unknown optimization.
         """
-        # A list from the command line; a program may set one text.
+        # The command line gives a list; a program may set one string.
         given: list[str] | str | None = self.disable_optimizations
         texts = [given] if isinstance(given, str) else given or ()
         disabled = {name for text in texts for each in text.split(",") if (name := each.strip())}
         unknown = sorted(disabled - OPTIMIZATIONS.keys() - {_ALL})
         if unknown:
             raise InvalidPipelineError(
-                f"--disable_optimizations names what is no optimization: {', '.join(unknown)}",
-                f"there are {', '.join(OPTIMIZATIONS)}, and {_ALL} for all of these; fusion is off with --no_fusion",
+                f"unknown optimization in --disable_optimizations: {', '.join(unknown)}",
+                f"give some of {', '.join(OPTIMIZATIONS)}, or {_ALL}; to switch off fusion, use --no_fusion",
             )
         return {name: name not in disabled and _ALL not in disabled for name in OPTIMIZATIONS}
 
@@ -249,7 +261,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         """Host and port of `--metrics_address`; None if it is not given.
 
         Raises:
-            InvalidPipelineError: it is of another form.
+            InvalidPipelineError: it has another form.
         """
         given: str | int | None = self.metrics_address
         if given is None:
@@ -257,37 +269,38 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         host, _, port = str(given).rpartition(":")
         if not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise InvalidPipelineError(
-                f"--metrics_address={given} is not of the form host:port", "give a port alone for this machine only"
+                f"--metrics_address={given} is not of the form host:port",
+                "give host:port, or only a port to serve this machine alone",
             )
         return host.strip("[]") or LOOPBACK, int(port)
 
     @property
     def renamed_stages(self) -> dict[str, str]:
-        """What `--stage_mapping` says: new names, by old ones.
+        """The mapping of `--stage_mapping`: new names, by old names.
 
         Raises:
-            InvalidPipelineError: one has another form, or a stage is there twice.
+            InvalidPipelineError: a value has another form, or a stage occurs twice.
         """
         given: list[str] | str | None = self.stage_mapping
         found: dict[str, str] = {}
         for text in [given] if isinstance(given, str) else given or ():
-            # A stage's name may hold the sign, too: where there are several, the one in the middle counts.
+            # A stage's name may contain "=", too: with several, the one in the middle separates the names.
             parts = text.split("=")
             half = len(parts) // 2
             old, new = "=".join(parts[:half]), "=".join(parts[half:])
             if len(parts) % 2 or not old or not new or found.get(old, new) != new:
                 raise InvalidPipelineError(
-                    f"--stage_mapping={text} is not of the form old=new, or names a stage again",
-                    "give each stage once, by the names that `arcbeam inspect` and `arcbeam explain` show",
+                    f"--stage_mapping={text} is not of the form old=new, or an earlier one maps the same stage",
+                    "map each stage once, from its name in `arcbeam inspect` to its name in `arcbeam explain`",
                 )
             found[old] = new
         return found
 
     def check(self) -> None:
-        """Refuses values that cannot be meant, before anything starts.
+        """Refuse invalid values before anything starts.
 
         Raises:
-            InvalidPipelineError: naming every such option.
+            InvalidPipelineError: an option is invalid; the message names it.
         """
         _ = self.optimizations  # raises
         least_of = dict.fromkeys(_POSITIVE, 1.0) | dict.fromkeys(_NOT_NEGATIVE, 0.0) | dict.fromkeys(_SOME, 0.001)
@@ -299,55 +312,55 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         if wrong:
             raise InvalidPipelineError(
                 f"options out of range: {', '.join(wrong)}",
-                "give a finite number that is not smaller, or leave the option out: then it has its default",
+                "give a finite number that is not smaller, or omit the option to use the default",
             )
         _ = self.renamed_stages  # raises
         _ = self.metrics_endpoint  # raises
         for name in ("from_savepoint", "stage_mapping", "allow_dropped_state", "force_resume"):
             if getattr(self, name) and not self.checkpoint_dir:
                 raise InvalidPipelineError(
-                    f"--{name} is for a job that is gone on with", "name its folder with --checkpoint_dir"
+                    f"--{name} needs a job to resume", "give the folder of the job with --checkpoint_dir"
                 )
         if self.on_sigterm not in (None, *ON_SIGTERM):
             raise InvalidPipelineError(
-                f"--on_sigterm={self.on_sigterm} is nothing that a job can do", f"give one of {', '.join(ON_SIGTERM)}"
+                f"unknown value --on_sigterm={self.on_sigterm}", f"give one of {', '.join(ON_SIGTERM)}"
             )
         if self.spark_master and self.spark_remote:
             raise InvalidPipelineError(
-                "--spark_master and --spark_remote are both given", "give the one that the pipeline is to run on"
+                "--spark_master and --spark_remote exclude each other", "give only the one on which to run the pipeline"
             )
 
 
 def given(options: PipelineOptions) -> dict[str, Any]:
-    """The options that were set, by plain names."""
+    """Return the options that were set, by plain names."""
     found: dict[str, Any] = options.get_all_options(drop_default=True)
     return found
 
 
 WITHHELD = "arcbeam_secrets"
-"""The option that stands, in what a job server has stored, for the secrets that it has not."""
+"""The option that lists, in a job server's stored options, the secrets that are not stored."""
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
-"""Environment variables with which a URL does without credentials of its own."""
+"""Environment variables that replace credentials in a URL."""
 
 
 def completed(
     stored: Mapping[str, Any], names: Collection[str], more: Mapping[str, Any], environ: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The options of a job that is resumed, with the secrets that were not stored.
+    """Return the options of a job that is resumed, with the secrets that were not stored.
 
-    A secret comes from an option that is given now, else from the environment (`secrets.variable`). Those of options
-    that no program here knows, as a script's own, are not asked for: nothing of the stored pipeline reads them.
+    A secret comes from an option that is given now, else from the environment (`secrets.variable`). Secrets of unknown
+    options, such as a script's own, are not required: the stored pipeline does not read them.
 
     Args:
         stored: options without secrets.
-        names: of the secrets that were taken out.
-        more: options that are given now; they take the place of stored ones. If Spark settings among them are all
-            secrets that were taken out, the stored settings stay, too.
-        environ: default: this process's.
+        names: of the secrets that were removed.
+        more: options that are given now; they replace stored ones. If all Spark settings among them are removed
+            secrets, the stored settings stay, too.
+        environ: default: the environment of this process.
 
     Raises:
-        InvalidPipelineError: a secret is missing; the message names each.
+        InvalidPipelineError: secrets are missing; the message names each.
     """
     env = os.environ if environ is None else environ
     found = {**stored, **more}
@@ -358,9 +371,9 @@ def completed(
     known = PipelineOptions.from_dictionary({}).get_all_options().keys()
     wanted = {name for name in wanted if name.partition(":")[0] in known}
     values = secrets.in_environment(wanted, env)
-    # A URL is stored without its credentials; the environment may have them for all URLs.
-    by_itself = {name for name in wanted if stored.get(name) and any(env.get(each) for each in _CREDENTIALS)}
-    if missing := wanted - values.keys() - by_itself:
+    # A URL is stored without its credentials; the environment may have credentials for all URLs.
+    urls = {name for name in wanted if stored.get(name) and any(env.get(each) for each in _CREDENTIALS)}
+    if missing := wanted - values.keys() - urls:
         raise InvalidPipelineError(
             f"the job was submitted with secrets, which are not stored: {', '.join(sorted(missing))}",
             secrets.how_to_give(missing),
@@ -369,26 +382,34 @@ def completed(
 
 
 def given_as(arguments: Sequence[str], unknown: str, refused: Collection[str], why: str, remedy: str) -> dict[str, Any]:
-    """Options of a command line that are not for one pipeline's own script, by plain names.
+    """Return pipeline options of a command line that has no script, by plain names.
 
     Args:
-        arguments: of the command line.
-        unknown: what to do about options that nobody knows.
-        refused: names of options that have no place there.
-        why: they have none.
-        remedy: what to do about them.
+        arguments: of the command line. Hyphens in options' names count as underscores.
+        unknown: the remedy for unknown options.
+        refused: names of options that are invalid here.
+        why: they are invalid.
+        remedy: for them.
 
     Raises:
-        InvalidPipelineError: there are some that nobody knows, or that have no place.
+        InvalidPipelineError: an option is unknown or invalid here.
     """
-    view = PipelineOptions(list(arguments)).view_as(ArcbeamOptions)
+    view = PipelineOptions([underscored(argument) for argument in arguments]).view_as(ArcbeamOptions)
     found = given(view)
     every = view.get_all_options(drop_default=True, retain_unknown_options=True)
     if strange := sorted(every.keys() - found.keys()):
-        raise InvalidPipelineError(f"no such pipeline options: {_flags(strange)}", unknown)
+        raise InvalidPipelineError(f"unknown pipeline options: {_flags(strange)}", unknown)
     if misplaced := sorted(found.keys() & set(refused)):
         raise InvalidPipelineError(f"{why}: {_flags(misplaced)}", remedy)
     return found
+
+
+def underscored(argument: str) -> str:
+    """Return a command line's argument with underscores for the hyphens in the name of an option."""
+    if not argument.startswith("--"):
+        return argument
+    name, mark, value = argument[2:].partition("=")
+    return f"--{name.replace('-', '_')}{mark}{value}"
 
 
 def _flags(names: Sequence[str]) -> str:

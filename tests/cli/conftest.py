@@ -1,4 +1,4 @@
-"""The fake job server of `tests.jobs`, for the commands that talk to one."""
+"""The fake job server of `tests.jobs`, for the commands that need one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`arcbeam explain`: a script is translated, not run, and its plan is shown."""
+"""`arcbeam explain` translates a script's pipelines and shows their plans, without executing them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_text(script: Path) -> None:
+def test_explain_prints_plan_as_text(script: Path) -> None:
     result = CliRunner().invoke(main, ["explain", str(script)])
     assert result.exit_code == 0, result.output
     assert result.output.startswith("plan 'sums': ")
     assert "grouped *" in result.output
 
 
-def test_json_and_arguments_of_the_pipeline(script: Path) -> None:
+def test_explain_passes_arguments_to_pipeline(script: Path) -> None:
     result = CliRunner().invoke(main, ["explain", "--json", str(script), "--no_fusion", "--job_name=mine"])
     assert result.exit_code == 0, result.output
     plan = json.loads(result.stdout)
@@ -47,21 +47,21 @@ def test_json_and_arguments_of_the_pipeline(script: Path) -> None:
     assert all(len(stage["transforms"]) <= 1 for stage in plan["stages"])
 
 
-def test_what_the_script_prints_is_not_our_output(script: Path) -> None:
+def test_script_output_stays_out_of_json(script: Path) -> None:
     script.write_text("print('starting')\n" + SCRIPT + "print('done')\n")
     result = CliRunner().invoke(main, ["explain", "--json", str(script)])
     assert json.loads(result.stdout)["name"] == "sums"
-    assert result.stderr.endswith(
-        'starting\n{"progress": {"message": "nothing is run; without results, sums.py goes on and prints:"}}\ndone\n'
-    )
+    before, note, after = result.stderr.splitlines()[-3:]
+    assert (before, after) == ("starting", "done")
+    assert "sums.py" in json.loads(note)["progress"]["message"]
 
 
-def test_a_script_that_prints_nothing_afterwards(script: Path) -> None:
+def test_silent_script_gets_no_note(script: Path) -> None:
     script.write_text("print('starting')\n" + SCRIPT)
-    assert "nothing is run" not in CliRunner().invoke(main, ["explain", str(script)]).stderr
+    assert "sums.py" not in CliRunner().invoke(main, ["explain", str(script)]).stderr
 
 
-def test_picture(script: Path) -> None:
+def test_explain_draws_svg(script: Path) -> None:
     file = script.parent / "plan.svg"
     result = CliRunner().invoke(main, ["explain", str(script), "--svg", str(file)])
     assert result.exit_code == 0, result.output
@@ -69,30 +69,33 @@ def test_picture(script: Path) -> None:
     assert str(file) in result.output
 
 
-def test_a_picture_that_cannot_be_written(script: Path) -> None:
-    result = CliRunner().invoke(main, ["explain", str(script), "--svg", str(script.parent / "none" / "plan.svg")])
+def test_unwritable_picture_is_refused(script: Path) -> None:
+    file = script.parent / "none" / "plan.svg"
+    result = CliRunner().invoke(main, ["explain", "--json", str(script), "--svg", str(file)])
     assert result.exit_code == 1
-    assert "cannot write" in result.stderr
+    error = json.loads(result.stderr)["error"]
+    assert (error["type"], str(file) in error["message"]) == ("SetupError", True)
 
 
-def test_a_script_without_a_pipeline(tmp_path: Path) -> None:
+def test_script_without_pipeline_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "empty.py"
     script.write_text("print('nothing')")
-    result = CliRunner().invoke(main, ["explain", str(script)])
+    result = CliRunner().invoke(main, ["explain", "--json", str(script)])
     assert result.exit_code == 1
-    assert "ended without running a pipeline" in result.stderr
+    error = json.loads(result.stderr.splitlines()[-1])["error"]
+    assert (error["type"], str(script) in error["message"]) == ("SubmissionError", True)
 
 
-def test_a_script_that_stumbles_over_missing_results(script: Path) -> None:
+def test_script_that_misses_results_is_explained(script: Path) -> None:
     script.write_text(SCRIPT + "open('/nowhere/result')")
     result = CliRunner().invoke(main, ["explain", str(script)])
     assert result.exit_code == 0, result.output
-    assert "went on after its pipeline" in result.stderr
+    assert "FileNotFoundError" in result.stderr
     assert "plan 'sums'" in result.stdout
 
 
-def test_what_runs_is_explained_and_what_is_refused_is_refused(script: Path) -> None:
-    """Types are inferred as for a run: here, the values of what is grouped are of two types."""
+def test_explain_accepts_and_refuses_as_a_run(script: Path) -> None:
+    """Types are inferred as for a run: here, the grouped values have two types."""
     script.write_text(
         "import sys\n"
         "import apache_beam as beam\n"
@@ -109,7 +112,7 @@ def test_what_runs_is_explained_and_what_is_refused_is_refused(script: Path) -> 
     assert "--shards=0 (at least 1)" in result.stderr
 
 
-def test_options_reach_a_pipeline_that_is_made_without(script: Path) -> None:
+def test_options_reach_pipeline_created_without_options(script: Path) -> None:
     script.write_text(SCRIPT.replace("options=PipelineOptions(sys.argv[1:])", ""))
     fused, apart = (
         CliRunner().invoke(main, ["explain", "--json", str(script), *more]) for more in ([], ["--no_fusion"])

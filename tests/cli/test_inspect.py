@@ -28,6 +28,7 @@ from arcbeam.store.manifest.values import (
 )
 from arcbeam.store.shards.compaction import publish
 from arcbeam.store.shards.shardfile import in_blocks
+from tests.golden import check_message
 
 pytestmark = pytest.mark.contract("STORE-05", "OPS-02")
 
@@ -58,13 +59,13 @@ def job(tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
-def test_people_read_a_table(job: Path) -> None:
+def test_inspect_prints_tables(job: Path) -> None:
     result = invoke(str(job), "--check")
     assert result.exit_code == 0, result.output
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[0] == f"job: b in {job}"
     assert re.fullmatch(
-        r"micro_batch: 1 \(micro-batch, running\), recorded at 2023-11-14 22:13:20.123456Z \([\d,]+ days ago\)",
+        r"micro_batch: 1 \(micro-batch, running\), committed at 2023-11-14 22:13:20.123456Z \([\d,]+ days ago\)",
         lines[1],
     )
     assert lines[2] == "driver: epoch 1, host-a, process 7"
@@ -74,10 +75,10 @@ def test_people_read_a_table(job: Path) -> None:
     ) in lines
     assert any(line.startswith("1 1 of 4 1 1 1 ") for line in lines), "the state of level 1"
     assert "safe 1 2023-11-14 22:13:20.123456Z" in lines
-    assert lines[-1] == "files: all are there and whole"
+    assert lines[-1] == "files: complete and readable"
 
 
-def test_programs_read_json(job: Path) -> None:
+def test_inspect_prints_json(job: Path) -> None:
     result = invoke(str(job), "--json", "--micro-batches", "1")
     found = json.loads(result.stdout)
     assert (found["micro_batch"], found["mode"], found["time"]) == (1, "running", 1_700_000_000_123_456)
@@ -86,7 +87,7 @@ def test_programs_read_json(job: Path) -> None:
     assert found["problems"] is None
 
 
-def test_damage_is_told_and_ends_with_1(job: Path) -> None:
+def test_missing_file_is_reported(job: Path) -> None:
     (file,) = (job / "shards").rglob("*.delta")
     file.unlink()
     result = invoke(str(job), "--check")
@@ -94,10 +95,10 @@ def test_damage_is_told_and_ends_with_1(job: Path) -> None:
     assert f"  - 'shards/1/3/{file.name}' is missing in '{job}'" in result.stdout
 
 
-def test_a_folder_without_a_job_is_an_error(tmp_path: Path) -> None:
+def test_folder_without_job_is_an_error(tmp_path: Path) -> None:
     result = invoke(str(tmp_path))
     assert result.exit_code == 1
-    assert f"there is no job in '{tmp_path}'" in result.stderr
+    assert str(tmp_path) in result.stderr
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests" / "000000000000").write_bytes(b"something else")
     result = invoke(str(tmp_path), "--json")
@@ -113,22 +114,25 @@ def test_micro_batch_and_savepoint_exclude_each_other(job: Path) -> None:
     assert invoke(str(job), "--micro-batch", "1", "--savepoint", "safe").exit_code == 2
 
 
-def test_a_savepoint_has_a_path(job: Path) -> None:
+def test_inspect_accepts_path_of_savepoint(job: Path) -> None:
     shown = json.loads(invoke(f"{job}/savepoints/safe", "--json").stdout)
     assert (shown["location"], shown["micro_batch"]) == (str(job), 1)
     assert invoke(f"{job}/savepoints/safe", "--micro-batch", "1").exit_code == 2
-    assert "no savepoint 'other'" in invoke(f"{job}/savepoints/other").stderr
+    missing = invoke(f"{job}/savepoints/other", "--json")
+    assert (missing.exit_code, "'other'" in json.loads(missing.stderr)["error"]["message"]) == (1, True)
 
 
-def test_what_the_job_is_resumed_with_and_what_it_is_asked_for(job: Path) -> None:
+def test_inspect_shows_job_graph_and_requests(job: Path) -> None:
     blobs = FolderBlobs(job, sync=False)
-    assert "resumed with: its script: no program was kept" in invoke(str(job)).stdout
+    assert "resume: run its script again: the folder holds no job graph" in [
+        " ".join(line.split()) for line in invoke(str(job)).stdout.splitlines()
+    ]
     name = jobgraphs.keep(blobs, JobGraph("words", b"proto", versions={"python": "3.11", "beam": "2.77.0"}), {}, 2, "")
     shape = JobShape("plan", 4, (StageShape("words/count", 1, "cells"),))
     CommitLog.open(blobs, shape, Timestamp(9), program=lambda *_: name)
     requests.ask(blobs, requests.Asked.DRAIN, "last", Timestamp(5))
     lines = [" ".join(line.split()) for line in invoke(str(job)).stdout.splitlines()]
-    assert "resumed with: `arcbeam resume`: program 'words' of Beam 2.77.0, Python 3.11" in lines
+    assert "resume: `arcbeam resume`: job graph 'words' of Beam 2.77.0, Python 3.11" in lines
     assert any(line.startswith(f"job: words in {job} (id ") for line in lines)
     assert "drain last 2" in lines
     shown = json.loads(invoke(str(job), "--json").stdout)
@@ -137,22 +141,17 @@ def test_what_the_job_is_resumed_with_and_what_it_is_asked_for(job: Path) -> Non
     (job / name).write_bytes(b"something else")
     result = invoke(str(job))
     assert result.exit_code == 1
-    assert f"program '{name}' in '{job}' is damaged" in result.stdout
+    assert f"'{name}' in '{job}'" in result.stdout
 
 
-def test_what_can_be_read_is_shown_beside_a_damaged_manifest(job: Path) -> None:
+def test_damaged_manifest_shows_readable_rest(job: Path) -> None:
     newest = job / "manifests" / f"{2:012}"
     newest.write_bytes(b"something else")
     result = invoke(str(job))
     assert result.exit_code == 1
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert lines[:4] == [
-        f"manifest 'manifests/{newest.name}' in '{job}' is damaged: its beginning is not a manifest's",
-        "what to do: nothing was changed: bring the file back from a copy, or resume from a savepoint; "
-        "there are: 'safe' (micro-batch 1)",
-        "what follows is micro-batch 1",
-        "",
-    ]
+    check_message("inspect-damaged-manifest", "\n".join(lines[:3]), FOLDER=job)
+    assert lines[3] == ""
     assert lines[5].startswith("micro_batch: 1 (micro-batch, running)")
     result = invoke(str(job), "--json")
     assert result.exit_code == 1

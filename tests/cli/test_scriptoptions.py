@@ -1,4 +1,4 @@
-"""What the pipelines of a script get from the command line."""
+"""The options and the runner that the pipelines of a script get from the command line."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from arcbeam import ArcbeamRunner
 from arcbeam.cli.scriptoptions import Arguments, pipelines_of_a_script
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.options import ArcbeamOptions
+from tests.golden import check_message
 
 
 def shards(pipeline: Any) -> int | None:
@@ -28,7 +29,7 @@ def argv(monkeypatch: pytest.MonkeyPatch) -> Arguments:
     return arguments
 
 
-def test_a_pipeline_without_options() -> None:
+def test_pipeline_without_options_gets_them() -> None:
     with pipelines_of_a_script(["--shards=3", "--spark_conf=a=1", "--spark_conf", "b=2"]):
         p = beam.Pipeline()
     assert type(p.runner) is ArcbeamRunner
@@ -36,7 +37,7 @@ def test_a_pipeline_without_options() -> None:
     assert p.options.view_as(ArcbeamOptions).spark_conf == ["a=1", "b=2"]
 
 
-def test_options_of_every_make() -> None:
+def test_every_kind_of_options_gets_them() -> None:
     with pipelines_of_a_script(["--shards=3"]):
         made = [
             beam.Pipeline(options=PipelineOptions()),
@@ -49,7 +50,7 @@ def test_options_of_every_make() -> None:
     assert [shards(p) for p in made] == [3] * len(made)
 
 
-def test_options_of_the_scripts_own() -> None:
+def test_options_of_script_get_them() -> None:
     with pipelines_of_a_script(["--depth=4", "--shards=3"]):
 
         class Own(PipelineOptions):  # type: ignore[misc]
@@ -60,22 +61,20 @@ def test_options_of_the_scripts_own() -> None:
         assert beam.Pipeline().options.view_as(Own).depth == 4
 
 
-def test_what_a_script_makes_of_the_command_line_is_its_own() -> None:
+def test_options_from_command_line_stay_unchanged() -> None:
     with pipelines_of_a_script(["--shards=3"]):
         options = PipelineOptions()
         options.view_as(ArcbeamOptions).shards = 2
         assert shards(beam.Pipeline(options=options)) == 2
 
 
-def test_an_option_that_the_script_sets_itself() -> None:
-    with (
-        pipelines_of_a_script(["--shards=3"]),
-        pytest.raises(InvalidPipelineError, match=r"sets it: --shards \(the script says 2\)"),
-    ):
+def test_conflicting_option_of_script_is_refused() -> None:
+    with pipelines_of_a_script(["--shards=3"]), pytest.raises(InvalidPipelineError) as refused:
         beam.Pipeline(options=PipelineOptions(["--shards=2"]))
+    check_message("script-sets-option", str(refused.value))
 
 
-def test_a_runner_that_the_script_names() -> None:
+def test_runner_of_script_is_kept() -> None:
     with pipelines_of_a_script([]):
         for p in (
             beam.Pipeline(runner="DirectRunner"),
@@ -85,12 +84,13 @@ def test_a_runner_that_the_script_names() -> None:
             assert type(p.runner).__name__ == "SwitchingDirectRunner"
 
 
-def test_a_runner_on_the_command_line() -> None:
+def test_runner_of_command_line_is_default() -> None:
     with pipelines_of_a_script(["--runner=direct"]):
         assert type(beam.Pipeline().runner).__name__ == "SwitchingDirectRunner"
         assert type(beam.Pipeline("DirectRunner").runner).__name__ == "SwitchingDirectRunner"
-        with pytest.raises(InvalidPipelineError, match=r"--runner=direct \(the script says ArcbeamRunner\)"):
+        with pytest.raises(InvalidPipelineError) as refused:
             beam.Pipeline(ArcbeamRunner())
+    check_message("script-sets-runner", str(refused.value))
 
 
 @pytest.mark.contract("API-01")
@@ -102,21 +102,21 @@ def test_runner_option_reaches_pipeline_without_options_by_arcbeam_run_only(argv
         assert type(beam.Pipeline().runner) is ArcbeamRunner
 
 
-def test_arguments_that_nobody_looks_at(argv: Arguments) -> None:
+def test_unread_arguments_are_refused(argv: Arguments) -> None:
     with pipelines_of_a_script(["--shards=3", "--input=x", "y"]):
-        with pytest.raises(InvalidPipelineError, match=r"its arguments: --input=x y\n"):
+        with pytest.raises(InvalidPipelineError) as refused:
             beam.Pipeline()
+        check_message("script-ignores-arguments", str(refused.value))
         assert argv[1:]  # as a script's own parser does
         assert shards(beam.Pipeline()) == 3
 
 
-def test_a_value_that_cannot_be_read() -> None:
-    said = "argument --shards: invalid int value: 'x'"
-    with pytest.raises(InvalidPipelineError, match=said), pipelines_of_a_script(["--shards=x"]):
+def test_malformed_value_is_refused() -> None:
+    with pytest.raises(InvalidPipelineError, match=r"--shards: .*'x'"), pipelines_of_a_script(["--shards=x"]):
         pass
 
 
-def test_everything_is_put_back() -> None:
+def test_beam_is_restored_after_an_error() -> None:
     before = beam.Pipeline.__init__, beam.Pipeline.run, StandardOptions.DEFAULT_RUNNER
     with pytest.raises(ValueError, match="oh"), pipelines_of_a_script([]):
         raise ValueError("oh")

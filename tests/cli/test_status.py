@@ -75,17 +75,19 @@ def job(tmp_path: Path) -> Path:
     return folder
 
 
-def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
+def test_status_prints_stages_and_causes(job: Path) -> None:
     result = invoke(str(job))
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert re.match(
-        r"micro-batch 1 \(running\), recorded at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); watermark beginning",
+        r"micro-batch 1 \(running\), committed at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); watermark beginning",
         lines[1],
     )
-    assert lines[0] == f"the job in '{job}'", "it has kept no name"
-    assert lines[2].startswith("nothing is due; whether somebody runs it, only an answer tells")
-    assert lines[3].startswith("the micro-batch took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, commit")
+    assert lines[0] == f"the job in '{job}'", "the job has no name"
+    assert lines[2].startswith("nothing is due; ")
+    assert lines[3].startswith(
+        "the micro-batch took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, previous commit 0.02 s"
+    )
     assert "backlog: 1 restriction(s) of size 40" in lines[4]
     (read,) = (line for line in lines if line.startswith("read "))
     assert "1,200 (90 kB)" in read
@@ -97,19 +99,13 @@ def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
     assert "50 rows (700 B)" in result.stdout
     assert "2 timer(s) for the watermark" in rates
     assert "1 timer(s) for the clock" in result.stdout
-    assert "4 element(s) parked (1.5 kB)" in result.stdout
+    assert "4 blocked element(s) (1.5 kB)" in result.stdout
     assert "0 rows (0 B)" in join
-    assert (
-        "  - the watermark of the input of 'read' is at the beginning of time, since micro-batch 1 "
-        "(2023-11-14T22:13:20Z): "
-        "restriction 1.0.0~ab in shard 0 of 'read' reports no watermark" in lines
-    )
-    frees = "its DoFn reports a watermark (a watermark estimator), the times of its elements are observed "
-    assert f"    goes on when: {frees}(arcbeam.io.WithWatermark behind it), or it is done" in lines
-    assert "    and with it: join" in lines
+    first = next(index for index, line in enumerate(lines) if "restriction 1.0.0~ab" in line)
+    check_message("status-cause", "\n".join(lines[first : first + 3]))
 
 
-def test_a_narrow_terminal_has_fewer_columns_and_times_of_the_day(job: Path) -> None:
+def test_narrow_terminal_shows_fewer_columns(job: Path) -> None:
     record = json.loads(invoke(str(job), "--json").stdout)
     shown = {width: io.StringIO() for width in (70, 200)}
     for width, text in shown.items():
@@ -123,7 +119,7 @@ def test_a_narrow_terminal_has_fewer_columns_and_times_of_the_day(job: Path) -> 
     assert "1970" not in "".join(_cells(day["stages"][0], day["time"])[1].splitlines()[0])
 
 
-def test_who_watches_keeps_the_last_look(
+def test_watch_leaves_last_status_on_screen(
     job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(seconds: float) -> None:
@@ -136,12 +132,12 @@ def test_who_watches_keeps_the_last_look(
     with pytest.raises(KeyboardInterrupt):
         _show(TextOutput(), lambda: record, watch=True, every=1)
     screen, _, left = capsys.readouterr().out.partition("\x1b[?1049l")
-    assert screen.index("what watermarks wait for") < screen.index("input at"), "a screen has an end"
-    assert "what watermarks wait for" in left
+    assert screen.index("restriction 1.0.0~ab") < screen.index("input at"), "the table may be cut off"
+    assert "restriction 1.0.0~ab" in left
     assert "input at" in left
 
 
-def test_programs_get_the_same_with_times_in_microseconds(job: Path) -> None:
+def test_status_prints_json_with_microseconds(job: Path) -> None:
     record = json.loads(invoke(str(job), "--json").stdout)
     assert record["micro_batch"] == 1
     assert record["overdue"] is None
@@ -161,9 +157,9 @@ def test_programs_get_the_same_with_times_in_microseconds(job: Path) -> None:
     assert (cause["kind"], cause["stages"]) == ("restriction", ["read", "join"])
 
 
-def test_a_job_that_nobody_runs_is_told_by_what_is_overdue(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overdue_work_suggests_missing_driver(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     micro_batch = 1_700_000_000.0
-    assert "nobody seems to run it" not in invoke(str(job)).stdout, "nothing is due: it may wait for what comes"
+    assert "(running)" in invoke(str(job)).stdout, "nothing is due: the job may wait for input"
     log = opened(FolderBlobs(job, sync=False), 1)
     due = Timestamp(round((micro_batch + 100) * 1e6))
     reports = (
@@ -174,24 +170,20 @@ def test_a_job_that_nobody_runs_is_told_by_what_is_overdue(job: Path, monkeypatc
     command = replace(proposal(number, 0, *reports), times=_TIMES, time=Timestamp(round(micro_batch * 1e6)))
     log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, {}))
     monkeypatch.setattr(time, "time", lambda: micro_batch + 159)
-    told = invoke(str(job)).stdout
-    assert "(3 min ago)" in told.splitlines()[1]
-    assert "nobody seems" not in told
-    assert "nothing is due before 2023-11-14 22:15:00.000Z; whether somebody runs it, only an answer tells" in told
+    lines = invoke(str(job)).stdout.splitlines()
+    assert "(3 min ago)" in lines[1]
+    assert "(running)" in lines[1]
+    check_message("status-not-due", lines[2])
     monkeypatch.setattr(time, "time", lambda: micro_batch + 160)
-    assert (
-        "nobody seems to run it: what was due at 2023-11-14 22:15:00.000Z (60 s ago) has not run; see whether its "
-        "driver is there, or go on with it by `arcbeam resume FOLDER`"
-    ) in invoke(str(job)).stdout.splitlines()
+    overdue = invoke(str(job)).stdout.splitlines()[2]
+    check_message("status-overdue", overdue)
     record = json.loads(invoke(str(job), "--json").stdout)
     assert (record["due"], record["overdue"]) == (due, 60.0)
     assert "(running?)" in invoke(str(job)).stdout
     inspected = CliRunner().invoke(main.main, ["inspect", str(job)]).stdout
-    assert "nobody seems to run it: what was due at" in inspected
+    assert overdue in inspected.splitlines()
     earlier = CliRunner().invoke(main.main, ["inspect", str(job), f"--micro-batch={number}"]).stdout
-    assert "nobody seems" not in earlier, (
-        "of a micro-batch that was asked for nobody knows whether there is a later one"
-    )
+    assert overdue not in earlier.splitlines(), "a later micro-batch may exist"
 
 
 def test_job_is_shown_by_its_newest_name_and_folder(job: Path) -> None:
@@ -205,7 +197,7 @@ def test_job_is_shown_by_its_newest_name_and_folder(job: Path) -> None:
     assert invoke(str(job)).stdout.splitlines()[0] == f"job 'words-v2' in '{job}'"
 
 
-def test_job_with_a_script_shows_when_its_micro_batch_was_committed(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teststream_job_shows_commit_time(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = opened(FolderBlobs(job, sync=False), 1)
     due = Timestamp(1_700_000_100_000_000)
     reports = (
@@ -220,10 +212,12 @@ def test_job_with_a_script_shows_when_its_micro_batch_was_committed(job: Path, m
     assert (record["committed"], record["overdue"]) == (1_800_000_000_000_000, None)
     check_message("status-of-a-script", "\n".join(invoke(str(job)).stdout.splitlines()[1:3]))
     inspected = CliRunner().invoke(main.main, ["inspect", str(job)]).stdout
-    assert "committed at 2027-01-15 08:00:00Z (90 s ago), at 2023-11-14 22:13:20Z by the clock" in inspected
+    check_message(
+        "inspect-of-a-script", " ".join(next(line for line in inspected.splitlines() if "2027" in line).split())
+    )
 
 
-def test_driver_is_shown_with_what_it_does_or_as_silent(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_shows_driver_or_its_silence(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = 1_700_000_100
     trouble = "no task of micro-batch 2 has run for 31 s"
     note = DriverNote(
@@ -245,13 +239,11 @@ def test_driver_is_shown_with_what_it_does_or_as_silent(job: Path, monkeypatch: 
     assert json.loads(invoke(str(job), "--json").stdout)["silent"] == 300.0
 
     opened(FolderBlobs(job, sync=False))
-    assert json.loads(invoke(str(job), "--json").stdout)["driver"] is None, "it was another driver's"
+    assert json.loads(invoke(str(job), "--json").stdout)["driver"] is None, "the note is another driver's"
 
 
 @pytest.mark.parametrize("form", [["--json"], []])
-def test_who_watches_a_job_that_is_done_is_told_so_and_waits_no_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
-) -> None:
+def test_watch_ends_with_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]) -> None:
     log = opened(FolderBlobs(tmp_path / "job", sync=False))
     done = replace(proposal(1, 0), mode=CommitMode.DONE)
     log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, done, {}))
@@ -261,41 +253,39 @@ def test_who_watches_a_job_that_is_done_is_told_so_and_waits_no_longer(
     assert "done" in result.stdout
 
 
-def test_who_watches_looks_again_until_interrupted(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([None])
+def test_watch_refreshes_until_interrupted(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    polls = iter([None])
 
-    def look_on(seconds: float) -> None:
+    def poll(seconds: float) -> None:
         assert seconds == 0.5
-        if next(looks, 0) == 0:
+        if next(polls, 0) == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("arcbeam.cli.status.time.sleep", look_on)
+    monkeypatch.setattr("arcbeam.cli.status.time.sleep", poll)
     result = invoke(str(job), "--watch", "--every=0.5", "--json")
     assert result.exit_code == 130
     assert [json.loads(line)["micro_batch"] for line in result.stdout.splitlines()] == [1, 1]
-    looks = iter([None])
+    polls = iter([None])
     result = invoke(str(job), "--watch", "--every=0.5")
     assert result.exit_code == 130
     assert "reports no watermark" in result.stdout
 
 
-def test_a_job_whose_driver_died_in_its_first_micro_batch_is_told_of_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_driver_that_died_in_first_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began = opened(FolderBlobs(tmp_path / "job", sync=False), 1_700_000_000_000_000).head.time / 1e6
     monkeypatch.setattr(time, "time", lambda: began + 30)
-    told = invoke(str(tmp_path / "job")).stdout
-    assert told.splitlines()[1].startswith("the first micro-batch has not been committed yet; the job began 30 s ago")
-    assert "nobody seems" not in told
+    lines = invoke(str(tmp_path / "job")).stdout.splitlines()
+    assert lines[1].startswith("the first micro-batch has not been committed yet; the job began 30 s ago")
+    assert "(running)" in lines[2]
     monkeypatch.setattr(time, "time", lambda: began + 90)
-    assert "nobody seems to run it: what was due at" in invoke(str(tmp_path / "job")).stdout
+    assert "(running?)" in invoke(str(tmp_path / "job")).stdout
 
 
-def test_a_folder_without_a_job_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_folder_without_job_is_an_error(tmp_path: Path) -> None:
     result = invoke(str(tmp_path))
     assert result.exit_code == 1
-    assert "there is no job in" in result.stderr
-    assert "there is no folder" in invoke(str(tmp_path / "none")).stderr
+    assert str(tmp_path) in result.stderr
+    assert str(tmp_path / "none") in invoke(str(tmp_path / "none")).stderr
 
 
 @pytest.mark.contract("BAT-06")
@@ -307,4 +297,4 @@ def test_status_shows_why_micro_batch_is_tried_again(job: Path) -> None:
     cause = json.loads(invoke("--json", str(job)).stdout)["causes"][0]
     assert (cause["kind"], cause["stage"]) == ("failure", "Parse")
     shown = invoke(str(job)).stdout
-    check_message("status-worker-died", shown[shown.index("  - micro-batch") :].partition("\n    and with it")[0])
+    check_message("status-worker-died", shown[shown.index("  - micro-batch") :].partition("\n    also waiting")[0])

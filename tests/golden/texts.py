@@ -1,9 +1,10 @@
 """Texts that users see, kept as files that a reviewer reads as a user would.
 
-    ARCBEAM_GOLDEN=update pytest …        writes the files anew; look at `git diff` then
+    ARCBEAM_GOLDEN=update pytest …        writes the files again; read `git diff` afterwards
 
 Each message has a file `tests/golden/messages/ID.txt`. A test that causes a message calls `check_message`. Other
-assertions on errors compare types and fields, so that wording can change alone.
+assertions on errors compare types and fields, so that wording can change alone. The help of each command has a file
+`tests/golden/help/COMMAND.txt`; its test calls `check_help`.
 """
 
 from __future__ import annotations
@@ -14,32 +15,48 @@ import re
 from pathlib import Path
 
 _MESSAGES = Path(__file__).resolve().parent / "messages"
+_HELP = Path(__file__).resolve().parent / "help"
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _UPDATE = "ARCBEAM_GOLDEN"
 
 
 def check_message(id: str, text: str, **placeholders: object) -> None:
-    """Compares a message with its golden file.
+    """Compare a message with its golden file.
 
     Args:
-        id: of the message, in words joined by hyphens; the name of its file.
-        text: as the user sees it.
-        placeholders: what differs from run to run. Each value's text is shown as `{NAME}`; a compiled pattern stands
-            for all that it matches. Longer values are replaced first.
+        id: of the message: words joined by hyphens. The file has this name.
+        text: of the message, as the user sees it.
+        placeholders: values that differ between runs. Each is replaced by `{NAME}`, longer ones first. A compiled
+            pattern replaces all its matches.
 
     Raises:
-        AssertionError: the text is another one, or there is no file.
+        AssertionError: the text differs, or there is no file.
         ValueError: the id is malformed.
     """
     if not _ID.fullmatch(id):
         raise ValueError(f"message id {id!r}: use lower-case words joined by hyphens")
-    shown = _with_placeholders(text, placeholders).rstrip("\n") + "\n"
-    path = _MESSAGES / f"{id}.txt"
+    _check(_MESSAGES / f"{id}.txt", _with_placeholders(text, placeholders).rstrip("\n") + "\n")
+
+
+def check_help(command: str, text: str) -> None:
+    """Compare the help of a command with its golden file.
+
+    Args:
+        command: its name, as in `arcbeam NAME`.
+        text: the output of `--help`.
+
+    Raises:
+        AssertionError: the text differs, or there is no file.
+    """
+    _check(_HELP / f"{command}.txt", text)
+
+
+def _check(path: Path, shown: str) -> None:
     if os.environ.get(_UPDATE) == "update":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(shown, encoding="utf-8")
         return
-    assert path.exists(), f"no golden text {path.name}; write it with {_UPDATE}=update. The message is:\n{shown}"
+    assert path.exists(), f"no golden text {path.name}; write it with {_UPDATE}=update. The text is:\n{shown}"
     golden = path.read_text(encoding="utf-8")
     assert shown == golden, _difference(golden, shown, path.name)
 

@@ -25,7 +25,7 @@ def client(tmp_path: Path, fake: Fake) -> Iterator[Client]:
 
 @pytest.fixture
 def open_jobs(tmp_path: Path, fake: Fake) -> Iterator[Callable[[], Jobs]]:
-    """Opens the server's jobs; again: as after the death of the one before."""
+    """Return a function that opens the server's jobs; called again, it opens them as after the server's death."""
     opened: list[Jobs] = []
 
     def open() -> Jobs:

@@ -1,4 +1,4 @@
-"""An executor that does what a test tells it, and what the tests of this folder build with it."""
+"""A fake executor whose behaviour each test chooses, and helpers for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.store.log.requests import Asked
 
 WAIT = 20.0
-"""Seconds after which a test that waits gives up; no test takes them."""
+"""Seconds after which a waiting test gives up. No test needs them."""
 
 Behaviour = Callable[[Submission, JobEvents], JobState | None]
 
@@ -32,7 +32,7 @@ def succeed(submission: Submission, events: JobEvents) -> None:
 
 @dataclass
 class Fake:
-    """Makes executors that behave as told, and remembers what they were given."""
+    """Creates executors with a chosen behaviour, and records their submissions."""
 
     behave: Behaviour = succeed
     refuse: Callable[[Submission], None] = lambda submission: None
@@ -42,7 +42,7 @@ class Fake:
     cancel_error: Exception | None = None
     cancelling: Callable[[], None] | None = None
     ending: Callable[[threading.Event], None] | None = None
-    goes_on: bool = False
+    resumable: bool = False
     suspended: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
     answer: Callable[[], None] = lambda: None
@@ -53,7 +53,7 @@ class Fake:
         return Executor(self)
 
     def until_cancelled(self, submission: Submission, events: JobEvents) -> None:
-        """A behaviour: runs until `cancel`."""
+        """Run until `cancel`: a behaviour."""
         events.running()
         assert self.cancelled.wait(WAIT)
         raise JobCancelledError("interrupted")
@@ -67,9 +67,9 @@ class Executor:
         self._fake.checked.append(submission)
         self._fake.refuse(submission)
 
-    def standing(self, submission: Submission) -> JobState | None:
-        goes_on = JobState.STOPPED if self._fake.suspended else JobState.RUNNING
-        return goes_on if self._fake.goes_on else None
+    def resumable_state(self, submission: Submission) -> JobState | None:
+        state = JobState.STOPPED if self._fake.suspended else JobState.RUNNING
+        return state if self._fake.resumable else None
 
     def run(self, submission: Submission, events: JobEvents) -> JobState | None:
         self._fake.ran.append(submission)
@@ -118,12 +118,12 @@ class Client:
         return id
 
     def states(self, id: str) -> list[str]:
-        """All states until the job's end."""
+        """Return all states until the job's end."""
         stream = self.jobs.GetStateStream(job_pb.GetJobStateRequest(job_id=id), timeout=WAIT)
         return [job_pb.JobState.Enum.Name(event.state) for event in stream]
 
     def messages(self, id: str) -> list[Any]:
-        """All of the message stream until the job's end."""
+        """Return the message stream until the job's end."""
         return list(self.jobs.GetMessageStream(job_pb.JobMessagesRequest(job_id=id), timeout=WAIT))
 
     def errors(self, id: str) -> list[str]:
@@ -150,7 +150,7 @@ def serving(folder: Path, fake: Fake, **settings: Any) -> Iterator[tuple[JobServ
 
 
 def a_pipeline(*dependencies: Any) -> Any:
-    """A pipeline of one transform, in an environment with these dependencies."""
+    """Return a pipeline of one transform, in an environment with these dependencies."""
     pipeline = runner_pb.Pipeline(root_transform_ids=["t"])
     pipeline.components.transforms["t"].unique_name = "Create"
     pipeline.components.transforms["t"].environment_id = "e"
@@ -160,7 +160,7 @@ def a_pipeline(*dependencies: Any) -> Any:
 
 
 def artifact(path: Path, name: str, sha256: str = "") -> Any:
-    """A file to be staged under a name."""
+    """Return a file to be staged under a name."""
     return runner_pb.ArtifactInformation(
         type_urn="beam:artifact:type:file:v1",
         type_payload=runner_pb.ArtifactFilePayload(path=str(path), sha256=sha256).SerializeToString(),

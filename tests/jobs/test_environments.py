@@ -1,4 +1,4 @@
-"""Which environments become the embedded one, and which are refused, by the names of all that need them."""
+"""Environments that are replaced by the embedded one, and environments that are refused, with their users."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def any_of(*choices: Any) -> Any:
 
 
 def pipeline(**users: Any) -> Any:
-    """A transform for each environment, called like it."""
+    """Return a pipeline with a transform for each environment, with the same name."""
     proto = runner_pb.Pipeline()
     for name, each in users.items():
-        proto.components.transforms[name].unique_name = f"Micro-batch {name}"
+        proto.components.transforms[name].unique_name = f"Step {name}"
         proto.components.transforms[name].environment_id = f"env-{name}"
         proto.components.environments[f"env-{name}"].CopyFrom(each)
     return proto
@@ -72,13 +72,13 @@ def refusals(proto: Any) -> dict[str, str]:
     ],
     ids=["embedded", "embedded grpc", "docker", "docker without capabilities", "default", "any of", "nested any of"],
 )
-def test_what_becomes_embedded(given: Any) -> None:
+def test_supported_environment_becomes_embedded(given: Any) -> None:
     result = rewritten(pipeline(a=given)).components.environments["env-a"]
     assert result.urn == python_urns.EMBEDDED_PYTHON
     assert not result.payload
 
 
-def test_the_rest_of_an_environment_is_kept() -> None:
+def test_other_fields_of_environment_are_kept() -> None:
     given = runner_pb.Environment()
     given.CopyFrom(PYTHON)
     given.resource_hints["beam:resources:min_ram_bytes:v1"] = b"5"
@@ -89,7 +89,7 @@ def test_the_rest_of_an_environment_is_kept() -> None:
     assert result.dependencies == given.dependencies
 
 
-def test_everything_else_is_refused_by_name_at_once() -> None:
+def test_all_unsupported_environments_are_listed_together() -> None:
     found = refusals(
         pipeline(
             a=PYTHON,
@@ -105,27 +105,27 @@ def test_everything_else_is_refused_by_name_at_once() -> None:
         )
     )
     assert found == {
-        "Micro-batch b": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
-        "Micro-batch c": "an EXTERNAL or LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
-        "Micro-batch d": "a LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
-        "Micro-batch e": "a Java environment (apache/beam_java17_sdk:2.77.0) ()",
-        "Micro-batch f": "the container image 'my/image:1' (use --environment_type=beam:env:embedded_python:v1, and "
-        "--requirements_file or --setup_file for what the image holds)",
-        "Micro-batch g": "an environment 'beam:env:moon:v1' (use --environment_type=beam:env:embedded_python:v1)",
-        "Micro-batch h": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
-        "Micro-batch i": "a Go environment (apache/beam_go_sdk:2.77.0) ()",
-        "Micro-batch j": "an environment without alternatives ()",
+        "Step b": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Step c": "an EXTERNAL or LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Step d": "a LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Step e": "a Java environment (apache/beam_java17_sdk:2.77.0) ()",
+        "Step f": "the container image 'my/image:1' (use --environment_type=beam:env:embedded_python:v1, and "
+        "--requirements_file or --setup_file for the packages in the image)",
+        "Step g": "an environment 'beam:env:moon:v1' (use --environment_type=beam:env:embedded_python:v1)",
+        "Step h": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Step i": "a Go environment (apache/beam_go_sdk:2.77.0) ()",
+        "Step j": "an environment without alternatives ()",
     }
 
 
 @pytest.mark.contract("API-05")
 @pytest.mark.parametrize("image", ["apache/beam_python3.12_sdk:2.77.0", "apache/beam_python3.11_sdk:2.70.0"])
 @pytest.mark.parametrize("urn", [python_urns.EMBEDDED_PYTHON, "beam:env:docker:v1"])
-def test_other_versions_are_named(image: str, urn: str) -> None:
+def test_other_versions_are_refused(image: str, urn: str) -> None:
     given = docker(image, f"beam:version:sdk_base:{image}")
     given.urn = urn
     there = Sdk(image[18:22], image[-6:])
-    assert refusals(pipeline(a=given))["Micro-batch a"].startswith(f"{there}, but the workers run {HERE}")
+    assert refusals(pipeline(a=given))["Step a"].startswith(f"{there}, but the workers run {HERE}")
 
 
 def test_composites_do_not_repeat_their_parts() -> None:
@@ -133,41 +133,41 @@ def test_composites_do_not_repeat_their_parts() -> None:
     proto.components.transforms["whole"].unique_name = "Whole"
     proto.components.transforms["whole"].environment_id = "env-a"
     proto.components.transforms["whole"].subtransforms.append("a")
-    assert list(refusals(proto)) == ["Micro-batch a"]
+    assert list(refusals(proto)) == ["Step a"]
 
 
-def test_an_environment_that_nothing_uses_is_left_out() -> None:
+def test_unused_environment_is_omitted() -> None:
     proto = pipeline(a=PYTHON)
     proto.components.environments["java"].CopyFrom(docker("apache/beam_java17_sdk:2.77.0"))
     assert list(rewritten(proto).components.environments) == ["env-a"]
 
 
-def test_a_windowing_strategy_needs_its_environment_too() -> None:
+def test_environment_of_windowing_strategy_is_required() -> None:
     proto = runner_pb.Pipeline()
     proto.components.environments["e"].CopyFrom(PROCESS)
     proto.components.windowing_strategies["w"].environment_id = "e"
     assert list(refusals(proto)) == ["a windowing strategy"]
 
 
-def test_a_malformed_pipeline() -> None:
-    with pytest.raises(InvalidPipelineError, match="malformed"):
+def test_malformed_pipeline_is_refused() -> None:
+    with pytest.raises(InvalidPipelineError):
         embedded(b"\x0a\xff\xff\xff no proto")
     broken = pipeline(a=environment("beam:env:docker:v1"))
     broken.components.environments["env-a"].payload = b"\x0a\xff\xff\xff"
-    with pytest.raises(InvalidPipelineError, match="environment 'env-a' is malformed"):
+    with pytest.raises(InvalidPipelineError, match="'env-a'"):
         rewritten(broken)
 
 
-def test_an_environment_that_does_not_exist() -> None:
+def test_missing_environment_is_refused() -> None:
     proto = pipeline(a=PYTHON)
     del proto.components.environments["env-a"]
-    with pytest.raises(InvalidPipelineError, match="Micro-batch a names an environment 'env-a'"):
+    with pytest.raises(InvalidPipelineError, match=r"Step a .*'env-a'"):
         rewritten(proto)
 
 
 @pytest.mark.parametrize("type", ["DOCKER", "EMBEDDED_PYTHON", None])
-def test_what_the_sdk_of_this_process_submits(type: str | None) -> None:
-    """The contract with the SDK's names of images and capabilities: fails if an upgrade changes them."""
+def test_submission_of_installed_sdk_is_accepted(type: str | None) -> None:
+    """Check the SDK's names of images and capabilities: an upgrade may change them."""
     names = {"EMBEDDED_PYTHON": python_urns.EMBEDDED_PYTHON}
     flags = [f"--environment_type={names.get(type, type)}"] if type else []
     options = PipelineOptions([*flags, "--experiments=disable_logging_submission_environment"])

@@ -1,4 +1,4 @@
-"""A job without a name is called as its script."""
+"""The name of a job without a name is that of its script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.contract("OPS-02")
 
 
 def function_of(file: str, module: str = "__main__") -> Any:
-    """A function as if it were of a script."""
+    """Return a function that seems to be a script's."""
     names: dict[str, Any] = {"__name__": module}
     exec(compile("def double(x):\n    return 2 * x\n", file, "exec"), names)
     return names["double"]
@@ -41,7 +41,7 @@ def with_payload(payload: bytes) -> Any:
     return pipeline
 
 
-def test_the_script_whose_functions_are_called() -> None:
+def test_script_of_functions_is_found() -> None:
     assert script_of(pipeline_of(function_of("/jobs/nightly.py"))) == "nightly"
 
 
@@ -51,11 +51,11 @@ def test_script_in_folder_named_like_library_is_named(folder: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["/x/apache_beam/transforms/core.py", "/x/site-packages/tools.py"])
-def test_library_is_no_script(file: str) -> None:
+def test_library_is_not_a_script(file: str) -> None:
     assert script_of(pipeline_of(function_of(file))) == ""
 
 
-def test_functions_of_modules_are_no_scripts() -> None:
+def test_function_of_module_has_no_script() -> None:
     assert script_of(pipeline_of(len)) == ""
     assert script_of(pipeline_of(function_of("<stdin>"))) == ""
 
@@ -64,7 +64,7 @@ def test_functions_of_modules_are_no_scripts() -> None:
     "payload",
     [b"", b"no base64!", base64.b64encode(b"not compressed"), base64.b64encode(zlib.compress(b"no pickle"))],
 )
-def test_what_cannot_be_read_has_no_name(payload: bytes) -> None:
+def test_unreadable_payload_has_no_name(payload: bytes) -> None:
     assert script_of(with_payload(payload)) == ""
 
 
@@ -78,7 +78,7 @@ def test_nothing_is_unpickled() -> None:
         assert script_of(with_payload(base64.b64encode(data))) == "trap"
 
 
-def test_the_service_names_a_job_by_it(client: Client) -> None:
+def test_service_names_job_by_script(client: Client) -> None:
     pipeline = pipeline_of(function_of("/jobs/nightly.py"))
     assert client.prepare(pipeline, name="job").preparation_id.startswith("nightly-")
     assert client.prepare(pipeline, name="job", job_name="mine").preparation_id.startswith("mine-")

@@ -1,4 +1,4 @@
-"""The Python SDK's own submitter against the server: PortableRunner, its staging, its result."""
+"""The Python SDK's own submitter with the server: PortableRunner, its staging, its result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def submit(tmp_path: Path, fake: Fake) -> Iterator[Callable[..., Any]]:
         yield submit
 
 
-def test_done_with_metrics(submit: Callable[..., Any], fake: Fake) -> None:
+def test_submitted_job_has_metrics(submit: Callable[..., Any], fake: Fake) -> None:
     info = monitoring_infos.int64_user_counter("ns", "words", 5, ptransform="Double")
 
     def behave(submission: Submission, events: JobEvents) -> None:
@@ -68,7 +68,7 @@ def test_done_with_metrics(submit: Callable[..., Any], fake: Fake) -> None:
 
 
 @pytest.mark.contract("API-05")
-def test_dependencies_arrive(submit: Callable[..., Any], fake: Fake, tmp_path: Path) -> None:
+def test_dependencies_are_staged(submit: Callable[..., Any], fake: Fake, tmp_path: Path) -> None:
     kinds: dict[FileKind, bytes] = {}
 
     def behave(submission: Submission, events: JobEvents) -> None:
@@ -96,7 +96,7 @@ def _has(module: str) -> bool:
 
 
 @pytest.mark.contract("API-06")
-def test_a_user_error_is_raised_where_the_pipeline_was_submitted(submit: Callable[..., Any], fake: Fake) -> None:
+def test_user_error_is_raised_at_submitter(submit: Callable[..., Any], fake: Fake) -> None:
     def fail(submission: Submission, events: JobEvents) -> None:
         events.running()
         raise UserCodeError("Double", "ValueError('x')", "Traceback: line 7 in double")
@@ -118,15 +118,15 @@ def test_cancel(submit: Callable[..., Any], fake: Fake) -> None:
 
 @pytest.mark.contract("END-02", "END-03", "API-06")
 @pytest.mark.parametrize("end", [JobState.DRAINED, JobState.STOPPED])
-def test_a_job_that_is_drained_or_suspended(
+def test_drained_or_suspended_job_ends_result(
     submit: Callable[..., Any], fake: Fake, caplog: pytest.LogCaptureFixture, end: JobState
 ) -> None:
-    asked = threading.Event()
-    fake.answer = asked.set
+    requested = threading.Event()
+    fake.answer = requested.set
 
     def run(submission: Submission, events: JobEvents) -> JobState:
         events.running()
-        assert asked.wait(WAIT)
+        assert requested.wait(WAIT)
         if end is JobState.DRAINED:
             events.turned(JobState.DRAINING)
         return end
@@ -134,21 +134,21 @@ def test_a_job_that_is_drained_or_suspended(
     fake.behave = run
     result = submit()
     if end is JobState.DRAINED:
-        # Over the SDK's own stub: its result has no method for it.
+        # With the SDK's own stub: its result has no method for it.
         result._job_service.Drain(job_pb.DrainJobRequest(job_id=result._job_id), timeout=WAIT)
     else:
-        asked.set()
-    # To the SDK everything but DONE is a failure; how it ended is told.
+        requested.set()
+    # For the SDK each final state except DONE is a failure. The error has the state.
     with caplog.at_level("INFO"), pytest.raises(RuntimeError, match=f"failed in state {end}"):
         result.wait_until_finish()
     assert result.state == end
-    if end is JobState.DRAINED:  # the SDK reads messages to the end only where nothing can follow
-        told = [record.getMessage().rpartition(" ")[2] for record in caplog.records if "state changed" in record.msg]
-        assert told[-2:] == ["DRAINING", "DRAINED"]
+    if end is JobState.DRAINED:  # the SDK reads messages to the end only in final states
+        logged = [record.getMessage().rpartition(" ")[2] for record in caplog.records if "state changed" in record.msg]
+        assert logged[-2:] == ["DRAINING", "DRAINED"]
 
 
 @pytest.mark.contract("API-04")
-def test_a_refusal_is_raised_at_submission(submit: Callable[..., Any], fake: Fake) -> None:
+def test_refusal_is_raised_at_submission(submit: Callable[..., Any], fake: Fake) -> None:
     def refuse(submission: Submission) -> None:
         raise UnsupportedPipelineError((Unsupported("Double", "a cloud"), Unsupported("Create", "a moon")))
 

@@ -1,4 +1,4 @@
-"""What becomes of jobs when their server stops, is killed, or has lost what it knew of them."""
+"""Jobs whose server stops, is killed, or has lost its registry."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 
 from arcbeam.errors import JobCancelledError
-from arcbeam.jobs.execution import JobEvents, JobState, Submission
+from arcbeam.jobs.execution import JobEvents, JobState, Level, Submission
 from arcbeam.jobs.lifecycle import Jobs
-from arcbeam.jobs.registry import StateChanged
+from arcbeam.jobs.registry import MessageLogged, StateChanged
+from tests.golden import check_message
 from tests.jobs.fakes import WAIT, Fake, succeed
 from tests.jobs.test_lifecycle import ENDED, errors, start, states, until
 
 
 @pytest.mark.contract("API-02")
-def test_a_job_that_ran_when_the_server_died_is_failed(
-    open_jobs: Callable[[], Jobs], fake: Fake, tmp_path: Path
-) -> None:
+def test_job_of_dead_server_is_failed(open_jobs: Callable[[], Jobs], fake: Fake, tmp_path: Path) -> None:
     jobs = open_jobs()
     done = start(jobs)
     assert states(jobs, done)[-1] is JobState.DONE
@@ -37,7 +36,7 @@ def test_a_job_that_ran_when_the_server_died_is_failed(
         prepared: JobState.STOPPED,
         running: JobState.FAILED,
     }
-    assert "the job server ended while this job was RUNNING" in errors(jobs, running)[0]
+    assert "RUNNING" in errors(jobs, running)[0]
     assert states(jobs, done) == [*ENDED, JobState.DONE]
     assert not (tmp_path / "staged" / running).exists()
     fake.behave = lambda submission, events: None
@@ -46,9 +45,7 @@ def test_a_job_that_ran_when_the_server_died_is_failed(
 
 
 @pytest.mark.contract("API-02", "STORE-04")
-def test_a_registry_that_is_lost_takes_no_state_with_it(
-    open_jobs: Callable[[], Jobs], fake: Fake, tmp_path: Path
-) -> None:
+def test_lost_registry_leaves_state_of_jobs(open_jobs: Callable[[], Jobs], fake: Fake, tmp_path: Path) -> None:
     jobs = open_jobs()
     id = start(jobs)
     states(jobs, id)
@@ -63,11 +60,9 @@ def test_a_registry_that_is_lost_takes_no_state_with_it(
 
 
 @pytest.mark.contract("API-02", "STORE-04")
-def test_a_job_that_can_go_on_does_when_the_next_server_starts(
-    open_jobs: Callable[[], Jobs], fake: Fake, tmp_path: Path
-) -> None:
+def test_next_server_resumes_job(open_jobs: Callable[[], Jobs], fake: Fake, tmp_path: Path) -> None:
     jobs = open_jobs()
-    fake.goes_on, fake.behave = True, fake.until_cancelled
+    fake.resumable, fake.behave = True, fake.until_cancelled
     id = start(jobs)
     until(jobs, id, JobState.RUNNING)
     for kind in ("staged", "state"):
@@ -76,7 +71,7 @@ def test_a_job_that_can_go_on_does_when_the_next_server_starts(
     jobs = open_jobs()
     assert [(tmp_path / kind / id).exists() for kind in ("staged", "state")] == [True, True]
     kept = [(tmp_path / kind / "forgotten").exists() for kind in ("staged", "state")]
-    assert kept == [False, True], "a registry that was lost does not know of what is kept"
+    assert kept == [False, True], "a lost registry does not know all jobs with state"
     assert jobs.registry.job(id).state is JobState.RUNNING
     fake.behave = lambda submission, events: events.running()
     jobs.resume()
@@ -84,26 +79,25 @@ def test_a_job_that_can_go_on_does_when_the_next_server_starts(
     assert [each.options for each in fake.ran[-2:]] == [{"shards": 3, "no_fusion": True}] * 2
     assert [each.again for each in fake.ran[-2:]] == [False, True]
     kept = [(tmp_path / kind / id).exists() for kind in ("staged", "state")]
-    assert kept == [False, True], "what a job keeps is the executor's"
+    assert kept == [False, True], "the executor removes the job's state"
 
 
-def test_a_server_that_stops_leaves_what_can_go_on(open_jobs: Callable[[], Jobs], fake: Fake) -> None:
+def test_stopped_server_leaves_resumable_job(open_jobs: Callable[[], Jobs], fake: Fake) -> None:
     jobs = open_jobs()
-    fake.goes_on, fake.behave = True, fake.until_cancelled
+    fake.resumable, fake.behave = True, fake.until_cancelled
     id = start(jobs)
     until(jobs, id, JobState.RUNNING)
     jobs.close(WAIT)
     assert jobs.registry.job(id).state is JobState.RUNNING
     assert fake.cancelled.is_set()
-    assert "goes on when it starts again" in str(jobs.registry.events(id, 0))
+    (warning,) = (event for event in jobs.registry.events(id, 0) if isinstance(event, MessageLogged))
+    assert warning.level is Level.WARNING
 
 
 @pytest.mark.contract("END-03", "API-02")
 @pytest.mark.parametrize("end", [JobState.STOPPED, JobState.DRAINED])
-def test_a_job_that_is_suspended_because_the_server_stops_goes_on_with_the_next(
-    open_jobs: Callable[[], Jobs], fake: Fake, end: JobState
-) -> None:
-    told: list[bool] = []
+def test_job_suspended_by_server_stop_is_resumed(open_jobs: Callable[[], Jobs], fake: Fake, end: JobState) -> None:
+    signals: list[bool] = []
 
     def run(submission: Submission, events: JobEvents) -> JobState:
         events.running()
@@ -111,15 +105,15 @@ def test_a_job_that_is_suspended_because_the_server_stops_goes_on_with_the_next(
         return end
 
     def ending(again: threading.Event) -> None:
-        told.append(again.is_set())
+        signals.append(again.is_set())
         fake.cancelled.set()
 
     jobs = open_jobs()
-    fake.goes_on, fake.behave, fake.ending = True, run, ending
+    fake.resumable, fake.behave, fake.ending = True, run, ending
     id = start(jobs)
     until(jobs, id, JobState.RUNNING)
     jobs.close(WAIT)
-    assert told == [False]
+    assert signals == [False]
     assert jobs.registry.job(id).state is (JobState.RUNNING if end is JobState.STOPPED else end)
     fake.behave = succeed
     jobs = open_jobs()
@@ -129,22 +123,22 @@ def test_a_job_that_is_suspended_because_the_server_stops_goes_on_with_the_next(
 
 @pytest.mark.contract("END-03", "API-02")
 @pytest.mark.parametrize("is_killed", [True, False])
-@pytest.mark.parametrize("is_broken_off", [True, False])
-def test_a_job_that_somebody_has_suspended_stays_so_when_the_server_stops(
-    open_jobs: Callable[[], Jobs], fake: Fake, is_killed: bool, is_broken_off: bool
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_job_suspended_on_request_stays_suspended(
+    open_jobs: Callable[[], Jobs], fake: Fake, is_killed: bool, is_interrupted: bool
 ) -> None:
     def run(submission: Submission, events: JobEvents) -> JobState:
         events.running()
         assert fake.cancelled.wait(WAIT)
-        if is_broken_off:
+        if is_interrupted:
             raise JobCancelledError("interrupted")
         return JobState.STOPPED
 
     jobs = open_jobs()
-    fake.goes_on, fake.behave = True, run
+    fake.resumable, fake.behave = True, run
     id = start(jobs)
     until(jobs, id, JobState.RUNNING)
-    # It is committed. The run still publishes, and makes its last calls.
+    # The suspension is committed. The run still publishes, and makes its last calls.
     fake.suspended = True
     if not is_killed:
         jobs.close(WAIT)
@@ -157,17 +151,15 @@ def test_a_job_that_somebody_has_suspended_stays_so_when_the_server_stops(
 
 
 @pytest.mark.contract("END-04", "API-02")
-def test_a_job_that_was_being_cancelled_when_the_server_ended_is_cancelled(
-    open_jobs: Callable[[], Jobs], fake: Fake
-) -> None:
+def test_job_being_cancelled_at_server_end_is_cancelled(open_jobs: Callable[[], Jobs], fake: Fake) -> None:
     jobs = open_jobs()
-    fake.goes_on, fake.behave, fake.cancelling = True, fake.until_cancelled, lambda: None
+    fake.resumable, fake.behave, fake.cancelling = True, fake.until_cancelled, lambda: None
     stopped = start(jobs)
     until(jobs, stopped, JobState.RUNNING)
     jobs.cancel(stopped)
     jobs.close(0.0)
     fake.cancelled.set()
-    assert states(jobs, stopped)[-1] is JobState.CANCELLED, "it does not go on with the next server"
+    assert states(jobs, stopped)[-1] is JobState.CANCELLED, "the next server does not resume it"
     fake.cancelled.clear()
     jobs = open_jobs()
     died = start(jobs)
@@ -175,4 +167,4 @@ def test_a_job_that_was_being_cancelled_when_the_server_ended_is_cancelled(
     jobs.registry.transition(died, JobState.CANCELLING, {JobState.RUNNING}, 2)
     jobs = open_jobs()
     assert jobs.registry.job(died).state is JobState.CANCELLED
-    assert errors(jobs, died) == ["the job was cancelled: the job server ended before it could say so"]
+    check_message("server-ended-during-cancellation", "\n".join(errors(jobs, died)))

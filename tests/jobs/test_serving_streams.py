@@ -1,4 +1,4 @@
-"""Streaming jobs at a job server: several at once beside a bounded one, steered, and going on with the next server."""
+"""Streaming jobs at a job server: several together with a batch job, controlled, and resumed by the next server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.transforms import window
 
-from arcbeam.jobs.controlservice import asked_of, status_of
+from arcbeam.jobs.controlservice import request_savepoint, status_of
 from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.runner.executor import SparkExecutor
 from arcbeam.store.blobs.folder import FolderBlobs
@@ -43,7 +43,7 @@ def serving(folder: Path) -> Iterator[Client]:
 
 
 def windows(source: Path, out: Path) -> Any:
-    """Counts of a source in windows of ten."""
+    """Return a pipeline that collects a source in windows of ten."""
     out.mkdir()
     p = beam.Pipeline(options=PipelineOptions(["--streaming"]))
     counted = beam.metrics.Metrics.counter("serving", "numbers")
@@ -82,7 +82,7 @@ def state(client: Client, id: str) -> str:
 
 
 @pytest.mark.contract("API-03", "END-02", "END-03", "STORE-04", "OPS-02")
-def test_jobs_in_micro_batches_run_beside_others_are_steered_and_go_on_with_the_next_server(tmp_path: Path) -> None:
+def test_streaming_jobs_are_controlled_and_resumed_by_server(tmp_path: Path) -> None:
     sources, outs = ([tmp_path / f"{kind}{i}" for i in range(3)] for kind in ("source", "out"))
     for source in sources:
         feed(source, 15)
@@ -98,18 +98,18 @@ def test_jobs_in_micro_batches_run_beside_others_are_steered_and_go_on_with_the_
             until(lambda out=out: noted(out) == [list(range(10))])  # type: ignore[misc]
         until(lambda: counted(client, drained) == {"attempted": 15, "committed": 15})
         assert state(client, drained) == "RUNNING"
-        stood = status_of(client.channel, drained)
-        assert stood["micro_batch"] > 0
+        status = status_of(client.channel, drained)
+        assert status["micro_batch"] > 0
         names = {info.job_id: info.job_name for info in client.jobs.GetJobs(job_pb.GetJobsRequest()).job_info}
-        assert stood["name"] == names[drained]
-        assert f":{drained}-" in stood["driver"]["driver"], "its runs are known by the server's id"
-        assert [cause for cause in stood["causes"] if cause["kind"] == "restriction"]
+        assert status["name"] == names[drained]
+        assert f":{drained}-" in status["driver"]["driver"], "its runs have the server's id"
+        assert [cause for cause in status["causes"] if cause["kind"] == "restriction"]
 
         client.jobs.Drain(job_pb.DrainJobRequest(job_id=drained))
         assert states(client, drained)[-2:] == ["DRAINING", "DRAINED"]
         assert sorted(noted(outs[0])) == [list(range(10)), list(range(10, 15))]
 
-        folder, name = split_path(asked_of(client.channel, Asked.SUSPEND, suspended, "pause"))
+        folder, name = split_path(request_savepoint(client.channel, Asked.SUSPEND, suspended, "pause"))
         assert states(client, suspended)[-1] == "STOPPED"
         found = inspect(FolderBlobs(folder), savepoint=name, check=True)
         assert found.problems == ()
@@ -119,12 +119,12 @@ def test_jobs_in_micro_batches_run_beside_others_are_steered_and_go_on_with_the_
         client.jobs.Run(job_pb.RunJobRequest(preparation_id=suspended))
         assert states(client, suspended)[-1] == "DONE"
         assert sorted(noted(outs[1])) == [list(range(10)), list(range(10, 20))]
-        asked_of(client.channel, Asked.SAVEPOINT, left, "kept")
+        request_savepoint(client.channel, Asked.SAVEPOINT, left, "kept")
     feed(sources[2], 20, end=True)
     with serving(tmp_path / "server") as client:
         assert states(client, left)[-4:] == ["RUNNING", "STARTING", "RUNNING", "DONE"]
         assert sorted(noted(outs[2])) == [list(range(10)), list(range(10, 20))]
         assert (state(client, drained), state(client, suspended)) == ("DRAINED", "DONE")
-        said = [m.message_response.message_text for m in client.messages(left) if m.HasField("message_response")]
-        assert [text for text in said if "goes on from what it has committed" in text]
-        assert [text for text in said if text.startswith("micro-batch ") and "watermark" in text]
+        texts = [m.message_response.message_text for m in client.messages(left) if m.HasField("message_response")]
+        assert [text for text in texts if "resumes from its last commit" in text]
+        assert [text for text in texts if text.startswith("micro-batch ") and "watermark" in text]

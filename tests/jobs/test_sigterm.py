@@ -1,4 +1,4 @@
-"""SIGTERM to a process that drives a job: a real one, with Spark."""
+"""SIGTERM to a process that drives a job, with Spark."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ _CLI = "from arcbeam.cli.main import main; main()"
 
 
 class Driver:
-    """A process with a job of its own, and a session of its own; it is gone with the block."""
+    """A process with a job, in its own session. The end of the block kills it."""
 
     def __init__(self, folder: Path, *arguments: str, code: str = _SUBMITS) -> None:
-        self._said = folder / "said"
-        with self._said.open("w") as said:
+        self._output = folder / "output"
+        with self._output.open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code, *([str(folder)] if code is _SUBMITS else []), *arguments],
                 cwd=_ROOT,
-                # It lives for seconds: to compile its code well is not worth it.
+                # It lives for seconds: optimizing its code is not worth it.
                 env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
@@ -75,86 +75,86 @@ class Driver:
         self.process.wait()
 
     @property
-    def said(self) -> str:
-        return self._said.read_text()
+    def output(self) -> str:
+        return self._output.read_text()
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _SECONDS
         while not condition():
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
             time.sleep(0.05)
 
 
 @pytest.mark.contract("END-03", "API-06", "OPS-02")
 @pytest.mark.usefixtures("spark")
-def test_a_job_is_suspended_and_resumed_from_its_folder(tmp_path: Path) -> None:
+def test_sigterm_suspends_job_that_can_be_resumed(tmp_path: Path) -> None:
     job = Job(tmp_path)
     feed(job.source, 15)
     with Driver(tmp_path) as driver:
         driver.until(lambda: len(job.panes()) == 3)
         driver.process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(_SECONDS) == 143, driver.said
-        assert "suspend, as it was told to end" in driver.said
-        assert "program sees the end" not in driver.said, "the program does nothing with a job that is not done"
-        assert "cleaned up" in driver.said
-    assert job.panes() == expected(0, 10), "no window fires for it"
+        assert driver.process.wait(_SECONDS) == 143, driver.output
+        assert "SIGTERM: suspend" in driver.output
+        assert "program sees the end" not in driver.output, "the program does nothing with a job that is not done"
+        assert "cleaned up" in driver.output
+    assert job.panes() == expected(0, 10), "no window fires because of it"
     found = inspect(FolderBlobs(job.state), check=True)
     assert (found.mode, found.savepoints, found.problems) == (str(CommitMode.SUSPENDED), (), ())
     feed(job.source, 25, end=True)
     resumed = CliRunner().invoke(main.main, ["resume", str(job.state)])
     assert resumed.stdout.endswith(" is DONE\n"), resumed.output
     assert job.panes() == expected(0, 25)
-    assert sorted(noted(job.read)) == list(range(25)), "the micro-batch that ran was committed: nothing was read twice"
+    assert sorted(noted(job.read)) == list(range(25)), "the running micro-batch was committed: nothing is read twice"
 
 
 @pytest.mark.long
 @pytest.mark.contract("END-02", "API-06")
-def test_a_job_is_drained_and_its_program_goes_on(tmp_path: Path) -> None:
+def test_sigterm_drains_job_and_program_continues(tmp_path: Path) -> None:
     job = Job(tmp_path)
     feed(job.source, 15)
     with Driver(tmp_path, "--on_sigterm=drain") as driver:
         driver.until(lambda: len(job.panes()) == 3)
         driver.process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(_SECONDS) == 0, driver.said
-        assert "program sees the end: DRAINED" in driver.said
+        assert driver.process.wait(_SECONDS) == 0, driver.output
+        assert "program sees the end: DRAINED" in driver.output
     assert job.panes() == expected(0, 15)
 
 
 @pytest.mark.long
 @pytest.mark.contract("END-04", "API-06")
 @pytest.mark.parametrize("how", [("--on_sigterm=cancel",), ("--sigterm_seconds=0",)])
-def test_a_job_is_cancelled_and_goes_on_from_what_it_has_committed(tmp_path: Path, how: tuple[str, ...]) -> None:
+def test_sigterm_cancels_job_that_can_be_resumed(tmp_path: Path, how: tuple[str, ...]) -> None:
     job = Job(tmp_path)
     feed(job.source, 15)
     with Driver(tmp_path, *how) as driver:
         driver.until(lambda: len(job.panes()) == 3)
         driver.process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(_SECONDS) == 143, driver.said
-        assert "cleaned up" in driver.said
+        assert driver.process.wait(_SECONDS) == 143, driver.output
+        assert "cleaned up" in driver.output
 
 
 @pytest.mark.long
 @pytest.mark.contract("END-03")
 @pytest.mark.usefixtures("spark")
-def test_where_spark_is_told_too_the_job_is_suspended_all_the_same(tmp_path: Path) -> None:
+def test_sigterm_to_spark_too_suspends_job(tmp_path: Path) -> None:
     job = Job(tmp_path)
     feed(job.source, 15)
     with Driver(tmp_path) as driver:
         driver.until(lambda: len(job.panes()) == 3)
         os.killpg(driver.process.pid, signal.SIGTERM)
-        assert driver.process.wait(_SECONDS) == 143, driver.said
+        assert driver.process.wait(_SECONDS) == 143, driver.output
     assert inspect(FolderBlobs(job.state)).mode == str(CommitMode.SUSPENDED)
     feed(job.source, 25, end=True)
     resumed = CliRunner().invoke(main.main, ["resume", str(job.state)])
     assert resumed.stdout.endswith(" is DONE\n"), resumed.output
-    # The micro-batch that ran is run again; what it did outside the job, too.
+    # The running micro-batch is repeated, with its effects outside of the job.
     assert [pane for pane, _ in groupby(job.panes())] == expected(0, 25)
 
 
 @pytest.mark.long
 @pytest.mark.contract("END-03", "API-06")
-def test_so_are_jobs_of_run_and_resume(tmp_path: Path) -> None:
+def test_sigterm_suspends_jobs_of_run_and_resume(tmp_path: Path) -> None:
     job = Job(tmp_path)
     script = tmp_path / "script.py"
     script.write_text(_SUBMITS)
@@ -162,25 +162,25 @@ def test_so_are_jobs_of_run_and_resume(tmp_path: Path) -> None:
     with Driver(tmp_path, "run", str(script), str(tmp_path), "--spark_master=local[2]", code=_CLI) as driver:
         driver.until(lambda: len(job.panes()) == 3)
         driver.process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(_SECONDS) == 143, driver.said
-        assert "program sees the end" not in driver.said
+        assert driver.process.wait(_SECONDS) == 143, driver.output
+        assert "program sees the end" not in driver.output
     feed(job.source, 25)
     with Driver(tmp_path, "resume", str(job.state), code=_CLI) as driver:
         driver.until(lambda: len(job.panes()) == 6)
         driver.process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(_SECONDS) == 143, driver.said
+        assert driver.process.wait(_SECONDS) == 143, driver.output
     assert inspect(FolderBlobs(job.state)).mode == str(CommitMode.SUSPENDED)
     feed(job.source, 25, end=True)
     with Driver(tmp_path, "resume", str(job.state), code=_CLI) as driver:
-        assert driver.process.wait(_SECONDS) == 0, driver.said
-        assert driver.said.endswith(" is DONE\n")
+        assert driver.process.wait(_SECONDS) == 0, driver.output
+        assert driver.output.endswith(" is DONE\n")
     assert job.panes() == expected(0, 25)
     assert sorted(noted(job.read)) == list(range(25))
 
 
 @pytest.mark.long
 @pytest.mark.contract("END-03", "API-02")
-def test_a_servers_jobs_are_suspended_and_go_on_with_the_next_server(tmp_path: Path) -> None:
+def test_sigterm_to_server_suspends_its_jobs(tmp_path: Path) -> None:
     source, out, folder = (tmp_path / name for name in ("source", "out", "server"))
     feed(source, 15)
     id = ""
@@ -188,8 +188,8 @@ def test_a_servers_jobs_are_suspended_and_go_on_with_the_next_server(tmp_path: P
         with Driver(
             tmp_path, "serve", "--port=0", f"--folder={folder}", "--json", "--", "--spark_master=local[2]", code=_CLI
         ) as driver:
-            driver.until(lambda driver=driver: "endpoint" in driver.said)  # type: ignore[misc]
-            first = next(line for line in driver.said.splitlines() if line.startswith('{"endpoint'))
+            driver.until(lambda driver=driver: "endpoint" in driver.output)  # type: ignore[misc]
+            first = next(line for line in driver.output.splitlines() if line.startswith('{"endpoint'))
             with connected(grpc.insecure_channel(json.loads(first)["endpoint"])) as client:
                 id = id or client.run(windows(source, out), streaming=True, shards=2)
                 driver.until(lambda panes=panes: len(noted(out)) == panes)  # type: ignore[misc]
@@ -197,9 +197,9 @@ def test_a_servers_jobs_are_suspended_and_go_on_with_the_next_server(tmp_path: P
                     assert client.states(id)[-1] == "DONE"
                     assert sorted(noted(out)) == [list(range(10)), list(range(10, 20))]
             driver.process.send_signal(signal.SIGTERM)
-            assert driver.process.wait(_SECONDS) == 0, driver.said
+            assert driver.process.wait(_SECONDS) == 0, driver.output
         if panes == 1:
-            assert noted(out) == [list(range(10))], "no window fires for it"
+            assert noted(out) == [list(range(10))], "no window fires because of it"
             (state,) = (path.parent for path in folder.rglob("manifests"))
             assert inspect(FolderBlobs(state), check=True).mode == str(CommitMode.SUSPENDED)
         feed(source, 20, end=True)

@@ -1,4 +1,4 @@
-"""What a SIGTERM does to jobs: they end as they say, in time, and a second one cancels them."""
+"""The effect of a SIGTERM on jobs: they end as they require, in time, and a second one cancels them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.contract("END-03", "END-04")
 
 
 class Fake:
-    """A job that ends when it is asked to, unless it is told otherwise."""
+    """A job that ends on request, unless a test changes that."""
 
     def __init__(self, how: OnSigterm = OnSigterm.SUSPEND, seconds: float = WAIT, *, id: str = "job") -> None:
         self.id = self.name = id
@@ -45,20 +45,20 @@ class Fake:
 
 @pytest.fixture
 def watch() -> Iterator[SigtermWatch]:
-    # A job of another test, for whose end nobody has waited, may have left its handler.
+    # A job of another test that did not wait for its end may have left its handler.
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield SigtermWatch()
     signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("how", [OnSigterm.SUSPEND, OnSigterm.DRAIN])
-def test_a_job_is_asked_and_given_its_time(how: OnSigterm) -> None:
+def test_job_ends_on_request_within_its_time(how: OnSigterm) -> None:
     job = Fake(how)
     bring_to_end(job, threading.Event())
     assert job.asked == ["end"]
 
 
-def test_what_takes_too_long_or_is_hurried_or_says_so_is_cancelled() -> None:
+def test_late_job_is_cancelled() -> None:
     late, hurried, cancelled = Fake(seconds=0.0), Fake(), Fake(OnSigterm.CANCEL)
     again = threading.Event()
     again.set()
@@ -70,11 +70,11 @@ def test_what_takes_too_long_or_is_hurried_or_says_so_is_cancelled() -> None:
     assert cancelled.asked == ["cancel"]
 
 
-def test_a_job_that_refuses_goes_on_with_what_it_does_until_its_deadline(caplog: pytest.LogCaptureFixture) -> None:
+def test_job_that_refuses_has_until_deadline(caplog: pytest.LogCaptureFixture) -> None:
     job = Fake()
 
     def refuse() -> None:
-        # It drains, and comes to its end.
+        # It drains, and ends by itself.
         threading.Timer(0.01, job.over.set).start()
         raise RequestRefusedError("the job is draining already")
 
@@ -84,7 +84,7 @@ def test_a_job_that_refuses_goes_on_with_what_it_does_until_its_deadline(caplog:
     assert "job: the job is draining already" in caplog.text
 
 
-def test_the_first_signal_asks_all_jobs_and_the_second_cancels(watch: SigtermWatch) -> None:
+def test_second_signal_cancels_jobs(watch: SigtermWatch) -> None:
     quick, slow, other = Fake(id="quick"), Fake(id="slow"), Fake(id="other")
     heard = threading.Event()
     slow.answer = heard.set
@@ -99,13 +99,13 @@ def test_the_first_signal_asks_all_jobs_and_the_second_cancels(watch: SigtermWat
     assert (quick.asked, slow.asked) == (["end"], ["end", "cancel"])
     assert (watch.ended(quick), watch.ended(slow), watch.ended(slow)) == (True, True, True)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    # A job that was not told ends as ever, and so does the next one that is.
+    # A job without a signal ends as usual.
     watch.add(other)
     other.over.set()
     assert not watch.ended(other)
 
 
-def test_a_signal_that_comes_with_the_handler_is_the_jobs(watch: SigtermWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_during_installation_reaches_job(watch: SigtermWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     job, install = Fake(), signal.signal
 
     def installed(number: int, handler: Any) -> Any:
@@ -120,7 +120,7 @@ def test_a_signal_that_comes_with_the_handler_is_the_jobs(watch: SigtermWatch, m
     assert watch.ended(job)
 
 
-def test_who_waits_for_a_lock_is_interrupted_all_the_same(watch: SigtermWatch) -> None:
+def test_signal_interrupts_wait_for_event(watch: SigtermWatch) -> None:
     job = Fake()
     watch.add(job)
     threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
@@ -128,7 +128,7 @@ def test_who_waits_for_a_lock_is_interrupted_all_the_same(watch: SigtermWatch) -
     assert watch.ended(job)
 
 
-def test_who_waits_as_long_as_he_wants_hears_signals_and_is_told_how_it_went() -> None:
+def test_await_event_returns_whether_event_is_set() -> None:
     event = threading.Event()
     assert not await_event(event, 0.0)
     assert not await_event(event, 0.01)
@@ -137,7 +137,7 @@ def test_who_waits_as_long_as_he_wants_hears_signals_and_is_told_how_it_went() -
     assert await_event(event, 0.0)
 
 
-def test_a_handler_of_the_users_stays(watch: SigtermWatch) -> None:
+def test_handler_of_user_is_kept(watch: SigtermWatch) -> None:
     seen: list[int] = []
 
     def own(number: int, frame: Any) -> None:
@@ -147,7 +147,7 @@ def test_a_handler_of_the_users_stays(watch: SigtermWatch) -> None:
     watch.add(Fake())
     assert signal.getsignal(signal.SIGTERM) is own
     signal.signal(signal.SIGTERM, before)
-    # Also one that came later.
+    # Also a handler that was installed later.
     job = Fake()
     watch.add(job)
     signal.signal(signal.SIGTERM, own)
@@ -158,7 +158,7 @@ def test_a_handler_of_the_users_stays(watch: SigtermWatch) -> None:
     assert seen == [signal.SIGTERM]
 
 
-def test_in_a_thread_nothing_is_installed(watch: SigtermWatch) -> None:
+def test_no_handler_is_installed_on_other_threads(watch: SigtermWatch) -> None:
     def submit() -> None:
         watch.add(Fake())
         with relayed(lambda _: None, signal.SIGTERM):
@@ -188,7 +188,7 @@ signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("what", "code"), [("ended", -signal.SIGTERM), ("copied", 7)])
-def test_where_no_job_runs_the_signal_kills_as_ever(what: str, code: int) -> None:
-    """Behind the job's end, before anybody has waited for it; and in a copy of the process, which has no threads."""
+def test_signal_without_running_job_kills(what: str, code: int) -> None:
+    """After the job's end, before anyone has waited for it; and in a forked child, which has no threads."""
     root = Path(__file__).resolve().parents[2]
     assert subprocess.run([sys.executable, "-c", _WITHOUT_A_JOB, what], cwd=root, timeout=WAIT).returncode == code

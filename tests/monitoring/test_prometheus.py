@@ -1,4 +1,4 @@
-"""A job's figures in Prometheus' text form, and who answers for them."""
+"""Metrics of a job in Prometheus' text form, and the server of the page."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ _STATUS = Status(
 )
 
 
-def test_all_figures_have_their_labels_and_each_family_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    # It is asked for long behind the micro-batch: what it says of the clock is of now.
+def test_page_has_all_metrics_with_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The page is requested long after the micro-batch: lags refer to the clock now.
     monkeypatch.setattr(time, "time", lambda: 60.0)
     counters = [Counter("Parse", "lines", "bad", 7)]
     lines = exposed("job-1", _STATUS, JobProgress((), 10, 3), counters).splitlines()
@@ -109,7 +109,7 @@ def test_all_figures_have_their_labels_and_each_family_is_described_once(monkeyp
     silent = replace(_STAGE, input=MIN_TIMESTAMP, behind=None)
     at_the_beginning = exposed("job-1", replace(_STATUS, stages=(silent,)), None)
     assert f"arcbeam_input_watermark_seconds{{{of}}} -Inf" in at_the_beginning.splitlines()
-    assert "stands_since_seconds{" not in at_the_beginning, "who says nothing of time does not stand"
+    assert "stands_since_seconds{" not in at_the_beginning, "a watermark at the beginning of time does not stall"
     described = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert sorted(set(described)) == sorted(described)
     for line in lines:
@@ -117,7 +117,7 @@ def test_all_figures_have_their_labels_and_each_family_is_described_once(monkeyp
             assert line.partition("{")[0] in described
 
 
-def test_of_a_job_that_has_not_begun_there_is_nothing_and_of_one_in_phases_its_elements() -> None:
+def test_page_has_only_known_metrics() -> None:
     assert exposed("job-1", None, None) == ""
     assert "arcbeam_tasks_total" in exposed("job-1", None, JobProgress((), 10, 3))
     quiet = replace(_STATUS, behind=None, rate=None, stages=(replace(_STAGE, input_since=None, total={}),))
@@ -127,7 +127,7 @@ def test_of_a_job_that_has_not_begun_there_is_nothing_and_of_one_in_phases_its_e
     assert not any(name in text for name in ("arcbeam_timers", "stage_keys", "waiting_", "stage_rate", "stage_behind"))
 
 
-def test_it_is_told_on_the_address_that_was_asked_for_as_long_as_the_job_runs() -> None:
+def test_page_is_served_while_job_runs() -> None:
     with exposing(("127.0.0.1", 0), lambda: "arcbeam_micro_batch_total 1\n") as at:
         assert at is not None
         host, port = at
@@ -136,14 +136,14 @@ def test_it_is_told_on_the_address_that_was_asked_for_as_long_as_the_job_runs() 
             assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://{host}:{port}/other")
-        with pytest.raises(SetupError, match="cannot listen on --metrics_address"), exposing(at, str):
+        with pytest.raises(SetupError, match=f"--metrics_address={host}:{port}"), exposing(at, str):
             pass
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://{host}:{port}/metrics")
 
 
 @pytest.mark.contract("OPS-05")
-def test_an_address_without_a_host_is_this_machine_alone() -> None:
+def test_address_without_host_is_local() -> None:
     def endpoint(given: str) -> tuple[str, int] | None:
         return ArcbeamOptions([f"--metrics_address={given}"]).metrics_endpoint
 
@@ -152,5 +152,5 @@ def test_an_address_without_a_host_is_this_machine_alone() -> None:
     assert endpoint("0.0.0.0:9095") == ("0.0.0.0", 9095)
     assert endpoint("[::1]:9095") == ("::1", 9095)
     for wrong in ("here", "here:", "here:x", ":70000"):
-        with pytest.raises(InvalidPipelineError, match="is not of the form host:port"):
+        with pytest.raises(InvalidPipelineError, match=f"--metrics_address={wrong} .*host:port"):
             ArcbeamOptions([f"--metrics_address={wrong}"]).check()

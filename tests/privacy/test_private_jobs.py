@@ -76,7 +76,7 @@ def test_suspended_and_resumed_job_shows_no_secret_and_no_file(place: Path, monk
     with running(place, *streaming, until=lambda: len(noted(place / "out")) == 1) as driver:
         assert list((place / "tmp").glob("arcbeam-*/jobs/*/plan")), "there is something to look at"
         driver.process.send_signal(signal.SIGTERM)
-        assert driver.process.wait(300) == 143, driver.said
+        assert driver.process.wait(300) == 143, driver.output
     assert list(place.glob("tmp/arcbeam-*/copies/*/*")), "for who resumes it"
     monkeypatch.delenv(VARIABLE)
     refused = CliRunner().invoke(main.main, ["resume", str(place / "state")])
@@ -86,7 +86,7 @@ def test_suspended_and_resumed_job_shows_no_secret_and_no_file(place: Path, monk
     for name in ("s3_secret_access_key", "spark_conf:spark.planted.password", "spark_conf:spark.planted.url"):
         monkeypatch.setenv(variable(name), SECRET)
     with Driver(place, "resume", str(place / "state"), code=_CLI) as driver:
-        assert driver.process.wait(300) == 0, driver.said
+        assert driver.process.wait(300) == 0, driver.output
     look(place)
     assert sorted(noted(place / "out")) == [list(range(10)), list(range(10, 20))]
     left = [
@@ -100,7 +100,7 @@ def test_batch_job_shows_no_secret_and_no_file(place: Path) -> None:
     with running(place, "bounded", str(place), until=lambda: bool(noted(place / "out"))) as driver:
         assert list((place / "tmp").glob("arcbeam-*/jobs/*/side")), "there is something to look at"
         (place / "gate").touch()
-        assert driver.process.wait(300) == 0, driver.said
+        assert driver.process.wait(300) == 0, driver.output
     assert [path.name for path in place.glob("tmp/arcbeam-*/*/*") if not path.name.startswith("scratch-")] == []
 
 
@@ -115,7 +115,7 @@ def test_credentials_in_urls_are_in_no_file(place: Path) -> None:
         with Driver(place, "streaming", str(place), "--streaming", *places, code=_PROGRAM) as driver:
             driver.until(lambda: len(noted(place / "out")) == 2)
             look(place)
-            assert driver.process.wait(300) == 0, driver.said
+            assert driver.process.wait(300) == 0, driver.output
         look(place)
 
 
@@ -125,8 +125,8 @@ def test_server_stores_no_secret(place: Path) -> None:
     pipeline = windows(place / "source", place / "panes")
     serve = ("serve", "--port=0", f"--folder={place / 'server'}", "--", "--spark_master=local[2]")
     with Driver(place, *serve, code=_CLI) as driver:
-        driver.until(lambda: "serving Beam's Job API on " in driver.said)
-        endpoint = driver.said.partition("Job API on ")[2].split()[0]
+        driver.until(lambda: "serving Beam's Job API on " in driver.output)
+        endpoint = driver.output.partition("Job API on ")[2].split()[0]
         with connected(grpc.insecure_channel(endpoint)) as client:
             id = client.run(pipeline, streaming=True, shards=2, s3_secret_access_key=SECRET)
             driver.until(lambda: len(noted(place / "panes")) == 2)

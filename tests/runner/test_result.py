@@ -1,4 +1,4 @@
-"""What the user's program, and who tells it to end, are told of a job's end."""
+"""How a job's end is reported to the user's program, and to the sender of a SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from tests.jobs.fakes import WAIT
 
 
 class Suspended:
-    """A job that is suspended so many seconds after it was told to end."""
+    """A job that is suspended some seconds after the SIGTERM."""
 
     on_sigterm, sigterm_seconds, cancelled, state = OnSigterm.SUSPEND, WAIT, False, "RUNNING"
 
     def __init__(self, id: str, seconds: float) -> None:
         self.id = self.name = id
         self._seconds = seconds
-        self._over = threading.Event()
+        self._end = threading.Event()
 
     @property
     def ended(self) -> bool:
-        return self._over.is_set()
+        return self._end.is_set()
 
     def run(self) -> str:
-        assert self._over.wait(WAIT)
+        assert self._end.wait(WAIT)
         return "STOPPED"
 
     def ask_to_end(self) -> None:
-        threading.Timer(self._seconds, self._over.set).start()
+        threading.Timer(self._seconds, self._end.set).start()
 
     def cancel(self, timeout: float | None = None) -> None:
-        self._over.set()
+        self._end.set()
 
 
 @pytest.mark.contract("END-03", "API-06")
-def test_a_program_ends_by_sigterm_when_all_its_jobs_have_and_whoever_waits_is_told(
+def test_sigterm_ends_program_after_all_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -55,20 +55,20 @@ def test_a_program_ends_by_sigterm_when_all_its_jobs_have_and_whoever_waits_is_t
     quick, slow = (ArcbeamResult(cast(Any, None), cast(Any, job)) for job in jobs)
     signal.raise_signal(signal.SIGTERM)
     for each in (quick, quick, slow):
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit:
             each.wait_until_finish()
-        assert left.value.code == TERMINATED
-        assert jobs[1].ended, "its thread would go with the process, in the middle of its end"
+        assert exit.value.code == TERMINATED
+        assert jobs[1].ended, "the end of the process would stop its thread"
     signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.contract("END-02")
-def test_who_tells_a_job_to_end_is_told_when_its_drain_is_refused() -> None:
+def test_refused_drain_is_raised_after_sigterm() -> None:
     refused = settled(Answer(Said.REFUSED, "the job is suspending already"))
     run = SimpleNamespace(draining=lambda: None, ask=lambda what, name: refused, ends=False)
-    job = SimpleNamespace(on_sigterm=OnSigterm.DRAIN, _begun_run=lambda what: run, _called=lambda: "job 'words'")
+    job = SimpleNamespace(on_sigterm=OnSigterm.DRAIN, _begun_run=lambda what: run, _label=lambda: "job 'words'")
     with pytest.raises(RequestRefusedError) as caught:
         Job.ask_to_end(cast(Any, job))
     check_message("drain-refused-suspending", str(caught.value))
     run.ends = True
-    Job.ask_to_end(cast(Any, job))  # how the job ends is in its last line
+    Job.ask_to_end(cast(Any, job))  # the last line of the job reports its end

@@ -1,4 +1,4 @@
-"""What a user holds while a pipeline runs, and afterwards."""
+"""The user's handle of a pipeline, while it runs and afterwards."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Waits(beam.DoFn):
 
 
 @pytest.mark.contract("API-04")
-def test_values_of_options_that_cannot_be_meant() -> None:
+def test_invalid_options_are_refused() -> None:
     p = _pipeline("--shards=0", "--bundle_seconds=-1", "--bundle_elements=7", "--sdf_round_seconds=0")
     _ = p | beam.Create([1])
     with pytest.raises(InvalidPipelineError, match=r"shards=0 \(at least 1\), --bundle_seconds=-1.0 \(at least 0\)\n"):
         p.run()
     p = _pipeline("--spark_master=local", "--spark_remote=local")
     _ = p | beam.Create([1])
-    with pytest.raises(InvalidPipelineError, match="are both given"):
+    with pytest.raises(InvalidPipelineError, match="--spark_master and --spark_remote"):
         p.run()
 
 
@@ -53,9 +53,7 @@ def test_values_of_options_that_cannot_be_meant() -> None:
     ("file", "name"),
     [("/jobs/nightly.py", "nightly"), ("a b.py", "a-b"), ("/jobs/report/__main__.py", "report"), (None, "")],
 )
-def test_a_job_without_a_name_is_called_as_its_script(
-    monkeypatch: pytest.MonkeyPatch, file: str | None, name: str
-) -> None:
+def test_job_without_name_has_name_of_script(monkeypatch: pytest.MonkeyPatch, file: str | None, name: str) -> None:
     main = types.ModuleType("__main__")
     main.__file__ = file
     monkeypatch.setitem(sys.modules, "__main__", main)
@@ -64,7 +62,7 @@ def test_a_job_without_a_name_is_called_as_its_script(
 
 @pytest.mark.contract("API-06")
 @pytest.mark.usefixtures("spark")
-def test_a_result_from_running_to_done(tmp_path: Path) -> None:
+def test_result_changes_from_running_to_done(tmp_path: Path) -> None:
     p = _pipeline()
     _ = p | beam.Create([1, 2, 3]) | beam.ParDo(Waits(str(tmp_path / "gate")))
     result = p.run()
@@ -72,14 +70,14 @@ def test_a_result_from_running_to_done(tmp_path: Path) -> None:
     assert result.wait_until_finish(10) == "RUNNING"
     (tmp_path / "gate").touch()
     assert result.wait_until_finish() == "DONE"
-    assert result.cancel() == "DONE", "what is done cannot be cancelled"
+    assert result.cancel() == "DONE", "a job that is done cannot be cancelled"
     (seen,) = result.metrics().query(MetricsFilter().with_name("seen"))["counters"]
     assert (seen.attempted, seen.committed) == (3, 3)
 
 
 @pytest.mark.contract("API-06")
 @pytest.mark.usefixtures("spark")
-def test_a_failure_is_raised_as_often_as_it_is_waited_for() -> None:
+def test_failure_is_raised_at_each_wait() -> None:
     p = _pipeline()
     _ = p | beam.Create([1]) | "Fail" >> beam.Map(lambda x: x // 0)
     result = p.run()
@@ -91,18 +89,18 @@ def test_a_failure_is_raised_as_often_as_it_is_waited_for() -> None:
 
 @pytest.mark.contract("API-01")
 @pytest.mark.usefixtures("spark")
-def test_two_pipelines_at_once() -> None:
+def test_two_pipelines_run_concurrently() -> None:
     running = []
-    for micro_batch in (1, 7):
+    for factor in (1, 7):
         p = _pipeline()
-        sums = p | beam.Create([(x % 3, x * micro_batch) for x in range(99)]) | beam.CombinePerKey(sum)
-        expected = [(k, micro_batch * sum(range(k, 99, 3))) for k in range(3)]
+        sums = p | beam.Create([(x % 3, x * factor) for x in range(99)]) | beam.CombinePerKey(sum)
+        expected = [(k, factor * sum(range(k, 99, 3))) for k in range(3)]
         assert_that(sums, equal_to(expected))
         running.append(p.run())
     assert [result.wait_until_finish() for result in running] == ["DONE", "DONE"]
 
 
-def test_a_key_coder_that_is_not_deterministic() -> None:
+def test_nondeterministic_key_coder_is_refused() -> None:
     class Coder(beam.coders.Coder):
         def is_deterministic(self) -> bool:
             return False

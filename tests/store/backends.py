@@ -1,4 +1,4 @@
-"""The backends that the store's tests run against: a folder, memory, something like HDFS, and a real S3 server."""
+"""The backends of the store's tests: a folder, memory, a stand-in for HDFS, and a real S3 server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from arcbeam.store.jobtemp.location import JobLocation
 
 
 class Local(fs.FileSystemHandler):
-    """The local file system, for others that differ in something."""
+    """The local file system, as a base of others."""
 
     def __init__(self) -> None:
         self.inner = fs.LocalFileSystem()
@@ -81,7 +81,7 @@ class Local(fs.FileSystemHandler):
 
 
 class RenamesOnce(Local):
-    """A local folder with HDFS's rename: refused where the name exists. It can be told to fail after it has done it."""
+    """A local folder with HDFS's rename: refused if the name exists. On request it fails after the rename."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class RenamesOnce(Local):
         self._renaming = threading.Lock()
 
     def move(self, src: str, dest: str) -> None:
-        # HDFS looks and renames in one.
+        # HDFS checks and renames in one operation.
         with self._renaming:
             if os.path.exists(dest):
                 raise OSError(f"rename refused: {dest} exists")
@@ -100,7 +100,7 @@ class RenamesOnce(Local):
 
 
 def s3_store(endpoint: str) -> S3Store:
-    """A prefix of its own in the bucket of a server."""
+    """Return a separate prefix in the bucket of a server."""
     return S3Store(
         "jobs",
         prefix=uuid.uuid4().hex,
@@ -113,7 +113,7 @@ def s3_store(endpoint: str) -> S3Store:
 
 
 def location_of(request: pytest.FixtureRequest, folder: Path) -> JobLocation:
-    """A job's temporary location of the kind that a test's parameter names."""
+    """Return a job's temporary location of the kind in a test's parameter."""
     match request.param:
         case "local":
             return JobLocation(str(folder / "job"))
@@ -128,7 +128,7 @@ def location_of(request: pytest.FixtureRequest, folder: Path) -> JobLocation:
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[str]:
-    """An S3 server in this process, with the bucket "jobs"; its address."""
+    """Yield the address of an S3 server in this process, with the bucket "jobs"."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
@@ -136,7 +136,7 @@ def s3_server() -> Iterator[str]:
     app, one_at_a_time = DomainDispatcherApplication(create_backend_app), threading.Lock()
 
     def answer(environ: Any, start_response: Any) -> Any:
-        # moto looks whether a key exists, and then puts it: S3 does both in one.
+        # moto checks whether a key exists, and then puts it; S3 does both in one operation.
         with one_at_a_time:
             return app(environ, start_response)
 

@@ -25,7 +25,7 @@ def s3_endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def s3(s3_endpoint: str) -> Callable[[], S3Store]:
-    """Makes empty stores of obstore's on S3, for state machines, which need several."""
+    """Return a function that creates empty stores on S3, for state machines, which need several."""
     return lambda: s3_store(s3_endpoint)
 
 
@@ -46,7 +46,7 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> DurableBlobs:
 
 @pytest.fixture(params=["memory", "s3"])
 def memory(request: pytest.FixtureRequest) -> DurableBlobs:
-    """An empty store in memory, for what does not depend on the backend; and, as nothing should, one on S3."""
+    """An empty store in memory, for tests that do not depend on the backend; and one on S3."""
     if request.param == "s3":
         return ObjectBlobs(s3_store(request.getfixturevalue("s3_endpoint")), "memory://")
     return ObjectBlobs(MemoryStore(), "memory://")

@@ -17,18 +17,18 @@ _attempts = count()
 
 
 def opened(blobs: DurableBlobs, now: int = 0, **options: object) -> CommitLog:
-    """A driver's hold on the job."""
+    """Return a driver's hold on the job."""
     return CommitLog.open(blobs, SHAPE, Timestamp(now), **options)  # type: ignore[arg-type]
 
 
 def version(head: Manifest, level: int, shard: int) -> ShardVersion:
-    """A shard as it is at a manifest."""
+    """Return a shard's version at a manifest."""
     files = next((of.files for of in head.shards if (of.level, of.shard) == (level, shard)), ())
     return ShardVersion(head.job, level, shard, head.micro_batch, head.abandoned, head.openings, files)
 
 
 def read_head(blobs: DurableBlobs) -> Manifest | None:
-    """The newest manifest; None if there is none. Raises what is wrong with one that cannot be read."""
+    """Return the newest manifest; None if there is none. Raises the error of an unreadable one."""
     newest = read_newest(blobs)
     if isinstance(newest, UnreadableHead):
         raise newest.error
@@ -38,7 +38,7 @@ def read_head(blobs: DurableBlobs) -> Manifest | None:
 def delta(
     micro_batch: int, epoch: int, *, level: int = 1, shard: int = 0, first_micro_batch: int | None = None
 ) -> ShardFile:
-    """A delta that nobody has written."""
+    """Return a delta that was not written."""
     name = written_name(Written(level, shard, micro_batch, epoch, f"a{next(_attempts)}", "delta"))
     return ShardFile(
         name,

@@ -1,4 +1,4 @@
-"""The view in memory is an ordered map, also while it is scanned."""
+"""The view in memory is an ordered map, also during scans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ACTS = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_ACTS, max_size=40))
-def test_it_is_an_ordered_map(acts: list[tuple]) -> None:
+def test_view_is_an_ordered_map(acts: list[tuple]) -> None:
     view, model = MemoryView(), {}
     for act in acts:
         match act:
@@ -34,7 +34,7 @@ def test_it_is_an_ordered_map(acts: list[tuple]) -> None:
     assert view.snapshot() == model
 
 
-def test_many_keys_in_any_order() -> None:
+def test_many_keys_may_be_put_in_any_order() -> None:
     keys = [(i * 7919 % 5000).to_bytes(4, "big") for i in range(5000)]
     view = MemoryView()
     for i, key in enumerate(keys):
@@ -45,7 +45,7 @@ def test_many_keys_in_any_order() -> None:
     assert [key for key, _ in view.scan(b"")] == sorted([*keys, b"\0\0\0\0\0"])
 
 
-def test_rows_may_be_deleted_and_put_while_they_are_scanned() -> None:
+def test_rows_may_change_during_a_scan() -> None:
     view = MemoryView({bytes((i,)): b"" for i in range(100)})
     seen = []
     for key, _ in view.scan(b""):

@@ -1,4 +1,4 @@
-"""Assignment of windows: as the SDK's, and as the calendar has it."""
+"""Assignment of windows: as in the SDK, and as in the calendar."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ moments = st.one_of(
     st.integers(-1000, 1000),
     st.sampled_from([MIN_TIMESTAMP, END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP]),
 ).map(Timestamp)
-# 0001-02 to 9998-12: `datetime` must reach a window's end.
+# 0001-02 to 9998-12: `datetime` must contain the end of a window.
 dated = st.integers(-62_000_000_000 * 10**6, 253_300_000_000 * 10**6).map(Timestamp)
 spans = st.one_of(st.integers(1, 50), st.integers(1, 10**13))
 
@@ -44,14 +44,14 @@ def span(micros: int) -> Any:
 
 
 @given(t=st.integers(-(10**15), 10**15), size=spans, offset=st.integers(0, 60))
-def test_fixed_windows_are_the_sdks(t: int, size: int, offset: int) -> None:
+def test_fixed_windows_equal_those_of_sdk(t: int, size: int, offset: int) -> None:
     ours = FixedWindows(Duration(size), Duration(offset)).assign(Timestamp(t))
     theirs = sdk.FixedWindows(span(size), sdk_time.Timestamp(micros=offset % size))
     assert bounds(ours) == sdk_bounds(theirs, t)
 
 
 @given(t=st.integers(-(10**15), 10**15), period=spans, ratio=st.integers(0, 20), offset=st.integers(0, 60))
-def test_sliding_windows_are_the_sdks(t: int, period: int, ratio: int, offset: int) -> None:
+def test_sliding_windows_equal_those_of_sdk(t: int, period: int, ratio: int, offset: int) -> None:
     size = max(1, period * ratio // 4)
     ours = SlidingWindows(Duration(size), Duration(period), Duration(offset)).assign(Timestamp(t))
     theirs = sdk.SlidingWindows(span(size), span(period), sdk_time.Timestamp(micros=offset))
@@ -59,11 +59,11 @@ def test_sliding_windows_are_the_sdks(t: int, period: int, ratio: int, offset: i
 
 
 @given(t=st.integers(-(10**15), 10**15), gap=spans)
-def test_sessions_are_the_sdks(t: int, gap: int) -> None:
+def test_sessions_equal_those_of_sdk(t: int, gap: int) -> None:
     assert bounds(Sessions(Duration(gap)).assign(Timestamp(t))) == sdk_bounds(sdk.Sessions(span(gap)), t)
 
 
-def test_the_global_window() -> None:
+def test_global_window_contains_all_times() -> None:
     assert GlobalWindows().assign(MIN_TIMESTAMP) == (GLOBAL_WINDOW,)
     assert GLOBAL_WINDOW.max_timestamp == END_OF_GLOBAL_WINDOW
 
@@ -79,7 +79,7 @@ functions = st.one_of(
 
 @settings(max_examples=200)
 @given(fn=functions, t=moments)
-def test_a_moment_is_in_its_windows_wherever_it_is(fn: WindowFn, t: Timestamp) -> None:
+def test_time_is_in_its_windows(fn: WindowFn, t: Timestamp) -> None:
     windows = fn.assign(t)
     assert windows
     for w in windows:
@@ -92,7 +92,7 @@ def test_a_moment_is_in_its_windows_wherever_it_is(fn: WindowFn, t: Timestamp) -
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Kathmandu", "Pacific/Apia"])
 @settings(max_examples=60, deadline=None)
 @given(t=dated, which=st.sampled_from([Days, Months, Years]), number=st.integers(1, 5))
-def test_calendar_windows_follow_each_other_without_gaps(zone: str, t: Timestamp, which: Any, number: int) -> None:
+def test_calendar_windows_have_no_gaps(zone: str, t: Timestamp, which: Any, number: int) -> None:
     fn = which(number, zone=zone)
     (w,) = fn.assign(t)
     assert w.start <= t < w.end
@@ -122,14 +122,14 @@ def micros(*args: int, zone: str = "UTC") -> int:
         (Years(10, start=Date(2000)), (1999, 5, 5), (1990, 1, 1), (2000, 1, 1)),
     ],
 )
-def test_calendar_windows(fn: Any, at: Any, start: Any, end: Any) -> None:
+def test_calendar_windows_have_expected_bounds(fn: Any, at: Any, start: Any, end: Any) -> None:
     assert bounds(fn.assign(Timestamp(micros(*at)))) == [(micros(*start), micros(*end))]
 
 
 @pytest.mark.parametrize(
     ("day", "hours"), [((2024, 3, 31), 23), ((2024, 10, 27), 25), ((2024, 6, 1), 24), ((1969, 6, 1), 24)]
 )
-def test_a_day_is_as_long_as_it_is_there(day: Any, hours: int) -> None:
+def test_day_has_length_of_its_zone(day: Any, hours: int) -> None:
     start = micros(*day, zone="Europe/Berlin")
     (w,) = Days(1, zone="Europe/Berlin").assign(Timestamp(start + 12 * 3_600_000_000))
     assert (w.start, w.end - w.start) == (start, hours * 3_600_000_000)
@@ -144,13 +144,13 @@ def test_a_day_without_midnight_begins_after_it() -> None:
 @pytest.mark.parametrize(
     ("zone", "day", "first"),
     [
-        # One minute past midnight it is a minute past eleven once more: the day has begun, and goes on.
+        # One minute after midnight the clock shows 23:01 again. The new day has begun and continues.
         ("America/St_Johns", (2006, 10, 29), (2006, 10, 29)),
-        # Half past eleven, and then half past midnight.
+        # The clock jumps from 23:30 to 0:30.
         ("America/Toronto", (1919, 3, 31), (1919, 3, 31, 0, 30)),
     ],
 )
-def test_a_moment_is_in_its_day_though_the_clock_is_set_over_midnight(zone: str, day: Any, first: Any) -> None:
+def test_clock_change_over_midnight_keeps_days(zone: str, day: Any, first: Any) -> None:
     begins = micros(*first, zone=zone)
     for minutes in range(-120, 121):
         at = Timestamp(begins + minutes * 60_000_000)
@@ -168,7 +168,7 @@ def test_dates_are_those_of_the_calendar(day: int) -> None:
 
 
 @given(day=st.integers(-(10**9), 10**9))
-def test_a_date_and_its_day_are_each_others(day: int) -> None:
+def test_date_and_day_are_inverse(day: int) -> None:
     assert day_of(date_of(day)) == day
 
 
@@ -180,13 +180,13 @@ def test_a_date_and_its_day_are_each_others(day: int) -> None:
         (lambda: SlidingWindows(Duration(1), Duration(0), Duration(0)), "the period of sliding windows"),
         (lambda: Sessions(Duration(0)), "the gap of sessions"),
         (lambda: Days(0), "a window of days"),
-        (lambda: Days(1, Date(2023, 2, 29)), "no such day: 2023-2-29"),
+        (lambda: Days(1, Date(2023, 2, 29)), "2023-2-29"),
         (lambda: Days(1, zone="Mars/Base"), "Mars/Base"),
         (lambda: Months(1, 32), "not 32"),
         (lambda: Years(1, 13), "not 13"),
         (lambda: Years(1, 1, 0), "not 0"),
     ],
 )
-def test_what_cannot_be_is_refused(make: Any, message: str) -> None:
+def test_invalid_windows_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

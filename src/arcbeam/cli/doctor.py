@@ -1,8 +1,8 @@
-"""Checks of the installation: is everything here that a pipeline needs?
+"""Checks of the installation.
 
-Owns the checks of the machine: versions, Java, memory, the temporary folder, Spark's addresses. Pure and fast: looks at
-files, installed distributions and `java -version`; starts no Spark and imports neither Beam nor PySpark, so that it
-can speak when they are missing.
+Owns the checks of the machine: versions, Java, memory, the temporary folder, Spark's addresses. Pure and fast: reads
+files, installed distributions and `java -version`. It starts no Spark, and imports neither Beam nor PySpark, so that it
+works when they are missing.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ DISK_MINIMUM_MB = 1024
 
 
 def check_python(version: tuple[int, int, int]) -> Check:
-    """Judges a Python version."""
+    """Check a Python version."""
     found = ".".join(map(str, version))
     if version[:2] >= PYTHON_MINIMUM:
         return Check("Python", True, found)
     wanted = ".".join(map(str, PYTHON_MINIMUM))
-    return Check("Python", False, f"{found} is too old", f"install Python {wanted} or newer and arcbeam in it")
+    return Check("Python", False, f"{found} is too old", f"install Python {wanted} or newer, and install arcbeam there")
 
 
 def installed(distribution: str) -> str | None:
-    """The version of an installed distribution, None if it is not there."""
+    """Return the version of a distribution; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -47,17 +47,17 @@ def installed(distribution: str) -> str | None:
 
 
 def check_beam(version: str | None) -> Check:
-    """Judges the installed Beam: exactly one minor version will do, because its internals are used."""
+    """Check the installed Beam: exactly one minor version is accepted, because arcbeam uses its internals."""
     remedy = f"pip install 'apache-beam=={BEAM}.*'"
     if version is None:
         return Check("Apache Beam", False, "not installed", remedy)
     if _numbers(version)[:2] != _numbers(BEAM):
-        return Check("Apache Beam", False, f"{version}; arcbeam is made for {BEAM}", remedy)
+        return Check("Apache Beam", False, f"{version}; arcbeam needs {BEAM}", remedy)
     return Check("Apache Beam", True, version)
 
 
 def check_minimum(name: str, distribution: str, version: str | None, minimum: tuple[int, ...]) -> Check:
-    """Judges a distribution of which any version from `minimum` on will do."""
+    """Check a distribution with a minimum version."""
     remedy = f"pip install '{distribution}>={'.'.join(map(str, minimum))}'"
     if version is None:
         return Check(name, False, "not installed", remedy)
@@ -71,7 +71,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def available_memory_mb() -> int | None:
-    """MiB that a new process could have now, within this machine and its container; None if that cannot be known."""
+    """Return the MiB available to a new process on this machine and in its container; None if unknown."""
     candidates = []
     try:
         meminfo = Path("/proc/meminfo").read_text()
@@ -82,50 +82,50 @@ def available_memory_mb() -> int | None:
         if limit.isdigit():
             candidates.append((int(limit) - int(used)) // 2**20)
     except OSError:
-        pass  # not Linux, or no second version of control groups: what was found so far holds
+        pass  # not Linux, or no control groups of version 2: the earlier results are used
     if not candidates and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         candidates.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20)
     return min(candidates, default=None)
 
 
 def check_memory(available_mb: int | None) -> Check:
-    """Judges the memory that is free."""
+    """Check the available memory."""
     if available_mb is None:
         return Check("Memory", True, "unknown on this system")
     if available_mb < MEMORY_MINIMUM_MB:
-        remedy = f"free some, or give the machine or container at least {MEMORY_MINIMUM_MB} MiB"
+        remedy = f"free memory, or give the machine or container at least {MEMORY_MINIMUM_MB} MiB"
         return Check("Memory", False, f"{available_mb} MiB available", remedy)
     return Check("Memory", True, f"{available_mb} MiB available")
 
 
 def check_temp(folder: str, minimum_mb: int = DISK_MINIMUM_MB) -> Check:
-    """Judges a temporary folder: it can be written to, and has some space."""
-    remedy = "point TMPDIR (or --arcbeam_temp and spark.local.dir) at a folder with space that you may write to"
+    """Check a temporary folder: it is writable and has free space."""
+    remedy = "set TMPDIR (or --arcbeam_temp and spark.local.dir) to a writable folder with free space"
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
         free_mb = shutil.disk_usage(folder).free // 2**20
     except OSError as error:
-        return Check("Temporary folder", False, f"{folder} cannot be written to: {error.strerror}", remedy)
+        return Check("Temporary folder", False, f"{folder} is not writable: {error.strerror}", remedy)
     if free_mb < minimum_mb:
         return Check("Temporary folder", False, f"{folder}: only {free_mb} MiB free", remedy)
     return Check("Temporary folder", True, f"{folder}: {free_mb} MiB free")
 
 
 def check_ports(environ: Mapping[str, str] | None = None) -> Check:
-    """Says where Spark listens; a local session of arcbeam's is on loopback unless the environment names an address."""
+    """Report Spark's addresses. A local session of arcbeam uses loopback unless the environment sets an address."""
     env = os.environ if environ is None else environ
     named = [f"{name}={env[name]}" for name in ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME") if env.get(name)]
     local = f"the address of {', '.join(named)}" if named else "127.0.0.1 only"
-    rest = "clusters and sessions of your own: as their settings say (docs/howto/security.md, Ports)"
+    rest = "clusters and your own sessions: as in their settings (docs/howto/security.md, Ports)"
     return Check("Spark's ports", True, f"local sessions of arcbeam: {local}, with authentication; {rest}")
 
 
 def checks(environ: Mapping[str, str] | None = None) -> list[Check]:
-    """Everything a pipeline needs on this machine, each with what to do if it is not right.
+    """Return the checks of all that a pipeline needs on this machine, each with its remedy.
 
     Args:
-        environ: where JAVA_HOME and PATH are looked up (default: this process's environment).
+        environ: has JAVA_HOME and PATH (default: this process's environment).
     """
     v = sys.version_info
     found = [

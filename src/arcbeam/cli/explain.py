@@ -1,7 +1,7 @@
-"""`arcbeam explain`: runs a script with its pipelines translated instead of executed, and shows their plans.
+"""`arcbeam explain`: runs a script, but translates its pipelines instead of executing them, and shows their plans.
 
-Owns the capturing of pipelines. Knows nothing of how a plan is made (`translate`) or drawn (`explain`). Imports Beam
-only when called, so that the command line starts quickly.
+Owns the capture of pipelines. Must not know how a plan is made (`translate`) or drawn (`explain`). Imports Beam only
+when called, so that the command line starts quickly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from arcbeam.cli.script import run_script, tell
+from arcbeam.cli.script import print_error, run_script
 from arcbeam.cli.scriptoptions import pipelines_of_a_script
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import ArcbeamError, SetupError, SubmissionError
@@ -23,27 +23,31 @@ if TYPE_CHECKING:
     from arcbeam.model.plan import Plan
 
 
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the plan into this file instead.")
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the plan into this SVG file instead."
+)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def explain(out: Output, script: Path, svg: Path | None, arguments: tuple[str, ...]) -> None:
-    """Show the plan of the pipeline in SCRIPT: stages, exchanges, coders, state. Nothing is run.
+    """Show the plan of each pipeline in SCRIPT: stages, exchanges, coders, state. No pipeline is executed.
 
-    What SCRIPT prints goes to stderr. ARGUMENTS go to the script; those after a -- are not looked at here. A script
-    that runs several pipelines shows the plan of each.
+    SCRIPT itself runs; its output goes to stderr. ARGUMENTS are passed to SCRIPT; put a -- before arguments that this
+    command also knows.
     """
     plans, error = plans_of(
-        script, arguments, lambda: out.progress(f"nothing is run; without results, {script.name} goes on and prints:")
+        script,
+        arguments,
+        lambda: out.progress(f"the pipeline was not executed; {script.name} continues without its results and prints:"),
     )
     if error is not None:
         if not plans and isinstance(error, Exception) and not isinstance(error, ArcbeamError):
-            tell(error, script)
+            print_error(error, script)
             click.get_current_context().exit(1)
         if isinstance(error, ArcbeamError) or not plans:
             raise error
-        out.progress(f"the script went on after its pipeline, without results, and ended with {error!r}")
+        out.progress(f"the script continued without the results of its pipeline, and ended with {error!r}")
     if not plans:
-        raise SubmissionError(f"{script} ended without running a pipeline", "check the arguments it was given")
+        raise SubmissionError(f"{script} ended without running a pipeline", "check its arguments")
     from arcbeam.explain import as_json, as_svg, as_text
 
     for number, plan in enumerate(plans):
@@ -52,7 +56,7 @@ def explain(out: Output, script: Path, svg: Path | None, arguments: tuple[str, .
             try:
                 path.write_text(as_svg(plan), encoding="utf-8")
             except OSError as failure:
-                raise SetupError(f"cannot write {path}: {failure}", "choose a file that can be written") from failure
+                raise SetupError(f"cannot write {path}: {failure}", "choose another file") from failure
             out.text(f"wrote {path}", plan=plan.name, svg=str(path))
         elif isinstance(out, TextOutput):
             out.text(("\n" if number else "") + as_text(plan).rstrip("\n"))
@@ -63,7 +67,7 @@ def explain(out: Output, script: Path, svg: Path | None, arguments: tuple[str, .
 def plans_of(
     script: Path, arguments: tuple[str, ...] = (), note: Callable[[], None] = lambda: None
 ) -> tuple[list[Plan], BaseException | None]:
-    """Runs a script as `__main__` with every `Pipeline.run` translating only.
+    """Run a script as `__main__`, where each `Pipeline.run` only translates.
 
     Args:
         script: the file.
@@ -71,16 +75,15 @@ def plans_of(
         note: called once, before the script prints something after a pipeline.
 
     Returns:
-        The plans in the order in which the script ran its pipelines, and what the script raised, if anything: a
-        pipeline that was not executed has no results, so a script may well stumble after it. An exit with status 0
-        or None is not an error.
+        The plans, in the order of the script's pipelines, and the script's exception, if any. A pipeline that was not
+        executed has no results, so the script may fail after it. An exit with status 0 or None is not an error.
     """
     plans: list[Plan] = []
     argv, path = sys.argv, list(sys.path)
-    said: Any = _Said(plans, note)
+    printed: Any = _Printed(plans, note)
     try:
-        # What the script prints is not our output, which may be JSON for a program.
-        with pipelines_of_a_script(arguments), _capturing(plans, script.stem), redirect_stdout(said):
+        # The script's output is kept out of ours, which may be JSON for a program.
+        with pipelines_of_a_script(arguments), _capturing(plans, script.stem), redirect_stdout(printed):
             run_script(script, list(arguments))
     except SystemExit as exit:
         return plans, None if exit.code in (0, None) else exit
@@ -91,12 +94,12 @@ def plans_of(
     return plans, None
 
 
-class _Said:
+class _Printed:
     """Standard error, as a script's standard output.
 
     Args:
         plans: of the script so far.
-        note: called when the script, for the first time, prints something after a pipeline.
+        note: called when the script first prints something after a pipeline.
     """
 
     def __init__(self, plans: list[Plan], note: Callable[[], None]) -> None:
@@ -123,13 +126,13 @@ def _capturing(plans: list[Plan], default_name: str) -> Iterator[None]:
     from arcbeam.translate.proto import pipeline_proto, plan_of
 
     class Translated(PipelineResult):  # type: ignore[misc]  # Beam is untyped
-        """The result of a pipeline that did not run: done, and without metrics."""
+        """The result of a pipeline that was not executed: done, without metrics."""
 
         def wait_until_finish(self, duration: int | None = None) -> Any:
             return self.state
 
     class PlanRunner(PipelineRunner):  # type: ignore[misc]
-        """Keeps the plan of each pipeline that it is given."""
+        """Keeps the plan of each pipeline."""
 
         def is_fnapi_compatible(self) -> bool:
             return True
@@ -146,7 +149,7 @@ def _capturing(plans: list[Plan], default_name: str) -> Iterator[None]:
         self.runner = PlanRunner()
         return run(self, *args, **kwargs)
 
-    # SUBTLE: replacing the method, not the --runner argument: a script may choose its runner in its own way.
+    # SUBTLE: replaces the method, not the --runner argument: a script may choose its runner in its own way.
     beam.Pipeline.run = translate_only
     try:
         yield

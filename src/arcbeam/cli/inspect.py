@@ -1,6 +1,6 @@
-"""`arcbeam inspect`: what the folder of an unbounded job says about the job.
+"""`arcbeam inspect`: shows the content of a streaming job's folder.
 
-Owns how it is shown. What there is to show is `store.log.inspection`'s.
+Owns the output. `store.log.inspection` collects the content.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ _NAMED = {
 @click.option("--micro-batch", type=int, help="Show the job after this micro-batch (default: the newest).")
 @click.option("--savepoint", default="", help="Show the job after this savepoint.")
 @click.option(
-    "--micro-batches", type=click.IntRange(min=0), default=10, show_default=True, help="List so many micro-batches."
+    "--micro-batches", type=click.IntRange(min=0), default=10, show_default=True, help="Micro-batches to list."
 )
-@click.option("--check", is_flag=True, help="Read all files of the micro-batch; exit with 1 if any cannot be read.")
+@click.option("--check", is_flag=True, help="Read all files of the micro-batch; exit with 1 if one cannot be read.")
 def inspect(out: Output, path: str, micro_batch: int | None, savepoint: str, micro_batches: int, check: bool) -> None:
-    """Show an unbounded job: micro-batches, watermarks, what holds them and would free them, sizes of state,
-    savepoints.
+    """Show the content of a streaming job's folder.
 
-    PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://), or a savepoint's path. Nothing is changed; the job
-    may be running. Where a manifest cannot be read, what can is shown; exits with 1. With --json, times are
-    microseconds since 1970.
+    Prints micro-batches, watermarks and what holds them, sizes of state, and savepoints.
+
+    PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://), or the path of a savepoint. The command only
+    reads; the job may be running. If a manifest is damaged, it shows what is readable and exits with 1. With --json,
+    times are microseconds since 1970.
     """
     from arcbeam.store.blobs.backends import open_blobs
     from arcbeam.store.log.inspection import inspect as look
@@ -63,7 +64,7 @@ def inspect(out: Output, path: str, micro_batch: int | None, savepoint: str, mic
 
 
 def _status(blobs: DurableBlobs, micro_batch: int) -> dict[str, Any]:
-    """Where the job stood after a micro-batch, if that is still there."""
+    """Return the job's status after a micro-batch; empty if its manifest was removed."""
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.chain import read_manifest
     from arcbeam.streaming.status.status import as_record, status_of
@@ -78,24 +79,24 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
     for damage in found.damaged:
         out.text(damage)
     if found.damaged:
-        out.text(f"what follows is micro-batch {found.micro_batch}\n")
+        out.text(f"showing micro-batch {found.micro_batch}, the newest readable one\n")
     times = {"time": found.time, "committed": status.get("committed")}
     out.record(
         {
-            # The name is that of logs and of `arcbeam resume`; the id is the folder's.
+            # Logs and `arcbeam resume` show the name; the folder has the id.
             "job": f"{found.program.name if found.program else found.job} in {found.location}"
             + (f" (id {found.job})" if found.program else ""),
             "micro_batch": f"{found.micro_batch} ({found.kind}, {found.mode}), {recorded(times, _shown)}",
             "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
-            **({"nobody runs it": str(found.ended)} if found.ended else {}),
+            **({"ended": str(found.ended)} if found.ended else {}),
             "to publish": found.committables,
-            "resumed with": _program(found),
+            "resume": _job_graph(found),
             "side inputs": f"{found.side_files} files, {_bytes(found.side_bytes)}",
         }
     )
     if status and newest and not found.ended and (overdue := overdue_line(status)):
         out.text(overdue)
-    out.text("\nwatermarks and what holds them")
+    out.text("\nwatermarks and holds")
     rows = []
     for stage in found.stages:
         row = {"stage": stage.stage, "upstream": _time(stage.upstream), "input": _time(stage.input)}
@@ -126,33 +127,33 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
         ],
     )
     if found.requests:
-        out.text("\nasked of it, and not settled")
+        out.text("\nopen requests")
         out.table(
-            ["what", "savepoint", "when it was at micro-batch"],
+            ["what", "savepoint", "requested at micro-batch"],
             [
-                {"what": each.what, "savepoint": each.savepoint or "-", "when it was at micro-batch": each.micro_batch}
+                {"what": each.what, "savepoint": each.savepoint or "-", "requested at micro-batch": each.micro_batch}
                 for each in found.requests
             ],
         )
     if found.savepoints:
         out.text("\nsavepoints")
         out.table(
-            ["name", "micro_batch", "recorded at"],
+            ["name", "micro_batch", "committed at"],
             [
-                {"name": pin.name, "micro_batch": pin.micro_batch, "recorded at": _time(pin.time)}
+                {"name": pin.name, "micro_batch": pin.micro_batch, "committed at": _time(pin.time)}
                 for pin in found.savepoints
             ],
         )
-    out.text("\nsteps")
+    out.text("\nmicro-batches")
     out.table(
-        ["micro_batch", "epoch", "kind", "mode", "recorded at", "written", "to publish"],
+        ["micro_batch", "epoch", "kind", "mode", "committed at", "written", "to publish"],
         [
             {
                 "micro_batch": micro_batch.micro_batch,
                 "epoch": micro_batch.epoch,
                 "kind": micro_batch.kind,
                 "mode": micro_batch.mode,
-                "recorded at": _time(micro_batch.time),
+                "committed at": _time(micro_batch.time),
                 "written": _bytes(micro_batch.written),
                 "to publish": micro_batch.committables,
             }
@@ -160,20 +161,20 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
         ],
     )
     if found.problems is not None:
-        out.text("\nfiles: " + ("all are there and whole" if not found.problems else ""))
+        out.text("\nfiles: " + ("complete and readable" if not found.problems else "damaged or missing"))
         for problem in found.problems:
             out.text(f"  - {problem}")
 
 
-def _program(found: Inspection) -> str:
+def _job_graph(found: Inspection) -> str:
     if found.program is None:
-        return "its script: no program was kept"
+        return "run its script again: the folder holds no job graph"
     versions = ", ".join(f"{name.capitalize()} {version}" for name, version in found.program.versions.items())
-    return f"`arcbeam resume`: program '{found.program.name}' of {versions}"
+    return f"`arcbeam resume`: job graph '{found.program.name}' of {versions}"
 
 
 def _time(moment: Timestamp | None) -> str:
-    """A time for people, in UTC, as short as it can be without losing microseconds."""
+    """Return a time for people, in UTC, as short as possible without losing microseconds."""
     if moment is None:
         return "-"
     if moment in _NAMED:
@@ -190,7 +191,7 @@ def _shown(moment: int) -> str:
 
 
 def _bytes(size: int) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes for people."""
     amount = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:

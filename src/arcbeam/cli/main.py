@@ -1,9 +1,8 @@
 """The command line: `arcbeam <command>`, text for people and `--json` for programs.
 
-Owns the commands' names, arguments and exit codes: 0 well, 1 failed with a message, 2 wrong usage, 130 ended by Ctrl-C,
-143 by SIGTERM.
-Each command is one function; it imports what it needs inside, so that `arcbeam doctor` is quick and works when Beam or
-Spark is missing.
+Owns the commands' names, arguments and exit codes: 0 success, 1 failed with a message, 2 wrong usage, 130 ended by
+Ctrl-C, 143 by SIGTERM. Each command is one function with its imports inside. So `arcbeam doctor` is quick, and works
+when Beam or Spark is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from arcbeam.cli.explain import explain
 from arcbeam.cli.inspect import inspect
 from arcbeam.cli.parts import parts
 from arcbeam.cli.savepoints import savepoints
-from arcbeam.cli.script import run_script, tell
+from arcbeam.cli.script import print_error, run_script
 from arcbeam.cli.status import status
 from arcbeam.console.output import JsonOutput, Output, TextOutput
 from arcbeam.errors import ArcbeamError, JobCancelledError
@@ -37,33 +36,33 @@ _INTERRUPTED = 130
 """By custom of shells: 128, and the number of SIGINT."""
 
 
-def speaks(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command `--json`, an `Output` as its first argument, and exit codes for errors of ours and Ctrl-C.
+def with_output(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--json`, an `Output` as its first argument, and exit codes for arcbeam's errors and Ctrl-C.
 
-    `--json` may stand before or after the command's name.
+    `--json` is accepted before and after the command's name.
     """
 
-    @click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.pass_context
     @functools.wraps(command)
-    def with_output(context: click.Context, /, *args: Any, as_json: bool, **kwargs: Any) -> None:
+    def wrapped(context: click.Context, /, *args: Any, as_json: bool, **kwargs: Any) -> None:
         out: Output = JsonOutput() if as_json or context.obj else TextOutput()
-        logging.getLogger().addFilter(_is_of_use)
+        logging.getLogger().addFilter(_is_useful)
         try:
             command(out, *args, **kwargs)
         except ArcbeamError as error:
             out.error(error)
             context.exit(1)
         except KeyboardInterrupt:
-            # What was running has been cancelled on the interrupt's way up here, what was asked for is withdrawn.
+            # The job was cancelled, or the request withdrawn, while the exception passed through their code.
             out.error(JobCancelledError("interrupted"))
             context.exit(_INTERRUPTED)
 
-    return with_output
+    return wrapped
 
 
 class _Lines(logging.StreamHandler):  # type: ignore[type-arg]  # of whatever stderr is
-    """Lines of their own on a terminal, too, on which a progress line may stand."""
+    """A handler whose lines erase the progress line on a terminal first."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Handler`."""
@@ -71,21 +70,21 @@ class _Lines(logging.StreamHandler):  # type: ignore[type-arg]  # of whatever st
 
 
 def _verbose(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    """Has our loggers speak from INFO on, whatever becomes of others.
+    """Show arcbeam's log from INFO up.
 
-    They have a handler of their own: what the script says of the root logger holds for all else as before.
+    The logger gets its own handler: the script's settings of the root logger stay valid for all other loggers.
     """
     if not wanted:
         return
     logger, handler = logging.getLogger("arcbeam"), _Lines()
     level, propagates = logger.level, logger.propagate
 
-    def as_before() -> None:
+    def restore() -> None:
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagates
 
-    context.call_on_close(as_before)
+    context.call_on_close(restore)
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -97,13 +96,18 @@ VERBOSE = click.option(
     is_flag=True,
     expose_value=False,
     callback=_verbose,
-    help="Say where it stands on stderr: of a streaming job a line a micro-batch, the port of --metrics_address=0.",
+    help="Log progress to stderr: a line for each micro-batch, and the port that --metrics_address=0 chose.",
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def _hyphenated(name: str) -> str:
+    """Accept underscores in the names of options: pipeline options have underscores, options of commands hyphens."""
+    return name.replace("_", "-")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _hyphenated})
 @click.version_option(package_name="arcbeam", prog_name="arcbeam")
-@click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def main(context: click.Context, as_json: bool) -> None:
     """Apache Beam pipelines on Apache Spark, in Python, through PySpark."""
@@ -111,9 +115,9 @@ def main(context: click.Context, as_json: bool) -> None:
 
 
 @main.command()
-@speaks
+@with_output
 def doctor(out: Output) -> None:
-    """Check Python, Java, Spark, Beam, memory and disk; say what to do for each that is not right."""
+    """Check the installation (Python, Java, Spark, Beam, memory, disk) and print fixes."""
     from arcbeam.cli.doctor import checks
 
     found = checks()
@@ -135,12 +139,13 @@ def doctor(out: Output) -> None:
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @VERBOSE
-@speaks
+@with_output
 def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
-    """Run the pipelines in SCRIPT on Spark: as `python SCRIPT ARGUMENTS`, with arcbeam as the default runner.
+    """Run SCRIPT with arcbeam as the default runner of its pipelines.
 
-    Pipeline options among ARGUMENTS reach every pipeline, also one made without options. A pipeline whose runner the
-    script names runs there, and a line says so; a --runner among ARGUMENTS is the default instead of arcbeam.
+    The script runs as with `python SCRIPT ARGUMENTS`. Pipeline options in ARGUMENTS apply to every pipeline, also to
+    one created without options. A pipeline for which the script chooses another runner runs on that runner; a warning
+    says so. --runner in ARGUMENTS replaces arcbeam as the default.
     """
     from arcbeam.cli.scriptoptions import pipelines_of_a_script
 
@@ -150,28 +155,34 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
     except ArcbeamError:
         raise
     except Exception as error:
-        tell(error, script)
+        print_error(error, script)
         click.get_current_context().exit(1)
     if not pipelines.run:
         _LOG.warning("%s ended without running a pipeline", script)
     for runner in dict.fromkeys(pipelines.elsewhere):
-        _LOG.warning("not run on arcbeam, because %s names a runner of its own: %s", script, runner)
+        _LOG.warning("%s chooses another runner for a pipeline, which did not run on arcbeam: %s", script, runner)
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
 @click.argument("path")
-@click.option("--name", default="", help="The job's name from now on, as --job_name (default: as before).")
-@click.option("--savepoint", default="", help="Go on from this savepoint, and leave behind what came later.")
+@click.option("--job-name", "--name", "name", default="", help="New name of the job (default: its present name).")
+@click.option(
+    "--from-savepoint",
+    "--savepoint",
+    "savepoint",
+    default="",
+    help="Resume from this savepoint; later micro-batches are discarded (default: the newest micro-batch).",
+)
 @click.option(
     "--stage-mapping",
     multiple=True,
     metavar="OLD=NEW",
-    help="A stage that is called otherwise than when the job last ran. May be repeated.",
+    help="A stage that was renamed since the job last ran: NEW gets the state of OLD. May be repeated.",
 )
-@click.option("--force", is_flag=True, help="Go on also if it was drained, or is done.")
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@click.option("--force-resume", "--force", "force", is_flag=True, help="Resume also a job that is drained or done.")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[PIPELINE_OPTIONS]...")
 @VERBOSE
-@speaks
+@with_output
 def resume(
     out: Output,
     path: str,
@@ -181,21 +192,22 @@ def resume(
     force: bool,
     options: tuple[str, ...],
 ) -> None:
-    """Go on with the job in PATH: its folder or URL (s3://, gs://, abfs://, hdfs://), or a savepoint's path.
+    """Resume the job in PATH, without its script. PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://), or
+    the path of a savepoint.
 
-    The pipeline, its options and its files are those that the job was submitted with, and has kept there: the script is
-    not needed. OPTIONS are pipeline options that take the place of earlier ones, as --spark_master. Runs until the job
-    ends; Ctrl-C cancels it, SIGTERM suspends it (or as its --on_sigterm says), and it can be resumed again.
+    The folder holds the pipeline, its options and its files. PIPELINE_OPTIONS replace earlier ones, such as
+    --spark_master. The command runs until the job ends. Ctrl-C cancels the job; SIGTERM suspends it, or does
+    what the job's --on_sigterm says. It can be resumed again after both.
     """
-    from arcbeam.runner.resume import resume as go_on
+    from arcbeam.runner.resume import resume as resume_job
     from arcbeam.store.jobtemp.location import JobLocation
-    from arcbeam.store.log.jobname import called
+    from arcbeam.store.log.jobname import job_label
     from arcbeam.store.log.savepoints import place_of
 
     more = [*options, *(f"--stage_mapping={each}" for each in stage_mapping), *(["--force_resume"] if force else [])]
-    result = go_on(path, more, name=name, savepoint=savepoint)
+    result = resume_job(path, more, name=name, savepoint=savepoint)
     job = {"id": result.job_id, "name": result.plan.name}
-    shown_as = called(result.plan.name, str(JobLocation(place_of(path, savepoint)[0])))
+    shown_as = job_label(result.plan.name, str(JobLocation(place_of(path, savepoint)[0])))
     out.progress(f"{shown_as} is being resumed", **job, state=result.state)
     ended: SystemExit | None = None
     try:
@@ -207,31 +219,31 @@ def resume(
         raise ended
 
 
-def _is_of_use(record: logging.LogRecord) -> bool:
-    """False for what the SDK says at import of an optional package that is not installed."""
+def _is_useful(record: logging.LogRecord) -> bool:
+    """Return False for the SDK's message on an optional package that is not installed."""
     return not str(record.msg).startswith("apitools not found")
 
 
 def _executors() -> ExecutorFactory:
-    """What a job server runs pipelines with; imported when a server starts."""
+    """Return the executors of a job server; imported when a server starts."""
     from arcbeam.runner.executor import SparkExecutor
 
     return SparkExecutor
 
 
 def _start(options: Mapping[str, Any]) -> None:
-    """Starts Spark for a job server."""
+    """Start Spark for a job server."""
     from arcbeam.runner.executor import start
 
     start(options)
 
 
-main.command(context_settings={"ignore_unknown_options": True})(speaks(explain))
-main.command()(speaks(inspect))
-main.command()(speaks(status))
-main.command(context_settings={"ignore_unknown_options": True})(speaks(parts))
-main.command()(speaks(savepoints))
-main.command()(speaks(job_commands.serving(_executors, _start)))
-main.command()(speaks(job_commands.jobs))
+main.command(context_settings={"ignore_unknown_options": True})(with_output(explain))
+main.command()(with_output(inspect))
+main.command()(with_output(status))
+main.command(context_settings={"ignore_unknown_options": True})(with_output(parts))
+main.command()(with_output(savepoints))
+main.command()(with_output(job_commands.serving(_executors, _start)))
+main.command()(with_output(job_commands.jobs))
 for command in (control.savepoint, control.drain, control.suspend, control.cancel):
-    main.command()(speaks(command))
+    main.command()(with_output(command))

@@ -1,6 +1,6 @@
-"""`arcbeam parts`: what runs that died have staged below a path, and never published.
+"""`arcbeam parts`: lists staged part files below a path that no job has published.
 
-Owns how it is asked for and shown. What there is is told by the staging of the path.
+Owns the arguments and the output. The path's staging (`io.parts.places`) finds the files.
 """
 
 from __future__ import annotations
@@ -28,37 +28,43 @@ class _Age(click.ParamType[float]):
             return value
         found = re.fullmatch(r"(\d+)([smhd])", str(value))
         if found is None:
-            self.fail(f"{value!r} is no duration; 90s, 15m, 24h and 7d are", param, ctx)
+            self.fail(f"{value!r} is not a duration such as 90s, 15m, 24h or 7d", param, ctx)
         return float(found[1]) * _UNITS[found[2]]
 
 
 @click.argument("path")
-@click.option("--remove", is_flag=True, help="Remove them, for good.")
+@click.option("--remove", is_flag=True, help="Remove the listed files permanently.")
 @click.option(
     "--older-than",
     type=_Age(),
     default="24h",
     show_default=True,
     metavar="AGE",
-    help="With --remove: only what was last written to so long ago, as 90s, 15m, 24h, 7d; on S3, what was begun then.",
+    help="With --remove: only files of at least this age, such as 90s, 15m, 24h, 7d. The age counts from the last "
+    "write; on S3, from the beginning of the upload.",
 )
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[PIPELINE_OPTIONS]...")
 def parts(out: Output, path: str, remove: bool, older_than: float, options: tuple[str, ...]) -> None:
-    """List what was staged for part files below PATH, and is not published: leftovers of runs that died, mostly.
+    """List part files below PATH that are staged but not published.
 
-    PATH is what WriteParts was given; OPTIONS are pipeline options that its file system needs, as --s3_endpoint_url. A
-    job sweeps what its attempts leave behind. What is here belongs to jobs that run now, that can be resumed (they
-    publish it then), or that are dead. Do not remove what a job still has to publish: its records would be lost. The
-    age of an upload to S3 is that of its beginning, whatever was sent since: take longer than any takes.
+    Most are leftovers of runs that were killed.
+
+    PATH is the path that WriteParts got. PIPELINE_OPTIONS are those that its file system needs, such as
+    --s3_endpoint_url. A job removes the leftovers of its own attempts. The listed files belong to running jobs, to jobs
+    that can be resumed and publish them then, or to dead jobs. Do not remove files that a job still has to publish: its
+    records would be lost. On S3, choose an AGE longer than any upload takes: the age counts from its beginning.
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from arcbeam.io.parts.places import is_local, staging_for
+    from arcbeam.options import underscored
     from arcbeam.store.blobs.errors import StoreError
 
     if is_local(path) and not Path(path.removeprefix("file://")).is_dir():
-        raise StoreError(f"there is no folder '{path}'", "name the path that WriteParts was given")
-    staging = staging_for(path, PipelineOptions(list(options)).get_all_options(drop_default=True))
+        raise StoreError(f"there is no folder '{path}'", "give the path that WriteParts got")
+    staging = staging_for(
+        path, PipelineOptions([underscored(option) for option in options]).get_all_options(drop_default=True)
+    )
     found = list(staging.leftovers())
     if remove:
         found = [each for each in found if each.age >= older_than]

@@ -1,7 +1,7 @@
-"""`arcbeam savepoints`: those of a streaming job, by its folder: list, describe, rename, delete, copy.
+"""`arcbeam savepoints`: lists, describes, renames, deletes and copies the savepoints in a streaming job's folder.
 
-Owns the arguments, and how it is told. What a savepoint is, and how its name changes, is the store's
-(`store.log.savepoints`); a job that runs is asked to do it itself (`store.log.requests`).
+Owns the arguments and the output. `store.log.savepoints` defines savepoints and changes their names. A running job
+changes its savepoints itself, on request (`store.log.requests`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from arcbeam.cli.control import asked_of_folder, opened, shown_job
+from arcbeam.cli.control import opened, request_of_folder, shown_job
 from arcbeam.cli.status import bytes_shown, shown
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import JobFailedError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from arcbeam.store.log.requests import Asked
 
 _TAKES = {"list": 0, "describe": 1, "rename": 2, "delete": 1, "copy": 2}
-"""How many more words each action wants."""
+"""The number of further words of each action."""
 
 
 @click.argument("path")
@@ -35,28 +35,29 @@ _TAKES = {"list": 0, "describe": 1, "rename": 2, "delete": 1, "copy": 2}
     "--wait",
     "seconds",
     type=click.FloatRange(0),
+    metavar="SECONDS",
     default=60.0,
     show_default=True,
-    help="Seconds to wait for whoever runs the job, to rename or delete. 0: only leave the request there.",
+    help="For rename and delete: seconds to wait for the job's driver. 0: leave the request in the folder and return.",
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="Rename or delete here and now, though the job seems to run: whoever does run it is fenced out, and ends.",
+    help="Rename or delete at once, also if the job seems to run. A driver that runs it is fenced and ends.",
 )
 def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seconds: float, force: bool) -> None:
-    """Show and keep the savepoints of the job in PATH: its folder or URL, or the path of one of them.
+    """Manage savepoints of the job in PATH: list, describe, rename, delete, copy.
 
     \b
-    arcbeam savepoints PATH                      list them
-    arcbeam savepoints PATH describe NAME        what one holds, and how to go on with it
+    arcbeam savepoints PATH                      list all
+    arcbeam savepoints PATH describe NAME        show what it holds and how to resume from it
     arcbeam savepoints PATH rename NAME NEW
-    arcbeam savepoints PATH delete NAME          the job goes on as before; so does one that was suspended with it
-    arcbeam savepoints PATH copy NAME TARGET     to an empty folder or URL, where it is a job of its own
+    arcbeam savepoints PATH delete NAME          the job itself stays as it is, also if it was suspended with NAME
+    arcbeam savepoints PATH copy NAME TARGET     to an empty folder or URL, where it is a separate job
 
-    Where PATH is a savepoint's own path, NAME is left out. A job that runs renames and deletes itself, with its next
-    commit; of one that is suspended, drained or done it is done here. The files of a deleted savepoint go when the job
-    has made some more micro-batches. With --json, times are microseconds since 1970.
+    PATH is the job's folder or URL. If PATH is the path of a savepoint, omit NAME. A running job renames and deletes
+    its savepoints with its next commit. If the job is suspended, drained or done, this command changes them. A later
+    micro-batch removes the files of a deleted savepoint. With --json, times are microseconds since 1970.
     """  # noqa: D301 — click's own mark of lines that stay as they are
     from arcbeam.store.log.savepoints import split_path
 
@@ -97,7 +98,7 @@ def _list(out: Output, blobs: DurableBlobs) -> None:
             {
                 "name": each.name,
                 "micro_batch": each.micro_batch,
-                "recorded at": shown(each.time),
+                "committed at": shown(each.time),
                 "job was": each.mode or "unreadable",
                 "size": bytes_shown(each.size),
                 "its own": bytes_shown(each.own),
@@ -125,20 +126,21 @@ def _describe(out: Output, folder: str, blobs: DurableBlobs, name: str) -> None:
             {
                 "savepoint": name,
                 "path": path,
-                "micro_batch": f"{found.micro_batch} of epoch {found.epoch}, recorded at {shown(found.time)}",
+                "micro_batch": f"{found.micro_batch} of epoch {found.epoch}, committed at {shown(found.time)}",
                 "job was": found.mode or "unreadable",
                 "state of": ", ".join(found.stages) or "no stage",
-                "files": f"{found.files} of {bytes_shown(found.size)}; {bytes_shown(found.own)} are needed by it alone",
+                "files": f"{found.files} of {bytes_shown(found.size)}; only this savepoint needs "
+                f"{bytes_shown(found.own)}",
                 "to publish": found.to_publish,
-                "resumed with": f"arcbeam resume {path}" if found.program else "its script, and --from_savepoint",
-                "checked with": f"arcbeam inspect {path} --check",
+                "resume": f"arcbeam resume {path}" if found.program else "run its script with --from_savepoint",
+                "check": f"arcbeam inspect {path} --check",
             }
         )
     _complain((found,))
 
 
 def _complain(found: tuple[SavepointReport, ...]) -> None:
-    """Damage is told, and makes the exit code 1."""
+    """Report damaged savepoints; they make the exit code 1."""
     for each in found:
         if each.problem:
             click.echo(f"savepoint '{each.name}': {each.problem}", err=True)
@@ -159,7 +161,7 @@ def _copy(out: Output, folder: str, blobs: DurableBlobs, name: str, target: str)
     with work_folder("copy") as scratch:
         copied = copy_savepoint(blobs, newest, name, open_blobs(target), scratch)
     out.text(
-        f"{shown_job(target)} holds savepoint '{name}' of micro-batch {copied.micro_batch}, as a job of its own",
+        f"copied savepoint '{name}' of micro-batch {copied.micro_batch} to {shown_job(target)}, as a separate job",
         path=shown_job(target),
         savepoint=name,
         micro_batch=copied.micro_batch,
@@ -168,7 +170,7 @@ def _copy(out: Output, folder: str, blobs: DurableBlobs, name: str, target: str)
 
 
 def _change(out: Output, folder: str, blobs: DurableBlobs, name: str, new: str, seconds: float, force: bool) -> None:
-    """Renames a savepoint, or deletes it if there is no new name."""
+    """Rename a savepoint, or delete it if there is no new name."""
     from arcbeam.model.commits import CommitMode, deletion, renaming
     from arcbeam.model.timestamps import Timestamp
     from arcbeam.store.log.chain import known, read_newest
@@ -179,18 +181,18 @@ def _change(out: Output, folder: str, blobs: DurableBlobs, name: str, new: str, 
     newest = read_newest(blobs)
     stopped = newest is not None and known(newest).mode in ENDED | {CommitMode.SUSPENDED}
     if stopped or force:
-        who = f"{socket.gethostname()}: arcbeam savepoints"
+        driver = f"{socket.gethostname()}: arcbeam savepoints"
         now = Timestamp(time.time_ns() // 1000)
-        change_stopped(blobs, renaming(name, new) if new else deletion(name), now, driver=who, force=force)
-    elif not _asked(out, folder, Asked.RENAME if new else Asked.DELETE, name, new, seconds):
+        change_stopped(blobs, renaming(name, new) if new else deletion(name), now, driver=driver, force=force)
+    elif not _requested(out, folder, Asked.RENAME if new else Asked.DELETE, name, new, seconds):
         return
     what: dict[str, Any] = {"savepoint": name, **({"new": new} if new else {"deleted": True})}
-    out.text(f"savepoint '{name}' is called '{new}' now" if new else f"savepoint '{name}' is deleted", **what)
+    out.text(f"savepoint '{name}' is renamed to '{new}'" if new else f"savepoint '{name}' is deleted", **what)
 
 
-def _asked(out: Output, folder: str, what: Asked, name: str, new: str, seconds: float) -> bool:
-    """Whether whoever runs the job has done it; not, if nobody waits for that."""
+def _requested(out: Output, folder: str, what: Asked, name: str, new: str, seconds: float) -> bool:
+    """Request the change from the job's driver. Return whether the driver made it; False without waiting."""
     try:
-        return bool(asked_of_folder(out, folder, what, name, seconds, new))
+        return bool(request_of_folder(out, folder, what, name, seconds, new))
     except JobFailedError as e:
-        raise JobFailedError(e.message, f"{e.remedy}; --force does it here, if nothing runs the job") from None
+        raise JobFailedError(e.message, f"{e.remedy}; if no driver runs it: --force changes it at once") from None

@@ -1,6 +1,6 @@
-"""What the pipelines of a script get from the command that runs it: a runner, and the options of the command line.
+"""Gives the pipelines of a script a default runner and the options of the command line.
 
-Owns the rules for both; `run` and `explain` share them. Knows nothing of what a runner does. Imports Beam only when
+Owns the rules for both; `run` and `explain` share them. Must not know what a runner does. Imports Beam only when
 called, so that the command line starts quickly.
 """
 
@@ -16,11 +16,11 @@ from typing import Any, NoReturn
 from arcbeam.errors import InvalidPipelineError
 
 RUNNER = "arcbeam.ArcbeamRunner"
-"""What runs a pipeline that names no runner."""
+"""The runner of a pipeline that names no runner."""
 
 
 class Arguments(list[str]):
-    """A script's `sys.argv`, which knows whether anybody has looked at more than its first entry (`read`)."""
+    """A script's `sys.argv`. `read` is True once the script has read more than its first entry."""
 
     read = False
 
@@ -39,11 +39,11 @@ class Arguments(list[str]):
 
 @dataclass(slots=True)
 class Seen:
-    """What became of a script's pipelines.
+    """The pipelines that a script has run.
 
     Attributes:
-        run: how many were run.
-        elsewhere: the runners, other than the default one, that the script itself chose.
+        run: their number.
+        elsewhere: the other runners that the script itself chose.
     """
 
     run: int = 0
@@ -52,17 +52,17 @@ class Seen:
 
 @contextmanager
 def pipelines_of_a_script(arguments: Sequence[str]) -> Iterator[Seen]:
-    """Inside, pipelines that name no runner run on arcbeam, and every pipeline gets the options among the arguments.
+    """Run pipelines of the body without a runner on arcbeam, and set the options in the arguments on every pipeline.
 
-    A pipeline whose options were made from the command line is left alone: what the script has made of them is its own.
-    In others, what the arguments name is set. A pipeline is refused where the script has set such an option to another
-    value, and where there are arguments that nobody looks at.
+    Options that the script made from the command line stay unchanged: the script may have changed them on purpose. A
+    pipeline is refused if the script has set an option in the arguments to another value. It is also refused if there
+    are unknown arguments that the script does not read.
 
     Args:
-        arguments: of the script; a `--runner` among them is the default instead of arcbeam.
+        arguments: of the script; a `--runner` in them is the default instead of arcbeam.
 
     Raises:
-        InvalidPipelineError: an argument's value cannot be read; in the body: an argument would not reach a pipeline.
+        InvalidPipelineError: an argument's value cannot be read. In the body: an argument would have no effect.
     """
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
@@ -75,7 +75,7 @@ def pipelines_of_a_script(arguments: Sequence[str]) -> Iterator[Seen]:
         if options is None and (argv is None or isinstance(argv, list)):
             options = PipelineOptions(argv or [])
         if isinstance(options, PipelineOptions):
-            _reach(options, arguments, runner)
+            _apply(options, arguments, runner)
         made(self, runner=runner, options=options, argv=argv, display_data=display_data)
 
     @functools.wraps(run)
@@ -96,14 +96,14 @@ def pipelines_of_a_script(arguments: Sequence[str]) -> Iterator[Seen]:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What arguments say.
+    """Parsed arguments.
 
     Attributes:
-        values: of options that a view of Beam's, ours or the script's knows, by name.
-        views: the view that knows each.
-        flags: how each is written.
-        defaults: of each.
-        unknown: arguments that belong to none.
+        values: of the options that a view of Beam, arcbeam or the script defines, by name.
+        views: the view that defines each option.
+        flags: the spelling of each option on the command line.
+        defaults: of each option.
+        unknown: arguments that belong to no option.
     """
 
     values: dict[str, Any]
@@ -120,7 +120,7 @@ def _given(arguments: Sequence[str]) -> _Given:
 
     from arcbeam import options as ours
 
-    assert ours  # its view is known from here on
+    assert ours  # the import makes its view known
 
     class Parser(pipeline_options._BeamArgumentParser):  # type: ignore[misc]  # Beam is untyped
         def error(self, message: str) -> NoReturn:
@@ -128,7 +128,7 @@ def _given(arguments: Sequence[str]) -> _Given:
 
     parser = Parser(allow_abbrev=False, add_help=False)
     views: dict[str, type[Any]] = {}
-    # As Beam does it: of views with one name, which a script run twice leaves behind, the first.
+    # As in Beam: a script that runs twice defines a view twice; the first of views with one name counts.
     for view in {str(view): view for view in reversed(pipeline_options.PipelineOptions.__subclasses__())}.values():
         view._add_argparse_args(parser)
         for action in parser._actions:
@@ -141,22 +141,22 @@ def _given(arguments: Sequence[str]) -> _Given:
     return _Given(vars(values), views, flags, defaults, unknown)
 
 
-def _reach(options: Any, arguments: Sequence[str], runner: Any) -> None:
-    """Sets in a pipeline's options what the command line says; see `pipelines_of_a_script`."""
+def _apply(options: Any, arguments: Sequence[str], runner: Any) -> None:
+    """Set the options of the command line on a pipeline; see `pipelines_of_a_script`."""
     from apache_beam.options.value_provider import RuntimeValueProvider
 
     given = _given(arguments)
     if given.unknown and isinstance(sys.argv, Arguments) and not sys.argv.read:
         raise InvalidPipelineError(
-            f"no option of Beam or arcbeam, and the script does not look at its arguments: {' '.join(given.unknown)}",
-            "leave out what it does not know",
+            f"unknown arguments, and the script does not read its arguments: {' '.join(given.unknown)}",
+            "remove them, or correct their spelling",
         )
     from_command_line = _given(sys.argv[1:] if options._flags is None else options._flags).values
     refused = []
     for name, value in given.values.items():
         if name == "runner" and runner is not None:
             if not _same(runner, value):
-                refused.append(f"--runner={value} (the script says {_name(runner)})")
+                refused.append(f"--runner={value} (the script sets {_name(runner)})")
             continue
         if from_command_line.get(name) == value:
             continue
@@ -165,11 +165,12 @@ def _reach(options: Any, arguments: Sequence[str], runner: Any) -> None:
         if at_present in (given.defaults[name], None) or isinstance(at_present, RuntimeValueProvider):
             setattr(view, name, value)
         elif at_present != value:
-            refused.append(f"{given.flags.get(name, name)} (the script says {at_present!r})")
+            refused.append(f"{given.flags.get(name, name)} (the script sets {at_present!r})")
     if refused:
         raise InvalidPipelineError(
-            f"given on the command line, but the script itself sets it: {', '.join(refused)}",
-            "leave it out here; or make the script's options with PipelineOptions(), which takes the command line's",
+            f"the command line and the script set different values: {', '.join(refused)}",
+            "omit the option on the command line, or create the script's options with PipelineOptions(), which reads "
+            "the command line",
         )
 
 
@@ -178,6 +179,6 @@ def _name(runner: Any) -> str:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two runners, or names of such, are of one class; Beam takes `direct` for `DirectRunner`."""
+    """Return whether two runners, or runners' names, are of one class; in Beam `direct` names `DirectRunner`."""
     short, other_short = (_name(runner).rpartition(".")[2].lower().removesuffix("runner") for runner in (one, other))
     return short == other_short

@@ -1,7 +1,7 @@
-"""The commands of a job server: `arcbeam serve`, `arcbeam jobs`; and how commands reach one.
+"""The commands `arcbeam serve` and `arcbeam jobs`, and the connection of commands to a job server.
 
-Owns their arguments and their way of telling. Imports gRPC and Beam only when a command runs, so that the command line
-starts quickly. What runs pipelines is handed in: this package may not know it.
+Owns their arguments and output. Imports gRPC and Beam only when a command runs, so that the command line starts
+quickly. The executor of pipelines is a parameter: this module must not know it.
 """
 
 from __future__ import annotations
@@ -27,42 +27,44 @@ if TYPE_CHECKING:
     from arcbeam.jobs.execution import ExecutorFactory
 
 PORT = 8099
-"""Where Beam's job servers listen by custom."""
+"""The usual port of Beam's job servers."""
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-TOKEN_FILE = click.option("--token-file", type=_FILE, help="File with the token that the server wants to see.")
+TOKEN_FILE = click.option("--token-file", type=_FILE, help="File with the token of the server.")
 ENDPOINT = click.option(
     "--endpoint", default=f"localhost:{PORT}", show_default=True, metavar="HOST:PORT", help="The job server."
 )
 TLS_CA = click.option(
-    "--tls-ca", type=_FILE, help="PEM file with the server's certificate or its authority's; means TLS."
+    "--tls-ca", type=_FILE, help="Use TLS. PEM file with the certificate of the server, or of its authority."
 )
 
 
 def default_folder() -> Path:
-    """Where a server keeps its jobs if it is not told."""
+    """Return the default folder for a server's jobs."""
     return Path.home() / ".arcbeam" / "jobs"
 
 
 def serving(
     executors: Callable[[], ExecutorFactory], start: Callable[[Mapping[str, Any]], None] = lambda options: None
 ) -> Callable[..., None]:
-    """The `serve` command.
+    """Return the `serve` command.
 
     Args:
-        executors: gives what runs pipelines; called when the command runs.
-        start: makes ready what all pipelines need; called with the options for all jobs before the first job comes.
+        executors: returns the executors of pipelines; called when the command runs.
+        start: prepares what all pipelines need. It is called with the options for all jobs, before the first job.
     """
 
-    @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
+    @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port; 0: a free one.")
     @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-    @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="For jobs (~/.arcbeam/jobs).")
-    @click.option("--advertise", metavar="HOST[:PORT]", help="How submitters reach this server, if not by --host.")
+    @click.option(
+        "--folder", type=click.Path(file_okay=False, path_type=Path), help="Folder of jobs (~/.arcbeam/jobs)."
+    )
+    @click.option("--advertise", metavar="HOST[:PORT]", help="Address for submitters, if it is not --host.")
     @TOKEN_FILE
     @click.option("--tls-cert", type=_FILE, help="PEM certificate chain.")
     @click.option("--tls-key", type=_FILE, help="PEM key of the certificate.")
-    @click.option("--insecure", is_flag=True, help="Let other machines in without a token and TLS.")
-    @click.argument("options", nargs=-1, type=click.UNPROCESSED)
+    @click.option("--insecure", is_flag=True, help="Accept other machines without a token and TLS.")
+    @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[PIPELINE_OPTIONS]...")
     def serve(
         out: Output,
         port: int,
@@ -75,11 +77,11 @@ def serving(
         insecure: bool,
         options: tuple[str, ...],
     ) -> None:
-        """Serve Beam's Job API: pipelines come with --runner=PortableRunner --job_endpoint=localhost:PORT.
+        """Serve Beam's Job API. Submit a pipeline with --runner=PortableRunner --job_endpoint=localhost:PORT.
 
-        OPTIONS after a -- are pipeline options for jobs that do not set them: `arcbeam serve -- --shards=8`. Ends
-        with Ctrl-C or SIGTERM, and cancels the jobs that run then; streaming jobs are suspended (or as their
-        --on_sigterm says), and go on when the server starts again. A second signal cancels these, too.
+        PIPELINE_OPTIONS after a -- are for jobs that do not set them: `arcbeam serve -- --shards=8`. Ctrl-C or
+        SIGTERM stops the server. It cancels running batch jobs. It suspends streaming jobs, or does what their
+        --on_sigterm says; they resume when the server starts again. A second signal cancels these, too.
         """
         from arcbeam.jobs.environments import EMBEDDED_TYPE
         from arcbeam.jobs.server import JobServer, ServerSettings
@@ -124,7 +126,7 @@ def serving(
 
 
 def _unless(stopped: threading.Event, work: Callable[[], None]) -> None:
-    """Does work, and raises what that raises; returns before its end if stopped."""
+    """Do work and raise its exception, if any. Return early if stopped."""
     failed: list[BaseException] = []
     done = threading.Event()
 
@@ -136,7 +138,7 @@ def _unless(stopped: threading.Event, work: Callable[[], None]) -> None:
         finally:
             done.set()
 
-    # SUBTLE: not on this thread, where a new SparkContext would take our handler of Ctrl-C away.
+    # SUBTLE: not on this thread, where a new SparkContext would replace our handler of Ctrl-C.
     threading.Thread(target=run, name="start", daemon=True).start()
     while not (done.wait(0.1) or stopped.is_set()):
         pass
@@ -146,21 +148,19 @@ def _unless(stopped: threading.Event, work: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _signalled() -> Iterator[tuple[threading.Event, threading.Event]]:
-    """An event that the first Ctrl-C or SIGTERM sets, and one that the second sets; afterwards both do again what they
-    did before.
-    """
+    """Yield an event for the first Ctrl-C or SIGTERM, and one for the second. The old handlers return at the end."""
     stopped, again = threading.Event(), threading.Event()
     with relayed(lambda _: (again if stopped.is_set() else stopped).set(), signal.SIGINT, signal.SIGTERM):
         yield stopped, again
 
 
 @click.option("--running", is_flag=True, help="Only jobs that were started and have not ended.")
-@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="How many; 0: all.")
+@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Number of jobs; 0: all.")
 @ENDPOINT
 @TOKEN_FILE
 @TLS_CA
 def jobs(out: Output, running: bool, limit: int, endpoint: str, token_file: Path | None, tls_ca: Path | None) -> None:
-    """List the jobs of a job server, the newest first."""
+    """List the jobs of a job server, newest first."""
     with client_of(endpoint, token_file, tls_ca) as client:
         found = client.jobs(limit, running)
     now = datetime.now(UTC)
@@ -179,11 +179,11 @@ def jobs(out: Output, running: bool, limit: int, endpoint: str, token_file: Path
         )
     out.table(["id", "name", "state", "started", "elapsed"], rows)
     if found.more:
-        out.progress(f"and {found.more} older ones: --limit=0 shows all", more=found.more)
+        out.progress(f"{found.more} older jobs are not shown: --limit=0 shows all", more=found.more)
 
 
 def token_of(file: Path | None) -> str | None:
-    """The token in a file, without surrounding white space.
+    """Return the token in a file, without surrounding white space.
 
     Raises:
         SetupError: the file cannot be read, other users can read it, or it is not one line of printable ASCII.
@@ -205,7 +205,7 @@ def token_of(file: Path | None) -> str | None:
 
 
 def client_of(endpoint: str, token_file: Path | None, tls_ca: Path | None) -> JobClient:
-    """A client of the server that these options name."""
+    """Return a client of the server that these options name."""
     from arcbeam.jobs.client import JobClient
 
     return JobClient(endpoint, token_of(token_file), tls_ca)
@@ -220,10 +220,10 @@ def _defaults(options: tuple[str, ...]) -> dict[str, Any]:
 
     given = given_as(
         options,
-        "leave them out; arcbeam.options has ours",
+        "remove them, or correct their spelling; docs/reference/options.md lists arcbeam's",
         OF_THE_RUN,
-        "not for all jobs of a server",
-        "give it with the job that it is for",
+        "an option of one job cannot be a default of a server",
+        "give it when you submit the job",
     )
     PipelineOptions.from_dictionary(given).view_as(ArcbeamOptions).check()
     return given

@@ -1,6 +1,6 @@
-"""`arcbeam status`: where a streaming job stands, what each watermark waits for, and what would free it.
+"""`arcbeam status`: the progress of a streaming job, what each watermark waits for, and what would release it.
 
-Owns how it is shown. What there is to show is `arcbeam.streaming.status.status`'s; a job server sends the same.
+Owns the output. `arcbeam.streaming.status.status` makes the record; a job server sends the same record.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import SetupError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, behind_shown, long_shown
-from arcbeam.store.log.jobname import called
+from arcbeam.store.log.jobname import job_label
 from arcbeam.store.manifest.values import ENDED
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 Record = Mapping[str, Any]
-"""A status as JSON has it."""
+"""A status, as in JSON."""
 
 _WAITING = (
     ("event_timers", "timer(s) for the watermark"),
     ("clock_timers", "timer(s) for the clock"),
-    ("parked", "element(s) parked"),
-    ("ordered", "element(s) for their turn"),
+    ("parked", "blocked element(s)"),
+    ("ordered", "element(s) queued by key"),
 )
-"""What waits, and how it is called; elements last."""
+"""What waits: its field, and its name for people; elements last."""
 
 _ENDED = frozenset(map(str, ENDED))
 
@@ -51,25 +51,31 @@ _COLUMNS = {
     "keeps": 120,
     "waits": 120,
 }
-"""The columns of the table, and how wide a terminal must be that has them."""
+"""The columns of the table, each with the width that a terminal needs to show it."""
 
 _LONG_OVERDUE = 60.0
-"""Seconds that work which is due may be late in a job that somebody runs: a micro-batch behind a backlog takes a
-few."""
+"""Seconds by which due work may be late in a job with a driver: a micro-batch with a backlog takes several."""
 
 _LATE_NOTE = 20.0
-"""Seconds by which the next note of a driver that lives may be late: clocks differ, and stores are slow."""
+"""Seconds by which the next note of a live driver may be late: clocks differ, and stores are slow."""
 
 _AHEAD = 60.0
-"""Seconds by which a watermark is not ahead of the clock where all clocks are right."""
+"""Seconds: a watermark that is farther ahead of the clock shows that a clock or an event time is wrong."""
 
 _WIDE = 200
-"""Columns of a table that does not go to a terminal."""
+"""Width of a table that is not printed to a terminal."""
 
 
 @click.argument("job")
-@click.option("--watch", is_flag=True, help="Look again and again, until it has ended or Ctrl-C.")
-@click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two looks.")
+@click.option("--watch", is_flag=True, help="Refresh until the job ends.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.1),
+    metavar="SECONDS",
+    default=1.0,
+    show_default=True,
+    help="With --watch: time between refreshes.",
+)
 @ENDPOINT
 @TOKEN_FILE
 @TLS_CA
@@ -82,10 +88,12 @@ def status(
     token_file: Path | None,
     tls_ca: Path | None,
 ) -> None:
-    """Show where JOB stands: watermarks of its stages, what holds each and since when, and what would free it.
+    """Show progress and blockers of JOB.
 
-    JOB is the id of a streaming job at the job server, or the folder or URL of one (its --checkpoint_dir), also if
-    nobody runs it. With --json, times are microseconds since 1970; with --watch, a line for each look.
+    Prints the watermarks, what holds each of them and since when, and what would release it.
+
+    JOB is the id of a streaming job at the job server, or its folder or URL (--checkpoint_dir), also when no driver
+    runs it. With --json, times are microseconds since 1970; with --watch, one line for each refresh.
     """
     if is_folder(job):
         _show(out, lambda: _of_folder(job), watch, every)
@@ -94,7 +102,7 @@ def status(
         with client_of(endpoint, token_file, tls_ca) as client:
             _show(out, lambda: client.status(job), watch, every)
     except SetupError as e:
-        raise SetupError(f"{job!r} is no folder here, and {e.message}", e.remedy) from e
+        raise SetupError(f"{job!r} is not a folder, so it must be the id of a job: {e.message}", e.remedy) from e
 
 
 def _of_folder(folder: str) -> Record:
@@ -111,7 +119,7 @@ def _of_folder(folder: str) -> Record:
     blobs = opened(folder)
     newest = read_newest(blobs)
     if newest is None:
-        raise StoreError(f"there is no job in '{blobs}'", "name the folder that holds 'manifests'")
+        raise StoreError(f"there is no job in '{blobs}'", "give the folder that contains 'manifests'")
     if isinstance(newest, UnreadableHead):
         raise newest.error
     note = note_of(blobs, newest)
@@ -137,7 +145,7 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
             record = look()
             console.print(_drawn(record))
             for line in cause_lines(record["causes"]):
-                # As they are, however long: they are copied, and searched.
+                # Without wrapping, however long: users copy and search these lines.
                 out.text(line)
             if not watch or _over(record):
                 return
@@ -151,24 +159,24 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
         with Live(console=console, auto_refresh=False, screen=True) as live:
             while not _over(record):
                 drawn = _drawn(record, console.width)
-                # In front of the table: a screen has an end.
+                # Before the table, which may be longer than the screen.
                 drawn.renderables.insert(1, Text("\n".join(("", *cause_lines(record["causes"])))))
                 live.update(drawn, refresh=True)
                 time.sleep(every)
                 record = look()
     finally:
-        # The screen is gone with what was on it.
+        # The end of the alternate screen removed its content.
         console.print(_drawn(record, console.width))
         console.print("\n".join(cause_lines(record["causes"])), markup=False)
 
 
 def _over(record: Record) -> bool:
-    """Whether nothing will change any more."""
+    """Return whether the job has ended."""
     return bool(record.get("ended")) or record["mode"] in _ENDED
 
 
 def _drawn(record: Record, width: int = _WIDE) -> Group:
-    """The job in some lines, and a table of its stages: of what fits into so many columns."""
+    """Return lines about the job, and a table of its stages with the columns that fit into a width."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -187,21 +195,21 @@ def _job_lines(record: Record) -> Iterator[str]:
     ended, overdue = record.get("ended"), overdue_line(record)
     unsure = overdue or silent(record) is not None
     mode = ended["state"] if ended else f"{record['mode']}?" if unsure else record["mode"]
-    behind = _behind(record["watermark"])
-    # A server of an earlier version sends no name.
+    lag = _lag(record["watermark"])
+    # A server of an older version sends no name.
     if (name := record.get("name", "")) or record.get("folder"):
-        yield called(name, record.get("folder", ""))
+        yield job_label(name, record.get("folder", ""))
     if not record["micro_batch"]:
-        # The opening of a job with a script has the script's first time, which is 0.
+        # The opening of a job with a TestStream has the script's first time, which is 0.
         began = f"; the job began {ago(record['time'])}" if record["time"] else ""
         yield f"the first micro-batch has not been committed yet{began}"
     yield (
         f"micro-batch {record['micro_batch']} ({mode}), {recorded(record, shown)}; "
-        f"watermark {shown(record['watermark'])}{behind and f', {behind}'}"
+        f"watermark {shown(record['watermark'])}{lag and f', {lag}'}"
     )
     if ended:
         why = f": {ended['why']}" if ended["why"] else ""
-        yield f"nobody runs it: it is {ended['state']}{why}"
+        yield f"no driver is running this job: it is {ended['state']}{why}"
     elif driver := driver_line(record):
         yield driver
     elif overdue:
@@ -209,12 +217,12 @@ def _job_lines(record: Record) -> Iterator[str]:
     elif not _over(record) and time.time() - _committed(record) / 1e6 > _LONG_OVERDUE:
         by_script = record.get("committed") is not None
         before = "" if record.get("due") is None or by_script else f" before {shown(record['due'])}"
-        yield f"nothing is due{before}; whether somebody runs it, only an answer tells: `arcbeam savepoint FOLDER` asks"
+        yield f"nothing is due{before}; to check whether a driver is running this job: `arcbeam savepoint FOLDER`"
     seconds = record["seconds"]
     if seconds:
-        parts = (("plan", "plan"), ("spark", "Spark"), ("user", "transforms"), ("commit", "commit of the one before"))
-        told = ", ".join(f"{name} {seconds[part]:.2f} s" for part, name in parts if part in seconds)
-        yield f"the micro-batch took {seconds['seconds']:.2f} s: {told}"
+        parts = (("plan", "plan"), ("spark", "Spark"), ("user", "transforms"), ("commit", "previous commit"))
+        phases = ", ".join(f"{name} {seconds[part]:.2f} s" for part, name in parts if part in seconds)
+        yield f"the micro-batch took {seconds['seconds']:.2f} s: {phases}"
     rate = "unknown" if record["rate"] is None else f"{record['rate']:,.0f} elements/s"
     state = sum(record["state_bytes"].values()), sum(record["state_entries"].values())
     yield (
@@ -224,11 +232,11 @@ def _job_lines(record: Record) -> Iterator[str]:
 
 
 def _cells(stage: Mapping[str, Any], now: int) -> Sequence[str]:
-    """What is in a row. Times of the day of `now` are without it."""
+    """Return the cells of a stage's row. Times on the day of `now` omit the date."""
     outputs, many = stage["outputs"], len(stage["outputs"]) > 1
 
-    def of_each(tell: Callable[[Mapping[str, Any]], str]) -> str:
-        return "\n".join((f"{out['output']}: " if many else "") + tell(out) for out in outputs) or "-"
+    def of_each(cell: Callable[[Mapping[str, Any]], str]) -> str:
+        return "\n".join((f"{out['output']}: " if many else "") + cell(out) for out in outputs) or "-"
 
     def at(time: int) -> str:
         return shown(time).removeprefix(shown(now)[:11])
@@ -237,19 +245,19 @@ def _cells(stage: Mapping[str, Any], now: int) -> Sequence[str]:
         return "-" if out["least"] is None else " / ".join(at(out[name]) for name in ("least", "mean", "most"))
 
     micro_batch, total, since = stage["micro_batch"], stage["total"], stage["input_since"]
-    behind = _behind(stage["input"])
-    # A server of another version says nothing of some of it.
+    lag = _lag(stage["input"])
+    # A server of another version may omit some fields.
     kept = stage.get("kept") or {}
     waits = [f"{kept[what]:,} {name}" for what, name in _WAITING if kept.get(what)]
     if size := kept.get("waiting_bytes"):
         waits[-1] += f" ({bytes_shown(size)})"
     waits += [f"{stage['restrictions']} restriction(s) of size {stage['backlog']:g}"] if stage["restrictions"] else []
-    waits += [f"parked until {each}" for each in stage["parked"]]
+    waits += [f"blocked until {each}" for each in stage["parked"]]
     waits += [f"until {at(stage['next_event'])}"] if stage["next_event"] is not None else []
-    waits += [f"until {at(stage['next_due'])} by the clock"] if stage["next_due"] is not None else []
+    waits += [f"until {at(stage['next_due'])} of processing time"] if stage["next_due"] is not None else []
     return (
         stage["stage"],
-        at(stage["input"]) + (behind and f"\n{behind}"),
+        at(stage["input"]) + (lag and f"\n{lag}"),
         "-" if since is None else str(since["micro_batch"]),
         of_each(lambda out: at(out["watermark"])),
         of_each(times),
@@ -262,8 +270,8 @@ def _cells(stage: Mapping[str, Any], now: int) -> Sequence[str]:
     )
 
 
-def _behind(watermark: int) -> str:
-    """How far a watermark is behind the clock now; "" if it is at an end of time."""
+def _lag(watermark: int) -> str:
+    """Return a watermark's lag for people; "" if it is at an end of time."""
     if not MIN_TIMESTAMP < watermark < END_OF_GLOBAL_WINDOW:
         return ""
     seconds = time.time() - watermark / 1e6
@@ -278,9 +286,9 @@ def _rate(stage: Mapping[str, Any], which: str) -> str:
 
 
 def overdue(record: Record) -> float | None:
-    """By how many seconds what is due is late, so much that nobody seems to run the job; None: it is not."""
+    """Return by how many seconds due work is late, if that suggests that no driver runs the job; else None."""
     due = record.get("due")
-    # What a driver says of itself is better than what is to be expected of one.
+    # A driver's note is better evidence than its expected work.
     if due is None or _over(record) or record.get("driver") or record.get("committed") is not None:
         return None
     late = time.time() - due / 1e6
@@ -288,7 +296,7 @@ def overdue(record: Record) -> float | None:
 
 
 def silent(record: Record) -> float | None:
-    """For how many seconds the driver has written nothing, if a note is due; None: it lives, or left no note."""
+    """Return since how many seconds the driver has written no note, if one is due; else None."""
     driver = record.get("driver")
     if not driver or _over(record):
         return None
@@ -297,67 +305,67 @@ def silent(record: Record) -> float | None:
 
 
 def driver_line(record: Record) -> str:
-    """What the driver of a job does, or that it is silent; "" if it left nothing."""
+    """Return what a job's driver does, or that it is silent; "" if it has written no note."""
     driver = record.get("driver")
     if not driver or _over(record):
         return ""
-    who = f"driver {driver['driver']} (process {driver['pid']}), since {shown(driver['since'])}"
+    name = f"driver {driver['driver']} (process {driver['pid']}), since {shown(driver['since'])}"
     if (seconds := silent(record)) is None:
-        return f"{who}: {driver['doing']}"
+        return f"{name}: {driver['doing']}"
     return (
-        f"{who}, has written nothing for {long_shown(seconds)} and is perhaps dead; its last note: {driver['doing']}. "
+        f"{name}, has written nothing for {long_shown(seconds)} and may be dead; its last note: {driver['doing']}. "
         f"If it is dead, resume the job: `arcbeam resume FOLDER`"
     )
 
 
 def overdue_line(record: Record) -> str:
-    """That nobody seems to run a job; "" if nothing is due, or it has ended."""
+    """Return the warning that no driver seems to run a job; "" if nothing is due, or the job has ended."""
     if overdue(record) is None:
         return ""
     due = record["due"]
     return (
-        f"nobody seems to run it: what was due at {shown(due)} ({ago(due)}) has not run; "
-        "see whether its driver is there, or go on with it by `arcbeam resume FOLDER`"
+        f"no driver seems to be running this job: the work due at {shown(due)} ({ago(due)}) has not run; "
+        "check its driver's process, or resume the job: `arcbeam resume FOLDER`"
     )
 
 
 def _committed(record: Record) -> int:
-    """When the newest micro-batch was committed, by the clock of its driver."""
+    """Return when the newest micro-batch was committed, by its driver's clock."""
     committed = record.get("committed")
     return int(record["time"] if committed is None else committed)
 
 
 def recorded(record: Record, shown: Callable[[int], str]) -> str:
-    """When the newest micro-batch was committed, and what the clock of its script was then if the job has one."""
+    """Return when the newest micro-batch was committed, with the time of the job's TestStream if it has one."""
     when = _committed(record)
     if when == record["time"]:
-        return f"recorded at {shown(when)} ({ago(when)})"
-    return f"committed at {shown(when)} ({ago(when)}), at {shown(record['time'])} by the clock of its TestStream"
+        return f"committed at {shown(when)} ({ago(when)})"
+    return f"committed at {shown(when)} ({ago(when)}), when its TestStream's clock was at {shown(record['time'])}"
 
 
 def ago(when: int) -> str:
-    """How long ago a time is, for people."""
+    """Return how long ago a time is, for people."""
     return f"{long_shown(max(0.0, time.time() - when / 1e6))} ago"
 
 
 def cause_lines(causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What watermarks wait for, and what would free each: two lines, and who waits."""
+    """Yield what watermarks wait for, what would release each, and the other stages that wait for the same."""
     if not causes:
         yield "no watermark waits for anything"
         return
     yield "what watermarks wait for"
     for cause in causes:
         yield f"  - {cause['text']}"
-        yield f"    goes on when: {cause['frees']}"
+        yield f"    released when: {cause['frees']}"
         others = [stage for stage in cause["stages"] if stage != cause["stage"]]
         if others:
-            yield f"    and with it: {', '.join(others)}"
+            yield f"    also waiting: {', '.join(others)}"
         if not cause.get("decides", True):
-            yield "    nothing waits for that: what comes out of the stage has watermarks of its own (WithWatermark)"
+            yield "    no other stage waits for it: the stage sets its own output watermarks (WithWatermark)"
 
 
 def shown(time: int) -> str:
-    """A time for people, in UTC."""
+    """Return a time for people, in UTC."""
     if time <= MIN_TIMESTAMP or time >= MAX_TIMESTAMP:
         return "beginning" if time <= MIN_TIMESTAMP else "end"
     if time == END_OF_GLOBAL_WINDOW:
@@ -370,7 +378,7 @@ def shown(time: int) -> str:
 
 
 def bytes_shown(size: float) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

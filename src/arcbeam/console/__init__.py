@@ -1,1 +1,1 @@
-"""What is written to a terminal: results as text or JSON, and a progress line."""
+"""Output to a terminal: results as text or JSON, and a progress line."""

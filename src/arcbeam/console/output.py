@@ -1,6 +1,6 @@
-"""How commands speak: text for people, JSON for programs.
+"""The output of commands: text for people, JSON for programs.
 
-Owns the `Output` interface and its two forms. Knows nothing of what is said.
+Owns the `Output` interface and its two implementations. Must not know what is printed.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from arcbeam.errors import ArcbeamError
 
 
 class Output(Protocol):
-    """Where a command puts its result. Results go to stdout; errors and progress to stderr."""
+    """The output of a command. Results go to stdout; errors and progress to stderr."""
 
     def table(self, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-        """A list of things: one line each, or one JSON array of objects. Rows may lack columns, and may have more."""
+        """Print rows: one line each, or one JSON array of objects. Rows may lack columns, and may have more."""
         ...
 
     def record(self, fields: Mapping[str, Any]) -> None:
-        """One thing: a line per field, or one JSON object."""
+        """Print one thing: a line per field, or one JSON object."""
         ...
 
     def text(self, text: str, **fields: Any) -> None:
-        """One statement: `text` for people, `fields` (or {"message": text} if there are none) for programs."""
+        """Print one sentence: `text` for people, `fields` (or {"message": text} if there are none) for programs."""
         ...
 
     def progress(self, text: str, **fields: Any) -> None:
-        """Where long work stands. Overwrites itself on a terminal; one JSON object a line for programs."""
+        """Print the progress of long work. It overwrites itself on a terminal; one JSON object a line for programs."""
         ...
 
     def error(self, error: BaseException) -> None:
-        """What went wrong, and what to do about it."""
+        """Print what went wrong, and what to do about it."""
         ...
 
 
@@ -49,10 +49,10 @@ class TextOutput:
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = out if out is not None else sys.stdout
         self._err = err if err is not None else sys.stderr
-        self._progress_width = 0  # > 0: an unfinished progress line of that many characters stands on the terminal
+        self._progress_width = 0  # > 0: the terminal shows an unfinished progress line of that many characters
 
     def table(self, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Aligned columns; the last one is not padded."""
+        """Print aligned columns; the last one is not padded."""
         self._end_progress()
         cells = [[str(row.get(column, "")) for column in columns] for row in rows]
         widths = [max([len(column), *(len(line[i]) for line in cells)]) for i, column in enumerate(columns)]
@@ -61,21 +61,21 @@ class TextOutput:
             print("  ".join(padded).rstrip(), file=self._out)
 
     def record(self, fields: Mapping[str, Any]) -> None:
-        """One `name: value` line per field."""
+        """Print one `name: value` line per field."""
         self._end_progress()
         width = max((len(name) for name in fields), default=0)
         for name, value in fields.items():
             print(f"{name + ':':<{width + 1}} {value}", file=self._out)
 
     def text(self, text: str, **fields: Any) -> None:
-        """The text alone."""
+        """Print the text alone."""
         self._end_progress()
         print(text, file=self._out)
 
     def progress(self, text: str, **fields: Any) -> None:
-        """One line that overwrites the one before; off a terminal, a line each time."""
+        """Print one line that overwrites the previous one; without a terminal, a line each time."""
         if self._err.isatty():
-            # What does not fit would not be overwritten.
+            # A line longer than the terminal's width could not be overwritten.
             text = text[: shutil.get_terminal_size().columns - 1]
             print("\r" + text.ljust(self._progress_width), end="", file=self._err, flush=True)
             self._progress_width = len(text)
@@ -83,7 +83,7 @@ class TextOutput:
             print(text, file=self._err, flush=True)
 
     def error(self, error: BaseException) -> None:
-        """`error: message`; the remedy is part of our errors' text."""
+        """Print `error: message`; the text of arcbeam's errors contains the remedy."""
         self._end_progress()
         print(f"error: {error}", file=self._err)
 
@@ -106,23 +106,23 @@ class JsonOutput:
         self._err = err if err is not None else sys.stderr
 
     def table(self, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-        """An array of objects with all their fields."""
+        """Print an array of objects with all their fields."""
         self._write([dict(row) for row in rows], self._out)
 
     def record(self, fields: Mapping[str, Any]) -> None:
-        """An object."""
+        """Print an object."""
         self._write(dict(fields), self._out)
 
     def text(self, text: str, **fields: Any) -> None:
-        """An object of the fields, else of the text."""
+        """Print an object of the fields, else of the text."""
         self._write(fields or {"message": text}, self._out)
 
     def progress(self, text: str, **fields: Any) -> None:
-        """{"progress": …} on stderr, so that stdout holds the result alone."""
+        """Print {"progress": …} on stderr, so that stdout holds only the result."""
         self._write({"progress": fields or {"message": text}}, self._err)
 
     def error(self, error: BaseException) -> None:
-        """{"error": {"type", "message", "remedy"}} on stderr."""
+        """Print {"error": {"type", "message", "remedy"}} on stderr."""
         body = {
             "type": type(error).__name__,
             "message": error.message if isinstance(error, ArcbeamError) else str(error),

@@ -1,6 +1,6 @@
-"""What a user sees of a long job on stderr: a progress line on a terminal, and lines about its start everywhere.
+"""The progress of a job on stderr: a progress line on a terminal, and lines about the start of the job.
 
-Owns when a line is written and what is on it. Knows a job only through a function that tells where it stands.
+Owns when a line is written, and its content. Knows a job only through a function that returns its progress.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import TextIO
 _LOG = logging.getLogger("arcbeam")
 
 _QUIET_SECONDS = 2.0
-"""Jobs shorter than this say nothing."""
+"""Jobs shorter than this show no progress line."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """Where a job stands.
+    """The progress of a job.
 
     Attributes:
         stages: names of the stages that run now.
-        elements: elements that tasks have read so far; running ones are a few seconds behind.
-        tasks: finished tasks.
+        elements: elements that tasks have read so far. The figures of running tasks are a few seconds old.
+        tasks: number of finished tasks.
     """
 
     stages: tuple[str, ...]
@@ -35,22 +35,22 @@ class JobProgress:
     tasks: int
 
 
-def line(standing: JobProgress, seconds: float, width: int) -> str:
-    """One line of at most `width` characters: elapsed time, elements, tasks, stages."""
-    figures = f"{seconds:5.0f} s  {standing.elements:,} elements  {standing.tasks} tasks"
-    stages = "; ".join(standing.stages)
+def line(progress: JobProgress, seconds: float, width: int) -> str:
+    """Return one line of at most `width` characters: elapsed time, elements, tasks, stages."""
+    figures = f"{seconds:5.0f} s  {progress.elements:,} elements  {progress.tasks} tasks"
+    stages = "; ".join(progress.stages)
     return f"{figures}  {stages}"[:width]
 
 
 def announce(text: str, stream: TextIO | None = None) -> None:
-    """Says how far the start of a job is, which may take half a minute: on the log at INFO, or else on stderr.
+    """Report a phase of a job's start, which may take half a minute: in the log at INFO, or else on stderr.
 
-    Python's logging shows WARNING and above until it is configured. If the logger "arcbeam" shows less than that,
+    Python's logging shows WARNING and above until it is configured. If the logger "arcbeam" shows less than WARNING,
     nothing is written.
 
     Args:
         text: one line.
-        stream: where to write if the log does not show it (default: stderr).
+        stream: where to write if the log does not show INFO (default: stderr).
     """
     if _LOG.isEnabledFor(logging.INFO):
         _LOG.info("%s", text)
@@ -59,20 +59,20 @@ def announce(text: str, stream: TextIO | None = None) -> None:
 
 
 def watched() -> bool:
-    """Whether a progress line would be seen."""
+    """Return whether a progress line would be visible."""
     return sys.stderr.isatty()
 
 
 class ProgressLine:
-    """Writes the line once a second while the job runs, and takes it away at the end.
+    """Writes the line once a second while the job runs, and erases it at the end.
 
     Args:
-        standing: asked for where the job stands; called on another thread.
+        progress: returns the job's progress; called on another thread.
         stream: where to write; nothing is written if it is not a terminal.
     """
 
-    def __init__(self, standing: Callable[[], JobProgress], stream: TextIO | None = None) -> None:
-        self._standing = standing
+    def __init__(self, progress: Callable[[], JobProgress], stream: TextIO | None = None) -> None:
+        self._progress = progress
         self._stream = stream if stream is not None else sys.stderr
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
@@ -94,7 +94,7 @@ class ProgressLine:
             return
         while True:
             width = shutil.get_terminal_size().columns - 1
-            text = line(self._standing(), time.monotonic() - started, width)
+            text = line(self._progress(), time.monotonic() - started, width)
             self._stream.write("\r" + text.ljust(shown))
             self._stream.flush()
             shown = len(text)

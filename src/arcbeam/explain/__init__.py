@@ -1,4 +1,4 @@
-"""Renderings of a `model.plan.Plan` for people and programs. Pure: a plan in, a string or a dict out."""
+"""Representations of a `model.plan.Plan` for people and programs. Pure functions that return a string or a dict."""
 
 from arcbeam.explain.picture import as_svg
 from arcbeam.explain.text import as_json, as_text

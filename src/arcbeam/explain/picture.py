@@ -1,6 +1,6 @@
-"""The plan as a picture: an SVG, laid out by igraph (the `explain` extra), which is imported only when one is drawn.
+"""The plan as an SVG picture. igraph (the `explain` extra) computes the layout; it is imported only for a picture.
 
-Owns sizes, colours and lines. Pure: a plan in, a string out; knows only `model.plan`.
+Owns sizes, colours and lines. A pure function from a plan to a string; imports only `model.plan`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from arcbeam.model.plan import Channel, Plan, Routing, Stage
 
 _STAGE_WIDTH = 280.0
 _CHANNEL_WIDTH = 224.0
-_COLUMN = 304.0  # Distance of neighbours' centres; wider than any box, so that neighbours never touch.
+_COLUMN = 304.0  # Distance between centres of neighbours; wider than any box, so that neighbours never touch.
 _LAYER_GAP = 46.0
 _MARGIN = 28.0
 _LINE = 18.0
@@ -91,7 +91,7 @@ class _Edge:
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """Everything that is drawn, and the room it takes."""
+    """All parts of the picture, and its size."""
 
     stages: dict[str, _Box]
     channels: dict[int, _Box]
@@ -101,11 +101,10 @@ class _Picture:
 
 
 def as_svg(plan: Plan) -> str:
-    """The plan as an SVG picture, from top to bottom; full names and URNs are in the tooltips.
+    """Return the plan as an SVG picture, from top to bottom; full names and URNs are in the tooltips.
 
-    Channels are vertices of the layered graph like stages: that gives each its own room, so that no label lies on
-    another, and draws a Flatten (several producers) or a fan-out as what it is. Exchanges are filled and thick, side
-    inputs dashed.
+    Channels are vertices of the layered graph, as stages are. So each has its own space, and labels do not overlap.
+    Flattens (several producers) and fan-outs are visible, too. Exchanges are filled and thick, side inputs dashed.
 
     Raises:
         SetupError: igraph is not installed.
@@ -172,7 +171,7 @@ def _lay_out(plan: Plan) -> _Picture:
 
 
 def _layers(plan: Plan) -> dict[str | int, int]:
-    """Layer of each stage (by id) and channel (by index): below everything it needs; sources close to their users."""
+    """Return the layer of each stage (by id) and channel (by index): below its inputs, sources close to readers."""
     layers: dict[str | int, int] = {}
     written: dict[int, int] = defaultdict(int)
     for stage in plan.stages:
@@ -181,7 +180,7 @@ def _layers(plan: Plan) -> dict[str | int, int]:
         for sink in stage.sinks:
             written[sink] = max(written[sink], layers[stage.id] + 1)
     layers |= {channel.index: max(written[channel.index], 0) for channel in plan.channels}
-    # An impulse may sit anywhere above its consumers: directly above them the lines are shortest.
+    # An impulse may be anywhere above its consumers. Directly above them the lines are shortest.
     readers: dict[int, list[int]] = defaultdict(list)
     for stage in plan.stages:
         for index in {s.channel for s in stage.side_inputs} | ({stage.source} if stage.source is not None else set()):
@@ -233,7 +232,7 @@ def _place(boxes: Sequence[_Box], stages: dict[str, _Box], channels: dict[int, _
 
 
 def _port(box: _Box, neighbours: Sequence[_Box], neighbour: _Box) -> float:
-    """Where a line meets a box: lines are spread around its centre in the order of where they come from."""
+    """Return where a line meets a box: lines are spread around its centre, in the order of their other ends."""
     position = next(i for i, other in enumerate(neighbours) if other is neighbour)
     step = min(26.0, box.width * 0.8 / len(neighbours))
     return box.x + (position - (len(neighbours) - 1) / 2) * step
@@ -244,7 +243,7 @@ def _draw_edge(edge: _Edge) -> str:
     for above, below in zip(edge.path, edge.path[1:], strict=False):
         x1, y1 = _port(above, above.outs, below), above.y + above.height
         x2, y2 = _port(below, below.ins, above), below.y
-        # A box may be shorter than its layer: straight down to the gap first, so that no line crosses a box.
+        # A box may be shorter than its layer: first straight to the gap, so that no line crosses a box.
         gap = y2 - _LAYER_GAP
         lower, upper = gap + 0.75 * _LAYER_GAP, gap + 0.25 * _LAYER_GAP
         commands.append(f"{'M' if not commands else 'L'}{x1:.1f},{y1:.1f} L{x1:.1f},{gap:.1f}")
@@ -322,7 +321,7 @@ def _draw_channel(channel: Channel, box: _Box) -> str:
 
 
 def _draw_legend(routings: Iterable[Routing], width: float, top: float) -> tuple[list[str], float]:
-    """Swatches in as many columns as fit, and the height they take."""
+    """Return swatches in as many columns as fit, and their height."""
     column = 290.0
     columns = max(1, int((width - 2 * _MARGIN) // column))
     parts, rows = [], 0
@@ -352,7 +351,7 @@ def _text(x: float, y: float, text: str, style: str, title: str = "", anchor: st
 
 
 def _shorten(name: str, limit: int) -> str:
-    """At most `limit` characters: leading path segments go first (they repeat), then the middle of what is left."""
+    """Shorten to `limit` characters: omit leading path segments first (they repeat), then the middle of the rest."""
     if len(name) <= limit:
         return name
     segments = name.split("/")

@@ -1,4 +1,4 @@
-"""The plan as text for people and as JSON for programs. Pure; knows only `model.plan`."""
+"""The plan as text for people and as JSON for programs. Pure; imports only `model.plan`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from arcbeam.model.plan import Channel, Plan, Stage
 
 
 def as_text(plan: Plan) -> str:
-    """The plan as aligned text: each stage with what it reads, runs and writes, then a table of the channels.
+    """Return the plan as aligned text: each stage with its inputs, transforms and outputs, then a table of channels.
 
     Returns:
         Lines without trailing spaces, ending in a newline.
@@ -42,7 +42,7 @@ def as_text(plan: Plan) -> str:
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON-ready values: every field of the plan but the payloads, of which only the size in bytes."""
+    """Return the plan as values for JSON: every field of the plan, and the payloads' sizes in bytes instead of them."""
     users = _side_users(plan)
     return {
         "name": plan.name,
@@ -121,7 +121,7 @@ def _decides(plan: Plan, stage: Stage, observer: Observer) -> str:
     if plan.bounded:
         return "event times only: the input is bounded"
     decided = decided_by(plan, stage, observer)
-    return f"decides the watermark of {', '.join(decided)}" if decided else "nobody reads what it decides"
+    return f"sets the watermark of {', '.join(decided)}" if decided else "no stage uses its watermark"
 
 
 def _reference(plan: Plan, channel: int | None) -> Sequence[str]:
@@ -145,7 +145,7 @@ def _channel_cells(channel: Channel, side_users: Sequence[str]) -> Sequence[str]
 
 
 def _side_users(plan: Plan) -> dict[int, list[str]]:
-    """Channel index to the ids of the stages that read it as a side input, in plan order, each once."""
+    """Return, for each channel, the ids of the stages that read it as a side input, in plan order, each once."""
     users: dict[int, list[str]] = defaultdict(list)
     for stage in plan.stages:
         for channel in dict.fromkeys(side.channel for side in stage.side_inputs):

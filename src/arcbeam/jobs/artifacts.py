@@ -1,7 +1,7 @@
-"""Artifact staging: the files that a pipeline needs come from its submitter into the job's folder.
+"""Artifact staging: copies the files of a pipeline from its submitter into the job's folder.
 
-Owns `ArtifactStagingService` (the reverse retrieval protocol: we ask, the submitter's stream answers), the rules for
-artifact names, and the check of their content. Must not know what the files are used for.
+Owns `ArtifactStagingService` (the reverse retrieval protocol: the server requests, the submitter's stream answers), the
+rules for artifact names, and the check of their content. Must not know what the files are used for.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KINDS = {kind.value: kind for kind in FileKind if kind not in (FileKind.FILE, F
 
 
 def declared(pipeline: Any) -> dict[str, list[Any]]:
-    """The ArtifactInformation of each environment that has any, by environment id."""
+    """Return the ArtifactInformation of each environment with artifacts, by environment id."""
     return {
         id: list(environment.dependencies)
         for id, environment in pipeline.components.environments.items()
@@ -44,10 +44,10 @@ def declared(pipeline: Any) -> dict[str, list[Any]]:
 
 
 def check_names(declared: Mapping[str, Sequence[Any]]) -> None:
-    """Refuses names that could leave the job's folder.
+    """Refuse names that could leave the job's folder.
 
     Raises:
-        InvalidPipelineError: the name, and what is wrong with it.
+        InvalidPipelineError: a name is invalid.
     """
     for artifacts in declared.values():
         for artifact in artifacts:
@@ -55,7 +55,7 @@ def check_names(declared: Mapping[str, Sequence[Any]]) -> None:
 
 
 def staged_name(artifact: Any) -> str:
-    """The name that an artifact is staged to, checked; one made from its content if it has none.
+    """Return the valid name under which to stage an artifact; without a name, one made from its content.
 
     Raises:
         InvalidPipelineError: see `check_names`.
@@ -73,7 +73,7 @@ def staged_name(artifact: Any) -> str:
 
 
 def safe_name(name: str) -> str:
-    """The name, if it is a relative path that stays inside the folder that it is put into.
+    """Return the name, if it is a relative path that stays inside its folder.
 
     Raises:
         InvalidPipelineError: it is not.
@@ -110,20 +110,20 @@ class StagingServicer(artifact_grpc.ArtifactStagingServiceServicer):  # type: ig
     """Fetches the artifacts of a prepared job from its submitter, environment by environment.
 
     Args:
-        jobs: whose files these are.
+        jobs: owns the jobs.
     """
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
     def ReverseArtifactRetrievalService(self, responses: Iterator[Any], context: Any = None) -> Iterator[Any]:
-        """One staging session: our requests out, the submitter's responses in; the first response is the token.
+        """Run one staging session: requests out, the submitter's responses in. The first response is the token.
 
         Raises:
             JobNotFoundError: no job has the token.
-            SubmissionError: the job has started, the content of an artifact is not what its hash says, or the
-                submitter went away.
-            InvalidPipelineError: an artifact's name is refused.
+            SubmissionError: the job has started, an artifact's content does not match its hash, or the submitter
+                disconnected.
+            InvalidPipelineError: an artifact's name is invalid.
         """
         token = _next(responses).staging_token
         try:
@@ -135,7 +135,7 @@ class StagingServicer(artifact_grpc.ArtifactStagingServiceServicer):  # type: ig
         try:
             yield from self._staged(token, responses)
         finally:
-            # SUBTLE: whoever cancelled the job has removed the files that were there by then.
+            # SUBTLE: a cancellation removed only the files that were already there.
             state = self._state(token)
             if state is None or state.terminal:
                 shutil.rmtree(self._jobs.folder(token), ignore_errors=True)
@@ -171,10 +171,10 @@ def _ended(job: str, state: str) -> SubmissionError:
 
 
 def _next(responses: Iterator[Any]) -> Any:
-    # SUBTLE: a StopIteration must not leave a generator, it would become a RuntimeError without a word.
+    # SUBTLE: a StopIteration must not leave a generator: it would become a RuntimeError without a message.
     for response in responses:
         return response
-    raise SubmissionError("the submitter ended the staging of artifacts before all were there")
+    raise SubmissionError("the submitter ended the staging of artifacts before all files had arrived")
 
 
 def _receive(responses: Iterator[Any], folder: Path) -> _Received:
@@ -206,7 +206,7 @@ def _check_content(artifact: Any, name: str, received: _Received) -> None:
         received.path.unlink()
         raise SubmissionError(
             f"the artifact '{name}' arrived with SHA-256 {received.sha256}, but {payload.sha256} was announced",
-            "submit again; the file has changed or was damaged on its way",
+            "submit again; the file was changed, or damaged in transit",
         )
 
 
@@ -218,7 +218,7 @@ def _placed(
     received: _Received,
     environment: str,
 ) -> StagedFile:
-    """Gives a received file its name; the same content under the same name is kept once."""
+    """Move a received file to its name. The same content under the same name is kept once."""
     before = files.get((name, received.sha256))
     if before is not None:
         received.path.unlink()

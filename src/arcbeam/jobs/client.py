@@ -1,6 +1,6 @@
 """A small client of the Job API, for the command line.
 
-Owns the calls, and turning status codes back into errors of ours. Works against any Beam job server.
+Owns the calls, and the translation of status codes back into arcbeam's errors. Works with any Beam job server.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 
 from arcbeam.errors import ArcbeamError, JobFailedError, JobNotFoundError, SetupError, SubmissionError
-from arcbeam.jobs.controlservice import asked_of, status_of
+from arcbeam.jobs.controlservice import request_savepoint, status_of
 from arcbeam.store.log.requests import Asked
 
 _SECONDS = 30.0
-"""That a call may take."""
+"""Limit for a call."""
 
 _TERMINAL = frozenset({"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"})
 
@@ -34,10 +34,10 @@ class JobSummary:
 
     Attributes:
         id: unique.
-        name: what the user calls it.
-        state: Beam's name of it.
-        started: when it was started; None if it has not been.
-        ended: when it ended, or was suspended last; None if it has not been.
+        name: for people.
+        state: in Beam's terms.
+        started: when it was started; None if it was not.
+        ended: when it ended, or was last suspended; None if it was not.
     """
 
     id: str
@@ -47,24 +47,24 @@ class JobSummary:
     ended: datetime | None
 
     def elapsed(self, now: datetime) -> float | None:
-        """Seconds from its start to its end, or until now; None if it has not started."""
+        """Return the seconds from its start to its end, or until now; None if it has not started."""
         return None if self.started is None else max(0.0, ((self.ended or now) - self.started).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
 class JobList:
-    """Jobs, the newest first, and how many more there are."""
+    """Jobs, newest first, and the number of further jobs."""
 
     jobs: list[JobSummary]
     more: int
 
 
 class JobClient:
-    """Talks to a job server. A context manager.
+    """Calls a job server. A context manager.
 
     Args:
         endpoint: host:port.
-        token: what the server wants to see, if anything.
+        token: of the server, if it requires one.
         certificates: PEM file with the server's certificate, or its authority's; None: no TLS.
 
     Raises:
@@ -92,11 +92,11 @@ class JobClient:
         self._channel.close()
 
     def jobs(self, limit: int = 0, running: bool = False) -> JobList:
-        """Jobs, the newest first; servers give them in the order in which they came.
+        """Return the jobs, newest first; servers list them oldest first.
 
         Args:
-            limit: how many at most; 0: all.
-            running: only those that have not ended, and were started.
+            limit: largest number of jobs; 0: all.
+            running: only those that were started and have not ended.
 
         Raises:
             ArcbeamError: see `_errors`.
@@ -110,12 +110,12 @@ class JobClient:
     def _summary(self, info: Any) -> JobSummary:
         state = _name(info.state)
         started = ended = since = None
-        if state == "STOPPED":  # prepared, or suspended: it may have been so before
+        if state == "STOPPED":  # prepared, or suspended; it may have been in this state before
             now = self._stub.GetState(
                 job_pb.GetJobStateRequest(job_id=info.job_id), timeout=_SECONDS, metadata=self._metadata
             )
             since = now.timestamp.ToDatetime(UTC)
-        # The history comes first on the stream; what comes after the state that we know is of no interest.
+        # The stream begins with the history. Events after the known state are not needed.
         for at, past in self._states(info.job_id, _SECONDS):
             if started is None and past not in ("STOPPED", "CANCELLED"):
                 started = at
@@ -136,7 +136,7 @@ class JobClient:
             stream.cancel()
 
     def cancel(self, job_id: str) -> str:
-        """Cancels a job.
+        """Cancel a job.
 
         Returns:
             Its state afterwards; CANCELLING if it has not ended yet.
@@ -150,14 +150,14 @@ class JobClient:
             return _name(self._stub.Cancel(request, timeout=_SECONDS, metadata=self._metadata).state)
 
     def drain(self, job_id: str, seconds: float) -> str:
-        """Has a job finish what it has; waits until it has begun to, some seconds at most.
+        """Drain a job. Wait until it has begun to drain, or some seconds have passed.
 
         Returns:
             Its state afterwards; DRAINING if it has not ended yet.
 
         Raises:
             JobNotFoundError: there is no such job.
-            JobFailedError: it was not done in time.
+            JobFailedError: the job did not begin to drain in time.
             ArcbeamError: see `_errors`.
         """
         with self._errors(), _in_time("drain", job_id, seconds):
@@ -165,7 +165,7 @@ class JobClient:
             return _name(self._stub.Drain(request, timeout=seconds, metadata=self._metadata).state)
 
     def ask(self, what: Asked, job_id: str, savepoint: str, seconds: float) -> str:
-        """Asks for a savepoint or a suspension, and waits until it is done; of arcbeam's server only.
+        """Request a savepoint or a suspension, and wait until it is done. Only arcbeam's server has this call.
 
         Returns:
             The savepoint's path.
@@ -176,10 +176,10 @@ class JobClient:
             ArcbeamError: see `_errors`.
         """
         with self._errors(), _in_time(what, job_id, seconds):
-            return asked_of(self._channel, what, job_id, savepoint, timeout=seconds, metadata=self._metadata)
+            return request_savepoint(self._channel, what, job_id, savepoint, timeout=seconds, metadata=self._metadata)
 
     def status(self, job_id: str) -> dict[str, Any]:
-        """Where a streaming job stands; of arcbeam's server only. See `arcbeam.streaming.status.status.as_record`.
+        """Return a streaming job's status, as `arcbeam.streaming.status.status.as_record`. Only on arcbeam's server.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -189,10 +189,10 @@ class JobClient:
             return status_of(self._channel, job_id, timeout=_SECONDS, metadata=self._metadata)
 
     def end(self, job_id: str, seconds: float) -> str:
-        """Waits for a job's end, or its suspension, some seconds at most.
+        """Wait until a job ends or is suspended, or some seconds have passed.
 
         Returns:
-            Its last state by then.
+            Its last state.
 
         Raises:
             ArcbeamError: see `_errors`.
@@ -200,7 +200,7 @@ class JobClient:
         state = ""
         with self._errors():
             try:
-                # The server ends the stream where a job is suspended.
+                # The server ends the stream when the job is suspended.
                 for _, state in self._states(job_id, seconds):
                     if state in _TERMINAL:
                         break
@@ -211,8 +211,9 @@ class JobClient:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Status codes as errors: no job (JobNotFoundError), refused (SubmissionError), no server or no entry
-        (SetupError).
+        """Raise status codes as errors.
+
+        No such job: JobNotFoundError. Refused: SubmissionError. No server, or no permission: SetupError.
         """
         try:
             yield
@@ -225,17 +226,17 @@ class JobClient:
                     raise SubmissionError(*_parts(details)) from e
                 case grpc.StatusCode.DEADLINE_EXCEEDED:
                     raise SetupError(
-                        f"the job server at {self._endpoint} has not answered in time ({details})",
-                        "see that it is well, and not too busy",
+                        f"the job server at {self._endpoint} did not answer in time ({details})",
+                        "check that its process runs, and that its machine is not overloaded",
                     ) from e
                 case grpc.StatusCode.UNAVAILABLE:
                     raise SetupError(
                         f"no job server answers at {self._endpoint} ({details})",
-                        "start one with `arcbeam serve`, or give its --endpoint (and --tls-ca if it speaks TLS)",
+                        "start one with `arcbeam serve`, or give its --endpoint (and --tls-ca if it uses TLS)",
                     ) from e
                 case grpc.StatusCode.UNAUTHENTICATED:
                     raise SetupError(
-                        f"the job server at {self._endpoint} does not know us", "give its token with --token-file"
+                        f"authentication failed at the job server {self._endpoint}", "give its token with --token-file"
                     ) from e
                 case _:
                     raise ArcbeamError(f"the job server at {self._endpoint} failed: {code.name} {details}") from e
@@ -243,20 +244,20 @@ class JobClient:
 
 @contextmanager
 def _in_time(what: str, job_id: str, seconds: float) -> Iterator[None]:
-    """A server that is at it for longer than somebody waits is there, and goes on."""
+    """Report a request that takes longer than the time limit. The server continues with it."""
     try:
         yield
     except grpc.RpcError as e:
         if e.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
             raise
         raise JobFailedError(
-            f"'{what}' of {job_id} was not done within {seconds:g} s",
-            "the job server goes on with it: look with `arcbeam jobs`, or ask again with a longer --wait",
+            f"'{what}' of {job_id} did not finish within {seconds:g} s",
+            "the job server continues with it: see `arcbeam jobs`, or repeat the command with a longer --wait",
         ) from e
 
 
 def _parts(details: str) -> tuple[str, str]:
-    """Message and remedy of an error of ours that came as text."""
+    """Return message and remedy of one of arcbeam's errors that arrived as text."""
     message, _, remedy = details.partition("\n  what to do: ")
     return message, remedy
 

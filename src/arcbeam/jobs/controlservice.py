@@ -1,4 +1,4 @@
-"""What the Job API has no method for: savepoints, suspension and status, as a service of our own beside it.
+"""The methods that the Job API lacks: savepoints, suspension and status, as a separate service.
 
 Owns its names and messages, on both sides. Messages are Structs: there is no schema to compile.
 
@@ -25,60 +25,60 @@ _METHODS = {Asked.SAVEPOINT: "Savepoint", Asked.SUSPEND: "Suspend"}
 
 
 def job_control(jobs: Jobs) -> Any:
-    """The server's side: a generic handler for a gRPC server."""
+    """Return the server's side: a generic handler for a gRPC server."""
 
     def method(what: Asked) -> Callable[[Any, Any], Any]:
-        def asked(request: Any, context: Any = None) -> Any:
+        def requested(request: Any, context: Any = None) -> Any:
             answer = struct_pb2.Struct()
             answer["path"] = jobs.ask(str(request["job_id"]), what, str(request["savepoint"]))
             return answer
 
-        return asked
+        return requested
 
     def status(request: Any, context: Any = None) -> Any:
         answer = struct_pb2.Struct()
         answer["status"] = json.dumps(jobs.status(str(request["job_id"])))
         return answer
 
-    called = {name: method(what) for what, name in _METHODS.items()} | {_STATUS: status}
+    methods = {name: method(what) for what, name in _METHODS.items()} | {_STATUS: status}
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
             call, struct_pb2.Struct.FromString, struct_pb2.Struct.SerializeToString
         )
-        for name, call in called.items()
+        for name, call in methods.items()
     }
     return grpc.method_handlers_generic_handler(_SERVICE, handlers)
 
 
-def asked_of(channel: Any, what: Asked, job: str, savepoint: str, **call: Any) -> str:
-    """The client's side: waits until it is done.
+def request_savepoint(channel: Any, what: Asked, job: str, savepoint: str, **call: Any) -> str:
+    """Call the server from a client; wait until the request is carried out.
 
     Args:
         channel: to the server.
         what: a savepoint, or a suspension.
         job: its id.
-        savepoint: a name; "": one that says when this was.
-        call: how to call: `timeout`, `metadata`.
+        savepoint: a name; "": a name with the time.
+        call: options of the call: `timeout`, `metadata`.
 
     Returns:
         The savepoint's path.
     """
-    return str(_called(channel, _METHODS[what], {"job_id": job, "savepoint": savepoint}, **call)["path"])
+    return str(_call(channel, _METHODS[what], {"job_id": job, "savepoint": savepoint}, **call)["path"])
 
 
 def status_of(channel: Any, job: str, **call: Any) -> dict[str, Any]:
-    """The client's side: where a streaming job stands; see `arcbeam.streaming.status.status.as_record`.
+    """Return a streaming job's status from the server; see `arcbeam.streaming.status.status.as_record`.
 
     Args:
         channel: to the server.
         job: its id.
-        call: how to call: `timeout`, `metadata`.
+        call: options of the call: `timeout`, `metadata`.
     """
-    found: dict[str, Any] = json.loads(_called(channel, _STATUS, {"job_id": job}, **call)["status"])
+    found: dict[str, Any] = json.loads(_call(channel, _STATUS, {"job_id": job}, **call)["status"])
     return found
 
 
-def _called(channel: Any, method: str, fields: dict[str, str], **call: Any) -> Any:
+def _call(channel: Any, method: str, fields: dict[str, str], **call: Any) -> Any:
     request = struct_pb2.Struct()
     request.update(fields)
     ask = channel.unary_unary(

@@ -1,4 +1,4 @@
-"""Which environments of a pipeline the runner can give it, and which not.
+"""The environments of a pipeline that this runner supports.
 
 Owns the rewriting of environments to the embedded Python one. A pure function of the pipeline; must not know how an
 environment is started.
@@ -20,12 +20,12 @@ from google.protobuf.message import DecodeError
 from arcbeam.errors import InvalidPipelineError, Unsupported, UnsupportedPipelineError
 
 _VERSION_CAPABILITY = "beam:version:sdk_base:"
-"""Prefix of the capability with which an SDK says what it is: the name of its default container image follows."""
+"""Prefix of the capability that identifies an SDK; the name of its default container image follows."""
 
 _IMAGE = re.compile(r"apache/beam_(?P<language>[a-z]+)(?P<language_version>[0-9.]*)_sdk:(?P<beam>.+)")
 
 EMBEDDED_TYPE: str = python_urns.EMBEDDED_PYTHON
-"""What `--environment_type` takes: the SDK has short names for other environments only."""
+"""The value for `--environment_type`: the SDK has short names for other environments only."""
 _EMBEDDED_REMEDY = f"use --environment_type={EMBEDDED_TYPE}"
 
 _ENV = common_urns.environments
@@ -51,7 +51,7 @@ class Sdk:
 
     @classmethod
     def here(cls) -> Sdk:
-        """The one that this process runs."""
+        """Return the SDK of this process."""
         return cls(f"{sys.version_info[0]}.{sys.version_info[1]}", beam_version.__version__)
 
     def __str__(self) -> str:
@@ -59,22 +59,22 @@ class Sdk:
 
 
 def embedded(pipeline: bytes, here: Sdk | None = None) -> bytes:
-    """Puts a pipeline into the embedded Python environment.
+    """Put a pipeline into the embedded Python environment.
 
-    Embedded Python environments, and the SDK's default container image, of the same Python and Beam versions become
-    the embedded one; their dependencies, capabilities and resource hints stay. Environments that nothing uses are
-    left out if they could not be embedded.
+    Embedded Python environments, and the SDK's default container image, are replaced by the embedded one if their
+    versions of Python and Beam are the same. Their dependencies, capabilities and resource hints stay. Unused
+    environments are omitted if they could not be embedded.
 
     Args:
         pipeline: a serialized Pipeline proto.
-        here: what the workers run (default: what this process runs).
+        here: the SDK of the workers (default: that of this process).
 
     Returns:
         The rewritten pipeline, serialized.
 
     Raises:
         InvalidPipelineError: not a pipeline, or it names an environment that it does not contain.
-        UnsupportedPipelineError: every transform that needs another environment.
+        UnsupportedPipelineError: transforms need other environments; it lists all of them.
     """
     here = here or Sdk.here()
     try:
@@ -117,7 +117,7 @@ class _Refusal:
 
 
 def _users(proto: Any) -> dict[str, list[str]]:
-    """Environment ids, and the names of what needs them: leaves, since composites only repeat their parts."""
+    """Return environment ids with the names of their users: leaves, because composites repeat their parts."""
     users: dict[str, list[str]] = {}
     for transform in proto.components.transforms.values():
         if transform.environment_id and not transform.subtransforms:
@@ -129,7 +129,7 @@ def _users(proto: Any) -> dict[str, list[str]]:
 
 
 def _expanded(environment: Any) -> Iterator[Any]:
-    """The environment, or the alternatives that it offers."""
+    """Yield the environment, or its alternatives."""
     if environment.urn != _ENV.ANYOF.urn:
         yield environment
         return
@@ -138,7 +138,7 @@ def _expanded(environment: Any) -> Iterator[Any]:
 
 
 def _refusal(environment: Any, here: Sdk) -> _Refusal | None:
-    """Why an environment cannot be embedded; None if it can."""
+    """Return why an environment cannot be embedded; None if it can."""
     urn = environment.urn
     images = [
         c.removeprefix(_VERSION_CAPABILITY) for c in environment.capabilities if c.startswith(_VERSION_CAPABILITY)
@@ -155,12 +155,12 @@ def _refusal(environment: Any, here: Sdk) -> _Refusal | None:
 
 
 def _image_refusal(image: str, here: Sdk) -> _Refusal | None:
-    """Why the content of an SDK image is not what the workers run."""
+    """Return why an SDK image differs from what the workers run; None if it does not."""
     match = _IMAGE.fullmatch(image)
     if match is None:
         return _Refusal(
             f"the container image '{image}'",
-            f"{_EMBEDDED_REMEDY}, and --requirements_file or --setup_file for what the image holds",
+            f"{_EMBEDDED_REMEDY}, and --requirements_file or --setup_file for the packages in the image",
         )
     if match["language"] != "python":
         return _Refusal(f"a {match['language'].capitalize()} environment ({image})", "")

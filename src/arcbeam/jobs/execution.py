@@ -1,7 +1,7 @@
-"""The seam between the job service and whatever runs pipelines: what is handed over, and what is reported back.
+"""The interface between the job service and the executor of pipelines: submissions and events.
 
-Owns the states and messages of a job and the protocols `PipelineExecutor` and `JobEvents`. Knows neither gRPC, nor
-Beam, nor how a pipeline is run; `executor` implements the executor, this package implements the events.
+Owns the states and messages of a job and the protocols `PipelineExecutor` and `JobEvents`. Must not know gRPC, Beam, or
+how a pipeline runs. `runner.executor` implements the executor; this package implements the events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from arcbeam.store.log.requests import Asked
 
 
 class JobState(StrEnum):
-    """Where a job stands, by Beam's names. STOPPED: prepared and not started, or suspended; it can be started."""
+    """A job's state, by Beam's names. STOPPED: prepared and not started, or suspended; it can be started."""
 
     STOPPED = "STOPPED"
     STARTING = "STARTING"
@@ -34,12 +34,12 @@ class JobState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether it is final."""
         return self in TERMINAL
 
     @property
     def request_remedy(self) -> str:
-        """What to do about a request to a job in this state, which no driver runs."""
+        """What to do about a request to a job in this state, which has no driver."""
         if self is JobState.STOPPED:
             return "resume it first: start it again, or use `arcbeam resume` with its folder"
         if self.terminal:
@@ -52,7 +52,7 @@ TERMINAL = frozenset({JobState.DONE, JobState.DRAINED, JobState.FAILED, JobState
 UNDER_WAY = frozenset({JobState.STARTING, JobState.RUNNING, JobState.DRAINING, JobState.CANCELLING})
 
 MAY_BECOME: Mapping[JobState, frozenset[JobState]] = {
-    # Also of a job that ran when the last server ended, and goes on.
+    # Also a job that ran when the last server ended, and is resumed.
     JobState.STARTING: frozenset({JobState.STOPPED, JobState.STARTING, JobState.RUNNING, JobState.DRAINING}),
     JobState.RUNNING: frozenset({JobState.STARTING}),
     JobState.DRAINING: frozenset({JobState.STARTING, JobState.RUNNING}),
@@ -61,10 +61,10 @@ MAY_BECOME: Mapping[JobState, frozenset[JobState]] = {
     JobState.DRAINED: UNDER_WAY,
     JobState.FAILED: UNDER_WAY,
     JobState.CANCELLED: UNDER_WAY | {JobState.STOPPED},
-    # Suspended. One that was cancelled meanwhile is cancelled.
+    # Suspended. A job that was cancelled meanwhile is CANCELLED.
     JobState.STOPPED: UNDER_WAY - {JobState.CANCELLING},
 }
-"""For each state, those that it may follow."""
+"""For each state, the states that it may follow."""
 
 
 class Level(IntEnum):
@@ -78,10 +78,10 @@ class Level(IntEnum):
 
 
 class FileKind(Enum):
-    """What a staged file is for, as the Python SDK's own worker start-up understands it.
+    """The use of a staged file, as in the start-up of the Python SDK's worker.
 
-    PACKAGES_LIST is `extra_packages.txt`: the names of staged packages to install, one a line. FILE is everything
-    else: such packages, cached requirements, files that the user staged.
+    PACKAGES_LIST is `extra_packages.txt`: the names of staged packages to install, one a line. FILE is any other file:
+    such packages, cached requirements, files that the user staged.
     """
 
     MAIN_SESSION = "pickled_main_session"
@@ -98,10 +98,10 @@ class StagedFile:
     """One artifact of a job, on disk and checked.
 
     Attributes:
-        name: the name it is staged to: a relative path, without `..`.
-        path: where it is, inside the job's folder. `folder / name`, unless another environment staged other content
-            under the same name.
-        kind: what it is for.
+        name: a relative path, without `..`.
+        path: inside the job's folder: `folder / name`, unless another environment staged other content under this
+            name.
+        kind: its use.
         role: the role's URN as submitted.
         sha256: of the content, hexadecimal.
         environments: ids of the environments that need it.
@@ -130,18 +130,18 @@ class Artifacts:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """All there is to know about a job before it runs.
+    """A job before it runs.
 
     Attributes:
-        job_id: unique, and fit for a file name.
-        name: what the user calls the job.
+        job_id: unique, and valid as a file name.
+        name: of the job, for people.
         pipeline: a serialized Beam `Pipeline` proto, as submitted (environments not rewritten).
-        options: the pipeline options by their plain names (`save_main_session`), values as the SDK sent them: integers
-            may come as strings; `PipelineOptions.from_dictionary` gives them their types.
-        artifacts: the staged files; None while nothing was staged (always so in `check`).
-        home: a folder of the job's own on the server, for what it keeps from run to run; None: there is none.
-        again: it ran before, and goes on where it is.
-        defaults: names of the options that the server has set, because the submission says nothing of them.
+        options: the pipeline options by plain names (`save_main_session`), with the values from the SDK. Integers may
+            be strings; `PipelineOptions.from_dictionary` converts them.
+        artifacts: the staged files; None before files are staged (always in `check`).
+        home: the job's own folder on the server, kept between runs; None: there is none.
+        again: the job has run before, and is resumed.
+        defaults: names of the options that the server set, because the submission does not set them.
     """
 
     job_id: str
@@ -155,118 +155,119 @@ class Submission:
 
 
 class JobEvents(Protocol):
-    """Where an executor reports. Every method may be called from any thread and never raises; what comes after the
-    job's end is dropped.
+    """Receives an executor's events. Every method may be called from any thread and never raises. Events after the
+    job's end are dropped.
     """
 
     def running(self) -> None:
-        """The job has what it needs and its first work begins: STARTING becomes RUNNING."""
+        """The job has its resources and its first work begins: STARTING changes to RUNNING."""
         ...
 
     def turned(self, state: JobState) -> None:
-        """The job is heading for something else: DRAINING."""
+        """The job has another state now: DRAINING."""
         ...
 
     def message(self, level: Level, text: str) -> None:
-        """Says something to the user.
+        """Add a message for the user.
 
         Args:
-            level: how important.
-            text: any length; not for secrets.
+            level: its importance.
+            text: of any length, without secrets.
         """
         ...
 
     def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None:
-        """Replaces the job's metrics: those that are kept behind its end.
+        """Replace the job's metrics. The last ones are kept after its end.
 
         Args:
             attempted: serialized MonitoringInfos of all attempts, consolidated.
-            committed: those of what counts.
+            committed: those of committed work.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsNow:
-    """The metrics of a job that runs; see `JobEvents.metrics`."""
+    """The metrics of a running job; see `JobEvents.metrics`."""
 
     attempted: Sequence[bytes]
     committed: Sequence[bytes]
 
 
 class PipelineExecutor(Protocol):
-    """Runs one pipeline. A new one is made for every `check` and for every `run`."""
+    """Runs one pipeline. Each `check` and each `run` has a new executor."""
 
     def check(self, submission: Submission) -> None:
-        """Refuses what cannot run, before files are staged: so nothing may be unpickled that needs them.
+        """Refuse a pipeline that cannot run. Files are not staged yet, so nothing that needs them may be unpickled.
 
         Raises:
             SubmissionError: with every unsupported item.
         """
         ...
 
-    def standing(self, submission: Submission) -> JobState | None:
-        """How a job stands that a server has left, or is about to leave.
+    def resumable_state(self, submission: Submission) -> JobState | None:
+        """Return whether a job can be resumed that a server has left, or is about to leave.
 
         Returns:
-            RUNNING: another `run` of the same goes on where this one was, whatever had ended it. STOPPED: that, too,
-            but somebody had it suspended, and means it to stay so. None: nothing is left of it.
+            RUNNING: another `run` resumes the job, whatever ended this one. STOPPED: the same, but the job was
+            suspended on request, and must stay suspended. None: the job has no state.
         """
         ...
 
     def run(self, submission: Submission, events: JobEvents) -> JobState | None:
-        """Runs the pipeline and returns when it is done. Called once, on a thread of the job.
+        """Run the pipeline; return when it has ended. Called once, on a thread of the job.
 
-        Of what it keeps in `Submission.home` it removes what nobody can need behind its end; nobody else does, as long
-        as the job is known.
+        At the end it removes from `Submission.home` what the job no longer needs. Nothing else removes files there
+        while the job is known.
 
         Returns:
-            How it ended: DONE, DRAINED, or STOPPED if it was suspended. None: DONE.
+            The final state: DONE, DRAINED, or STOPPED if it was suspended. None: DONE.
 
         Raises:
-            ArcbeamError: why the job failed; `JobCancelledError` (or anything else) after `cancel`.
+            ArcbeamError: the job failed. `JobCancelledError` (or any other error) after `cancel`.
         """
         ...
 
     def ask(self, what: Asked, savepoint: str = "") -> str:
-        """Asks something of the run. Waits until it is settled; a drain, until it is taken in. From any thread.
+        """Send a request to the run. Wait until it is carried out; a drain, until it is accepted. From any thread.
 
         Args:
-            what: is asked.
-            savepoint: name of the micro-batch with which it is done; "": one that says when this was.
+            what: the request.
+            savepoint: name of the savepoint that it creates; "": a name with the time.
 
         Returns:
             The savepoint's path; "" if there is none.
 
         Raises:
-            RequestRefusedError: nothing comes of it.
+            RequestRefusedError: the request cannot succeed.
         """
         ...
 
     def status(self) -> Mapping[str, Any]:
-        """Where a streaming run stands, as JSON's values. From any thread.
+        """Return a streaming run's status, as JSON's values. From any thread.
 
         Raises:
-            RequestRefusedError: it is not in a streaming job, or has not begun.
+            RequestRefusedError: it is a batch job, or has not begun.
         """
         ...
 
     def metrics(self) -> MetricsNow | None:
-        """The metrics of the run as they are now; None if there are none yet. From any thread."""
+        """Return the run's current metrics; None if there are none yet. From any thread."""
         ...
 
     def end(self, again: threading.Event) -> None:
-        """The process is told to end: has a streaming run end as its options say (`--on_sigterm`), in the time that
-        they allow, and cancels it if it has not. Waits for that. From any thread.
+        """End a streaming run as its options say (`--on_sigterm`): the process has to end. Wait for it.
+
+        The run has the time that its options allow; then it is cancelled. From any thread.
 
         Args:
-            again: is set when nobody waits any longer: it is cancelled then.
+            again: is set by a second signal: then the run is cancelled at once.
         """
         ...
 
     def cancel(self) -> None:
-        """Asks the run to end soon. Returns at once or when the run has ended. May be called from any thread, more
-        than once, before `run` (which must then raise `JobCancelledError`) and after it.
+        """Request the run's end. Return at once, or when the run has ended. May be called from any thread, repeatedly,
+        before `run` (which must then raise `JobCancelledError`) and after it.
         """
         ...
 
@@ -275,13 +276,13 @@ class ExecutorFactory(Protocol):
     """Makes executors."""
 
     def __call__(self) -> PipelineExecutor:
-        """A fresh executor; cheap."""
+        """Return a new executor; cheap."""
         ...
 
 
 def error_text(error: BaseException) -> str:
-    """What the user is told: our own errors as they are (with micro-batch and user traceback), others with our
-    traceback.
+    """Return an error's text for the user: arcbeam's own errors as they are (with step and user traceback), others
+    with their traceback.
     """
     if isinstance(error, ArcbeamError):
         return texts.said(str, error, 2 * texts.LONGEST)

@@ -1,4 +1,4 @@
-"""What stands between the wire and the services: authentication, malformed requests, errors to status codes.
+"""Checks before a service: authentication, malformed requests, errors to status codes.
 
 Owns one gRPC interceptor. Must not know what the services do.
 """
@@ -19,11 +19,11 @@ from arcbeam.model import texts
 _LOG = logging.getLogger("arcbeam.jobs")
 
 MAX_DETAILS = 5000
-"""Bytes of a status' text on the wire: gRPC clients refuse trailers beyond 8 KiB."""
+"""Limit in bytes for the text of a status: gRPC clients refuse trailers above 8 KiB."""
 
 
 def status_of(error: BaseException) -> grpc.StatusCode:
-    """The status code for an error, by its type."""
+    """Return the status code for an error, by its type."""
     match error:
         case JobNotFoundError():
             return grpc.StatusCode.NOT_FOUND
@@ -42,11 +42,11 @@ def status_of(error: BaseException) -> grpc.StatusCode:
 
 
 def details_of(error: BaseException) -> str:
-    """The text for an error, short enough for a status; the rest is in the server's log."""
+    """Return an error's text, short enough for a status. The server's log has all of it."""
     text = texts.said(str if isinstance(error, ArcbeamError | NotImplementedError) else repr, error)
     size, end = 0, 0
     for character in text:
-        # As gRPC's percent-encoding counts: what is not printable ASCII takes three bytes per byte.
+        # As in gRPC's percent-encoding: other characters than printable ASCII take three bytes per byte.
         size += 1 if 32 <= ord(character) < 127 and character != "%" else 3 * len(character.encode("utf-8", "replace"))
         if size > MAX_DETAILS:
             break
@@ -56,18 +56,18 @@ def details_of(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Malformed:
-    """Stands in for a request that could not be parsed."""
+    """Replaces a request that could not be parsed."""
 
     error: Exception
 
 
 class Guard(grpc.ServerInterceptor):  # type: ignore[misc]  # gRPC is untyped
-    """Lets nobody in without the token, and turns errors into status codes.
+    """Refuses calls without the token, and turns errors into status codes.
 
-    Requests of strangers are not even parsed.
+    Refused requests are not even parsed.
 
     Args:
-        token: what `authorization: Bearer …` must say; None: everybody may.
+        token: the value of `authorization: Bearer …`; None: all calls are accepted.
     """
 
     def __init__(self, token: str | None) -> None:
@@ -104,7 +104,7 @@ def _lenient(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def _wrapped(handler: Any, wrap: Callable[[Any, bool], Any], parse: Callable[[bytes], Any] | None) -> Any:
-    """The same kind of handler, its behaviour wrapped; without a parser, requests stay bytes."""
+    """Return the same kind of handler with its behaviour wrapped; without a parser, requests stay bytes."""
     match handler.request_streaming, handler.response_streaming:
         case False, False:
             make, behaviour = grpc.unary_unary_rpc_method_handler, handler.unary_unary
@@ -123,7 +123,7 @@ def _wrapped(handler: Any, wrap: Callable[[Any, bool], Any], parse: Callable[[by
 
 def _deny(behaviour: Any, response_streaming: bool) -> Any:
     def denied(request: Any, context: Any) -> Any:
-        context.abort(grpc.StatusCode.UNAUTHENTICATED, "this server wants a token: authorization: Bearer <token>")
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, "this server requires a token: authorization: Bearer <token>")
 
     def denied_stream(request: Any, context: Any) -> Iterator[Any]:
         denied(request, context)
@@ -136,7 +136,7 @@ def _guarded(behaviour: Any, response_streaming: bool) -> Any:
     def single(request: Any, context: Any) -> Any:
         try:
             return behaviour(_checked(request), context)
-        except BaseException as error:  # SystemExit too: unpickled code may raise it, and the caller wants an answer
+        except BaseException as error:  # SystemExit too: unpickled code may raise it, and the caller needs an answer
             failure = error
         _abort(context, failure)
 
@@ -154,7 +154,7 @@ def _guarded(behaviour: Any, response_streaming: bool) -> Any:
 
 
 def _checked(request: Any) -> Any:
-    """The request, or the stream of requests, without malformed ones."""
+    """Return the request, or the stream of requests; raise if one is malformed."""
     if isinstance(request, _Malformed):
         raise InvalidPipelineError(f"the request is malformed: {request.error}")
     return _checked_all(request) if isinstance(request, Iterator) else request
@@ -167,7 +167,7 @@ def _checked_all(requests: Iterator[Any]) -> Iterator[Any]:
 
 def _abort(context: Any, error: BaseException) -> None:
     if isinstance(error, grpc.RpcError) and not context.is_active():
-        return  # the caller is gone
+        return  # the caller has disconnected
     code, details = status_of(error), details_of(error)
     if code is grpc.StatusCode.INTERNAL:
         _LOG.error("a request failed", exc_info=error)

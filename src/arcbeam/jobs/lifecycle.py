@@ -1,7 +1,7 @@
-"""The life of jobs: prepared, run on a thread of their own, cancelled, ended.
+"""The life of jobs: prepared, run on a separate thread, cancelled, ended.
 
-Owns which state follows which, the threads of running jobs, and what an error becomes for the user. Knows neither gRPC
-nor protos: `service` speaks those; nor how a pipeline runs: that is the executor's.
+Owns the transitions between states, the threads of running jobs, and the messages about errors. Must not know gRPC or
+protos (`service` does), nor how a pipeline runs (the executor does).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from arcbeam.store.log.requests import Asked, refusal
 _LOG = logging.getLogger("arcbeam.jobs")
 
 KEPT_JOBS = 1000
-"""Ended jobs beyond so many are forgotten, the oldest first."""
+"""Number of ended jobs to keep. Older ones are forgotten first."""
 
 PREPARED_SECONDS = 24 * 3600
-"""A job that was prepared and not started for so long counts as ended, there."""
+"""A job that was prepared and not started for this time counts as ended in the number above."""
 
 MESSAGES_PER_JOB = 10_000
-"""Beyond so many, only warnings and errors of a job are kept, and twice as many of them."""
+"""After this number only warnings and errors of a job are kept, and twice as many of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,15 @@ class _Live:
 class Jobs:
     """All jobs of a server, running and past.
 
-    Of the jobs that were running when the last server ended, those that can go on do so at `resume`; the others are
-    FAILED, and say so.
+    `resume` resumes the jobs that ran when the last server ended and have state. The others are FAILED, with a message.
 
     Args:
-        registry: where they are kept.
-        executors: what runs them.
-        folder: for their staged files, and beside it for what they keep (`state`).
+        registry: stores them.
+        executors: run them.
+        folder: for their staged files; its sibling `state` is for what they keep.
         defaults: pipeline options for jobs that do not set them.
         clock: seconds since 1970.
-        plain: the options by plain names, of the form that the registry keeps.
+        plain: returns the options by plain names, from their form in the registry.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class Jobs:
         self._lock = threading.Lock()
         self._live: dict[str, _Live] = {}  # jobs with a thread; guarded by _lock
         self._closed = False
-        # Jobs that go on when the next server starts: their ends here are none.
+        # Jobs that resume when the next server starts: their end here is not final.
         self._left: set[str] = set()
         self._resumed: list[str] = []
         self._adopt()
@@ -99,22 +98,22 @@ class Jobs:
         known = {record.id: record for record in self.registry.jobs()}
         kept = {record.id for record in known.values() if record.state is JobState.STOPPED}
         for record in known.values():
-            standing = self._standing(record) if record.state in UNDER_WAY - {JobState.CANCELLING} else None
-            if standing is JobState.STOPPED and record.state is JobState.RUNNING:
+            resumable = self._resumable(record) if record.state in UNDER_WAY - {JobState.CANCELLING} else None
+            if resumable is JobState.STOPPED and record.state is JobState.RUNNING:
                 kept.add(record.id)
                 self._move(record.id, JobState.STOPPED)
-            elif standing is not None:
+            elif resumable is not None:
                 self._resumed.append(record.id)
                 kept.add(record.id)
             elif record.state is JobState.CANCELLING:
-                text = "the job was cancelled: the job server ended before it could say so"
+                text = "the job was cancelled; the job server ended before it could report that"
                 self.registry.log(record.id, Level.ERROR, text, self.now())
                 self._move(record.id, JobState.CANCELLED)
             elif record.state in UNDER_WAY:
                 self.registry.log(
                     record.id,
                     Level.ERROR,
-                    f"the job server ended while this job was {record.state}: what it was doing is lost, run it again",
+                    f"the job server ended while this job was {record.state}: its work is lost, run it again",
                     self.now(),
                 )
                 self._move(record.id, JobState.FAILED)
@@ -122,28 +121,31 @@ class Jobs:
             for left in self._folder.iterdir():
                 if left.name not in kept:
                     shutil.rmtree(left, ignore_errors=True)
-        # SUBTLE: not so the homes. A registry that was lost, or is from a backup, knows nothing of jobs whose state is
-        # there; what is forgotten on purpose is removed then (`prepare`).
+        # SUBTLE: the homes stay. A registry that was lost, or restored from a backup, does not know all jobs whose
+        # state is there. `prepare` removes the state of jobs that it forgets.
 
     @property
     def _homes(self) -> Path:
         return self._folder.parent / "state"
 
-    def _standing(self, record: JobRecord) -> JobState | None:
-        """See `PipelineExecutor.standing`."""
+    def _resumable(self, record: JobRecord) -> JobState | None:
+        """See `PipelineExecutor.resumable_state`."""
         if record.files is None:
             return None
         try:
-            return self._executors().standing(self._submission(record, self._plain(record.options)))
+            return self._executors().resumable_state(self._submission(record, self._plain(record.options)))
         except Exception:
-            _LOG.exception("whether %s can go on", record.id)
+            _LOG.exception("cannot check whether job %s can be resumed", record.id)
             return None
 
     def resume(self) -> None:
-        """Starts again what ran when the last server ended, and can go on. To be called when pipelines can run."""
+        """Resume the jobs that ran when the last server ended and have state. Call it when pipelines can run."""
         for id in self._resumed:
             self.registry.log(
-                id, Level.WARNING, "the job server had ended: this job goes on from what it has committed", self.now()
+                id,
+                Level.WARNING,
+                "the job server was restarted: this job resumes from its last commit",
+                self.now(),
             )
             try:
                 self._start(id, self._plain(self.registry.job(id).options), (*UNDER_WAY,))
@@ -153,24 +155,24 @@ class Jobs:
         self._resumed = []
 
     def now(self) -> int:
-        """µs since 1970."""
+        """Return µs since 1970."""
         return round(self._clock() * 1e6)
 
     def prepare(self, name: str, pipeline: bytes, options: Mapping[str, Any], raw: bytes, needs_files: bool) -> str:
-        """Takes a pipeline in.
+        """Accept a pipeline.
 
         Args:
-            name: what the user calls the job.
+            name: of the job, for people.
             pipeline: a serialized Pipeline proto.
             options: by plain names.
-            raw: the options in the form that the registry keeps.
+            raw: the options in their form in the registry.
             needs_files: files will be staged before the job can run.
 
         Returns:
             The new job's id.
 
         Raises:
-            SubmissionError: the pipeline cannot run; no job was made.
+            SubmissionError: the pipeline cannot run; no job was created.
         """
         slug = texts.slug(name) or "job"
         id = f"{slug}-{uuid.uuid4().hex[:12]}"
@@ -183,11 +185,11 @@ class Jobs:
         return id
 
     def folder(self, id: str) -> Path:
-        """Where the files of a job are staged."""
+        """Return the folder for a job's staged files."""
         return self._folder / id
 
     def staged(self, id: str, files: Sequence[StagedFile]) -> None:
-        """Records that all files of a prepared job are there."""
+        """Record that all files of a prepared job are staged."""
         rows = [
             {
                 "name": file.name,
@@ -202,7 +204,7 @@ class Jobs:
         self.registry.set_files(id, json.dumps(rows))
 
     def run(self, id: str, options: Mapping[str, Any]) -> None:
-        """Starts a job that is prepared, or was suspended, and returns.
+        """Start a job that is prepared or suspended, and return.
 
         Args:
             id: of the job.
@@ -210,7 +212,7 @@ class Jobs:
 
         Raises:
             JobNotFoundError: there is no such job.
-            SubmissionError: it was started before, or its files are not staged.
+            SubmissionError: it has already been started, or its files are not staged.
         """
         self._start(id, options, (JobState.STOPPED,))
 
@@ -268,8 +270,7 @@ class Jobs:
         return Artifacts(folder, staged) if staged else None
 
     def cancel(self, id: str) -> JobState:
-        """Cancels a job: for real if it runs, at once if it has not started; one that has ended is left as it is. Does
-        not wait for a run's end.
+        """Cancel a job. One that has not started ends at once; one that has ended stays as it is. Does not wait.
 
         Returns:
             Its state afterwards: CANCELLING until the executor has ended.
@@ -289,56 +290,56 @@ class Jobs:
         return self.registry.job(id).state
 
     def _beside(self, id: str, what: str, end: Callable[[], None]) -> threading.Thread:
-        """Has a run end; on a thread, because that takes as long as the run does."""
+        """End a run on a separate thread: it takes as long as the run does."""
 
         def work() -> None:
             try:
                 end()
             except Exception as error:
-                _LOG.exception("'%s' of %s", what, id)
+                _LOG.exception("'%s' of job %s failed", what, id)
                 with contextlib.suppress(ArcbeamError, sqlite3.Error):
-                    said = f"'{what}' did not work: {texts.said(repr, error)}"
-                    self.registry.log(id, Level.ERROR, said, self.now())
+                    text = f"'{what}' failed: {texts.said(repr, error)}"
+                    self.registry.log(id, Level.ERROR, text, self.now())
 
         thread = threading.Thread(target=work, name=f"{what}-{id}", daemon=True)
         thread.start()
         return thread
 
     def ask(self, id: str, what: Asked, savepoint: str = "") -> str:
-        """Asks something of a job that streaming runs; see `PipelineExecutor.ask`.
+        """Send a request to a streaming job; see `PipelineExecutor.ask`.
 
         Raises:
             JobNotFoundError: there is no such job.
-            RequestRefusedError: it does not run, or nothing comes of it.
+            RequestRefusedError: it is not running, or the request cannot succeed.
         """
         record = self.registry.job(id)
         with self._lock:
             live = self._live.get(id)
         if live is None and what is Asked.DRAIN and record.state in (JobState.DRAINED, JobState.DONE):
-            return ""  # who asks twice has what was wanted
+            return ""  # a repeated request, after a lost answer, succeeds
         if live is None:
             raise refusal(what, f"job '{id}'", f"it is {record.state}", record.state.request_remedy)
         return live.executor.ask(what, savepoint)
 
     def status(self, id: str) -> Mapping[str, Any]:
-        """Where a job that streaming runs stands; see `PipelineExecutor.status`.
+        """Return a streaming job's status; see `PipelineExecutor.status`.
 
         Raises:
             JobNotFoundError: there is no such job.
-            RequestRefusedError: it does not run, or not in a streaming job, or has not begun to.
+            RequestRefusedError: it is not running, is a batch job, or has not begun.
         """
         record = self.registry.job(id)
         with self._lock:
             live = self._live.get(id)
         if live is None:
             raise RequestRefusedError(
-                f"cannot show where job '{id}' is: it is {record.state}, and no driver runs it",
-                "name its folder instead of its id, if it has a --checkpoint_dir",
+                f"cannot show the status of job '{id}': it is {record.state}, and no driver is running it",
+                "give its folder instead of its id, if it has a --checkpoint_dir",
             )
         return live.executor.status()
 
     def metrics(self, id: str) -> MetricsNow:
-        """The metrics of a job as they are now; empty if it has none.
+        """Return a job's current metrics; empty if it has none.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -352,12 +353,12 @@ class Jobs:
     def follow(
         self, id: str, states_only: bool = False, alive: Callable[[], bool] = lambda: True
     ) -> Iterator[JobEvent]:
-        """All events of a job from its beginning, those to come too; ends with the job's end, or where it is suspended.
+        """Yield all events of a job, past and future, until the job ends or is suspended.
 
         Args:
             id: of the job.
-            states_only: leave the messages out.
-            alive: asked now and then, and after `Registry.wake`: whether somebody still listens.
+            states_only: omit messages.
+            alive: called repeatedly, and after `Registry.wake`: whether the caller still listens.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -380,14 +381,14 @@ class Jobs:
                 self.registry.wait(version, seconds=5.0)
 
     def close(self, grace: float, again: threading.Event | None = None) -> None:
-        """Ends what runs and waits for it; new jobs are refused.
+        """End all runs and wait for their end; refuse new jobs.
 
-        What can go on when the next server starts ends as its options say (`--on_sigterm`), and is as it was, if it was
-        not drained; all else is cancelled.
+        Jobs that can resume when the next server starts end as their options say (`--on_sigterm`). If they were not
+        drained, they keep their state. All others are cancelled.
 
         Args:
-            grace: seconds to wait for what was cancelled, at most; who ends in another way has its own time.
-            again: is set when nobody waits for that any longer: all is cancelled then.
+            grace: seconds to wait for cancelled jobs at most; the others have their own limits.
+            again: is set by a second signal: then all are cancelled.
         """
         again = again or threading.Event()
         with self._lock:
@@ -396,17 +397,20 @@ class Jobs:
         ending: list[threading.Thread] = []
         for id, each in live.items():
             record = self.registry.job(id)
-            if record.state is not JobState.CANCELLING and self._standing(record) is not None:
+            if record.state is not JobState.CANCELLING and self._resumable(record) is not None:
                 self._left.add(id)
                 self.registry.log(
-                    id, Level.WARNING, "the job server is stopping: this job goes on when it starts again", self.now()
+                    id,
+                    Level.WARNING,
+                    "the job server is stopping: this job resumes when the server starts again",
+                    self.now(),
                 )
                 ending.append(self._beside(id, "end", partial(each.executor.end, again)))
                 continue
             self.registry.log(id, Level.WARNING, "the job server is stopping: this job is cancelled", self.now())
             self.cancel(id)
         while any(thread.is_alive() for thread in ending):
-            # Not `join`: a second signal is to be heard, which is acted upon between two naps.
+            # Not `join`, so that a second signal is handled: Python does so between two sleeps.
             time.sleep(0.05)
         deadline = time.monotonic() + grace
         for each in live.values():
@@ -431,13 +435,13 @@ class Jobs:
             _LOG.exception("the end of %s could not be recorded", submission.job_id)
 
     def _end(self, id: str, error: BaseException | None, state: JobState = JobState.DONE) -> None:
-        # Also one that was suspended: the next server finds it running, and has it go on.
+        # Also a suspended job: the next server finds it RUNNING, and resumes it.
         left = id in self._left and (isinstance(error, JobCancelledError) or state is JobState.STOPPED)
-        if left and self._standing(self.registry.job(id)) is JobState.STOPPED:
-            # By somebody who means it to stay so. Only its last calls may have been broken off.
+        if left and self._resumable(self.registry.job(id)) is JobState.STOPPED:
+            # It was suspended on request, and stays so. At most its last calls were interrupted.
             left, error, state = False, None, JobState.STOPPED
         if not left and (error is not None or state is not JobState.STOPPED):
-            # Before the last state: whoever sees that finds the files gone.
+            # Before the last state: an observer of that state finds the files removed.
             shutil.rmtree(self.folder(id), ignore_errors=True)
         with self._lock:
             self._live.pop(id, None)
@@ -446,9 +450,9 @@ class Jobs:
             cancelled = self.registry.job(id).state is JobState.CANCELLING or isinstance(error, JobCancelledError)
             if cancelled and (error is not None or state is JobState.STOPPED):
                 shutil.rmtree(self.folder(id), ignore_errors=True)
-                how = f"how the cancelled run ended: {texts.said(repr, error or state)}"
+                how = f"the cancelled run ended with: {texts.said(repr, error or state)}"
                 self.registry.log(id, Level.DEBUG, how, self.now())
-                # As an error: that is what a submitter's runner repeats when a job has not ended well.
+                # As an error: a submitter's runner shows errors when a job has not succeeded.
                 self.registry.log(id, Level.ERROR, "the job was cancelled", self.now())
                 self._move(id, JobState.CANCELLED)
             elif error is None:
@@ -459,7 +463,7 @@ class Jobs:
 
 
 class _Events:
-    """The `JobEvents` of one job: everything goes to the registry."""
+    """The `JobEvents` of one job: writes all events to the registry."""
 
     def __init__(self, jobs: Jobs, id: str) -> None:
         self._jobs = jobs
@@ -479,13 +483,13 @@ class _Events:
         """See `JobEvents.message`."""
         warns = level >= Level.WARNING
         with self._lock:
-            # Each kind by itself: a micro-batch a minute says more, in weeks, than there is room for.
+            # Separate counts: a micro-batch message a minute fills the limit in some weeks.
             self._counts[warns] += 1
             count = self._counts[warns]
         if count > MESSAGES_PER_JOB * (2 if warns else 1):
             if warns or count != MESSAGES_PER_JOB + 1:
                 return
-            level, text = Level.WARNING, f"more than {MESSAGES_PER_JOB} messages: only warnings and errors from here on"
+            level, text = Level.WARNING, f"more than {MESSAGES_PER_JOB} messages: only warnings and errors follow"
         self._safely(lambda: self._jobs.registry.log(self._id, level, text, self._jobs.now()))
 
     def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None:

@@ -1,6 +1,6 @@
-"""Metrics of a job as Beam's users read them.
+"""Metrics of a job, as Beam's users read them.
 
-Owns turning serialized monitoring infos into Beam's `MetricResults`. Must not know where they come from.
+Owns the translation of serialized monitoring infos into Beam's `MetricResults`. Must not know their source.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from apache_beam.runners.portability import portable_metrics
 
 
 class JobMetrics(metric.MetricResults):  # type: ignore[misc]  # Beam is untyped
-    """Attempted and committed values; a bounded job commits what its successful tasks report, so both are the same.
+    """Attempted and committed values. A batch job commits what its successful tasks report, so both are the same.
 
     Args:
-        committed: serialized MonitoringInfos of what counts, consolidated.
-        user_only: leave out the SDK's own.
-        attempted: the same of all that was tried; None: what counts is all.
+        committed: serialized MonitoringInfos of committed work, consolidated.
+        user_only: omit the SDK's own metrics.
+        attempted: those of all attempts; None: the committed ones are all.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class JobMetrics(metric.MetricResults):  # type: ignore[misc]  # Beam is untyped
             self._attempted = portable_metrics.from_monitoring_infos(tried, user_only)
 
     def monitoring_infos(self) -> list[Any]:
-        """All infos of what counts, as protos."""
+        """Return all committed infos, as protos."""
         return list(self._infos)
 
     def query(self, filter: Any = None) -> dict[str, list[Any]]:

@@ -1,6 +1,6 @@
-"""What a job is called that was given no name: as its script.
+"""The name of a job that was submitted without one: that of its script.
 
-Owns the search for the script in a submitted pipeline. Nothing is unpickled, only read.
+Owns the search for the script in a submitted pipeline. It only reads the pipeline, and unpickles nothing.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 _SDK = Path(apache_beam.__file__).parent
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders of libraries, on whatever machine the pipeline was made."""
+"""Folders of libraries, on any machine."""
 _MOST_TRANSFORMS = 100
 _MOST_BYTES = 1 << 18
-"""Of a pickled function; a name for people is worth no more."""
+"""Limit for a pickled function. A longer one is not searched for a name."""
 
 
 def script_of(pipeline: Any) -> str:
-    """The name, without folder and suffix, of the script whose functions a pipeline calls; "" if that is not known.
+    """Return the name, without folder and suffix, of the script whose functions a pipeline calls; "" if unknown.
 
-    Functions of the program's `__main__` are pickled by value, and know their file.
+    Functions of the program's `__main__` are pickled by value, with the name of their file.
 
     Args:
-        pipeline: `beam_runner_api_pb2.Pipeline`, of any SDK, and of any quality.
+        pipeline: `beam_runner_api_pb2.Pipeline`, of any SDK; it may be malformed.
     """
     pardos = (t for t in pipeline.components.transforms.values() if t.spec.urn == common_urns.primitives.PAR_DO.urn)
     for transform in islice(pardos, _MOST_TRANSFORMS):
@@ -40,7 +40,7 @@ def script_of(pipeline: Any) -> str:
             payload = runner_pb.ParDoPayload.FromString(transform.spec.payload).do_fn.payload
             words = list(_words(payload))
         except Exception:
-            continue  # of another SDK, or malformed: not what names are for
+            continue  # another SDK's, or malformed: a missing name is not an error
         files = [PurePath(word) for word in words if word.endswith(".py")]
         scripts = [file for file in files if file.is_absolute() and not _is_library(file)]
         if scripts and "__main__" in words:
@@ -51,8 +51,8 @@ def script_of(pipeline: Any) -> str:
 def _is_library(file: PurePath) -> bool:
     """Return whether a file is a library's; the SDK wraps a script's functions in some of its own.
 
-    Where the SDK is on the machine that made the pipeline is unknown; which files the SDK has is known. So a script in
-    a folder called `apache_beam` is a script.
+    The place of the SDK on the submitter's machine is unknown, but the names of the SDK's files are known. So a script
+    in a folder named `apache_beam` is a script.
     """
     parts = file.parts
     if _INSTALLED.intersection(parts):
@@ -62,7 +62,7 @@ def _is_library(file: PurePath) -> bool:
 
 
 def _words(payload: bytes) -> Iterator[str]:
-    """The strings in a pickle of the SDK's."""
+    """Yield the strings in a pickle of the SDK."""
     data = base64.b64decode(payload, validate=True)
     try:
         pickled = zlib.decompressobj().decompress(data, _MOST_BYTES)

@@ -1,4 +1,4 @@
-"""Pipeline options as the Job API carries them, and the description of ours.
+"""Pipeline options in the form of the Job API, and the description of arcbeam's options.
 
 Owns the translation between a Struct of `beam:option:<name>:v1` and plain names, and the secrets of options, which are
 not stored. Must not know what an option does.
@@ -7,6 +7,7 @@ not stored. Must not know what an option does.
 from __future__ import annotations
 
 import argparse
+import functools
 import threading
 import uuid
 from collections import OrderedDict
@@ -22,23 +23,30 @@ _PREFIX, _SUFFIX = "beam:option:", ":v1"
 
 
 def plain(options: Any) -> dict[str, Any]:
-    """The options of a Struct by their plain names; whole numbers are integers again (a Struct has only floats)."""
+    """Return the options of a Struct by plain names. Whole numbers become integers: a Struct has only floats."""
     found = json_format.MessageToDict(options)
     return {_plain(name): _whole(value) for name, value in found.items()}
 
 
 def _plain(name: str) -> str:
-    return name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+    """Return an option's plain name. A submitter that does not know arcbeam's options passes hyphens on."""
+    name = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+    return underscored if (underscored := name.replace("-", "_")) in _names() else name
+
+
+@functools.cache
+def _names() -> frozenset[str]:
+    return frozenset(option.name for option in described())
 
 
 _MOST_VAULTS = 10_000
 _vault: OrderedDict[str, dict[str, str]] = OrderedDict()
-"""The secrets of options that this process has stored, by token. They are in memory only."""
+"""The secrets of stored options, by token. They are kept in this process's memory only."""
 _vault_lock = threading.Lock()
 
 
 def stored(options: Any) -> bytes:
-    """A Struct as it may be stored: without its secrets. `plain_of_bytes` in this process gives them back."""
+    """Return a serialized Struct without its secrets. `plain_of_bytes` in this process restores them."""
     without, found = struct_pb2.Struct(), dict[str, str]()
     for key, value in json_format.MessageToDict(options).items():
         kept = secrets.parted({_plain(key): value})
@@ -57,9 +65,9 @@ def stored(options: Any) -> bytes:
 
 
 def plain_of_bytes(raw: bytes) -> dict[str, Any]:
-    """The options of a serialized Struct by their plain names, with the secrets that `stored` has taken out.
+    """Return the options of a serialized Struct by plain names, with the secrets that `stored` removed.
 
-    Those that another process has stored have the option `WITHHELD` instead: a list of a token and the secrets' names.
+    If another process stored them, they have the option `WITHHELD` instead: a list of a token and the secrets' names.
     """
     found = plain(struct_pb2.Struct.FromString(raw))
     withheld = found.pop(WITHHELD, None)
@@ -81,7 +89,7 @@ def _whole(value: Any) -> Any:
 
 
 def described() -> list[Any]:
-    """A PipelineOptionDescriptor for every option of ours, so that SDKs that do not know them let them through."""
+    """Return a PipelineOptionDescriptor for each of arcbeam's options: SDKs then pass them on."""
     parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     ArcbeamOptions._add_argparse_args(parser)
     return [

@@ -1,8 +1,7 @@
 """The durable registry of jobs: an SQLite file that outlives the server.
 
-Owns the schema and every read and write of it. All that streams show comes from here, for running and for old jobs
-alike. Knows pipelines, options and metrics only as bytes; what the states mean is `execution`'s, which state may follow
-which is `lifecycle`'s.
+Owns the schema and every read and write of it. All that streams show comes from it, for running and old jobs. Knows
+pipelines, options and metrics only as bytes. `execution` defines the states, `lifecycle` their transitions.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from arcbeam.sizes import threshold
 from arcbeam.store.blobs.private import check_ours, make_folder, make_private, new_file
 
 VERSION = 1
-"""Of the schema; kept in the file's `user_version`."""
+"""Version of the schema; stored in the file's `user_version`."""
 
 _SCHEMA = """
 CREATE TABLE job (
@@ -59,14 +58,14 @@ _PAGE = threshold(1000, 2)
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job as it stands.
+    """A job.
 
     Attributes:
         id: unique.
-        name: what the user calls it.
-        state: where it stands.
+        name: for people.
+        state: the current one.
         changed: since when, µs since 1970.
-        options: the submitted pipeline options, in the form in which they were added.
+        options: the submitted pipeline options, in their stored form.
         files: the staged files as JSON; None if staging has not ended.
     """
 
@@ -80,7 +79,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """A job got a new state at a time (µs since 1970); `seq` orders all events of all jobs."""
+    """A job changed its state, at some µs since 1970; `seq` orders all events of all jobs."""
 
     seq: int
     state: JobState
@@ -89,7 +88,7 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class MessageLogged:
-    """A job said something; see `StateChanged`."""
+    """A job logged a message; see `StateChanged`."""
 
     seq: int
     level: Level
@@ -109,13 +108,13 @@ class Metrics:
 
 
 class Registry:
-    """Opens or makes the registry; one process at a time.
+    """Opens or creates the registry; one process may have it open.
 
-    A commit survives the death of the process; SQLite's WAL with `synchronous=NORMAL` may lose the newest ones with
-    the machine's power, never the file's consistency.
+    A commit survives the death of the process. SQLite's WAL with `synchronous=NORMAL` may lose the newest commits in a
+    power failure, but the file stays consistent.
 
     Args:
-        path: the SQLite file; its folder is made, readable for its owner alone (pipelines and options may hold
+        path: the SQLite file. Its folder is created, readable only for its owner (pipelines and options may contain
             secrets).
 
     Raises:
@@ -126,7 +125,7 @@ class Registry:
         self._path = path
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._version = 0  # grows with every write; what `wait` compares
+        self._version = 0  # grows with every write; `wait` compares it
         try:
             make_folder(path.parent)
             check_ours(path.parent)
@@ -151,8 +150,8 @@ class Registry:
             raise
 
     def _open(self) -> None:
-        # SUBTLE: the exclusive mode must come before WAL, and takes hold with the first write: it is what keeps a
-        # second server from declaring this one's running jobs dead.
+        # SUBTLE: the exclusive mode must come before WAL. The first write takes the lock. It prevents that a second
+        # server declares this server's running jobs dead.
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
@@ -169,7 +168,7 @@ class Registry:
             self._db.execute(f"PRAGMA user_version={VERSION}")
 
     def close(self) -> None:
-        """Closes the file; nothing may be called afterwards but `close`."""
+        """Close the file. Afterwards only `close` may be called."""
         with self._lock:
             self._db.close()
             self.wake()
@@ -187,7 +186,7 @@ class Registry:
             self.wake()
 
     def add(self, id: str, name: str, pipeline: bytes, options: bytes, files: str | None, at: int) -> None:
-        """Adds a job in state STOPPED."""
+        """Add a job in state STOPPED."""
         with self._transaction():
             self._db.execute(
                 "INSERT INTO job (id, name, pipeline, options, files, state, changed) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -196,17 +195,17 @@ class Registry:
             self._db.execute("INSERT INTO event (job, state, at) VALUES (?, ?, ?)", (id, JobState.STOPPED, at))
 
     def job(self, id: str) -> JobRecord:
-        """One job.
+        """Return one job.
 
         Raises:
             JobNotFoundError: there is no such job.
         """
         for record in self._records("WHERE id = ?", (id,)):
             return record
-        raise JobNotFoundError(f"there is no job '{id}'", "see `arcbeam jobs` for those that there are")
+        raise JobNotFoundError(f"there is no job '{id}'", "`arcbeam jobs` lists the jobs")
 
     def jobs(self) -> list[JobRecord]:
-        """All jobs, the oldest first."""
+        """Return all jobs, oldest first."""
         return self._records("ORDER BY number", ())
 
     def _records(self, which: str, arguments: tuple[str, ...]) -> list[JobRecord]:
@@ -215,7 +214,7 @@ class Registry:
             return [JobRecord(r[0], r[1], JobState(r[2]), r[3], r[4], r[5]) for r in rows.fetchall()]
 
     def pipeline(self, id: str) -> bytes:
-        """The pipeline of a job, as it was added.
+        """Return the pipeline of a job, as it was added.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -226,15 +225,15 @@ class Registry:
             return found
 
     def set_files(self, id: str, files: str) -> None:
-        """Records the staged files."""
+        """Record the staged files."""
         with self._transaction():
             self._db.execute("UPDATE job SET files = ? WHERE id = ?", (files, id))
 
     def transition(self, id: str, to: JobState, allowed: Iterable[JobState], at: int) -> bool:
-        """Gives a job a new state if its present one is among `allowed`.
+        """Give a job a new state if its present one is among `allowed`.
 
         Returns:
-            Whether it did.
+            Whether the state was changed.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -247,10 +246,10 @@ class Registry:
             return True
 
     def log(self, id: str, level: Level, text: str, at: int) -> bool:
-        """Adds a message to a job that has not ended.
+        """Add a message to a job that has not ended.
 
         Returns:
-            Whether it did: what is said after the end is dropped.
+            Whether the message was added: after the end it is dropped.
         """
         with self._transaction():
             if self.job(id).state.terminal:
@@ -262,12 +261,12 @@ class Registry:
             return True
 
     def events(self, id: str, after: int, states_only: bool = False) -> list[JobEvent]:
-        """The next events of a job, in order; not all at once if there are many.
+        """Return the next events of a job, in order; in several calls if there are many.
 
         Args:
             id: of the job.
-            after: `seq` of the last one seen, 0 for the beginning.
-            states_only: leave the messages out.
+            after: `seq` of the last event seen; 0: from the beginning.
+            states_only: omit messages.
         """
         only = "AND state IS NOT NULL " if states_only else ""
         with self._lock:
@@ -281,14 +280,14 @@ class Registry:
         ]
 
     def set_metrics(self, id: str, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None:
-        """Replaces the metrics of a job."""
+        """Replace the metrics of a job."""
         rows = [(id, 0, info) for info in attempted] + [(id, 1, info) for info in committed]
         with self._transaction():
             self._db.execute("DELETE FROM metric WHERE job = ?", (id,))
             self._db.executemany("INSERT INTO metric (job, committed, info) VALUES (?, ?, ?)", rows)
 
     def metrics(self, id: str) -> Metrics:
-        """The metrics of a job; empty if it has reported none.
+        """Return the metrics of a job; empty if it has reported none.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -299,9 +298,9 @@ class Registry:
         return Metrics(tuple(r[1] for r in rows if not r[0]), tuple(r[1] for r in rows if r[0]))
 
     def forget(self, keep: int, prepared_before: int) -> list[str]:
-        """Deletes the oldest jobs that ended, or were prepared before a time and never started, beyond a number.
+        """Delete the oldest jobs beyond a number, if they ended, or were prepared before a time and never started.
 
-        One that is suspended is neither: its state is to be gone on with.
+        A suspended job is neither: it has state to resume.
 
         Returns:
             The deleted ids.
@@ -318,17 +317,17 @@ class Registry:
         return [row[0] for row in rows]
 
     def version(self) -> int:
-        """Grows with every write."""
+        """Return a number that grows with every write."""
         with self._lock:
             return self._version
 
     def wait(self, version: int, seconds: float) -> None:
-        """Returns when the registry's version is not `version` any more, or after some seconds."""
+        """Return when the registry's version differs from `version`, or after some seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._version != version, seconds)
 
     def wake(self) -> None:
-        """Makes every `wait` return."""
+        """Make every `wait` return."""
         with self._changed:
             self._version += 1
             self._changed.notify_all()

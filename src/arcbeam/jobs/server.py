@@ -1,6 +1,6 @@
-"""The gRPC server of the Job API: where it listens, who may talk to it, and its orderly end.
+"""The gRPC server of the Job API: its address, access to it, and its orderly end.
 
-Owns addresses, TLS and tokens. Knows nothing of what the services do.
+Owns addresses, TLS and tokens. Must not know what the services do.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from arcbeam.jobs.registry import Registry
 from arcbeam.jobs.service import JobServicer
 
 _THREADS = 512
-"""Every open stream holds one; they are started as needed."""
+"""Each open stream needs one; they are started as needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """How a server is set up.
+    """The settings of a server.
 
     Attributes:
         folder: for the registry and staged files.
         host: address to listen on.
         port: port to listen on; 0: a free one.
-        advertise: host:port (or host) by which submitters reach this server, where it is not the address itself.
-        token: what callers must present; None: nothing.
+        advertise: host:port (or host) for submitters, if it differs from the address itself.
+        token: that calls must have; None: none.
         certificate: PEM chain for TLS; None: no TLS.
         key: PEM key of the certificate.
-        insecure: listen on an address that others can reach even without a token and TLS.
+        insecure: listen on an address that other machines can reach, also without a token and TLS.
         defaults: pipeline options for jobs that do not set them.
     """
 
@@ -60,16 +60,16 @@ class ServerSettings:
 
 
 class JobServer:
-    """Serves the Job API; from construction on.
+    """Serves the Job API, from construction on.
 
     Args:
-        settings: how.
-        executors: what runs pipelines.
-        ready: called when port and folder are ours, before the first call is answered; whatever it raises is raised.
+        settings: of the server.
+        executors: run pipelines.
+        ready: called when the server owns port and folder, before it answers the first call. Its exceptions are raised.
 
     Raises:
-        SetupError: the port is in use, the folder is another server's, a file cannot be read, or others could reach
-            the server without a token and TLS.
+        SetupError: the port is in use, the folder belongs to another server, a file cannot be read, or other machines
+            could reach the server without a token and TLS.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class JobServer:
                 ThreadPoolExecutor(_THREADS, thread_name_prefix="job-api"),
                 interceptors=[Guard(settings.token)],
                 options=[
-                    ("grpc.so_reuseport", 0),  # or a second server on the same port would share its calls in silence
+                    ("grpc.so_reuseport", 0),  # otherwise a second server on the same port would get some of its calls
                     ("grpc.max_receive_message_length", -1),
                     ("grpc.max_send_message_length", -1),
                     ("grpc.http2.max_pings_without_data", 0),
@@ -113,7 +113,7 @@ class JobServer:
         host, port = self._settings.host, self._settings.port
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if port and (why := _why_not(host, port)):
-            # Asked before gRPC tries, which would log the failure in its own words.
+            # Checked before gRPC tries, which would log the failure itself.
             raise _cannot_listen(host, port, why)
         try:
             if credentials is None:
@@ -128,7 +128,7 @@ class JobServer:
 
     @property
     def endpoint(self) -> str:
-        """host:port by which submitters reach this server."""
+        """The address for submitters, host:port."""
         given = self._settings.advertise
         if given is not None:
             return given if ":" in given else f"{given}:{self.port}"
@@ -140,17 +140,17 @@ class JobServer:
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def stop(self, grace: float = 10.0, again: threading.Event | None = None) -> None:
-        """Ends running jobs, waits for that, and closes everything; see `Jobs.close`."""
+        """End running jobs, wait for that, and close everything; see `Jobs.close`."""
         self.jobs.close(grace, again)
         self._server.stop(1.0).wait()
         self._registry.close()
 
 
 def check_exposure(settings: ServerSettings) -> None:
-    """Refuses to let everybody on the network run code here.
+    """Refuse to let other machines run code here without protection.
 
     Raises:
-        SetupError: what is missing.
+        SetupError: a token or TLS is missing.
     """
     if (settings.certificate is None) != (settings.key is None):
         raise SetupError("TLS needs both a certificate and its key", "give --tls-cert and --tls-key")
@@ -158,12 +158,12 @@ def check_exposure(settings: ServerSettings) -> None:
         raise SetupError("the token is empty")
     if _is_loopback(settings.host) or settings.insecure:
         return
-    missing = [what for what, there in (("a token", settings.token), ("TLS", settings.certificate)) if there is None]
+    missing = [what for what, value in (("a token", settings.token), ("TLS", settings.certificate)) if value is None]
     if missing:
         raise SetupError(
-            f"{settings.host} can be reached from other machines, and whoever reaches a job server runs code on it; "
+            f"other machines can reach {settings.host}, and any client of a job server can run code on it; "
             f"missing: {' and '.join(missing)}",
-            "give --token-file, --tls-cert and --tls-key; or --insecure if the network itself keeps strangers out",
+            "give --token-file, --tls-cert and --tls-key; or --insecure if the network itself is protected",
         )
 
 
@@ -191,7 +191,7 @@ def _cannot_listen(host: str, port: int, why: str) -> SetupError:
 
 
 def _why_not(host: str, port: int) -> str:
-    """Why the system does not let us listen there; "" if it does."""
+    """Return why the system refuses this address; "" if it accepts it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

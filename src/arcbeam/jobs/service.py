@@ -1,7 +1,7 @@
-"""The Job API: Beam's protos on one side, `Jobs` on the other.
+"""The Job API: translates between Beam's protos and `Jobs`.
 
-Owns the translation between them, method by method, and nothing else: the life of jobs is `lifecycle`'s, errors become
-status codes in `guard`. Built on the published protocol, not on the SDK's internal job service.
+Owns this translation, method by method, and nothing else. `lifecycle` owns the life of jobs; `guard` turns errors into
+status codes. Built on the published protocol, not on the SDK's internal job service.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from arcbeam.jobs.registry import JobEvent, StateChanged
 from arcbeam.store.log.requests import Asked
 
 _SDK_DEFAULT_NAME = "job"
-"""What the Python SDK calls every job; the option `job_name`, or the script, says more."""
+"""The name that the Python SDK gives every job. The option `job_name`, or the script, gives a better one."""
 
 
 class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is untyped
     """Beam's JobService.
 
-    Every method that takes a job's id raises JobNotFoundError if there is no such job.
+    Every method with a job's id raises JobNotFoundError if there is no such job.
 
     Args:
         jobs: all jobs.
-        staging_endpoint: host:port of the artifact staging service, as submitters reach it; a function, because the
-            port is known only when the server is bound.
+        staging_endpoint: returns host:port of the artifact staging service for submitters. It is a function because
+            the port is known only when the server is bound.
     """
 
     def __init__(self, jobs: Jobs, staging_endpoint: Callable[[], str]) -> None:
@@ -45,10 +45,10 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         self._staging_endpoint = staging_endpoint
 
     def Prepare(self, request: Any, context: Any = None) -> Any:
-        """Takes a pipeline in, or refuses it; the answer says where its files go.
+        """Accept or refuse a pipeline. The answer contains the address for its files.
 
         Raises:
-            SubmissionError: it cannot run.
+            SubmissionError: the pipeline cannot run.
         """
         if not request.HasField("pipeline"):
             raise InvalidPipelineError("the request holds no pipeline")
@@ -72,17 +72,17 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         )
 
     def Run(self, request: Any, context: Any = None) -> Any:
-        """Starts a prepared job; its id is the preparation's.
+        """Start a prepared job; it has the id of its preparation.
 
         Raises:
-            SubmissionError: it was started before, or its files were not staged.
+            SubmissionError: it has already been started, or its files were not staged.
         """
         record = self._jobs.registry.job(request.preparation_id)
         self._jobs.run(record.id, plain_of_bytes(record.options))
         return job_pb.RunJobResponse(job_id=record.id)
 
     def GetJobs(self, request: Any, context: Any = None) -> Any:
-        """All jobs, the oldest first."""
+        """Return all jobs, oldest first."""
         infos = [
             job_pb.JobInfo(
                 job_id=record.id,
@@ -95,36 +95,36 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         return job_pb.GetJobsResponse(job_info=infos)
 
     def GetState(self, request: Any, context: Any = None) -> Any:
-        """A job's state, and since when."""
+        """Return a job's state, and since when it has it."""
         record = self._jobs.registry.job(request.job_id)
         return _state_event(record.state, record.changed)
 
     def GetPipeline(self, request: Any, context: Any = None) -> Any:
-        """A job's pipeline, as it was submitted."""
+        """Return a job's pipeline, as it was submitted."""
         pipeline = runner_pb.Pipeline.FromString(self._jobs.registry.pipeline(request.job_id))
         return job_pb.GetJobPipelineResponse(pipeline=pipeline)
 
     def Cancel(self, request: Any, context: Any = None) -> Any:
-        """Cancels a job; CANCELLING until it has ended."""
+        """Cancel a job. Its state is CANCELLING until it has ended."""
         return job_pb.CancelJobResponse(state=_state(self._jobs.cancel(request.job_id)))
 
     def Drain(self, request: Any, context: Any = None) -> Any:
-        """Has a streaming job finish what it has; DRAINING until it has ended.
+        """Drain a streaming job. Its state is DRAINING until it has ended.
 
         Raises:
-            RequestRefusedError: it does not run, or not in a streaming job.
+            RequestRefusedError: the job is not running, or is a batch job.
         """
         self._jobs.ask(request.job_id, Asked.DRAIN)
         return job_pb.DrainJobResponse(state=_state(self._jobs.registry.job(request.job_id).state))
 
     def GetStateStream(self, request: Any, context: Any = None) -> Iterator[Any]:
-        """All states of a job, past and to come; ends with its last one."""
+        """Stream all states of a job, past and future, until its last one."""
         for event in self._follow(request.job_id, True, context):
             assert isinstance(event, StateChanged)
             yield _state_event(event.state, event.at)
 
     def GetMessageStream(self, request: Any, context: Any = None) -> Iterator[Any]:
-        """All messages and states of a job in their order, past and to come; ends with its last state."""
+        """Stream all messages and states of a job in order, past and future, until its last state."""
         for event in self._follow(request.job_id, False, context):
             if isinstance(event, StateChanged):
                 yield job_pb.JobMessagesResponse(state_response=_state_event(event.state, event.at))
@@ -141,12 +141,12 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
     def _follow(self, id: str, states_only: bool, context: Any) -> Iterator[JobEvent]:
         if context is None:
             return self._jobs.follow(id, states_only)
-        # A submitter that goes away wakes us, so that no thread waits for a job's end on its behalf.
+        # When a submitter disconnects, it wakes this thread, which must not wait for the job's end.
         context.add_callback(self._jobs.registry.wake)
         return self._jobs.follow(id, states_only, context.is_active)
 
     def GetJobMetrics(self, request: Any, context: Any = None) -> Any:
-        """A job's metrics as they are now, user's and system's; empty until it reports some."""
+        """Return a job's current metrics, the user's and the system's; empty if it has reported none."""
         metrics = self._jobs.metrics(request.job_id)
         return job_pb.GetJobMetricsResponse(
             metrics=job_pb.MetricResults(
@@ -156,7 +156,7 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         )
 
     def DescribePipelineOptions(self, request: Any, context: Any = None) -> Any:
-        """The options of this runner."""
+        """Return the options of this runner."""
         return job_pb.DescribePipelineOptionsResponse(options=described())
 
 

@@ -1,7 +1,7 @@
-"""SIGTERM: what a supervisor sends some time before it kills (Kubernetes, YARN, systemd), and how jobs end by then.
+"""SIGTERM: the signal that supervisors (Kubernetes, YARN, systemd) send before they kill a process.
 
-Owns the handler of a process that drives jobs itself, and how a job that was asked to end is brought to it in time.
-Must not know what ending a job takes: that is the job's.
+Owns the handler in a process that drives jobs itself, and the end of its jobs in time. Must not know how a job ends:
+that is the job's own.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from arcbeam.errors import ArcbeamError
 _LOG = logging.getLogger("arcbeam")
 
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a process whose job a SIGTERM kept from its own end: by custom of shells, as Java has it."""
+"""Exit code of a process whose job ended because of a SIGTERM: the convention of shells, also in Java."""
 
 _LOOK_SECONDS = 0.1
 
 _HEARS_SECONDS = 0.25
 
 _CANCEL_SECONDS = 10.0
-"""Nobody waits longer for what was cancelled."""
+"""Seconds to wait for the end of a cancelled job."""
 
 _TEARDOWN_SECONDS = 6.0
-"""What is left of the time that a job has after a SIGTERM when it is cancelled.
+"""The part of the time after a SIGTERM that remains when a job is cancelled.
 
-Teardown gets three seconds of it, since its Spark job may wait for an executor for ever; the end of Spark the rest."""
+Teardown gets three seconds of it, because its Spark job may wait for an executor forever. Spark's end gets the rest."""
 
 
 class OnSigterm(StrEnum):
@@ -46,7 +46,7 @@ class OnSigterm(StrEnum):
 
 
 class Endable(Protocol):
-    """A job that may be told to end. From any thread."""
+    """A job that a signal can end. Methods may be called from any thread."""
 
     @property
     def id(self) -> str:
@@ -60,74 +60,73 @@ class Endable(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether it has."""
+        """Whether it has ended."""
         ...
 
     @property
     def on_sigterm(self) -> OnSigterm:
-        """How it is to end."""
+        """The way to end it."""
         ...
 
     @property
     def sigterm_seconds(self) -> float:
-        """How long that may take, before it is cancelled."""
+        """Seconds until it is cancelled."""
         ...
 
     def ask_to_end(self) -> None:
-        """Suspends or drains it. Returns when that is taken in, or later.
+        """Suspend or drain it. Return when the job has accepted the request, or later.
 
         Raises:
-            RequestRefusedError: nothing comes of it.
+            RequestRefusedError: the request cannot succeed.
         """
         ...
 
     def cancel(self, timeout: float) -> None:
-        """Cancels it, and waits so many seconds for its end."""
+        """Cancel it, and wait some seconds for its end."""
         ...
 
 
 def bring_to_end(job: Endable, again: threading.Event) -> None:
-    """Ends a job as it says, cancels it if that takes too long; returns when it has ended, or will not.
+    """End a job as it requires; cancel it if that takes too long. Return when it has ended, or will not end.
 
-    It is cancelled early enough for its teardown to be over within its time.
-
-    A refusal (it drains already, or has not begun to run) is told, and the job has until its deadline all the same.
+    The job is cancelled early enough for its teardown to end in time. A refusal (it drains already, or has not begun
+    to run) is logged; the deadline stays the same.
 
     Args:
-        job: to be ended.
-        again: is set when nobody waits any longer: it is cancelled then.
+        job: the job.
+        again: is set by a second signal: then the job is cancelled at once.
     """
-    how, over = job.on_sigterm, threading.Event()
+    how, ended = job.on_sigterm, threading.Event()
     seconds = max(job.sigterm_seconds / 2, job.sigterm_seconds - _TEARDOWN_SECONDS)
 
-    def ask() -> None:
+    def request() -> None:
         try:
             job.ask_to_end()
         except ArcbeamError as e:
-            if not over.is_set():
+            if not ended.is_set():
                 _LOG.warning("%s: %s", job.name, e)
 
     if how is OnSigterm.CANCEL:
-        _LOG.warning("%s: cancelled, as it was told to end", job.name)
+        _LOG.warning("%s: SIGTERM: cancelled", job.name)
     else:
-        _LOG.warning("%s: %s, as it was told to end; cancelled in %g s, or when told again", job.name, how, seconds)
+        _LOG.warning("%s: SIGTERM: %s; cancelled in %g s, or by a second signal", job.name, how, seconds)
         deadline = time.monotonic() + seconds
-        # It answers when it has the time, and would keep us from looking at ours.
-        threading.Thread(target=ask, name=f"sigterm-{job.id}", daemon=True).start()
+        # On a separate thread: the answer may come late, and this thread watches the deadline.
+        threading.Thread(target=request, name=f"sigterm-{job.id}", daemon=True).start()
         while not job.ended and not again.wait(_LOOK_SECONDS):
             if time.monotonic() >= deadline:
-                _LOG.warning("%s: cancelled, because '%s' was not done within %g s", job.name, how, seconds)
+                _LOG.warning("%s: cancelled, because '%s' did not finish within %g s", job.name, how, seconds)
                 break
-    over.set()
+    ended.set()
     if not job.ended:
         job.cancel(_CANCEL_SECONDS)
 
 
 def await_event(event: threading.Event, seconds: float | None = None) -> bool:
-    """Waits for an event as the main thread has to: so that a signal is acted upon meanwhile.
+    """Wait for an event on the main thread, so that signals are handled meanwhile.
 
-    SUBTLE: a signal that comes when the thread has looked for signals, and does not sleep yet, does not wake it: Python
-    acts on it when the thread wakes by itself, which without a timeout is never.
+    SUBTLE: a signal may arrive after the thread has looked for signals and before it sleeps. It does not wake the
+    thread: Python handles it when the thread wakes by itself, which without a timeout is never.
 
     Args:
         event: to wait for.
@@ -145,77 +144,77 @@ def await_event(event: threading.Event, seconds: float | None = None) -> bool:
 
 @contextlib.contextmanager
 def relayed(act: Callable[[int], None], *numbers: int) -> Iterator[None]:
-    """Inside, these signals call `act`, on a thread of its own; afterwards they do what they did before.
+    """In the body, call `act` for these signals, on a separate thread. Afterwards the earlier handlers are restored.
 
-    In another thread than the main one, which alone may say what a signal does, nothing is changed.
+    On other threads than the main one, which alone may set handlers, nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    told = _relay(act)
-    earlier = {number: signal.signal(number, lambda number, _: told.put(number)) for number in numbers}
+    signals = _relay(act)
+    earlier = {number: signal.signal(number, lambda number, _: signals.put(number)) for number in numbers}
     try:
         yield
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
-        told.put(None)
+        signals.put(None)
 
 
 def _relay(act: Callable[[int], None]) -> queue.SimpleQueue[int | None]:
-    """A queue whose signals are acted upon; None ends that.
+    """Return a queue of signals that a thread handles; None ends the thread.
 
-    SUBTLE: a handler runs in the main thread between any two instructions, and that thread may hold any lock, also the
-    one of an event that it waits for. `SimpleQueue.put` is made to be called there; next to nothing else is.
+    SUBTLE: a handler runs on the main thread between any two instructions. That thread may hold any lock, also the one
+    of an event that it waits for. `SimpleQueue.put` is made for this case; hardly anything else is.
     """
-    told: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    signals: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
     def relay() -> None:
-        while (number := told.get()) is not None:
+        while (number := signals.get()) is not None:
             act(number)
 
     threading.Thread(target=relay, name="signals", daemon=True).start()
-    return told
+    return signals
 
 
 class SigtermWatch:
     """Ends the jobs that this process drives itself when it gets a SIGTERM; a second one cancels them.
 
-    A program with a handler of its own keeps it, and one that does not submit from its main thread gets none. While no
-    job runs, the signal does what it did before: it kills.
+    A program with its own handler keeps it. A program that does not submit from its main thread gets none. While no job
+    runs, the signal has its usual effect: it kills the process.
     """
 
     def __init__(self) -> None:
-        # Of a handler: it reads them, and must take no lock. Who changes them does.
+        # The handler reads this attribute, and must take no lock. Changes are made under the lock.
         self._jobs: tuple[Endable, ...] = ()
         self._changing = threading.Lock()
-        self._told: queue.SimpleQueue[int | None] | None = None
+        self._signals: queue.SimpleQueue[int | None] | None = None
         self._process = 0
-        # Of the relay's thread.
+        # Attributes of the relay's thread.
         self._again: dict[str, threading.Event] = {}
         self._seen: set[str] = set()
 
     def add(self, job: Endable) -> None:
-        """A job is driven here from now on. Harmless if it is known, or has ended."""
+        """Watch a job that this process drives. No effect if the job is known or has ended."""
         if threading.current_thread() is not threading.main_thread():
             return
         found = signal.getsignal(signal.SIGTERM)
         if found not in (signal.SIG_DFL, self._handle) or job.ended:
             return
-        # SUBTLE: the job comes first. A signal that finds the handler, and no job, kills.
+        # SUBTLE: the job comes first. A signal that finds the handler, but no job, kills.
         with self._changing:
             if job not in self._jobs:
                 self._jobs = (*(each for each in self._jobs if not each.ended), job)
         if found is signal.SIG_DFL:
-            if self._told is None or self._process != os.getpid():
-                self._told, self._process = _relay(self._act), os.getpid()
+            if self._signals is None or self._process != os.getpid():
+                self._signals, self._process = _relay(self._act), os.getpid()
             signal.signal(signal.SIGTERM, self._handle)
 
     def ended(self, job: Endable) -> bool:
-        """Forgets a job that has ended.
+        """Forget a job that has ended.
 
         Returns:
-            Whether it was told to; the same to everybody who has waited for it.
+            Whether a signal ended it. Each caller gets the same answer.
         """
         with self._changing:
             self._jobs = tuple(each for each in self._jobs if each is not job)
@@ -224,14 +223,14 @@ class SigtermWatch:
         return job.id in self._seen
 
     def await_told(self) -> None:
-        """Waits until all jobs have ended that were told to: who ends the process before breaks them off.
+        """Wait until all jobs have ended that a signal is ending: an earlier exit would interrupt them.
 
-        No longer than they may take.
+        The wait is limited by the time that they may take.
         """
-        told = [job for job in self._jobs if job.id in self._seen]
-        longest = max((job.sigterm_seconds for job in told), default=0.0)
+        signalled = [job for job in self._jobs if job.id in self._seen]
+        longest = max((job.sigterm_seconds for job in signalled), default=0.0)
         deadline = time.monotonic() + longest + _CANCEL_SECONDS
-        while any(not job.ended for job in told) and time.monotonic() < deadline:
+        while any(not job.ended for job in signalled) and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
 
     def _give_back(self) -> None:
@@ -239,9 +238,9 @@ class SigtermWatch:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _handle(self, number: int, frame: Any) -> None:
-        # A child that this process was copied to has no thread that listens, and no job.
-        if self._told is not None and self._process == os.getpid() and any(not job.ended for job in self._jobs):
-            self._told.put(number)
+        # A forked child has no relay thread, and no job.
+        if self._signals is not None and self._process == os.getpid() and any(not job.ended for job in self._jobs):
+            self._signals.put(number)
             return
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -249,9 +248,9 @@ class SigtermWatch:
     def _act(self, number: int) -> None:
         live = [job for job in self._jobs if not job.ended]
         if not live:
-            # They have ended since: the signal is the process's, as ever.
+            # They have ended meanwhile: the signal is for the process, as usual.
             os.kill(os.getpid(), number)
-        # All of them first: the first one may have ended, and be asked for the others, before the last is told.
+        # All ids first: `await_told` for the first job must see the others.
         self._seen.update(job.id for job in live)
         for job in live:
             if (again := self._again.get(job.id)) is not None:
@@ -270,4 +269,4 @@ class SigtermWatch:
 
 
 SIGTERMS = SigtermWatch()
-"""That of this process: there is one handler of a signal."""
+"""The watch of this process: a signal has one handler."""

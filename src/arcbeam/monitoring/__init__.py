@@ -1,1 +1,1 @@
-"""A job's figures for programs that scrape them."""
+"""Metrics of a job, for monitoring systems."""

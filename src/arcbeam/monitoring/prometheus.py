@@ -1,7 +1,7 @@
-"""A job's figures in Prometheus' text form (version 0.0.4), on an address that was asked for.
+"""Metrics of a job in Prometheus' text form (version 0.0.4), served on an address.
 
-Owns names, labels and the server. What there is to tell is `arcbeam.streaming.status.status`'s; it is asked for when
-somebody scrapes, and costs a job nothing else.
+Owns names, labels and the server. `arcbeam.streaming.status.status` owns the values. They are read when a page is
+requested, so the server costs the job nothing else.
 """
 
 from __future__ import annotations
@@ -24,61 +24,61 @@ _LOG = logging.getLogger("arcbeam")
 FAMILIES: Final = {
     "elements": ("counter", "Elements that tasks have read."),
     "tasks": ("counter", "Tasks that have ended."),
-    "micro_batch": ("counter", "The newest micro-batch that is committed."),
+    "micro_batch": ("counter", "The newest committed micro-batch."),
     "micro_batch_seconds": (
         "gauge",
-        "How long parts of the newest micro-batch took; 'commit' is of the micro-batch before.",
+        "Duration of the newest micro-batch, by part; 'commit' is the commit of the previous micro-batch.",
     ),
-    "source_elements": ("counter", "Elements that sources (splittable DoFns) have put out since the job began."),
+    "source_elements": ("counter", "Elements that sources (splittable DoFns) have produced since the job began."),
     "source_rate": (
         "gauge",
-        "Elements a second that sources (splittable DoFns) have put out, in the newest micro-batch.",
+        "Elements per second that sources (splittable DoFns) produced, in the newest micro-batch.",
     ),
-    "behind_seconds": ("gauge", "From the earliest output watermark to the clock."),
-    "stage_behind_seconds": ("gauge", "From the input watermark of a stage to the clock."),
-    "state_bytes": ("gauge", "Of all files of state of a level."),
-    "stage_state_rows": ("gauge", "Rows of a stage's state; what was written again counts until files are merged."),
-    "stage_state_bytes": ("gauge", "Bytes of these: their keys and values."),
+    "behind_seconds": ("gauge", "The clock minus the earliest output watermark."),
+    "stage_behind_seconds": ("gauge", "The clock minus the input watermark of a stage."),
+    "state_bytes": ("gauge", "Size of all state files of a level."),
+    "stage_state_rows": ("gauge", "Rows of a stage's state. Overwritten rows count until files are merged."),
+    "stage_state_bytes": ("gauge", "Bytes of these rows: keys and values."),
     "input_watermark_seconds": ("gauge", "Input watermark of a stage, since 1970."),
     "output_watermark_seconds": ("gauge", "Output watermark of a stage, since 1970."),
-    "watermark_stands_since_seconds": ("gauge", "When a stage's input watermark came to where it is; if it can move."),
-    "held": ("gauge", "How many stages wait for what a stage holds, by its kind."),
+    "watermark_stands_since_seconds": ("gauge", "Time of the last advance of a stage's input watermark, if it can."),
+    "held": ("gauge", "Number of stages that a stage holds back, by the kind of the cause."),
     "stage_elements": ("counter", "Elements that a stage has read and written."),
-    "stage_rate": ("gauge", "Elements a second that a stage has read and written, of the newest micro-batch."),
-    "stage_late": ("counter", "Elements that a stage has dropped because they were too late."),
-    "stage_bytes": ("gauge", "Bytes that came to a stage in the newest micro-batch, and left it."),
-    "event_time_seconds": ("gauge", "Least, mean and most event time of what left a stage in the newest micro-batch."),
+    "stage_rate": ("gauge", "Elements per second that a stage has read and written, in the newest micro-batch."),
+    "stage_late": ("counter", "Elements that a stage has dropped as late data."),
+    "stage_bytes": ("gauge", "Bytes that a stage read and wrote in the newest micro-batch."),
+    "event_time_seconds": ("gauge", "Least, mean and most event time of a stage's output in the newest micro-batch."),
     "restrictions": ("gauge", "Restrictions of a stage that are not done."),
-    "backlog": ("gauge", "The sum of their sizes, in the unit of their DoFn."),
-    "stage_keys": ("gauge", "Keys with state of a stage, each once for each of its windows."),
-    "stage_cells": ("gauge", "In how many keys a state of the global window has something."),
-    "timers": ("gauge", "Timers of a stage that wait, by what they wait for: the watermark (event), or the clock."),
-    "next_turn_seconds": ("gauge", "When the next of what waits in a stage has its turn, in its time, since 1970."),
-    "waiting_elements": ("gauge", "Elements that are parked, or wait for their turn in order of time."),
-    "waiting_bytes": ("gauge", "Bytes of these."),
+    "backlog": ("gauge", "The sum of the restrictions' sizes, in the unit of their DoFn."),
+    "stage_keys": ("gauge", "Keys with state in a stage; a key counts once for each of its windows."),
+    "stage_cells": ("gauge", "Number of keys in which a state of the global window has a value."),
+    "timers": ("gauge", "Pending timers of a stage, by time domain: event time (event) or processing time (clock)."),
+    "next_turn_seconds": ("gauge", "Time of the next pending timer or window of a stage, in its domain, since 1970."),
+    "waiting_elements": ("gauge", "Elements that are blocked (parked), or queued in order of time (order)."),
+    "waiting_bytes": ("gauge", "Bytes of these elements."),
     "user": ("counter", "Counters of the pipeline's own."),
 }
-"""Type and meaning of each metric, by what `name_of` takes."""
+"""Type and meaning of each metric, by its family: see `name_of`."""
 
 
 def name_of(family: str) -> str:
-    """Return the full name of a metric, as Prometheus sees it."""
+    """Return the full name of a metric in Prometheus."""
     kind, _ = FAMILIES[family]
     return f"arcbeam_{family}" + ("_total" if kind == "counter" else "")
 
 
 class _Page:
-    """What is written; the lines of a family together."""
+    """A page of metrics; the lines of a family are together."""
 
     def __init__(self, job: str) -> None:
         self._job = job
         self._lines: dict[str, list[str]] = {}
 
     def add(self, family: str, value: float, **labels: str) -> None:
-        told = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"job": self._job, **labels}.items())
+        described = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"job": self._job, **labels}.items())
         name = name_of(family)
         number = {float("inf"): "+Inf", float("-inf"): "-Inf"}.get(value, repr(value))
-        self._lines.setdefault(family, []).append(f"{name}{{{told}}} {number}\n")
+        self._lines.setdefault(family, []).append(f"{name}{{{described}}} {number}\n")
 
     def text(self) -> str:
         written = []
@@ -94,14 +94,14 @@ def _escaped(text: str) -> str:
 
 
 def _seconds(time: int) -> float:
-    """A moment, since 1970; infinite at the beginning and the end of time."""
+    """Return a time in seconds since 1970; infinite at the beginning and the end of time."""
     if time <= MIN_TIMESTAMP:
         return float("-inf")
     return float("inf") if time >= MAX_TIMESTAMP else time / 1e6
 
 
 class Counter(NamedTuple):
-    """A counter of the user's: of which step of the pipeline, its namespace and name, and where it is."""
+    """A user's counter: the step of the pipeline, its namespace and name, and its value."""
 
     step: str
     namespace: str
@@ -109,19 +109,19 @@ class Counter(NamedTuple):
     value: int
 
 
-def exposed(job: str, status: Status | None, standing: JobProgress | None, counters: Iterable[Counter] = ()) -> str:
-    """All figures of a job.
+def exposed(job: str, status: Status | None, progress: JobProgress | None, counters: Iterable[Counter] = ()) -> str:
+    """Return all metrics of a job.
 
     Args:
         job: its id.
         status: of a streaming job.
-        standing: of any job that has begun.
-        counters: of the user's, as far as they count.
+        progress: of any job that has begun.
+        counters: of the user; committed values.
     """
     page = _Page(job)
-    if standing is not None:
-        page.add("elements", standing.elements)
-        page.add("tasks", standing.tasks)
+    if progress is not None:
+        page.add("elements", progress.elements)
+        page.add("tasks", progress.tasks)
     if status is not None:
         _of_job(page, status)
         _of_stages(page, status)
@@ -147,7 +147,7 @@ def _of_stages(page: _Page, status: Status) -> None:
     for stage in status.stages:
         name = stage.stage
         page.add("input_watermark_seconds", _seconds(stage.input), stage=name)
-        # One that has come to its end, or says nothing of time, stands for good, and nothing is wrong with it.
+        # A watermark at the end or the beginning of time stays there permanently; that is no problem.
         if stage.input_since is not None and MIN_TIMESTAMP < stage.input < MAX_TIMESTAMP:
             page.add("watermark_stands_since_seconds", stage.input_since.time / 1e6, stage=name)
         _of_counts(page, name, stage.total)
@@ -173,7 +173,7 @@ def _of_stages(page: _Page, status: Status) -> None:
 
 
 def _behind(watermark: Timestamp) -> float:
-    """To the clock, when it is asked for: a job that waits has no micro-batch that would tell it anew."""
+    """Return the lag at the time of the request: an idle job has no micro-batch that would update it."""
     return time.time() - watermark / 1e6
 
 
@@ -210,14 +210,14 @@ def _of_counts(page: _Page, stage: str, total: Mapping[str, int]) -> None:
 
 @contextmanager
 def exposing(endpoint: tuple[str, int] | None, page: Callable[[], str]) -> Iterator[tuple[str, int] | None]:
-    """Answers whoever asks for `/metrics` while the block runs.
+    """Serve `/metrics` while the block runs.
 
     Args:
-        endpoint: host and port; port 0 is a free one. None: nobody is answered.
-        page: what to say; called on threads of the server.
+        endpoint: host and port; port 0 is a free one. None: serve nothing.
+        page: returns the page; called on threads of the server.
 
     Raises:
-        SetupError: it cannot be listened on.
+        SetupError: the address cannot be used.
     """
     if endpoint is None:
         yield None
@@ -236,17 +236,17 @@ def exposing(endpoint: tuple[str, int] | None, page: Callable[[], str]) -> Itera
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Who scrapes does so every few seconds."""
+            """Log no requests: there is one every few seconds."""
 
     try:
         server = ThreadingHTTPServer(endpoint, Handler)
     except OSError as e:
         raise SetupError(
-            f"cannot listen on --metrics_address={endpoint[0]}:{endpoint[1]}: {e}", "give a port that is free"
+            f"cannot listen on --metrics_address={endpoint[0]}:{endpoint[1]}: {e}", "give a free port"
         ) from e
     server.daemon_threads = True
     at = str(server.server_address[0]), int(server.server_address[1])
-    _LOG.info("figures for Prometheus at http://%s:%d/metrics", *at)
+    _LOG.info("metrics for Prometheus at http://%s:%d/metrics", *at)
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     try:

@@ -1,4 +1,4 @@
-"""What the job service runs pipelines with. Part of the composition root, beside `runner`."""
+"""Runs the pipelines of the job service. Part of the composition root, like `runner`."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from arcbeam.translate.proto import is_streaming, merged, parsed, pipeline_proto
 _LOG = logging.getLogger("arcbeam")
 
 _MICRO_BATCH_SECONDS = 60.0
-"""So often at most a micro-batch of a job is told to those who follow it."""
+"""Minimal seconds between two messages about micro-batches to the followers of a job."""
 
 
 def start(options: Mapping[str, Any]) -> None:
-    """Opens the session that the jobs of this process run on, and has its workers import what all jobs need.
+    """Open the session for all jobs of this process, and have its workers import what all jobs need.
 
     Args:
         options: pipeline options, by plain names.
@@ -54,7 +54,7 @@ def start(options: Mapping[str, Any]) -> None:
     """
     ours = PipelineOptions.from_dictionary(dict(options)).view_as(ArcbeamOptions)
     wanted = session_options(ours)
-    # Short micro-batches of one job are not to wait for the long stages of another.
+    # Short micro-batches of one job must not wait for the long stages of another.
     fair = replace(wanted, conf=(FAIR, *wanted.conf)) if wanted.remote is None else wanted
     open_session(fair)
     p = beam.Pipeline()
@@ -62,7 +62,7 @@ def start(options: Mapping[str, Any]) -> None:
     try:
         Job(plan_of(pipeline_proto(p), ours, name="start"), ours).run()
     except ArcbeamError as error:
-        # Not the end: a job says more of what it is about, and to the one whom it concerns.
+        # Not fatal: each job that fails reports the cause to its own user.
         _LOG.warning("an empty pipeline does not run on this session: %s", error)
 
 
@@ -70,7 +70,7 @@ class SparkExecutor:
     """An `arcbeam.jobs.execution.PipelineExecutor`: runs one submitted pipeline on Spark.
 
     Args:
-        is_drain: as of `ArcbeamRunner`: put a truncation in front of every splittable DoFn.
+        is_drain: as in `ArcbeamRunner`: truncate every splittable DoFn.
     """
 
     def __init__(self, is_drain: bool = False) -> None:
@@ -85,17 +85,17 @@ class SparkExecutor:
         options.view_as(ArcbeamOptions).check()
         validate(_proto(submission), allow_non_deterministic_keys=_any_keys(options))
 
-    def standing(self, submission: Submission) -> JobState | None:
-        """See `PipelineExecutor`: a streaming job goes on from its folder."""
+    def resumable_state(self, submission: Submission) -> JobState | None:
+        """See `PipelineExecutor`: a streaming job resumes from its folder."""
         try:
             submission = _with_secrets(submission)
         except InvalidPipelineError:
             return JobState.RUNNING  # `run` says which secrets are missing
         options = PipelineOptions.from_dictionary(dict(submission.options))
         folder = options.view_as(ArcbeamOptions).checkpoint_dir
-        # On a cluster a job without a folder has had its state where its run was.
-        there = bool(folder) or (submission.home is not None and Path(submission.home).exists())
-        if not there or not is_streaming(_proto(submission), options):
+        # On a cluster, a job without a folder had its state in a temporary folder of its run.
+        exists = bool(folder) or (submission.home is not None and Path(submission.home).exists())
+        if not exists or not is_streaming(_proto(submission), options):
             return None
         place = split_path(folder)[0] if folder else str(submission.home)
         return JobState.STOPPED if is_suspended(open_blobs(place)) else JobState.RUNNING
@@ -107,10 +107,10 @@ class SparkExecutor:
         ours = options.view_as(ArcbeamOptions)
         shards = ours.shards
         if submission.again or "shards" in submission.defaults:
-            # A job that there is has its own number. What the server says today is for one that begins.
+            # A resumed job keeps its number of shards. The server's default is for new jobs.
             ours.shards = None
         if submission.again:
-            # What says where it begins was for its beginning.
+            # These options were for the first start.
             ours.from_savepoint, ours.force_resume = None, False
             ours.checkpoint_dir = split_path(ours.checkpoint_dir or "")[0] or None
         proto = _proto(submission)
@@ -120,7 +120,7 @@ class SparkExecutor:
             events.message(
                 Level.WARNING,
                 f"all jobs of this server run on one Spark session, which does not have {', '.join(ignored)}; "
-                "give such options to the server: arcbeam serve -- OPTIONS",
+                "give such options to the server: arcbeam serve -- PIPELINE_OPTIONS",
             )
         worker_setup = worker_setup_for(spark, options, _staged(submission))
         program = None
@@ -133,7 +133,7 @@ class SparkExecutor:
             else:
                 events.message(
                     Level.WARNING,
-                    "without --checkpoint_dir, which all executors must reach, this job cannot be resumed",
+                    "without a --checkpoint_dir that all executors can reach, this job cannot be resumed",
                 )
         with self._lock:
             if self._cancelled:
@@ -141,8 +141,8 @@ class SparkExecutor:
             self._job = Job(
                 plan, ours, worker_setup, _Follower(events, bounded=plan.bounded), program, shards, submission.job_id
             )
-        # SUBTLE: a streaming job runs when it is taken over. What a start is to go back to (`Submission.again`) must
-        # not be forgotten before that.
+        # SUBTLE: a streaming job is running once it is taken over. Until then the server must remember the earlier
+        # state (`Submission.again`).
         if plan.bounded:
             events.running()
         try:
@@ -173,8 +173,8 @@ class SparkExecutor:
         status = None if job is None else job.status()
         if status is None:
             raise RequestRefusedError(
-                "cannot show where the job is: it has not begun, or it does not run in micro-batches",
-                "try again when it is RUNNING; only a job in micro-batches (unbounded, or --streaming) has watermarks",
+                "cannot show the status of the job: it has not begun, or it is a batch job",
+                "try again when it is RUNNING; only streaming jobs (unbounded, or --streaming) have watermarks",
             )
         return as_record(status)
 
@@ -203,11 +203,11 @@ class SparkExecutor:
 
 
 class _Follower(Follower):
-    """Tells a server's jobs what happens. Micro-batches are many: of those one is told now and then."""
+    """Passes events to a server's job. There are many micro-batches: only one a minute is reported."""
 
     def __init__(self, events: JobEvents, *, bounded: bool) -> None:
         self._events, self._bounded = events, bounded
-        self._told = -_MICRO_BATCH_SECONDS
+        self._last = -_MICRO_BATCH_SECONDS
 
     def opened(self) -> None:
         """See `Follower`."""
@@ -223,8 +223,8 @@ class _Follower(Follower):
 
     def streaming(self, line: str) -> None:
         """See `Follower`."""
-        if time.monotonic() - self._told >= _MICRO_BATCH_SECONDS:
-            self._told = time.monotonic()
+        if time.monotonic() - self._last >= _MICRO_BATCH_SECONDS:
+            self._last = time.monotonic()
             self._events.message(Level.DETAILED, line)
 
     def warned(self, text: str) -> None:
@@ -238,7 +238,7 @@ class _Follower(Follower):
 
 
 def clear(home: Path) -> None:
-    """Removes what a job has kept that is done, unless it has savepoints: somebody may want to go back to them."""
+    """Remove the state of a job that is done, unless it has savepoints: a user may go back to them."""
     try:
         newest = read_newest(FolderBlobs(home))
     except StoreError as error:
@@ -249,9 +249,9 @@ def clear(home: Path) -> None:
 
 
 def is_suspended(blobs: DurableBlobs) -> bool:
-    """Whether a job was suspended by who asked for that, and so has a name for it.
+    """Return whether a job was suspended on request: then its last micro-batch is a savepoint.
 
-    A process that is told to end gives none.
+    A suspension by SIGTERM creates no savepoint.
     """
     newest = read_newest(blobs)
     return (
@@ -266,7 +266,7 @@ def _any_keys(options: PipelineOptions) -> bool:
 
 
 def _with_secrets(submission: Submission) -> Submission:
-    """The submission with the secrets that were not stored, if it comes from a server before this one.
+    """Return the submission with the secrets that were not stored, if an earlier server stored it.
 
     Raises:
         InvalidPipelineError: one is missing in the environment.
@@ -278,12 +278,12 @@ def _with_secrets(submission: Submission) -> Submission:
 
 
 def _proto(submission: Submission) -> Any:
-    """The pipeline, with all its Python environments embedded."""
+    """Return the pipeline, with all its Python environments embedded."""
     return merged(parsed(embedded(submission.pipeline)))
 
 
 def _own(submission: Submission) -> dict[str, Any]:
-    """The options of a job wherever it goes on: those that the server has set are for what runs there."""
+    """Return a job's own options. Defaults of the server hold only while the job runs there."""
     return {name: value for name, value in submission.options.items() if name not in submission.defaults}
 
 

@@ -1,7 +1,7 @@
 """One job: a plan on a Spark session, from its temporary folder to its metrics.
 
-Part of the composition root, shared by `runner` (pipelines of this process) and `executor` (pipelines that were
-submitted to a job server). Owns what happens around a run: session, settings, temporary location, warnings, progress.
+Part of the composition root. `runner` (pipelines of this process) and `executor` (pipelines of a job server) share it.
+Owns what surrounds a run: session, settings, temporary location, warnings, progress.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from arcbeam.store.blobs.errors import FencedError
 from arcbeam.store.blobs.private import own_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
-from arcbeam.store.log.jobname import called
+from arcbeam.store.log.jobname import job_label
 from arcbeam.store.log.requests import Answer, Asked, Said, refusal
 from arcbeam.store.log.savepoints import named_now, path_of, place_of
 from arcbeam.streaming.driver.requests import Ticket
@@ -51,35 +51,35 @@ from arcbeam.streaming.status.status import Status
 _LOG = logging.getLogger("arcbeam")
 
 _MESSAGES = 1000
-"""Of a job that runs for months only so many of its last messages are kept; all are in the log."""
+"""Number of messages that a job keeps in memory. The log has all."""
 
 
 class Follower:
-    """Who follows a job, and does nothing about it: for those who want to hear of some of it."""
+    """Follows a job. The methods of this class do nothing: subclasses override those that they need."""
 
     def opened(self) -> None:
-        """The job is taken over: from here on it goes on from what its folder has, whoever drives it."""
+        """The job is taken over: from this moment its state is that in its folder, also for a later driver."""
 
     def reported(self, report: BundleReport) -> None:
-        """A task has reported, and it counts."""
+        """A task has reported, and its report counts."""
 
     def streaming(self, line: str) -> None:
         """A micro-batch is committed."""
 
     def warned(self, text: str) -> None:
-        """Something that people should know."""
+        """There is a warning for users."""
 
     def turned(self, state: str) -> None:
-        """The job is DRAINING or CANCELLING from here on."""
+        """The job is DRAINING or CANCELLING now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something that a streaming job says to people.
+    """A message of a streaming job to users.
 
     Attributes:
         time: seconds since 1970.
-        level: as `logging` has it: INFO for a micro-batch, or where the job is heading; WARNING.
+        level: as in `logging`: INFO for a micro-batch or a change of state; WARNING.
         text: for people.
     """
 
@@ -90,11 +90,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Something that was asked of a job.
+    """A request to a job in this process.
 
     Attributes:
-        path: of the savepoint that it ends with; "" if there is none, or nothing of it will stay.
-        job: what messages call the job.
+        path: of the savepoint that it creates; "" if there is none, or none that can be resumed.
+        job: its name in messages.
     """
 
     ticket: Ticket
@@ -102,19 +102,19 @@ class Asking:
     job: str
 
     def heard(self) -> Answer:
-        """Waits until the job has taken it in.
+        """Wait until the job has accepted the request.
 
         Raises:
-            RequestRefusedError: nothing comes of it.
+            RequestRefusedError: the request was refused.
         """
         self.ticket.heard.wait()
         return self._answer()
 
     def wait(self) -> Answer:
-        """Waits until it is settled.
+        """Wait until the request is carried out.
 
         Raises:
-            RequestRefusedError: nothing came of it.
+            RequestRefusedError: the request was refused.
         """
         self.ticket.settled.wait()
         return self._answer()
@@ -128,26 +128,25 @@ class Asking:
 
 
 class Job:
-    """A job, to be run once.
+    """A job. It runs once.
 
     Args:
         plan: what to run.
         options: how.
         worker_setup: called in each worker before it opens its first processor of this job.
-        follower: is told what happens, while it does.
-        program: what a streaming job keeps in its folder, so that it can be resumed without this program.
-        shards: of a job that begins, if the options do not say; None: Spark's default parallelism.
-        id: by which a job server knows it; "": a new one.
+        follower: gets the job's events.
+        program: the job graph that a streaming job stores, so that it can be resumed without this program.
+        shards: of a new job without the option; None: Spark's default parallelism.
+        id: of the job at a job server; "": a new one.
 
     Attributes:
-        id: unique among the jobs of a process; a job that is resumed by another process has another one, or its
-            server's.
-        name: of the job, for people: it begins each line of the log.
-        on_sigterm: how it ends when the process is told to end.
+        id: unique among the jobs of a process. A job that another process resumes has another id, or its server's.
+        name: of the job, for people: each line of the log begins with it.
+        on_sigterm: what a SIGTERM to the process does to the job.
         sigterm_seconds: how long that may take.
 
     Raises:
-        InvalidPipelineError: it is to be suspended then, and keeps nothing to go on with.
+        InvalidPipelineError: a SIGTERM is to suspend the job, but it has no folder to resume from.
         SetupError: there is no Spark to run it on.
     """
 
@@ -179,28 +178,28 @@ class Job:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked for the end."""
+        """Whether the job was cancelled."""
         return self._cancelled.is_set()
 
     @property
     def ended(self) -> bool:
-        """Whether its run is over."""
+        """Whether its run has ended."""
         return self._ended.is_set()
 
     @property
     def state(self) -> str:
-        """Beam's name of its state while it runs."""
+        """Beam's name of the state while the job runs."""
         run = self._run
         return run.state() if isinstance(run, streamingjob.StreamRun) else "RUNNING"
 
     def run(self) -> str:
-        """Runs to the end; blocks.
+        """Run to the end; blocks.
 
         Returns:
-            How it has ended, as Beam calls it. A job that was suspended is STOPPED.
+            The final state, in Beam's terms. A suspended job is STOPPED.
 
         Raises:
-            UserCodeError, JobFailedError, …: why the job failed.
+            UserCodeError, JobFailedError, …: the job failed.
             JobCancelledError: `cancel` was called.
         """
         options, started = self._options, time.monotonic()
@@ -208,7 +207,7 @@ class Job:
         location = JobLocation.under(root, self._run_id, secrets=self._secrets())
         if location.folder is not None:
             sweep(location.folder.parent)
-        # What is kept for inspection must not be swept by the next job.
+        # Files that are kept for inspection must not be swept by the next job.
         claim = None if options.keep_job_temp else Claim(location)
         try:
             with self._patience(), prepared(self._spark), pooled(self._spark, self._run_id):
@@ -234,15 +233,15 @@ class Job:
                     outcome = self._run.run()
             _LOG.info("%s: done in %.1f s: %s", self.name, time.monotonic() - started, outcome.summary())
             if isinstance(outcome, streamingjob.Outcome) and outcome.state is EndState.STOPPED:
-                self._say_how_it_ended(f"suspended at micro-batch {outcome.head}", kept=True)
+                self._log_end(f"suspended at micro-batch {outcome.head}", kept=True)
             return outcome.state.name if isinstance(outcome, streamingjob.Outcome) else "DONE"
         except Exception as e:
-            self._say_broken_off(e)
+            self._log_failure(e)
             if self.cancelled:
                 raise JobCancelledError(f"job '{self.name}' was cancelled") from e
             if isinstance(e, ArcbeamError):
                 raise
-            # It may die between Spark jobs, too.
+            # Spark's driver may die between Spark jobs, too.
             raise driver.lost(self._spark, e, is_own(self._spark)) or e  # noqa: B904
         finally:
             self._ended.set()
@@ -252,13 +251,13 @@ class Job:
                 claim.release()
 
     def _patience(self) -> contextlib.AbstractContextManager[None]:
-        """How long PySpark waits for a Connect server: of a bounded job as long as the session says."""
+        """How long PySpark waits for a Connect server. A batch job waits as long as the session is configured."""
         return contextlib.nullcontext() if self._plan.bounded else impatient(self._spark)
 
-    def _say_broken_off(self, error: Exception) -> None:
-        """Reports in one line what a job leaves that was cancelled or failed.
+    def _log_failure(self, error: Exception) -> None:
+        """Log in one line what remains of a job that was cancelled or failed.
 
-        A job without state that failed leaves nothing to report: its error says why.
+        A failed job without state leaves nothing to report: its error names the cause.
         """
         run, cancelled = self._run, self.cancelled or isinstance(error, JobCancelledError)
         if isinstance(run, BatchRun) and cancelled:
@@ -269,32 +268,32 @@ class Job:
         status = run.status()
         if status is None:
             if cancelled:
-                self._say("cancelled before it began to run; nothing is committed: submit or resume it again")
+                self._log("cancelled before it began to run; nothing is committed: submit or resume it again")
         elif isinstance(error, FencedError):
-            self._say(f"ended at micro-batch {status.micro_batch}: {error.message}")
+            self._log(f"ended at micro-batch {status.micro_batch}: {error.message}")
         else:
             how = "cancelled" if cancelled else "failed"
-            self._say_how_it_ended(f"{how} at micro-batch {status.micro_batch}", kept=run.kept)
+            self._log_end(f"{how} at micro-batch {status.micro_batch}", kept=run.kept)
 
-    def _say_how_it_ended(self, how: str, *, kept: bool) -> None:
+    def _log_end(self, how: str, *, kept: bool) -> None:
         run = self._run
         assert isinstance(run, streamingjob.StreamRun)
         resume = f"resume it: arcbeam resume {shown(run.store)}"
         if how.startswith("failed"):
             resume = f"remove the cause of its error, then {resume}"
-        self._say(
+        self._log(
             f"{how}; {resume}"
             if kept
             else f"{how}; without --checkpoint_dir it keeps no state: run it again from the beginning"
         )
 
-    def _say(self, text: str) -> None:
-        """Logs how the job ended."""
+    def _log(self, text: str) -> None:
+        """Log how the job ended."""
         _LOG.warning("%s: %s", self.name, text)
         self.warned(text)
 
     def _secrets(self) -> dict[str, str]:
-        """What the job's workers need of its secrets: not what a session was made with."""
+        """Return the secrets that the job's workers need, without those of the session."""
         found = secrets.parted(given(self._options)).secrets
         store, _ = place_of(self._options.checkpoint_dir or "", self._options.from_savepoint or "")
         if "checkpoint_dir" in found:
@@ -307,11 +306,14 @@ class Job:
             return BatchRun(*around, self.reported, self._worker_setup, watched())
         store, how = self._take_over()
         if store is None:
-            _LOG.info("%s: it cannot be resumed: its state is in a temporary folder; see --checkpoint_dir", self.name)
+            _LOG.info(
+                "%s: it cannot be resumed: its state is in a temporary folder; to keep it, set --checkpoint_dir",
+                self.name,
+            )
         return streamingjob.StreamRun(*around, store, self, self._worker_setup, how)
 
     def _take_over(self) -> tuple[str | None, RestoreOptions]:
-        """The folder of the job, and how it is gone on with there."""
+        """Return the job's folder, and how to resume the job there."""
         options, kept = self._options, self._program
         store, savepoint = place_of(options.checkpoint_dir or "", options.from_savepoint or "")
         return store or None, RestoreOptions(
@@ -325,46 +327,46 @@ class Job:
         )
 
     def ask(self, what: Asked, savepoint: str = "") -> Asking:
-        """Asks something of a streaming job that runs.
+        """Send a request to a running streaming job.
 
         Args:
-            what: is asked.
-            savepoint: name of the micro-batch with which it is done; "": one that says when this was.
+            what: the request.
+            savepoint: name of the savepoint that it creates; "": a name with the time.
 
         Raises:
-            RequestRefusedError: nothing can come of it.
+            RequestRefusedError: the request cannot succeed.
         """
         if self._plan.bounded:
             raise refusal(
                 what,
-                self._called(),
-                "it does not run in micro-batches",
-                "cancel it, or submit it with --streaming; a pipeline with an unbounded input always runs so",
+                self._label(),
+                "it is a batch job",
+                "cancel it, or submit it with --streaming; a pipeline with an unbounded input always streams",
             )
         run = self._begun_run(what)
         if what in (Asked.SAVEPOINT, Asked.SUSPEND) and not run.kept:
             raise refusal(
                 what,
-                self._called(),
+                self._label(),
                 "its state is in a temporary folder that is removed when it ends",
-                "submit it with a --checkpoint_dir; drain or cancel this one",
+                "submit it with a --checkpoint_dir; this job can only be drained or cancelled",
             )
         if what is Asked.DRAIN and not savepoint and (drain := run.draining()) is not None:
-            # Whoever wants no more than that has it, or will.
-            return Asking(drain, "", self._called())
+            # Without a name for the savepoint, the running drain is the answer.
+            return Asking(drain, "", self._label())
         name = "" if what is Asked.CANCEL else savepoint or named_now(what)
-        return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "", self._called())
+        return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "", self._label())
 
-    def _called(self) -> str:
-        """Return what messages call the job."""
+    def _label(self) -> str:
+        """Return the job's name in messages."""
         run = self._run
-        return called(self.name, shown(run.store) if isinstance(run, streamingjob.StreamRun) and run.kept else "")
+        return job_label(self.name, shown(run.store) if isinstance(run, streamingjob.StreamRun) and run.kept else "")
 
     def _begun_run(self, what: Asked) -> streamingjob.StreamRun:
-        """The run, when it has begun."""
+        """Return the run; wait until it has begun."""
         while not self._begun.wait(0.1):
             if self._ended.is_set():
-                raise refusal(what, self._called(), "it ended before it began to run", "submit it again")
+                raise refusal(what, self._label(), "it ended before it began to run", "submit it again")
         run = self._run
         assert isinstance(run, streamingjob.StreamRun)
         return run
@@ -372,23 +374,23 @@ class Job:
     def ask_to_end(self) -> None:
         """See `arcbeam.jobs.termination.Endable`.
 
-        A suspension that nobody asked for by name gets none: the job goes on from where it is. A job that is stopped
-        every night would have one savepoint more each time, whose files stay.
+        A suspension by a signal creates no savepoint: the job resumes from its newest micro-batch. Otherwise a job that
+        is stopped every night would get one more savepoint each time, and keep its files.
         """
         run = self._begun_run(Asked.SUSPEND)
         try:
             if self.on_sigterm is OnSigterm.DRAIN:
                 if run.draining() is None:
-                    Asking(run.ask(Asked.DRAIN, named_now(Asked.DRAIN)), "", self._called()).heard()
+                    Asking(run.ask(Asked.DRAIN, named_now(Asked.DRAIN)), "", self._label()).heard()
             else:
-                Asking(run.ask(Asked.SUSPEND), "", self._called()).wait()
+                Asking(run.ask(Asked.SUSPEND), "", self._label()).wait()
         except RequestRefusedError:
-            # Of a job that ends anyway its last line reports how.
+            # The last line of a job that ends anyway reports how it ended.
             if not run.ends:
                 raise
 
     def cancel(self, timeout: float | None = None) -> None:
-        """Interrupts the job's Spark jobs until the run has ended, or the timeout (seconds) is over."""
+        """Interrupt the job's Spark jobs until the run has ended, or the timeout (seconds) has passed."""
         self._cancelled.set()
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._ended.wait(0.2) and (deadline is None or time.monotonic() < deadline):
@@ -396,18 +398,16 @@ class Job:
                 self._run.interrupt()
 
     def messages(self) -> list[Message]:
-        """What the job has said, the last thousand of it."""
+        """Return the last 1000 messages of the job."""
         return list(self._messages)
 
     def status(self) -> Status | None:
-        """Where a streaming job stands, as of its newest micro-batch; None of any other job, and before it has
-        begun.
-        """
+        """Return a streaming job's status after its newest micro-batch; None for a batch job, and before it begins."""
         run = self._run
         return run.status() if isinstance(run, streamingjob.StreamRun) else None
 
     def exposition(self) -> str:
-        """What there is to be scraped, in Prometheus' text form."""
+        """Return the metrics in Prometheus' text form."""
         run = self._run
         counters = [
             Counter(of.key.step, of.key.metric.namespace, of.key.metric.name, of.committed)
@@ -416,11 +416,11 @@ class Job:
         return exposed(self.name, self.status(), None if run is None else run.progress(), counters)
 
     def metrics(self) -> list[bytes]:
-        """Serialized MonitoringInfos of what counts so far: in a streaming job of what is committed."""
+        """Return serialized MonitoringInfos of what counts so far: in a streaming job, of what is committed."""
         return self._run.metrics() if self._run else []
 
     def attempted(self) -> list[bytes]:
-        """The same of all that has been reported; in a streaming job also by runs that came to nothing."""
+        """Return those of all reports, in a streaming job also of runs that failed."""
         run = self._run
         return run.attempted() if isinstance(run, streamingjob.StreamRun) else self.metrics()
 
@@ -445,12 +445,12 @@ class Job:
         self._follower.streaming(line)
 
     def warned(self, text: str) -> None:
-        """Something that people should know."""
+        """There is a warning for users."""
         self._keep(logging.WARNING, text)
         self._follower.warned(text)
 
     def turned(self, state: str) -> None:
-        """The job is heading for something else."""
+        """The job has another state now."""
         self._keep(logging.INFO, f"the job is {state}")
         self._follower.turned(state)
 
@@ -459,7 +459,7 @@ class Job:
 
 
 def _on_sigterm(plan: Plan, options: ArcbeamOptions) -> OnSigterm:
-    """How a job ends when its process is told to: see `--on_sigterm`."""
+    """Return what a SIGTERM to the process does to the job: see `--on_sigterm`."""
     if plan.bounded:
         return OnSigterm.CANCEL
     if options.on_sigterm is None:
@@ -467,19 +467,20 @@ def _on_sigterm(plan: Plan, options: ArcbeamOptions) -> OnSigterm:
     how = OnSigterm(options.on_sigterm)
     if how is OnSigterm.SUSPEND and not options.checkpoint_dir:
         raise InvalidPipelineError(
-            "--on_sigterm=suspend is for a job that can go on: this one keeps its state in a folder that goes with it",
+            "--on_sigterm=suspend needs a folder from which to resume the job: without one, its state is lost when it "
+            "ends",
             "give it a --checkpoint_dir",
         )
     return how
 
 
 def session_options(options: ArcbeamOptions) -> SessionOptions:
-    """What the options say about the session."""
+    """Return the options of the session."""
     return SessionOptions(options.spark_master, tuple(options.spark_conf or ()), options.spark_remote, daemon.MODULE)
 
 
 def _repeat_warnings(report: BundleReport) -> None:
-    """Issues on the driver what was issued on a worker."""
+    """Issue a worker's warnings on the driver."""
     for name, text in report.warnings:
         module, _, qualname = name.rpartition(".")
         category = getattr(sys.modules.get(module), qualname, None)

@@ -1,7 +1,7 @@
-"""What a streaming job keeps of its pipeline beside its state, and how another process goes on with that alone.
+"""What a streaming job stores so that another process can resume it without its script.
 
-Owns what a program is made of: the pipeline's proto, the options, the user's files as archives, and what workers do
-first. How it is kept is the store's (`store.log.jobgraphs`).
+Owns the content of a job graph: the pipeline's proto, the options, the user's files as archives, and the setup of
+workers. `store.log.jobgraphs` stores it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.private import open_new
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import known, read_manifest, read_newest
-from arcbeam.store.log.jobname import called, kept_name
+from arcbeam.store.log.jobname import job_label, kept_name
 from arcbeam.store.log.opening import no_savepoint
 from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.translate.fingerprints import fingerprints
@@ -35,7 +35,7 @@ from arcbeam.translate.proto import parsed
 
 @dataclass(frozen=True, slots=True)
 class StoredJobGraph:
-    """A program, and where the files are that belong to it, by name."""
+    """A job graph, and the paths of its files, by name."""
 
     program: JobGraph
     files: Mapping[str, Path]
@@ -44,13 +44,13 @@ class StoredJobGraph:
 def job_graph_to_store(
     name: str, pipeline: bytes, options: Mapping[str, Any], worker_setup: WorkerSetup
 ) -> StoredJobGraph:
-    """What a job keeps.
+    """Return what a job stores.
 
     Args:
         name: of the job.
-        pipeline: its proto, serialized, as it was translated.
-        options: that it runs with, by plain names; what JSON cannot hold is left out, for it came from no command line.
-            Secrets among them are left out, too, and named instead.
+        pipeline: its serialized proto, as it was translated.
+        options: of the job, by plain names. Values that JSON cannot hold are omitted: they came from no command line.
+            Secrets are omitted, too; their names are stored.
         worker_setup: of its workers.
     """
     files = {name: archive_path(name) for name in worker_setup.archives}
@@ -71,19 +71,19 @@ def _is_json(value: Any) -> bool:
 
 
 def stored_job_graph(blobs: DurableBlobs, savepoint: str = "") -> JobGraph:
-    """The program of the job in a folder.
+    """Return the job graph of the job in a folder.
 
     Args:
         blobs: the folder.
-        savepoint: the program with which that savepoint was made; "": the newest.
+        savepoint: return the job graph of this savepoint; "": the newest.
 
     Raises:
-        StoreError: there is no job, no such savepoint, or the job kept no program; it cannot be read.
-        EnvironmentMismatchError: it was pickled by another version of Python or Beam.
+        StoreError: there is no job, no such savepoint, or no job graph; or it cannot be read.
+        EnvironmentMismatchError: another version of Python or Beam pickled it.
     """
     newest = read_newest(blobs)
     if newest is None:
-        raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
+        raise StoreError(f"there is no job in '{blobs}'", "give the folder of the job (its --checkpoint_dir)")
     head = known(newest)
     if savepoint:
         pin = head.pin(savepoint)
@@ -92,31 +92,31 @@ def stored_job_graph(blobs: DurableBlobs, savepoint: str = "") -> JobGraph:
         head = head if pin.micro_batch == head.micro_batch else read_manifest(blobs, pin.micro_batch)
     if not head.program:
         raise StoreError(
-            f"the job in '{blobs}' has kept no program to be resumed with",
-            "submit the pipeline's script again, with --checkpoint_dir",
+            f"the job in '{blobs}' has no job graph, so it cannot be resumed without its script",
+            "submit the pipeline's script again, with this folder as --checkpoint_dir",
         )
     program = jobgraphs.read(blobs, head.program)
     here = Versions.here()
     if (program.versions.get("python"), program.versions.get("beam")) != (here.python, here.beam):
         raise EnvironmentMismatchError(
-            f"{called(program.name, blobs)} was submitted with Python {program.versions.get('python')} and Beam "
+            f"{job_label(program.name, blobs)} was submitted with Python {program.versions.get('python')} and Beam "
             f"{program.versions.get('beam')}; this is Python {here.python} and Beam {here.beam}",
-            "what was pickled there cannot be read here: resume with the same, or submit the pipeline's script",
+            "use these versions of Python and Beam, or submit the pipeline's script again",
         )
     return program
 
 
 def newest_name(blobs: DurableBlobs) -> str:
-    """Return the newest name of the job in a folder; "" if it kept none.
+    """Return the newest name of the job in a folder; "" if it has none.
 
-    A savepoint of before has the program of then: to go back to it is not to rename the job.
+    A savepoint has the job graph, and so the name, of its time. Going back to it does not rename the job.
     """
     newest = read_newest(blobs)
     return "" if newest is None else kept_name(blobs, known(newest))
 
 
 def restored_worker_setup(spark: Any, blobs: DurableBlobs, program: JobGraph) -> WorkerSetup:
-    """Ships a program's files to the session's workers, and makes what the workers do first.
+    """Ship a job graph's files to the session's workers, and return the setup of the workers.
 
     Raises:
         StoreError: a file is missing or damaged.

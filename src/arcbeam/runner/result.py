@@ -1,4 +1,4 @@
-"""What the user holds of a job that was submitted in this process: its state, and ways to steer it.
+"""The user's handle of a job that was submitted in this process: its state, and methods to control it.
 
 Owns the job's thread, and the translation of its end into Beam's terms.
 """
@@ -19,23 +19,23 @@ from arcbeam.streaming.status.status import Status
 
 
 class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
-    """A submitted job, running on a thread of its own.
+    """A submitted job. It runs on a separate thread.
 
     Its `state` is RUNNING, DRAINING or CANCELLING while it runs, and then DONE, DRAINED, STOPPED (suspended: it can be
     resumed), CANCELLED or FAILED.
 
     Attributes:
         job_id: unique.
-        plan: what was made of the pipeline.
+        plan: the translated pipeline.
     """
 
     def __init__(self, plan: Plan, job: Job) -> None:
         super().__init__(PipelineState.RUNNING)
         self.job_id, self.plan, self._job = job.id, plan, job
         self._error: BaseException | None = None
-        # SUBTLE: not the thread's `join`: one that Ctrl-C interrupts takes the thread for ended (Python 3.11).
+        # SUBTLE: not the thread's `join`: after Ctrl-C interrupts it, it treats the thread as ended (Python 3.11).
         self._ended = threading.Event()
-        # Before it runs: a SIGTERM that finds no job kills, and the job could not report how it ended.
+        # Before the job runs: a SIGTERM without a known job kills the process, and the job could not report its end.
         SIGTERMS.add(job)
         threading.Thread(target=self._work, name=f"job-{job.id}", daemon=True).start()
 
@@ -51,11 +51,11 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
 
     @property
     def state(self) -> str:
-        """The state as it is now."""
+        """The current state."""
         return self._state if self._ended.is_set() else self._job.state
 
     def wait_until_finish(self, duration: float | None = None) -> str:
-        """Waits.
+        """Wait for the end of the job.
 
         Args:
             duration: milliseconds to wait at most; None: until the job ends.
@@ -64,10 +64,10 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
             The state.
 
         Raises:
-            UserCodeError, JobFailedError, …: why the job failed.
-            SystemExit: with code 143, if a SIGTERM to this process has suspended or cancelled the job: what the program
-                does with a job that is done is not to be done. It is raised when all jobs of this process have ended
-                that were told to. One that was drained for it is DRAINED, as ever.
+            UserCodeError, JobFailedError, …: the job failed.
+            SystemExit: with code 143, if a SIGTERM to this process suspended or cancelled the job. The program must
+                not continue as if the job were done. It is raised when all jobs of this process that the signal
+                concerns have ended. A job that drained because of the signal is DRAINED, without this exception.
         """
         SIGTERMS.add(self._job)
         try:
@@ -75,94 +75,93 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         except KeyboardInterrupt:
             self.cancel()
             raise
-        told = self._ended.is_set() and SIGTERMS.ended(self._job)
-        if told and self._state in (PipelineState.STOPPED, PipelineState.CANCELLED):
+        signalled = self._ended.is_set() and SIGTERMS.ended(self._job)
+        if signalled and self._state in (PipelineState.STOPPED, PipelineState.CANCELLED):
             SIGTERMS.await_told()
             raise SystemExit(TERMINATED)
         if self._error is not None and self._state != PipelineState.CANCELLED:
             if isinstance(self._error, UserCodeError):
-                # It holds the user's own traceback; ours, which would grow each time it is raised, helps nobody.
+                # It has the user's own traceback. Ours is of no use, and would grow each time it is raised.
                 raise self._error.with_traceback(None)
             raise self._error
         return self.state
 
     def cancel(self) -> str:
-        """Ends the job at once, and waits for that. A streaming job can be resumed from what it has committed."""
+        """End the job at once, and wait for its end. A streaming job can be resumed from its last commit."""
         if not self._ended.is_set():
             self._job.cancel()
             await_event(self._ended)
         return self.state
 
     def savepoint(self, name: str | None = None) -> str:
-        """Gives a micro-batch of a streaming job a name, and keeps it; the job goes on. Waits until that is committed.
+        """Trigger a savepoint of a streaming job. The job continues. Returns when the savepoint is committed.
 
         Args:
-            name: up to 100 letters, digits, '.', '_' and '-'; None: one that says when this was.
+            name: up to 100 letters, digits, '.', '_' and '-'; None: a name with the time.
 
         Returns:
             The savepoint's path, for `arcbeam resume`, `arcbeam inspect` and --checkpoint_dir.
 
         Raises:
-            RequestRefusedError: the name is none, or taken; the job has ended, runs in phases, or has no
+            RequestRefusedError: the name is invalid or taken, or the job has ended, is a batch job, or has no
                 --checkpoint_dir.
         """
-        return self._asked(Asked.SAVEPOINT, name).path
+        return self._request(Asked.SAVEPOINT, name).path
 
     def drain(self, savepoint: str | None = None) -> str:
-        """Has a streaming job finish what it has, and take in nothing more: all windows and timers fire.
+        """Drain a streaming job: stop reading, fire all windows and timers, then end.
 
-        Waits until it is committed that the job drains, which then outlives its driver; not for the end.
+        Returns when the drain is committed, before the job ends. From then, also a new driver continues to drain.
 
         Args:
-            savepoint: name of the last micro-batch; None: one that says when this was.
+            savepoint: name of the final savepoint; None: a name with the time.
 
         Returns:
-            The state: DRAINING, or how the job has ended.
+            The state: DRAINING, or the final state.
 
         Raises:
-            RequestRefusedError: the job is being suspended, has ended, or runs in phases.
+            RequestRefusedError: the job is being suspended, has ended, or is a batch job.
         """
-        self._asked(Asked.DRAIN, savepoint)
+        self._request(Asked.DRAIN, savepoint)
         return self.state
 
     def suspend(self, savepoint: str | None = None) -> str:
-        """Stops a streaming job so that it can go on later, and waits for that: no window and no timer fires for it.
+        """Stop a streaming job with a savepoint, and wait for its end. Windows and timers do not fire because of it.
 
         Args:
-            savepoint: name of the last micro-batch; None: one that says when this was.
+            savepoint: its name; None: a name with the time.
 
         Returns:
-            The savepoint's path. The job goes on where it is when it is submitted, or resumed, with its folder.
+            The savepoint's path. To resume the job, submit it with its folder, or use `arcbeam resume`.
 
         Raises:
-            RequestRefusedError: the job is draining, has ended, runs in phases, or has no --checkpoint_dir.
+            RequestRefusedError: the job is draining, has ended, is a batch job, or has no --checkpoint_dir.
         """
-        path = self._asked(Asked.SUSPEND, savepoint).path
+        path = self._request(Asked.SUSPEND, savepoint).path
         self.wait_until_finish()
         return path
 
-    def _asked(self, what: Asked, savepoint: str | None) -> Asking:
+    def _request(self, what: Asked, savepoint: str | None) -> Asking:
         asking = self._job.ask(what, savepoint or "")
         asking.wait()
         return asking
 
     def status(self) -> Status | None:
-        """Where a streaming job stands, as of its newest micro-batch: watermarks, what each waits for, and what would
-        free it.
+        """Return a streaming job's status after its newest micro-batch: watermarks, and what each waits for.
 
         Returns:
-            The same that `arcbeam status` shows; None of a job that runs in phases, and before the first commit.
+            The content of `arcbeam status`; None for a batch job, and before the first commit.
         """
         return self._job.status()
 
     def messages(self) -> list[Message]:
-        """What a streaming job has said so far, the last thousand: each micro-batch, where it is heading, warnings."""
+        """Return the last 1000 messages of a streaming job: micro-batches, changes of state, warnings."""
         return self._job.messages()
 
     def metrics(self) -> JobMetrics:
-        """User metrics as they are now: committed values, and attempted ones of all that ran, committed or not."""
+        """Return user metrics: committed values, and attempted ones of all runs, committed or not."""
         return JobMetrics(self._job.metrics(), True, self._job.attempted())
 
     def monitoring_metrics(self) -> JobMetrics:
-        """The same, with the SDK's own."""
+        """Return the same, with the SDK's own metrics."""
         return JobMetrics(self._job.metrics(), False, self._job.attempted())

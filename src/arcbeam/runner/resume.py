@@ -1,6 +1,6 @@
-"""Going on with a job from its folder alone: the pipeline, its options and files are what the job has kept.
+"""Resumes a job from its folder alone, with the stored pipeline, options and files.
 
-Part of the composition root, beside `runner`. Owns what may be other than when the job was submitted.
+Part of the composition root, like `runner`. Owns what may differ from the submission of the job.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ _LOG = logging.getLogger("arcbeam")
 
 
 def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint: str = "") -> ArcbeamResult:
-    """Goes on with the job in a folder. What it was submitted with is in the folder; the script is not needed.
+    """Resume the job in a folder. The folder contains the pipeline, its options and files; the script is not needed.
 
     Args:
-        path: the job's folder or URL, or the path of a savepoint of it.
-        options: pipeline options, as on a command line: they take the place of those that the job was submitted with.
-        name: of the job from now on; "": the option `job_name` if `options` has it, else the job's newest name.
-        savepoint: go on from this savepoint, and leave behind what came later; "": from where the job is.
+        path: the job's folder or URL, or the path of one of its savepoints.
+        options: pipeline options, as on a command line; they replace those of the submission.
+        name: the job's new name; "": the option `job_name` if `options` has it, else the job's newest name.
+        savepoint: the savepoint to resume from; later micro-batches are discarded. "": resume from the newest
+            micro-batch.
 
     Raises:
-        StoreError: there is no such job or savepoint, or the job kept no program.
+        StoreError: there is no such job or savepoint, or the job has no job graph.
         EnvironmentMismatchError: it was submitted with another version of Python or Beam.
-        SubmissionError: an option is none, or cannot be meant.
+        SubmissionError: an option is unknown or invalid.
         SetupError: there is no Spark to run it on.
     """
     folder, savepoint = place_of(path, savepoint)
@@ -48,10 +49,11 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     program = stored_job_graph(blobs, savepoint)
     more = given_as(
         options,
-        "the pipeline is the one that the job has kept: options of its own cannot be given any more",
+        "the pipeline is the stored one, so options of its script cannot be given; remove them, or correct their "
+        "spelling",
         ("checkpoint_dir", "runner", "from_savepoint"),
-        "not for a job that is resumed from its folder",
-        "leave it out; name a savepoint with --savepoint, or by its path",
+        "invalid options of a job that is resumed from its folder",
+        "omit them; name a savepoint with --from-savepoint, or by its path",
     )
     wanted = {**completed(program.options, program.secrets, more), "streaming": True, "checkpoint_dir": url}
     if savepoint:

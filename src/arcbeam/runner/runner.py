@@ -1,6 +1,6 @@
-"""Composition root: `ArcbeamRunner` wires translation, Spark, the store and the job's life together.
+"""Composition root: `ArcbeamRunner` connects translation, Spark, the store and the job's life cycle.
 
-Owns what a pipeline of this process is put through. What its user holds of it then is `result`'s.
+Owns the submission of a pipeline in this process. `result` owns what the user gets back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
     """Runs a Beam pipeline on Spark: on the active SparkSession, else on one built from the options.
 
     Args:
-        is_drain: put a truncation in front of every splittable DoFn, as a drain would.
+        is_drain: truncate every splittable DoFn, as a drain does.
     """
 
     def __init__(self, is_drain: bool = False) -> None:
@@ -40,7 +40,7 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         self._is_drain = is_drain
 
     def run_pipeline(self, pipeline: Any, options: PipelineOptions) -> ArcbeamResult:
-        """Submits the pipeline.
+        """Submit the pipeline.
 
         Raises:
             SubmissionError: it cannot run; nothing was started.
@@ -56,7 +56,7 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             if ignored := unheeded(spark, session_options(ours)):
                 _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
             worker_setup = worker_setup_for(spark, options, files, _declared_outputs(pipeline), MainClasses.here())
-        # A truncation that was put in is not to be put in again.
+        # A pipeline with truncations must not get them again when it is resumed.
         resumable = not plan.bounded and ours.checkpoint_dir and not self._is_drain
         program = (
             job_graph_to_store(name, proto.SerializeToString(), given(options), worker_setup) if resumable else None
@@ -65,7 +65,7 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
 
 
 def script_name() -> str:
-    """The name of the script that this process runs, fit for a file name; "" where there is none, as in a notebook."""
+    """Return the name of this process's script, as a file name; "" without a script, as in a notebook."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     if not file:
         return ""
@@ -75,7 +75,7 @@ def script_name() -> str:
 
 
 def _declared_outputs(pipeline: Any) -> dict[str, tuple[str, ...]]:
-    """The micro-batches whose `with_outputs` lists their tags, with the tags: any other tag is a mistake."""
+    """Return the transforms whose `with_outputs` lists their tags, with the tags. Any other tag is a mistake."""
     declared = {}
     for applied in leaves(pipeline):
         outer = getattr(applied.parent, "transform", None)

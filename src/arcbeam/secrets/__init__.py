@@ -1,11 +1,11 @@
-"""Secrets among options: which they are, how they reach the code that needs them, and how texts are shown without them.
+"""Secrets in options: which options are secret, how code gets their values, and how to remove them from texts.
 
 Owns the secrets of this process, in memory only. A job's secrets travel to its workers in the functions of its Spark
 jobs (with `store.jobtemp.location.JobLocation`), never in a file. Must not know what a secret is for.
 
 Three kinds of values are secret: that of an option with such a name (`--s3_secret_access_key`), that of a Spark setting
-with such a name (`--spark_conf spark.x.password=…`), and a URL with credentials in it (`s3://KEY:SECRET@bucket`). Each
-has a *name*, by which it is asked for when a job is resumed: the option's, or `spark_conf:` and the setting's.
+with such a name (`--spark_conf spark.x.password=…`), and a URL with credentials (`s3://KEY:SECRET@bucket`). Each has a
+*name*, which identifies it when a job is resumed: that of the option, or `spark_conf:` and the setting's.
 """
 
 from arcbeam.secrets.known import install, installed, redacted

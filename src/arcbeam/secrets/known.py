@@ -9,7 +9,7 @@ from arcbeam import errors
 from arcbeam.secrets.parting import PARAMETER, USER
 
 _SHORTEST = 6
-"""Characters of a value that is looked for in texts: shorter ones are in too many."""
+"""Shortest value that is removed from texts; shorter ones occur in too many texts."""
 _GONE = "…"
 
 
@@ -33,7 +33,7 @@ class _Known:
         return self._values.get(name)
 
     def hidden(self) -> list[str]:
-        # The longest first: one may be in another.
+        # The longest first: one may contain another.
         return sorted(self._hidden, key=len, reverse=True)
 
 
@@ -51,12 +51,12 @@ def install(secrets: Mapping[str, str]) -> None:
 
 
 def installed(name: str) -> str | None:
-    """The secret of a name; None if this process does not know it."""
+    """Return the secret of a name; None if this process does not know it."""
     return _known.get(name)
 
 
 def redacted(text: str) -> str:
-    """A text without URLs' credentials and without the values of this process's secrets."""
+    """Return a text without URLs' credentials and without the values of this process's secrets."""
     for value in _known.hidden():
         text = text.replace(value, _GONE)
     return PARAMETER.sub(rf"\1{_GONE}", USER.sub(rf"\1{_GONE}@", text)) if "://" in text else text

@@ -1,4 +1,4 @@
-"""Which options are secret, and options without them.
+"""Separates secret options from others.
 
 Owns the patterns of names and URLs. Must not know what a secret is for.
 """
@@ -15,7 +15,7 @@ _SECRET = re.compile(
     r"|access[._-]?key(?![._-]?id)",
     re.IGNORECASE,
 )
-"""In the name of an option or setting; more than Spark's own `spark.redaction.regex`."""
+"""Part of the name of a secret option or setting; covers more than Spark's own `spark.redaction.regex`."""
 
 USER = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@:'\"]*:[^\s/@'\"]*@", re.IGNORECASE)
 PARAMETER = re.compile(
@@ -24,16 +24,16 @@ PARAMETER = re.compile(
 
 _CONF = "spark_conf"
 ENVIRONMENT = "ARCBEAM_SECRET_"
-"""Begins the names of environment variables that hold secrets."""
+"""Prefix of environment variables that contain secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """Options, without their secrets and with them apart.
+    """Options without secrets, and the secrets.
 
     Attributes:
-        options: what may be stored; a URL is there without its credentials.
-        secrets: the other values, by their names.
+        options: may be stored; URLs have no credentials.
+        secrets: the removed values, by name.
     """
 
     options: dict[str, Any]
@@ -41,21 +41,21 @@ class Parted:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of an option or setting of this name is a secret."""
+    """Return whether the value of an option or setting of this name is a secret."""
     return _SECRET.search(name) is not None
 
 
 def without_credentials(url: str) -> str:
-    """A URL, or a text with URLs, without users' names, passwords, and parameters that are secret."""
+    """Return a URL, or a text with URLs, without users' names, passwords, and secret parameters."""
     return PARAMETER.sub(r"\1", USER.sub(r"\1", url))
 
 
 def parted(options: Mapping[str, Any], also: Collection[str] = ()) -> Parted:
-    """Takes the secrets out of options.
+    """Separate the secrets from options.
 
     Args:
-        options: by plain names, as `PipelineOptions.get_all_options` has them.
-        also: names whose values are secret whatever they are: those of an earlier run of the job.
+        options: by plain names, as in `PipelineOptions.get_all_options`.
+        also: names whose values are always secret: those of an earlier run of the job.
     """
     kept: dict[str, Any] = {}
     secrets: dict[str, str] = {}
@@ -89,7 +89,7 @@ def _without(value: Any) -> Any:
 
 
 def joined(options: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:
-    """Options with their secrets again."""
+    """Return options with their secrets again."""
     found = dict(options)
     for name, value in secrets.items():
         if name.startswith(f"{_CONF}:"):
@@ -100,17 +100,17 @@ def joined(options: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, 
 
 
 def variable(name: str) -> str:
-    """The environment variable in which the secret of a name is looked for."""
+    """Return the environment variable for the secret of a name."""
     return ENVIRONMENT + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 def in_environment(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Those secrets that the environment has, by their names."""
+    """Return the secrets that the environment has, by name."""
     return {name: environ[variable(name)] for name in names if environ.get(variable(name))}
 
 
 def how_to_give(names: Collection[str]) -> str:
-    """What to do about secrets that are missing, for people."""
+    """Return the remedy for missing secrets, for people."""
     ways = []
     for name in sorted(names):
         option = f"--{_CONF} {name.partition(':')[2]}=…" if name.startswith(f"{_CONF}:") else f"--{name}=…"

@@ -1,4 +1,4 @@
-"""Durable and host-local files of a job. Knows neither Beam nor Spark."""
+"""Durable and host-local files of a job. Must not import Beam or Spark."""
 
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation

@@ -1,4 +1,4 @@
-"""What tests use, ours and others': stores that fail by the book, state in memory. Nothing in arcbeam imports it."""
+"""Utilities for tests, arcbeam's and others': stores with planned faults, state in memory. arcbeam never imports it."""
 
 from arcbeam.testing.faults import Faults, UnreliableBlobs
 from arcbeam.testing.views import MemoryView

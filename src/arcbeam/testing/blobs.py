@@ -1,6 +1,6 @@
 """Durable blobs in memory.
 
-Owns nothing durable: it stands in for a store that keeps its word. Must not know what the bytes mean.
+Owns nothing durable: it replaces a store that has no faults. Must not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class MemoryBlobs(DurableBlobs):
     """`DurableBlobs` in a dictionary.
 
     Attributes:
-        data: the bytes by name; for who checks what is there.
+        data: the bytes by name, for tests that check them.
     """
 
     def __init__(self) -> None:

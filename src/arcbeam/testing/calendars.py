@@ -1,7 +1,7 @@
 """Windows of the calendar: days, months and years, in any time zone.
 
-Owns the arithmetic of days (the Gregorian calendar, also before it was made, and beyond the years that `datetime`
-has), and of zones. Must not know keys, state or triggers.
+Owns the arithmetic of days (the Gregorian calendar, extended to all years, also those that `datetime` lacks), and of
+zones. Must not know keys, state or triggers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from arcbeam.model.windows import IntervalWindow, Window
 
 _DAY = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# A day less than `datetime` has, on both sides: no offset leads out of it.
+# A day less than the range of `datetime`, on both sides: no offset leaves the range.
 _FIRST = -62_135_596_800_000_000 + _DAY
 _LAST = 253_402_300_800_000_000 - 2 * _DAY
 
 
 class Date(NamedTuple):
-    """A day of the calendar; year 0 is the one before year 1."""
+    """A day of the calendar. Year 0 is the year before year 1."""
 
     year: int
     month: int = 1
@@ -35,7 +35,7 @@ _START = Date(1970)
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """Windows of so many days, one of which begins at midnight of `start`, in a time zone."""
+    """Windows of a number of days, in a time zone. One of them begins at midnight of `start`."""
 
     number: int
     start: Date = _START
@@ -53,9 +53,9 @@ class Days:
 
 @dataclass(frozen=True, slots=True)
 class Months:
-    """Windows of so many months, which begin at midnight of that day of the month; one of them in the month of `start`.
+    """Windows of a number of months. They begin at midnight of a day of the month; one of them in the month of `start`.
 
-    A month that has no such day has its last one instead.
+    In a month without this day they begin on its last day.
     """
 
     number: int
@@ -84,9 +84,9 @@ class Months:
 
 @dataclass(frozen=True, slots=True)
 class Years:
-    """Windows of so many years, which begin at midnight of that day of the year; one of them in the year of `start`.
+    """Windows of a number of years. They begin at midnight of a day of the year; one of them in the year of `start`.
 
-    The 29th of February is the 28th where there is none.
+    In a year without 29 February they begin on 28 February instead.
     """
 
     number: int
@@ -116,10 +116,10 @@ class Years:
 
 
 def day_of(date: Date) -> int:
-    """Days from 1970-01-01 to a date.
+    """Return the days from 1970-01-01 to a date.
 
-    Counted in years that begin in March, so that a leap day is the last of its year, and in eras of 400 years, which
-    have 146,097 days each.
+    The computation uses years that begin in March, so that a leap day is the last of its year, and eras of 400 years
+    with 146,097 days each.
     """
     year = date.year - (date.month <= 2)
     era, of_era = divmod(year, 400)
@@ -128,7 +128,7 @@ def day_of(date: Date) -> int:
 
 
 def date_of(day: int) -> Date:
-    """The date so many days after 1970-01-01. The reverse of `day_of`."""
+    """Return the date of a number of days after 1970-01-01. The inverse of `day_of`."""
     era, of_era = divmod(day + 719_468, 146_097)
     year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)
@@ -148,9 +148,9 @@ def _between(first: int, end: int, zone: str) -> tuple[Window, ...]:
 
 
 def _day_at(timestamp: Timestamp, zone: str) -> int:
-    """The day that a moment belongs to: the last one that has begun.
+    """Return the day of a time: the last day that has begun.
 
-    SUBTLE: where a clock is set back over midnight, it shows the day before once more, when the new day has begun.
+    SUBTLE: where a clock is set back over midnight, it shows the previous day once more after the new day has begun.
     """
     day = (timestamp + _offset(timestamp, zone)) // _DAY
     if zone != "UTC" and _midnight(day + 1, zone) <= timestamp:
@@ -159,7 +159,7 @@ def _day_at(timestamp: Timestamp, zone: str) -> int:
 
 
 def _offset(timestamp: int, zone: str) -> int:
-    """What a zone's clock is ahead of UTC's at a time; where `datetime` ends, what it was there."""
+    """Return by how much a zone's clock is ahead of UTC; outside of the range of `datetime`, the offset at its end."""
     if zone == "UTC":
         return 0
     moment = _EPOCH + timedelta(microseconds=min(max(timestamp, _FIRST), _LAST))
@@ -168,16 +168,16 @@ def _offset(timestamp: int, zone: str) -> int:
 
 @lru_cache(maxsize=1000)
 def _midnight(day: int, zone: str) -> Timestamp:
-    """When a day begins there; if its midnight is skipped, with the first moment after that."""
+    """Return the time at which a day begins; if its midnight is skipped, the first time after it."""
     local = day * _DAY
     if zone == "UTC":
         return Timestamp(local)
     naive = (_EPOCH + timedelta(microseconds=min(max(local, _FIRST), _LAST))).replace(tzinfo=ZoneInfo(zone))
-    before, behind = _micros(naive.utcoffset()), _micros(naive.replace(fold=1).utcoffset())
-    first, end = local - behind, local - before
-    while first < end:  # the clock is set forward over midnight, somewhere in here
+    before, after = _micros(naive.utcoffset()), _micros(naive.replace(fold=1).utcoffset())
+    first, end = local - after, local - before
+    while first < end:  # the clock is set forward over midnight in this interval
         middle = (first + end) // 2
-        if _offset(middle, zone) == behind:
+        if _offset(middle, zone) == after:
             end = middle
         else:
             first = middle + 1
@@ -190,10 +190,10 @@ def _micros(offset: timedelta | None) -> int:
 
 def _check(what: str, number: int, start: Date, zone: str) -> None:
     if number < 1:
-        raise ValueError(f"a window of {what} has at least one, not {number}")
+        raise ValueError(f"a window of {what} needs at least one, not {number}")
     if date_of(day_of(start)) != start:
         raise ValueError(f"there is no such day: {start.year}-{start.month}-{start.day}")
     try:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError) as e:
-        raise ValueError(f"no time zone is known by the name {zone!r}") from e
+        raise ValueError(f"unknown time zone {zone!r}") from e

@@ -1,6 +1,6 @@
-"""A store that fails in every way that a store may fail, from a seed.
+"""A store with all faults that a store may have, chosen by a seed.
 
-Owns the four outcomes of a write, and lists that lag. Knows nothing of what is written.
+Owns the four outcomes of a write, and stale listings. Must not know what is written.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, Mis
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How often what goes wrong, each from 0 to 1. A write has one of the first five outcomes, else it goes well.
+    """Probabilities of faults, each from 0 to 1. A write has one of the first five outcomes, or succeeds.
 
     Attributes:
-        refused: it does not happen, and that is said.
-        lost: it does not happen, and a timeout is reported.
-        silent: it happens, and a timeout is reported.
-        late: a timeout is reported, and it happens later: before some later call, or when `settle` is called.
-        repeated: it happens, and is sent once more: a create may find its own bytes, and say that the name is taken.
-        unread: a read is not answered.
-        stale: a listing lacks some of the latest names, and has some that were deleted.
-        landing: before a call, a late write happens; and once it did, another.
+        refused: the write does not happen, and reports that.
+        lost: the write does not happen, and reports a timeout.
+        silent: the write happens, and reports a timeout.
+        late: the write reports a timeout, and happens later: before another call, or at `settle`.
+        repeated: the write happens twice: a create may find its own bytes, and report that the name exists.
+        unread: a read gets no answer.
+        stale: a listing omits some of the latest names, and contains some deleted ones.
+        landing: before a call, a late write happens; after one, another may follow.
     """
 
     refused: float = 0.0
@@ -40,23 +40,23 @@ class Faults:
 
 
 NONE = Faults()
-"""A store that keeps its word."""
+"""A store without faults."""
 
 
 class UnreliableBlobs(DurableBlobs):
-    """`DurableBlobs` whose calls fail as told. The same seed and calls give the same faults.
+    """`DurableBlobs` whose calls fail with given probabilities. The same seed and calls give the same faults.
 
     Args:
-        inner: where the bytes really are.
-        seed: of chance.
-        faults: how often; may be set anew at any time.
-        beside: another one's way to the same store. What is late is late for both: a request outlives the process that
-            sent it. What lists lag behind, they do for both.
+        inner: the store with the bytes.
+        seed: of the random choices.
+        faults: their probabilities; may be changed later.
+        beside: another client of the same store. They share late writes, because a request outlives the process that
+            sent it, and the names that listings omit.
 
     Attributes:
         faults: as above.
-        late: the writes that are still on their way.
-        calls: what was called and how it went, in order: for the story of a failure.
+        late: the writes that will still happen.
+        calls: the calls and their outcomes, in order, to explain a failure.
     """
 
     def __init__(
@@ -133,18 +133,18 @@ class UnreliableBlobs(DurableBlobs):
         yield from (found[name] for name in sorted(found))
 
     def reseed(self, seed: int) -> None:
-        """Begins chance anew."""
+        """Set a new seed."""
         self._random.seed(seed)
 
     def interrupt(self, after: int, do: Callable[[], object]) -> None:
-        """Once `after` more calls were made, `do` runs before the next: the caller sleeps, others work, or it dies.
+        """Run `do` before the call that follows `after` more calls: the caller sleeps, others work, or it dies.
 
-        What `do` raises goes to the caller.
+        The caller gets the exception of `do`, if any.
         """
         self._interrupts.append((after, do))
 
     def settle(self) -> None:
-        """Lets every late write happen."""
+        """Carry out all late writes."""
         while self.late:
             self.late.pop(0)()
 

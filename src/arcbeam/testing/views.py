@@ -1,6 +1,6 @@
 """An ordered key-value view in memory.
 
-Owns nothing durable: it stands in for the store's view of a shard. Must not know what its rows mean.
+Owns nothing durable: it replaces the store's view of a shard. Must not know what its rows mean.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _FEW = 8
 
 
 class MemoryView:
-    """A `StateView` in memory. A scan sees what is written ahead of it, but for the keys next to it.
+    """A `StateView` in memory. A scan sees later writes ahead of it, except to keys in its current block.
 
-    Invariants: `_blocks` are not empty, and hold keys ascending, all different; some may have been deleted since. Every
+    Invariants: `_blocks` are not empty, and contain distinct keys in ascending order; some keys may be deleted. Every
     key of `_rows` is in `_blocks` or in `_fresh`. `_lasts` has the last key of each block.
 
     Args:
-        rows: what it holds at first.
+        rows: the initial rows.
 
     Attributes:
         written: see `StateView`.
@@ -38,15 +38,15 @@ class MemoryView:
         return len(self._rows)
 
     def snapshot(self) -> dict[bytes, bytes]:
-        """A copy of all rows, ascending."""
+        """Return a copy of all rows, in ascending order."""
         return dict(sorted(self._rows.items()))
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if there is none."""
+        """Return the value of a key; None if there is none."""
         return self._rows.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Sets a key's value."""
+        """Set a key's value."""
         rows = self._rows
         if key not in rows:
             self._fresh.append(key)
@@ -54,12 +54,12 @@ class MemoryView:
         self.written += len(key) + len(value)
 
     def delete(self, key: bytes) -> None:
-        """Removes a key; nothing happens if it is not there."""
+        """Remove a key, if it exists."""
         self._rows.pop(key, None)
         self.written += len(key)
 
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """The entries with start <= key < end, ascending; to the end of the space if `end` is None."""
+        """Yield the entries with start <= key < end, in ascending order; to the last key if `end` is None."""
         rows = self._rows
         while True:
             if self._fresh:
@@ -70,12 +70,12 @@ class MemoryView:
             block = self._blocks[at]
             place = bisect_left(block, start)
             if block[place] not in rows:
-                # Deleted keys are tidied away where a scan meets them: what is taken from the front does not pile up.
+                # A scan removes the deleted keys that it meets, so that keys taken from the front do not accumulate.
                 if not (block := self._live(at)):
                     continue
                 place = bisect_left(block, start)
             last = block[-1]
-            # A copy: what is written while the caller thinks does not disturb it.
+            # A copy: the caller may write between two entries.
             for key in block[place:]:
                 if end is not None and key >= end:
                     return
@@ -87,7 +87,7 @@ class MemoryView:
                 return
 
     def _live(self, at: int) -> list[bytes]:
-        """A block without deleted keys; empty if it is gone."""
+        """Return a block without deleted keys; if none is left, remove the block and return it empty."""
         rows, block = self._rows, self._blocks[at]
         live = [key for key in block if key in rows]
         if len(live) < len(block):
@@ -98,7 +98,7 @@ class MemoryView:
         return live
 
     def _arrange(self) -> None:
-        """Puts fresh keys in their places: few one by one, many at once."""
+        """Move fresh keys into blocks: few keys one by one, many by sorting all."""
         fresh, self._fresh = self._fresh, []
         if len(fresh) > _FEW + len(self._blocks) * 16:
             keys = sorted(self._rows)

@@ -1,7 +1,7 @@
-"""Window functions for tests: which windows a moment is in.
+"""Window functions for tests: assign windows to times.
 
-Owns Beam's own kinds but for the calendar's (`testing.calendars`), told without the SDK, whose functions assign
-windows in pipelines. Exact to the microsecond, before 1970 as after it. Must not know keys, state or triggers.
+Owns Beam's own kinds except those of the calendar (`testing.calendars`), without the SDK, whose functions assign
+windows in pipelines. Exact to the microsecond, also before 1970. Must not know keys, state or triggers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ class WindowFn(Protocol):
     """Assigns windows to elements by their timestamps."""
 
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """The windows of an element with that timestamp. Equal calls may give the same object."""
+        """Return the windows of an element with a timestamp. Equal calls may return the same object."""
         ...
 
 
 def _positive(name: str, what: Duration) -> None:
     if what <= 0:
-        raise ValueError(f"{name} must be longer than nothing, not {what} microseconds")
+        raise ValueError(f"{name} must be positive, not {what} microseconds")
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalWindows:
-    """Everything is in one window."""
+    """All elements are in one window."""
 
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
         """See `WindowFn`."""
@@ -40,7 +40,7 @@ _GLOBAL = (GLOBAL_WINDOW,)
 
 @dataclass(frozen=True, slots=True)
 class FixedWindows:
-    """Windows of one size, one after the other; one of them begins at `offset`."""
+    """Consecutive windows of one size; one of them begins at `offset`."""
 
     size: Duration
     offset: Duration
@@ -56,9 +56,9 @@ class FixedWindows:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindows:
-    """Windows of one size, one of which begins at `offset` and every `period` before and after that.
+    """Windows of one size. One begins at `offset`, others every `period` before and after it.
 
-    A period that is longer than the size leaves moments that are in no window.
+    If the period is longer than the size, some times are in no window.
     """
 
     size: Duration
@@ -81,7 +81,7 @@ class SlidingWindows:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """A window of `gap` from each element on; those that overlap become one. Those that only touch stay two."""
+    """A window of `gap` from each element on. Overlapping windows merge; those that only touch do not."""
 
     gap: Duration
 

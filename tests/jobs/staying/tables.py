@@ -1,4 +1,4 @@
-"""Tables of docs/reference/what-stays.md that are the input of tests."""
+"""Tables of docs/reference/what-stays.md that tests read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 
 def cells_for(test: str) -> Iterator[tuple[str, str, str]]:
-    """The row, the column and the text of each cell of the table that names a test as its reader."""
+    """Yield row, column and text of each cell of the table for a test."""
     name = Path(test).resolve().relative_to(_ROOT).as_posix()
     text = (_ROOT / "docs" / "reference" / "what-stays.md").read_text(encoding="utf-8")
     _, mark, after = text.partition(f"<!-- the input of {name} -->\n")

@@ -1,4 +1,4 @@
-"""What a request makes of a job in a folder, and what is left there: the table of docs/reference/what-stays.md."""
+"""The effect of a request on a job in a folder, and what is left there: the table of docs/reference/what-stays.md."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REQUESTS = {
 
 
 def micro_batch(log: CommitLog, cache: HostCache, name: str = "", mode: CommitMode | None = None) -> None:
-    """A micro-batch with a file of state of its own, in the place of all before."""
+    """Commit a micro-batch with its own state file, which replaces all earlier ones."""
     number = log.head.micro_batch + 1
     at = version(log.head, 1, 0)
     view = cache.view(log.blobs, at)
@@ -52,7 +52,7 @@ def micro_batch(log: CommitLog, cache: HostCache, name: str = "", mode: CommitMo
 
 
 def put_into(folder: Path, state: str) -> DurableBlobs:
-    """A job in a state, by the name of its row, with the savepoint "safe"."""
+    """Return a job in a state, by the name of its row, with the savepoint "safe"."""
     blobs = FolderBlobs(folder / "job", sync=False)
     log, cache = opened(blobs), HostCache(folder / "cache")
     micro_batch(log, cache, name="safe")
@@ -69,7 +69,7 @@ def put_into(folder: Path, state: str) -> DurableBlobs:
 
 
 def ask(blobs: DurableBlobs, request: str, folder: Path) -> None:
-    """Makes a request by the name of its column."""
+    """Make a request by the name of its column."""
     if request == "resume":
         log = opened(blobs)
         for _ in range(12):
@@ -94,7 +94,7 @@ def ask(blobs: DurableBlobs, request: str, folder: Path) -> None:
 
 
 def left(blobs: DurableBlobs) -> str:
-    """How the job stands, and the letters of what there is of it; all that it names must be readable."""
+    """Return the job's mode, and the letters of what exists of it. All its files must be readable."""
     head = read_head(blobs)
     assert head is not None
     for name in ("", *(pin.name for pin in head.pins)):

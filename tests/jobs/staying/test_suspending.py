@@ -1,4 +1,4 @@
-"""What becomes of requests that reach a job while it suspends."""
+"""Requests that reach a job while it suspends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request makes of a job at a server, and what stays on disk: the table of docs/reference/what-stays.md."""
+"""The effect of a request on a server's job, and what stays on disk: the table of docs/reference/what-stays.md."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ DAY = 24 * 3600.0
 
 @dataclass
 class Runs:
-    """Executors whose runs go as far as told, keep state in their home, and heed requests.
+    """Executors whose runs stop where the test requires, keep state in their home, and accept requests.
 
     Attributes:
-        stop_at: how far a run goes by itself.
-        ends: how it ends there; None: it runs until it is asked to end.
-        stubborn: it does not heed requests.
-        slow: a suspension waits for the running micro-batch: until `orders` lets it end, the job is suspending.
+        stop_at: the state that a run reaches by itself.
+        ends: its final state there; None: it runs until a request ends it.
+        stubborn: it ignores requests.
+        slow: a suspension waits for the running micro-batch. The job is suspending until `orders` lets it end.
     """
 
     stop_at: JobState = JobState.RUNNING
@@ -46,7 +46,7 @@ class Runs:
 
 
 class Executor:
-    """One run. SUBTLE: as the real one, it makes its home when it takes the job over, and clears it when it is done."""
+    """One run. SUBTLE: as the real one, it creates its home when it takes over the job, and removes it when done."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs, self._order, self._wish = runs, threading.Event(), JobState.CANCELLED
@@ -56,7 +56,7 @@ class Executor:
     def check(self, submission: Submission) -> None:
         pass
 
-    def standing(self, submission: Submission) -> JobState | None:
+    def resumable_state(self, submission: Submission) -> JobState | None:
         home = submission.home
         assert home is not None
         if not home.exists():
@@ -96,7 +96,7 @@ class Executor:
             or self.is_suspended()
             or self._runs.stubborn
         ):
-            raise RequestRefusedError("nothing comes of it")
+            raise RequestRefusedError("the request cannot succeed")
         if what is Asked.SUSPEND and self._runs.slow:
             self._suspends, self._wish = True, JobState.STOPPED
         elif what in (Asked.SUSPEND, Asked.DRAIN):
@@ -104,13 +104,13 @@ class Executor:
         return ""
 
     def commit(self) -> None:
-        """Commits the last micro-batch of a job that suspends; its last calls are still to come."""
+        """Commit the last micro-batch of a suspending job; its last calls follow later."""
         assert self._suspends
         assert self._home is not None
         (self._home / "suspended").touch()
 
     def is_suspended(self) -> bool:
-        """Whether its last micro-batch is committed."""
+        """Return whether its last micro-batch is committed."""
         return self._home is not None and (self._home / "suspended").exists()
 
     def _end(self, state: JobState) -> None:
@@ -128,14 +128,14 @@ class Executor:
 
     def cancel(self) -> None:
         if self.is_suspended():
-            # It ends as it was to end, only sooner.
+            # It ends in the same state, only earlier.
             self._order.set()
         elif not self._runs.stubborn:
             self._end(JobState.CANCELLED)
 
 
 class Server:
-    """A server's jobs; `restart` is as after its death."""
+    """A server's jobs; `restart` acts as after the server's death."""
 
     def __init__(self, folder: Path, runs: Runs) -> None:
         self.folder, self.runs, self.now = folder, runs, 1.0
@@ -145,7 +145,7 @@ class Server:
         return Jobs(Registry(self.folder / "jobs.sqlite"), self.runs, self.folder / "staged", {}, lambda: self.now)
 
     def restart(self) -> None:
-        # Its threads die with a server. Here they end later, and have a registry that is closed.
+        # The threads of a real server die with it. Here they end later, with a closed registry.
         self.jobs.registry.close()
         self.runs = Runs()
         self.jobs = self._opened()
@@ -165,7 +165,7 @@ class Server:
         return id
 
     def begun(self, id: str, until: JobState) -> None:
-        """Starts a job, and waits until it is in a state."""
+        """Start a job, and wait until it is in a state."""
         seen = len(self.states(id))
         self.jobs.run(id, {})
         self.wait(id, lambda states: until in states[seen:])
@@ -179,10 +179,10 @@ class Server:
             if over(states := self.states(id)):
                 return
             self.jobs.registry.wait(version, WAIT)
-            assert self.jobs.registry.version() != version, f"nothing happens any more: {states}"
+            assert self.jobs.registry.version() != version, f"no further event: {states}"
 
     def left(self, id: str) -> str:
-        """The job's state, and the letters of what there is of it."""
+        """Return the job's state, and the letters of what exists of it."""
         try:
             state = str(self.jobs.registry.job(id).state)
         except JobNotFoundError:
@@ -203,7 +203,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def put_into(server: Server, state: str) -> str:
-    """A job in a state, by the name of its row."""
+    """Return a job in a state, by the name of its row."""
     id = server.prepared()
     runs = server.runs
     match state:
@@ -242,14 +242,14 @@ def put_into(server: Server, state: str) -> str:
 
 
 def suspended(server: Server, id: str) -> None:
-    """Waits until a job is suspended that was asked to be."""
+    """Wait until a job is suspended after a request."""
     for order in server.runs.orders:
         order.set()
     server.wait(id, lambda states: states[-1] is JobState.STOPPED)
 
 
 def ask(server: Server, id: str, request: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes a request by the name of its column, and waits until nothing more comes of it."""
+    """Make a request by the name of its column, and wait until its effects have ended."""
     jobs = server.jobs
     match request:
         case "run":
@@ -307,7 +307,7 @@ def test_the_table_has_every_state_and_request() -> None:
 
 @pytest.mark.parametrize("jobs", [1005])
 def test_suspended_job_survives_a_thousand_newer_ones(server: Server, jobs: int) -> None:
-    """And can be run again with its files and state."""
+    """The job can still be run with its files and state."""
     id = put_into(server, "suspended")
     ended = put_into(server, "done")
     server.now += 2 * DAY

@@ -1,4 +1,4 @@
-"""Work folders: gone with their process, however it ends."""
+"""Work folders are removed after their process, however it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.contract("STORE-11")
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the work folders of this user are."""
+    """The folder of this user's work folders."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path / f"arcbeam-{os.getuid()}" / "work"
 
@@ -33,7 +33,7 @@ def test_work_folder_goes_with_its_block(work: Path) -> None:
     assert list(work.iterdir()) == []
 
 
-def test_work_folder_of_killed_process_goes_with_the_next(work: Path) -> None:
+def test_next_work_folder_removes_that_of_killed_process(work: Path) -> None:
     code = (
         "import sys, tempfile; tempfile.tempdir = sys.argv[1]; from arcbeam.store.blobs.claims import WorkFolder; "
         "folder = WorkFolder('staging'); print(folder.path, flush=True); sys.stdin.read()"
@@ -53,7 +53,7 @@ def test_work_folder_of_killed_process_goes_with_the_next(work: Path) -> None:
     assert list(work.iterdir()) == []
 
 
-def test_process_folder_is_made_once_and_anew_in_a_fork(work: Path) -> None:
+def test_process_folder_is_created_once_per_process(work: Path) -> None:
     folder = ProcessFolder("scratch")
     path = folder.path()
     assert folder.path() == path
@@ -67,7 +67,7 @@ def test_process_folder_is_made_once_and_anew_in_a_fork(work: Path) -> None:
     assert list(work.iterdir()) == []
 
 
-def test_removal_that_is_interrupted_is_taken_up_by_the_next(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_removal_is_completed_by_next_sweep(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = WorkFolder("scratch")
 
     def killed(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""What durable blobs promise, whatever is behind them."""
+"""The promises of durable blobs, on every backend."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from arcbeam.store.blobs.errors import AwayError, DeterminateError, Indeterminat
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.blobs.hadoop import HadoopBlobs
 from arcbeam.store.blobs.objects import ObjectBlobs
+from tests.golden import check_message
 from tests.store.backends import RenamesOnce
 
 pytestmark = pytest.mark.contract("STORE-07")
 
 
-def test_bytes_come_back_whole_and_in_ranges(blobs: DurableBlobs) -> None:
+def test_bytes_are_read_whole_and_in_ranges(blobs: DurableBlobs) -> None:
     blobs.put("a/b", b"0123456789")
     assert blobs.get("a/b") == b"0123456789"
     assert blobs.get_range("a/b", 3, 4) == b"3456"
-    assert blobs.get_range("a/b", 8, 100) == b"89", "up to the end"
+    assert blobs.get_range("a/b", 8, 100) == b"89", "to the end"
     assert blobs.get_range("a/b", 10, 1) == b""
     assert blobs.get_range("a/b", 500, 1) == b""
     assert blobs.get_range("a/b", 2, 0) == b""
@@ -38,9 +39,7 @@ def test_bytes_come_back_whole_and_in_ranges(blobs: DurableBlobs) -> None:
     assert blobs.get("a/b") == b"other"
 
 
-def test_a_whole_file_comes_in_pieces_and_a_longer_one_is_noticed(
-    blobs: DurableBlobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_is_read_in_pieces(blobs: DurableBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "_PART_BYTES", 4)
     for size in (0, 1, 3, 4, 5, 8, 9):
         data = bytes(range(size))
@@ -53,16 +52,16 @@ def test_a_whole_file_comes_in_pieces_and_a_longer_one_is_noticed(
         list(durable.pieces(blobs, "a/c", 0))
 
 
-def test_a_name_is_created_once(blobs: DurableBlobs) -> None:
+def test_name_is_created_once(blobs: DurableBlobs) -> None:
     assert blobs.create("manifests/1", b"one")
     assert not blobs.create("manifests/1", b"two")
-    assert not blobs.create("manifests/1", b"one"), "the same bytes are no exception"
+    assert not blobs.create("manifests/1", b"one"), "also with the same bytes"
     assert blobs.get("manifests/1") == b"one"
     blobs.delete("manifests/1")
     assert blobs.create("manifests/1", b"three")
 
 
-def test_of_many_that_create_one_name_one_does(blobs: DurableBlobs) -> None:
+def test_one_of_many_concurrent_creates_succeeds(blobs: DurableBlobs) -> None:
     barrier, created = threading.Barrier(4), []
 
     def create(i: int) -> None:
@@ -79,7 +78,7 @@ def test_of_many_that_create_one_name_one_does(blobs: DurableBlobs) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, 300_000])
-def test_a_file_is_put_and_stays(blobs: DurableBlobs, tmp_path: Path, size: int) -> None:
+def test_put_file_keeps_local_file(blobs: DurableBlobs, tmp_path: Path, size: int) -> None:
     path = tmp_path / "local"
     data = os.urandom(size)
     path.write_bytes(data)
@@ -102,21 +101,21 @@ def test_names_below_a_folder_are_listed(blobs: DurableBlobs) -> None:
     assert [info.name for info in blobs.list("a")] == ["a/2"]
 
 
-def test_what_is_missing_is_named(blobs: DurableBlobs) -> None:
+def test_missing_file_is_named(blobs: DurableBlobs) -> None:
     for read in (lambda: blobs.get("a/gone"), lambda: blobs.get_range("a/gone", 0, 1)):
-        with pytest.raises(MissingFileError, match="'a/gone' is missing in ") as missing:
+        with pytest.raises(MissingFileError, match="'a/gone'") as missing:
             read()
         assert str(blobs) in missing.value.message
 
 
-def test_a_folder_that_is_away_is_told_from_a_file_that_is_lost(tmp_path: Path) -> None:
+def test_missing_folder_differs_from_missing_file(tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path / "job")
     blobs.put("x", b"1")
     (tmp_path / "job").rename(tmp_path / "elsewhere")
     for _ in range(2):
-        with pytest.raises(AwayError, match=r"'x' is missing in '.*job', which is not there itself"):
+        with pytest.raises(AwayError, match=r"'x' .*'.*job'"):
             blobs.get("x")
-        # The next time there is a file in its place.
+        # In the second round there is a file in its place.
         (tmp_path / "job").touch()
     (tmp_path / "job").unlink()
     (tmp_path / "elsewhere").rename(tmp_path / "job")
@@ -127,16 +126,16 @@ def test_a_folder_that_is_away_is_told_from_a_file_that_is_lost(tmp_path: Path) 
     assert not isinstance(lost.value, AwayError)
 
 
-def test_a_folder_that_is_away_is_not_made_anew_by_who_has_seen_it(tmp_path: Path) -> None:
+def test_lost_folder_is_not_created_again(tmp_path: Path) -> None:
     writer = FolderBlobs(tmp_path / "job")
     writer.put("x", b"1")
     reader = FolderBlobs(tmp_path / "job")
     reader.get("x")
     (tmp_path / "job").rename(tmp_path / "elsewhere")
-    told = open_blobs(str(tmp_path / "job"), made=True), open_blobs(f"file://{tmp_path / 'job'}", made=True)
-    for blobs in (writer, reader, pickle.loads(pickle.dumps(writer)), *told):
+    opened = open_blobs(str(tmp_path / "job"), made=True), open_blobs(f"file://{tmp_path / 'job'}", made=True)
+    for blobs in (writer, reader, pickle.loads(pickle.dumps(writer)), *opened):
         for write in (lambda blobs=blobs: blobs.put("y", b""), lambda blobs=blobs: blobs.create("y", b"")):
-            with pytest.raises(DeterminateError, match="see that the path is right, and its disk mounted"):
+            with pytest.raises(DeterminateError, match=rf"'y' .*'{tmp_path}/job'"):
                 write()
     assert not (tmp_path / "job").exists()
     (tmp_path / "elsewhere").rename(tmp_path / "job")
@@ -146,9 +145,7 @@ def test_a_folder_that_is_away_is_not_made_anew_by_who_has_seen_it(tmp_path: Pat
     assert FolderBlobs(tmp_path / "job").get("x") == b"3"
 
 
-def test_a_folder_that_goes_while_a_file_is_written_is_not_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_lost_during_write_is_not_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blobs = FolderBlobs(tmp_path / "job")
     write = blobs._written
 
@@ -159,7 +156,7 @@ def test_a_folder_that_goes_while_a_file_is_written_is_not_made_anew(
 
     for put in (blobs.put, blobs.create):
         monkeypatch.setattr(blobs, "_written", and_away)
-        with pytest.raises(DeterminateError, match="and its disk mounted"):
+        with pytest.raises(DeterminateError, match=rf"'a/b' .*'{tmp_path}/job'"):
             put("a/b", b"1")
         assert not (tmp_path / "job").exists()
         monkeypatch.setattr(blobs, "_written", write)
@@ -171,11 +168,11 @@ def test_a_folder_that_goes_while_a_file_is_written_is_not_made_anew(
 @pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a//b", "a/.hidden", "a/"])
 def test_names_stay_inside(memory: DurableBlobs, tmp_path: Path, name: str) -> None:
     for blobs in (memory, FolderBlobs(tmp_path)):
-        with pytest.raises(ValueError, match="not a name"):
+        with pytest.raises(ValueError, match=repr(name)):
             blobs.put(name, b"")
 
 
-def test_a_folder_is_synced_and_leaves_no_scratch(tmp_path: Path) -> None:
+def test_write_is_synced_and_leaves_no_scratch(tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path / "job")
     blobs.put("a/b/c", b"1")
     blobs.create("a/b/d", b"2")
@@ -183,42 +180,34 @@ def test_a_folder_is_synced_and_leaves_no_scratch(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["c", "d"]
 
 
-def test_a_refused_write_certainly_did_not_happen(tmp_path: Path) -> None:
+def test_refused_write_did_not_happen(tmp_path: Path) -> None:
     (tmp_path / "job").write_bytes(b"a file where a folder should be")
     blobs = FolderBlobs(tmp_path / "job")
     for write in (lambda: blobs.put("x", b""), lambda: blobs.create("x", b"")):
-        with pytest.raises(DeterminateError, match=r"'x' cannot be written in .*job"):
+        with pytest.raises(DeterminateError, match=r"'x' .*job"):
             write()
 
 
-def test_what_is_refused_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_refusals_have_remedies(tmp_path: Path) -> None:
     (tmp_path / "passwd").write_bytes(b"a file")
     (tmp_path / "job" / "a" / "b").mkdir(parents=True)
     file, job = FolderBlobs(tmp_path / "passwd"), FolderBlobs(tmp_path / "job")
-    refusals: list[tuple[Callable[[], object], str, str]] = [
-        (
-            lambda: list(file.list("epochs")),
-            "'epochs' cannot be listed",
-            "name a folder: it, or what it is in, is a file",
-        ),
-        (lambda: file.put("x", b""), "'x' cannot be written", "name a folder"),
-        (lambda: job.get("a/b"), "'a/b' cannot be read", "what is in it may be read"),
-        (lambda: job.delete("a/b"), "'a/b' cannot be deleted", "what is in it may be deleted"),
-        (
-            lambda: job.put("a/b", b""),
-            "'a/b' cannot be written",
-            "its file system has hard links, and that there is room",
-        ),
+    refusals: list[Callable[[], object]] = [
+        lambda: list(file.list("epochs")),
+        lambda: file.put("x", b""),
+        lambda: job.get("a/b"),
+        lambda: job.delete("a/b"),
+        lambda: job.put("a/b", b""),
     ]
-    for refused, message, remedy in refusals:
-        with pytest.raises(DeterminateError, match=message) as told:
+    texts = []
+    for refused in refusals:
+        with pytest.raises(DeterminateError) as raised:
             refused()
-        assert re.search(remedy, told.value.remedy)
+        texts.append(str(raised.value))
+    check_message("folder-refusals", "\n".join(texts), TMP=tmp_path, SCRATCH=re.compile(r"\.scratch/[0-9a-f-]+"))
 
 
-def test_a_write_that_happened_is_not_refused_for_its_scratch_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_of_scratch_file_does_not_fail_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blobs, unlink = FolderBlobs(tmp_path / "job"), Path.unlink
     (tmp_path / "file").write_bytes(b"3")
 
@@ -241,7 +230,7 @@ def test_a_write_that_happened_is_not_refused_for_its_scratch_file(
     ]
 
 
-def test_a_store_that_does_not_answer_is_indeterminate() -> None:
+def test_missing_answer_is_indeterminate() -> None:
     store = S3Store(
         "jobs",
         endpoint="http://127.0.0.1:1",
@@ -251,24 +240,24 @@ def test_a_store_that_does_not_answer_is_indeterminate() -> None:
         client_options={"allow_http": True},
         retry_config={"max_retries": 0},
     )
-    with pytest.raises(IndeterminateError, match=r"not known whether 'm/1' was written in 's3://jobs'"):
+    with pytest.raises(IndeterminateError, match=r"'m/1' .*'s3://jobs'"):
         ObjectBlobs(store, "s3://jobs").create("m/1", b"x")
 
 
-def test_a_forked_child_is_told_that_it_would_wait_for_ever(memory: DurableBlobs) -> None:
+def test_forked_child_refuses_object_store(memory: DurableBlobs) -> None:
     memory.put("a", b"1")
     pid = os.fork()
     if not pid:
         try:
             memory.get("a")
         except DeterminateError as e:
-            os._exit(0 if "forked" in str(e) else 2)
+            os._exit(0 if str(memory) in e.message else 2)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert memory.get("a") == b"1"
 
 
-def test_a_rename_that_happened_without_an_answer_is_ours(tmp_path: Path) -> None:
+def test_rename_without_answer_counts_as_ours(tmp_path: Path) -> None:
     handler = RenamesOnce()
     blobs = HadoopBlobs(fs.PyFileSystem(handler), str(tmp_path), "hdfs://test")
     handler.silent_moves = 1
@@ -276,7 +265,7 @@ def test_a_rename_that_happened_without_an_answer_is_ours(tmp_path: Path) -> Non
     assert not blobs.create("m/1", b"ours")
 
 
-def test_an_object_store_is_opened_by_its_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_store_is_opened_by_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     credentials = {"access_key_id": "k", "secret_access_key": "s", "region": "us-east-1"}
     by_config = open_blobs("s3://jobs/by-url/job", {"endpoint": s3_endpoint, **credentials})
     assert by_config.create("a/b", b"1")
@@ -287,7 +276,7 @@ def test_an_object_store_is_opened_by_its_url(s3_endpoint: str, monkeypatch: pyt
     assert not by_environment.create("a/b", b"2")
 
 
-def test_a_url_of_s3_may_have_credentials_and_an_endpoint(s3_endpoint: str) -> None:
+def test_s3_url_may_have_credentials_and_endpoint(s3_endpoint: str) -> None:
     where = s3_endpoint.removeprefix("http://")
     url = f"s3://k:s@jobs/by-url/other?region=us-east-1&scheme=http&endpoint_override={where}"
     blobs = open_blobs(url)
@@ -296,7 +285,7 @@ def test_a_url_of_s3_may_have_credentials_and_an_endpoint(s3_endpoint: str) -> N
     assert "k:s@" not in str(blobs)
 
 
-def test_a_place_is_cleared_whole_and_again(blobs: ClearableBlobs) -> None:
+def test_clear_removes_all_repeatedly(blobs: ClearableBlobs) -> None:
     for name in ("a/b", "a/c/d", "e"):
         blobs.put(name, b"1")
     blobs.clear()
@@ -306,15 +295,15 @@ def test_a_place_is_cleared_whole_and_again(blobs: ClearableBlobs) -> None:
     assert [info.name for info in blobs.list("")] == ["a/b"]
 
 
-def test_a_url_names_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scheme_chooses_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert str(open_blobs("job")) == f"{tmp_path}/job"
     assert str(open_blobs(f"file://{tmp_path}/a%20job")) == f"{tmp_path}/a job"
     store = open_blobs("s3://bucket/some/job", {"region": "eu-north-1"})
     assert isinstance(store, ObjectBlobs)
     assert str(store) == "s3://bucket/some/job"
-    with pytest.raises(StoreError, match="nothing here knows 'ftp://'"):
+    with pytest.raises(StoreError, match="'ftp://host/x'"):
         open_blobs("ftp://host/x")
-    with pytest.raises(StoreError, match=r"'s3://…@bucket/x' cannot be opened|nothing here") as refused:
+    with pytest.raises(StoreError, match=r"'s3://…@bucket/x'") as refused:
         open_blobs("s3://key:secret@bucket/x", {"no_such_setting": 1})
     assert "secret" not in str(refused.value)

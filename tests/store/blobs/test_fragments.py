@@ -1,4 +1,4 @@
-"""What a folder keeps of writes that failed, or whose writers were killed: nothing."""
+"""A folder keeps nothing of writes that failed, or whose writers were killed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def scratch(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
+    """Yield a file system of one megabyte."""
     mounted = tmp_path / "disk"
     mounted.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mounted)]
@@ -66,7 +66,7 @@ def test_full_disk_leaves_no_fragment_and_is_named(small_disk: Path, tmp_path: P
     with pytest.raises(DeterminateError) as of_file:
         blobs.put_file("b", source)
     assert files_below(small_disk) == ["a"]
-    assert blobs.create("c", bytes(500_000)), "the room is there again"
+    assert blobs.create("c", bytes(500_000)), "the space is free again"
     blobs.delete("c")
     free = os.statvfs(small_disk)
     check_message(
@@ -78,7 +78,7 @@ def test_full_disk_leaves_no_fragment_and_is_named(small_disk: Path, tmp_path: P
     assert str(of_put.value) == str(of_file.value), "the folder's disk, not the source's"
 
 
-def test_full_disk_gets_room_from_fragments_of_the_dead(small_disk: Path) -> None:
+def test_full_disk_removes_fragments_of_dead_writers(small_disk: Path) -> None:
     blobs = FolderBlobs(small_disk / "job")
     blobs.put("a", b"small")
     dead = Fragment(small_disk / "job" / SCRATCH)
@@ -98,7 +98,7 @@ _OPERATIONS = ("write", "fsync", "replace", "link", "open", "mkdir", "unlink")
 def test_failed_operation_leaves_no_fragment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, error: int
 ) -> None:
-    """Each operation fails at its first, second, … call, once."""
+    """Each operation fails once, at its first, second, … call."""
     source = tmp_path / "source"
     source.write_bytes(b"of a file")
     writes: list[Callable[[FolderBlobs], object]] = [
@@ -162,7 +162,7 @@ def test_fragment_of_live_writer_stays(scratch: Path) -> None:
     assert tidy(scratch) == [writer.path]
 
 
-def test_fragment_of_killed_process_goes(scratch: Path) -> None:
+def test_fragment_of_killed_process_is_removed(scratch: Path) -> None:
     code = (
         "import sys, pathlib; from arcbeam.store.blobs.fragments import Fragment; "
         "f = Fragment(pathlib.Path(sys.argv[1])); print(f.path, flush=True); sys.stdin.read()"
@@ -177,7 +177,7 @@ def test_fragment_of_killed_process_goes(scratch: Path) -> None:
     assert tidy(scratch) == [path]
 
 
-def test_fragment_of_other_host_goes_when_old(scratch: Path) -> None:
+def test_old_fragment_of_other_host_is_removed(scratch: Path) -> None:
     names = (f"{uuid.uuid4().hex}-{uuid.uuid4().hex}", uuid.uuid4().hex)
     for name in names:
         (scratch / name).write_bytes(b"half")
@@ -191,7 +191,7 @@ def test_fragment_of_other_host_goes_when_old(scratch: Path) -> None:
     assert files_below(scratch) == ["notes"]
 
 
-def test_write_fails_whose_fragment_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_fails_without_its_fragment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blobs, replace = FolderBlobs(tmp_path / "job"), os.replace
 
     def removed_before(source: Path, target: Path) -> None:
@@ -204,7 +204,7 @@ def test_write_fails_whose_fragment_was_removed(tmp_path: Path, monkeypatch: pyt
     assert files_below(tmp_path) == []
 
 
-def test_sweep_removes_fragments_of_the_dead(tmp_path: Path) -> None:
+def test_sweep_removes_fragments_of_dead_writers(tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path / "job", sync=False)
     log = opened(blobs)
     live, dead = (Fragment(tmp_path / "job" / SCRATCH) for _ in range(2))
@@ -214,7 +214,7 @@ def test_sweep_removes_fragments_of_the_dead(tmp_path: Path) -> None:
     live.close()
 
 
-def test_hdfs_loses_fragments_when_old(tmp_path: Path) -> None:
+def test_old_fragments_on_hdfs_are_removed(tmp_path: Path) -> None:
     blobs = HadoopBlobs(fs.PyFileSystem(RenamesOnce()), str(tmp_path), "hdfs://test")
     blobs.put("a/b", b"bytes")
     old, new, other = (tmp_path / "a" / name for name in (f".b.{uuid.uuid4().hex}", f".c.{uuid.uuid4().hex}", ".notes"))

@@ -1,4 +1,4 @@
-"""Copies on a host: who uses them, and which are removed."""
+"""Copies on a host: the processes that use them, and the removal of unused ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arcbeam.store.blobs.hostcopies import IN_USE, hold, leave, sweep
 pytestmark = pytest.mark.contract("STORE-11")
 
 
-def test_folder_in_use_stays_however_old(tmp_path: Path) -> None:
+def test_old_folder_in_use_stays(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     hold(folder)
     os.utime(folder / IN_USE, (0, 0))
@@ -24,7 +24,7 @@ def test_folder_in_use_stays_however_old(tmp_path: Path) -> None:
     assert sweep(tmp_path, 0) == [folder]
 
 
-def test_folder_of_killed_process_goes_when_old(tmp_path: Path) -> None:
+def test_old_folder_of_killed_process_is_removed(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib; from arcbeam.store.blobs.hostcopies import hold; "
         "hold(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
@@ -36,11 +36,11 @@ def test_folder_of_killed_process_goes_when_old(tmp_path: Path) -> None:
         assert sweep(tmp_path, 0) == []
         process.kill()
         process.wait()
-    assert sweep(tmp_path) == [], "it was used just now"
+    assert sweep(tmp_path) == [], "it was used recently"
     assert sweep(tmp_path, 0) == [tmp_path / "a"]
 
 
-def test_folder_that_was_removed_is_held_anew(tmp_path: Path) -> None:
+def test_removed_folder_is_held_again(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     hold(folder)
     (folder / IN_USE).unlink()

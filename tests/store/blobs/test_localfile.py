@@ -1,4 +1,4 @@
-"""Ranges of local files, read by a kernel that gives less than it was asked for."""
+"""Ranges of local files, from a kernel that returns less than requested."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LIMIT = 1 << 16
 
 @pytest.fixture
 def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel whose limit of one read is 64 KB, where Linux's is 2 GB."""
+    """Limit one read to 64 KB; Linux's limit is 2 GB."""
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, length, start: pread(fd, min(length, _LIMIT), start))
 
 
 @pytest.mark.usefixtures("little_at_once")
-def test_a_range_is_read_to_its_end(tmp_path: Path) -> None:
+def test_range_is_read_in_several_reads(tmp_path: Path) -> None:
     data = os.urandom(3 * _LIMIT + 7)
     blobs = FolderBlobs(tmp_path, sync=False)
     blobs.put("a/b", data)
@@ -36,7 +36,7 @@ def test_a_range_is_read_to_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("little_at_once")
-def test_a_value_larger_than_one_read_is_read(tmp_path: Path) -> None:
+def test_value_larger_than_one_read_is_read(tmp_path: Path) -> None:
     entries = [(b"k", os.urandom(2 * _LIMIT)), (b"l", b"v")]
     summary = write_shard_file(tmp_path / "f", FileKind.DELTA, in_blocks(entries))
     reader = ShardFileReader(local_reader(tmp_path / "f"), summary.size, summary.crc, "f", tmp_path)

@@ -1,4 +1,4 @@
-"""Who can read what is made here, and whose files are believed."""
+"""The permissions of new files, and the owners whose files are accepted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mode(path: Path) -> int:
 
 
 def filled(root: Path, tmp_path: Path) -> tuple[Path, ...]:
-    """Everything in a folder into which something was written in each way."""
+    """Return everything in a folder to which each method has written."""
     blobs = FolderBlobs(root, sync=False)
     blobs.put("a/b/put", b"1")
     blobs.create("a/created", b"2")
@@ -50,7 +50,7 @@ def filled(root: Path, tmp_path: Path) -> tuple[Path, ...]:
     return (root, *sorted(root.rglob("*")))
 
 
-def test_folder_is_private_whatever_the_umask(tmp_path: Path) -> None:
+def test_folder_is_private_with_any_umask(tmp_path: Path) -> None:
     for path in filled(tmp_path / "below" / "job", tmp_path):
         assert mode(path) == (0o700 if path.is_dir() else 0o600), path
     assert mode(tmp_path / "below") == 0o700
@@ -65,7 +65,7 @@ def test_setgid_folder_is_shared_with_its_group(tmp_path: Path) -> None:
         assert path.stat().st_gid == shared.stat().st_gid
 
 
-def test_setgid_folder_gives_no_more_than_its_group_has(tmp_path: Path) -> None:
+def test_setgid_folder_limits_group_rights(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o2757)
@@ -99,7 +99,7 @@ def test_files_of_libraries_become_private(tmp_path: Path) -> None:
     make_private(tmp_path / "gone")
 
 
-def test_own_files_are_believed(tmp_path: Path) -> None:
+def test_own_files_are_accepted(tmp_path: Path) -> None:
     check_ours(tmp_path)
     (tmp_path / "a").touch()
     (tmp_path / "a").chmod(0o644)
@@ -108,7 +108,7 @@ def test_own_files_are_believed(tmp_path: Path) -> None:
         check_ours(tmp_path / "gone")
 
 
-def test_folder_that_all_can_write_to_is_refused(tmp_path: Path) -> None:
+def test_folder_writable_by_all_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(NotOursError):
         check_ours(tmp_path)
@@ -156,7 +156,7 @@ def test_job_in_folder_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-def test_files_of_another_user_in_a_shared_folder_are_believed(tmp_path: Path) -> None:
+def test_files_in_shared_folder_are_accepted(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     os.chown(shared, -1, os.getegid())

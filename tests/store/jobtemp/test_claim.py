@@ -1,4 +1,4 @@
-"""Folders of drivers: a living driver's stays, a dead one's goes, and nothing goes without evidence."""
+"""Folders of drivers: a live driver's stays, a dead one's is removed, and nothing is removed without evidence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the folder "job"."""
+    """Start another process that holds the folder "job"."""
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path / "job")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -41,9 +41,7 @@ def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def test_a_killed_drivers_folder_is_removed_and_a_living_ones_is_not(
-    driver: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_folder_of_killed_driver_is_removed(driver: subprocess.Popen[str], tmp_path: Path) -> None:
     own = JobLocation.under(str(tmp_path), "own")
     held = Claim(own)
     own.put_bytes("a", b"")
@@ -52,13 +50,13 @@ def test_a_killed_drivers_folder_is_removed_and_a_living_ones_is_not(
     driver.wait()
     assert sweep(tmp_path) == [tmp_path / "job"]
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
-    assert own.list() == ["a"], "the lock is not one of its names"
+    assert own.list() == ["a"], "the lock file is not one of its names"
     held.release()
     held.release()
     assert sweep(tmp_path) == [tmp_path / "own"]
 
 
-def test_no_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_without_evidence_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     boot = claim._BOOT_ID.read_bytes().strip()
     for name, content in {"other": b"0" * 36, "empty": b"", "longer": boot + b"x"}.items():
         (tmp_path / name).mkdir()
@@ -83,7 +81,7 @@ def test_no_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (elsewhere / LOCK).exists()
 
 
-def test_where_there_is_nothing_to_claim_or_to_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_claim_or_sweep_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sweep(tmp_path / "nowhere") == []
     Claim(JobLocation("s3://bucket/job")).release()
     (tmp_path / "file").touch()
@@ -93,4 +91,4 @@ def test_where_there_is_nothing_to_claim_or_to_sweep(tmp_path: Path, monkeypatch
     assert not (tmp_path / "job").exists()
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / LOCK).touch()
-    assert sweep(tmp_path) == [], "a system that does not tell its boots"
+    assert sweep(tmp_path) == [], "a system without a boot id"

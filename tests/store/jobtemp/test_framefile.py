@@ -1,4 +1,4 @@
-"""Files of frames: what is written comes back, what is damaged is told, what is not finished is not there."""
+"""Files of frames: they are read back, damage is detected, unfinished files do not exist."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _written(location: JobLocation, frames: list[bytes]) -> int:
     [[], [b""], [b"one", b"", b"two" * 100_000], [os.urandom(5 << 20), b"x"]],
     ids=["none", "empty", "3", "5M"],
 )
-def test_frames_come_back(location: JobLocation, frames: list[bytes]) -> None:
+def test_frames_are_read_back(location: JobLocation, frames: list[bytes]) -> None:
     size = _written(location, frames)
     assert len(location.get_bytes("rows/a")) == size
     assert list(read_frames(location, "rows/a")) == frames
-    assert list(read_frames(location, "rows/a")) == frames, "a file may be read again and again"
+    assert list(read_frames(location, "rows/a")) == frames, "a file may be read repeatedly"
     assert not list(location.scratch_file().parent.iterdir())
 
 
@@ -50,7 +50,7 @@ def test_any_buffer_is_a_frame(location: JobLocation) -> None:
     assert list(read_frames(location, "rows/a")) == [struct.pack("<3I", 1, 2, 3)]
 
 
-def test_a_writer_that_is_dropped_leaves_nothing(location: JobLocation) -> None:
+def test_dropped_writer_leaves_no_file(location: JobLocation) -> None:
     writer = FrameFileWriter(location, "rows/a")
     writer.append(b"x" * (2 << 20))
     del writer
@@ -59,35 +59,35 @@ def test_a_writer_that_is_dropped_leaves_nothing(location: JobLocation) -> None:
     assert not list(location.scratch_file().parent.iterdir())
 
 
-def test_a_missing_file_is_lost(location: JobLocation) -> None:
-    with pytest.raises(LostFileError, match="'rows/a' is missing") as lost:
+def test_missing_file_counts_as_lost(location: JobLocation) -> None:
+    with pytest.raises(LostFileError, match="'rows/a'") as lost:
         list(read_frames(location, "rows/a"))
     assert "--arcbeam_temp" in lost.value.remedy
 
 
-def test_a_file_cut_off_anywhere_is_told(location: JobLocation) -> None:
+def test_truncated_file_is_detected(location: JobLocation) -> None:
     _written(location, [b"abc", b"defg"])
     whole = location.get_bytes("rows/a")
     for size in range(len(whole)):
         location.put_bytes("rows/cut", whole[:size])
-        with pytest.raises(LostFileError, match="'rows/cut' is damaged"):
+        with pytest.raises(LostFileError, match="'rows/cut'"):
             list(read_frames(location, "rows/cut"))
 
 
-def test_a_flipped_bit_in_any_byte_is_told(location: JobLocation) -> None:
+def test_flipped_bit_in_any_byte_is_detected(location: JobLocation) -> None:
     _written(location, [b"abc", b"defg"])
     whole = location.get_bytes("rows/a")
     for at in range(len(whole)):
         damaged = bytearray(whole)
         damaged[at] ^= 1 << (at % 8)
         location.put_bytes("rows/damaged", bytes(damaged))
-        with pytest.raises(LostFileError, match="'rows/damaged' is damaged"):
+        with pytest.raises(LostFileError, match="'rows/damaged'"):
             list(read_frames(location, "rows/damaged"))
 
 
-def test_a_newer_format_is_refused(location: JobLocation) -> None:
+def test_newer_format_is_refused(location: JobLocation) -> None:
     start = struct.pack("<8sI", b"arcframe", framefile.VERSION + 1)
     location.put_bytes("rows/new", start + struct.pack("<I", crc32(start)))
-    with pytest.raises(StoreError, match="format 2, this version of arcbeam reads up to 1") as refused:
+    with pytest.raises(StoreError, match=r"format 2, .* up to 1") as refused:
         list(read_frames(location, "rows/new"))
     assert not isinstance(refused.value, LostFileError)

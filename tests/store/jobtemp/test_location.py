@@ -1,9 +1,10 @@
-"""What a location promises, whatever is behind it: a local folder, HDFS, or an object store."""
+"""The promises of a location, on each backend: a local folder, HDFS, an object store."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import re
 import stat
 import tempfile
 import threading
@@ -28,7 +29,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> JobLocation:
     return location_of(request, tmp_path)
 
 
-def test_bytes_come_back(location: JobLocation) -> None:
+def test_bytes_are_read_back(location: JobLocation) -> None:
     assert not location.exists("a/b")
     location.put_bytes("a/b", b"one")
     assert location.exists("a/b")
@@ -36,7 +37,7 @@ def test_bytes_come_back(location: JobLocation) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, 300_000])
-def test_a_file_is_taken_and_published_whole(location: JobLocation, size: int) -> None:
+def test_file_is_moved_and_published_whole(location: JobLocation, size: int) -> None:
     path = location.scratch_file()
     path.write_bytes(os.urandom(size))
     data = path.read_bytes()
@@ -57,21 +58,21 @@ def test_names_are_listed_by_prefix(location: JobLocation) -> None:
     assert location.list() == ["a/1", "a/2", "ab", "b/c/d"]
 
 
-def test_what_is_missing_is_named(location: JobLocation) -> None:
-    with pytest.raises(StoreError, match=r"'side/1/gone' is missing .*job"):
+def test_missing_file_is_named(location: JobLocation) -> None:
+    with pytest.raises(StoreError, match=r"'side/1/gone' .*job"):
         location.get_bytes("side/1/gone")
-    with pytest.raises(StoreError, match="'side/1/gone' is missing"):
+    with pytest.raises(StoreError, match="'side/1/gone'"):
         location.local_copy("side/1/gone")
 
 
-def test_errors_come_back_earliest_first(location: JobLocation) -> None:
+def test_errors_are_listed_earliest_first(location: JobLocation) -> None:
     assert location.errors() == []
     location.record_error("s1/../x", b"first")
     location.record_error("s0", b"second")
     assert location.errors() == [b"first", b"second"]
 
 
-def test_all_is_deleted(location: JobLocation, tmp_path: Path) -> None:
+def test_delete_all_removes_everything(location: JobLocation, tmp_path: Path) -> None:
     location.put_bytes("a/b", b"1")
     location.local_copy("a/b")
     location.delete_all()
@@ -82,11 +83,11 @@ def test_all_is_deleted(location: JobLocation, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a//b", "a/.hidden", "a/"])
 def test_names_stay_inside(location: JobLocation, name: str) -> None:
-    with pytest.raises(ValueError, match="not a name"):
+    with pytest.raises(ValueError, match=re.escape(repr(name))):
         location.put_bytes(name, b"")
 
 
-def test_a_local_location_pickles_and_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_location_pickles_and_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     location = JobLocation("job 1")
     assert location.url == str(tmp_path / "job 1")
@@ -99,12 +100,12 @@ def test_a_local_location_pickles_and_is_absolute(tmp_path: Path, monkeypatch: p
     assert JobLocation.under(f"{tmp_path}/", "job 1") == location
 
 
-def test_an_unknown_file_system_is_refused_by_name() -> None:
+def test_unknown_file_system_is_refused() -> None:
     with pytest.raises(StoreError, match="nowhere://host/x"):
         JobLocation("nowhere://host/x").exists("a")
 
 
-def test_settings_of_a_url_stay_behind_the_path(s3_endpoint: str) -> None:
+def test_settings_of_url_follow_the_path(s3_endpoint: str) -> None:
     where = s3_endpoint.removeprefix("http://")
     root = f"s3://k:s@jobs/tmp/?region=us-east-1&scheme=http&endpoint_override={where}"
     location = JobLocation.under(root, "job-1")
@@ -121,7 +122,7 @@ def test_secrets_of_a_url_are_not_shown() -> None:
     assert pickle.loads(pickle.dumps(location)).url == "s3://key:secret@bucket/x"
 
 
-def test_a_local_file_crosses_file_systems(tmp_path: Path) -> None:
+def test_local_file_moves_between_file_systems(tmp_path: Path) -> None:
     shared = Path("/dev/shm")
     if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("no second file system here")
@@ -145,7 +146,7 @@ class CountingFileSystem(Local):
         return super().open_input_file(path)
 
 
-def test_a_remote_file_is_downloaded_once(tmp_path: Path) -> None:
+def test_remote_file_is_downloaded_once(tmp_path: Path) -> None:
     handler = CountingFileSystem()
     filesystem, cache = fs.PyFileSystem(handler), tmp_path / "cache" / "j"
     locations = [

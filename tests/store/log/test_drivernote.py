@@ -1,4 +1,4 @@
-"""The note of a driver that runs."""
+"""The note of a running driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_note_of_the_heads_driver_is_read_back() -> None:
     assert driver_note_of(blobs, head) == _NOTE
 
 
-def test_note_of_another_driver_or_an_ended_job_is_none() -> None:
+def test_stale_driver_note_is_ignored() -> None:
     blobs = MemoryBlobs()
     head = opened(blobs).head
     leave_driver_note(blobs, _NOTE)
@@ -35,7 +35,7 @@ def test_note_of_another_driver_or_an_ended_job_is_none() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"epoch": 1}', b'{"epoch": "x"}'])
-def test_malformed_note_is_none(data: bytes) -> None:
+def test_malformed_driver_note_is_ignored(data: bytes) -> None:
     blobs = MemoryBlobs()
     head = opened(blobs).head
     blobs.put(DRIVER_NOTE, data)

@@ -1,4 +1,4 @@
-"""How a driver has ended, where no commit says it."""
+"""The end of a driver that no commit reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.store.samples import opened
 pytestmark = pytest.mark.contract("END-04")
 
 
-def test_a_note_is_of_the_driver_that_left_it(blobs: DurableBlobs) -> None:
+def test_end_note_counts_for_its_driver_only(blobs: DurableBlobs) -> None:
     log = opened(blobs)
     assert note_of(blobs, log.head) is None
     leave_note(blobs, EndNote(log.epoch, "CANCELLED"))
@@ -27,11 +27,11 @@ def test_a_note_is_of_the_driver_that_left_it(blobs: DurableBlobs) -> None:
     assert found is not None
     assert len(found.why) < 3_000
     assert str(found).startswith("FAILED: xxx")
-    assert note_of(blobs, opened(blobs).head) is None, "another driver is at it"
+    assert note_of(blobs, opened(blobs).head) is None, "another driver is active"
 
 
 @pytest.mark.parametrize("mode", [CommitMode.DONE, CommitMode.DRAINED, CommitMode.SUSPENDED])
-def test_a_commit_says_more_than_a_note(memory: DurableBlobs, mode: CommitMode) -> None:
+def test_commit_overrides_end_note(memory: DurableBlobs, mode: CommitMode) -> None:
     log = opened(memory)
     leave_note(memory, EndNote(log.epoch, "FAILED", "publishing"))
     log.propose(replace(log.draft(Timestamp(1)), mode=mode))
@@ -39,7 +39,7 @@ def test_a_commit_says_more_than_a_note(memory: DurableBlobs, mode: CommitMode) 
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"epoch": "x", "state": 1, "why": 2}', b"\xff"])
-def test_invalid_note_is_none(data: bytes) -> None:
+def test_malformed_end_note_is_ignored(data: bytes) -> None:
     blobs = MemoryBlobs()
     log = opened(blobs)
     blobs.put(ENDED_NOTE, data)

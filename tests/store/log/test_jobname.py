@@ -1,4 +1,4 @@
-"""What messages call a job."""
+"""The name of a job in messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.commitlog import CommitLog
-from arcbeam.store.log.jobname import called, job_in, kept_name
+from arcbeam.store.log.jobname import job_in, job_label, kept_name
 from arcbeam.store.log.requests import Asked, ask
 from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.testing.blobs import MemoryBlobs
@@ -26,25 +26,25 @@ def named(blobs: DurableBlobs, name: str) -> CommitLog:
     return opened(blobs, program=partial(jobgraphs.keep, blobs, JobGraph(name, b"proto"), {}))
 
 
-def test_job_is_called_by_name_and_folder() -> None:
-    assert called("orders", "/data/orders") == "job 'orders' in '/data/orders'"
-    assert called("orders", "") == "job 'orders'"
-    assert called("", "/data/orders") == "the job in '/data/orders'"
-    assert called("", "") == "the job"
+def test_label_has_name_and_folder() -> None:
+    assert job_label("orders", "/data/orders") == "job 'orders' in '/data/orders'"
+    assert job_label("orders", "") == "job 'orders'"
+    assert job_label("", "/data/orders") == "the job in '/data/orders'"
+    assert job_label("", "") == "the job"
 
 
-def test_name_is_the_newest_programs() -> None:
+def test_name_is_that_of_newest_job_graph() -> None:
     blobs = MemoryBlobs()
-    assert job_in(blobs) == "the job in 'memory'", "there is none"
+    assert job_in(blobs) == "the job in 'memory'", "there is no job"
     opened(blobs)
-    assert job_in(blobs) == "the job in 'memory'", "it has kept no program"
+    assert job_in(blobs) == "the job in 'memory'", "it has no job graph"
     named(blobs, "orders")
     renamed = named(blobs, "orders-v2")
     assert kept_name(blobs, renamed.head) == "orders-v2"
     assert job_in(blobs) == job_in(blobs, renamed.head) == "job 'orders-v2' in 'memory'"
 
 
-def test_job_whose_program_is_damaged_is_called_by_its_folder() -> None:
+def test_job_with_damaged_graph_has_folder_only() -> None:
     blobs = MemoryBlobs()
     head = named(blobs, "orders").head
     blobs.put(head.program, b"something else")

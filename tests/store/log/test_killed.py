@@ -1,4 +1,4 @@
-"""A driver that is killed before any of its calls to the store: what is resumed is what was committed."""
+"""A driver that is killed before any of its calls to the store: a resume continues from the last commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.store.samples import opened, read_head, version
 
 
 def run(log: CommitLog, cache: HostCache, scratch: Path, micro_batches: int) -> None:
-    """Micro-batches that count up to their own number in one shard, compact it, and sweep."""
+    """Run micro-batches that count up to their own number in one shard, compact it, and sweep."""
     for _ in range(micro_batches):
         head = log.head
         micro_batch = head.micro_batch + 1
@@ -45,8 +45,8 @@ def run(log: CommitLog, cache: HostCache, scratch: Path, micro_batches: int) -> 
 
 
 @pytest.mark.contract("STORE-01", "STORE-02")
-def test_a_driver_killed_anywhere_leaves_a_whole_micro_batch(tmp_path: Path) -> None:
-    """SUBTLE: the job goes on from kill to kill, so what one leaves behind is what the next one finds."""
+def test_killed_driver_leaves_complete_micro_batch(tmp_path: Path) -> None:
+    """SUBTLE: the job resumes after each kill, so each driver finds the leftovers of the one before."""
     inner = FolderBlobs(tmp_path / "job", sync=False)
     micro_batches = 0
     for calls in [*range(0, 90, 6), 150]:

@@ -1,4 +1,4 @@
-"""A job's folder after a power failure at any moment: what was reported is there, whole, and the job resumes."""
+"""A job's folder after a power failure at any moment: all reported commits exist, complete, and the job resumes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.contract("STORE-09")
 
 
 class Run:
-    """A driver whose micro-batches count up to their own number in two shards, and report what they have committed."""
+    """A driver whose micro-batches count up to their own number in two shards, and report their commits."""
 
     def __init__(self, folder: Path, scratch: Path, recording: Recording | None = None) -> None:
         scratch.mkdir(exist_ok=True)
@@ -88,14 +88,14 @@ class Run:
 
 
 def counted(view: Any) -> int:
-    """What it counts; and that is how many there are."""
+    """Return the counted numbers, which must be complete."""
     count = int(view.get(b"count") or b"0")
     assert count == sum(1 for _ in view.scan(b"n", b"o"))
     return count
 
 
 def scenario(folder: Path, scratch: Path, recording: Recording) -> None:
-    """Two drivers, a savepoint that is kept and one that is given up, requests, merged files, sweeps; a suspension."""
+    """Run two drivers, with a kept and a deleted savepoint, requests, merged files, sweeps, and a suspension."""
     run = Run(folder, scratch / "one", recording)
     run.micro_batch()
     asked = requests.ask(run.blobs, Asked.SAVEPOINT, "safe", Timestamp(1))
@@ -118,7 +118,7 @@ def scenario(folder: Path, scratch: Path, recording: Recording) -> None:
 
 
 def promised(place: Path, notes: Sequence[Any]) -> None:
-    """What was reported is there, and the job resumes."""
+    """Check that all reported commits exist, and that the job resumes."""
     blobs = FolderBlobs(place / "above" / "job", sync=False)
     committed = max((note[1] for note in notes if note[0] == "committed"), default=-1)
     given_up = {note[1] for note in notes if note[0] == "given up"}
@@ -135,7 +135,7 @@ def promised(place: Path, notes: Sequence[Any]) -> None:
             found = inspect(blobs, savepoint=name, check=True)
             assert (found.damaged, found.problems) == ((), ())
         asked, answered = ({note[1] for note in notes if note[0] == what} for what in ("asked", "answered"))
-        # A request stays until it is answered, and whoever asked can see the answer.
+        # A request stays until it is answered, and the answer can be read.
         assert asked - answered <= set(requests.waiting(blobs)) | {info.name[8:] for info in blobs.list("answers")}
     log = opened(blobs, force=True)
     assert log.head.micro_batch > committed
@@ -162,11 +162,11 @@ def test_power_failure_loses_nothing_reported(tmp_path: Path, *, whole: bool) ->
 
 
 class Killed(BaseException):
-    """In place of kill -9."""
+    """Replaces kill -9."""
 
 
-def test_what_a_killed_writer_left_unsynced_is_synced_by_the_next(tmp_path: Path) -> None:
-    """One dies before each of its operations. Another finds its folders, and perhaps its name, and reports them."""
+def test_next_writer_syncs_leftovers_of_killed_one(tmp_path: Path) -> None:
+    """A writer dies before each of its operations. Another one finds its folders, perhaps its name."""
     for at in itertools.count(1):
         disk = tmp_path / f"disk-{at}"
         (disk / "above").mkdir(parents=True)

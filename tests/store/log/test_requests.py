@@ -1,4 +1,4 @@
-"""Requests as files: asked, answered, withdrawn, in every store."""
+"""Requests as files: made, answered, withdrawn, in every store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.contract("STORE-05")
 
 
 @pytest.mark.contract("STORE-07")
-def test_a_request_stays_until_it_is_settled(blobs: DurableBlobs) -> None:
+def test_request_stays_until_settled(blobs: DurableBlobs) -> None:
     log = opened(blobs)
     assert requests.waiting(blobs) == []
     later = requests.ask(blobs, Asked.CANCEL, "", Timestamp(10_000_000))
@@ -43,32 +43,32 @@ def test_a_request_stays_until_it_is_settled(blobs: DurableBlobs) -> None:
     assert requests.read(blobs, later.id) is None
 
 
-def test_who_asks_is_told_what_cannot_be(memory: DurableBlobs) -> None:
-    with pytest.raises(StoreError, match="there is no job"):
+def test_impossible_request_is_refused(memory: DurableBlobs) -> None:
+    with pytest.raises(StoreError, match="'memory://'"):
         requests.ask(memory, Asked.DRAIN, "x", Timestamp(0))
     log = opened(memory)
     log.propose(pinned(log.draft(Timestamp(1)), "taken"))
-    with pytest.raises(RequestRefusedError, match="'taken' exists already, of micro-batch 1"):
+    with pytest.raises(RequestRefusedError, match=r"'taken' .* 1\n"):
         requests.ask(memory, Asked.SAVEPOINT, "taken", Timestamp(0))
     log.propose(replace(log.draft(Timestamp(2)), mode=CommitMode.SUSPENDED))
-    with pytest.raises(RequestRefusedError, match="is suspended at micro-batch 2"):
+    with pytest.raises(RequestRefusedError, match="suspended at micro-batch 2"):
         requests.ask(memory, Asked.CANCEL, "", Timestamp(0))
     opened(memory)
     assert requests.ask(memory, Asked.CANCEL, "", Timestamp(0)).epoch == 2
     assert len(requests.waiting(memory)) == 1
 
 
-def test_an_answer_that_cannot_be_read_is_told(memory: DurableBlobs) -> None:
+def test_malformed_answer_is_an_error(memory: DurableBlobs) -> None:
     opened(memory)
     request = requests.ask(memory, Asked.CANCEL, "", Timestamp(0))
     memory.put(f"answers/{request.id}", b"{}")
-    with pytest.raises(StoreError, match="is no answer"):
+    with pytest.raises(StoreError, match="'answers/"):
         requests.answer_to(memory, request)
 
 
-def test_what_is_no_request_is_told_so_whatever_is_in_it() -> None:
+def test_malformed_request_is_an_error() -> None:
     blobs = MemoryBlobs()
     for record in ({"version": 1, "what": "drain", "savepoint": None, "step": 0, "epoch": 1}, {"version": 1}, []):
         blobs.put("requests/x", json.dumps(record).encode())
-        with pytest.raises(ValueError, match="it is no request"):
+        with pytest.raises(ValueError, match="request"):
             requests.read(blobs, "x")

@@ -1,4 +1,4 @@
-"""What a sweep removes, and what it never does."""
+"""The files that a sweep removes, and those that it never removes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.contract("STORE-07")
 
 
 def micro_batch(log: CommitLog, name: str = "") -> str:
-    """A micro-batch whose delta takes the place of all files before; returns the delta's name."""
+    """Commit a micro-batch whose delta replaces all earlier files; return the delta's name."""
     file = delta(log.head.micro_batch + 1, log.epoch)
     log.blobs.put(file.name, b"x")
     draft = log.draft(Timestamp(0), shards=(Shard(1, 0, (file,)),))
@@ -40,7 +40,7 @@ def names(blobs: DurableBlobs, folder: str = "shards") -> list[str]:
     return [info.name for info in blobs.list(folder)]
 
 
-def test_what_no_manifest_names_any_more_goes(blobs: DurableBlobs) -> None:
+def test_unnamed_files_are_swept(blobs: DurableBlobs) -> None:
     log = opened(blobs)
     files = [micro_batch(log) for _ in range(6)]
     swept = Sweeper(log, keep=2).sweep()
@@ -52,7 +52,7 @@ def test_what_no_manifest_names_any_more_goes(blobs: DurableBlobs) -> None:
     assert Sweeper(log, keep=2).sweep().files == ()
 
 
-def test_an_attempt_of_the_running_micro_batch_stays_until_the_micro_batch_is_decided(memory: DurableBlobs) -> None:
+def test_attempt_stays_until_micro_batch_is_decided(memory: DurableBlobs) -> None:
     log = opened(memory)
     attempt = delta(1, log.epoch).name
     memory.put(attempt, b"x")
@@ -61,7 +61,7 @@ def test_an_attempt_of_the_running_micro_batch_stays_until_the_micro_batch_is_de
     assert Sweeper(log).sweep().files == (attempt,)
 
 
-def test_an_attempt_of_a_driver_that_is_over_goes(memory: DurableBlobs) -> None:
+def test_attempt_of_ended_driver_is_swept(memory: DurableBlobs) -> None:
     late = delta(7, opened(memory).epoch).name
     memory.put(late, b"x")
     future = delta(7, 3).name
@@ -70,7 +70,7 @@ def test_an_attempt_of_a_driver_that_is_over_goes(memory: DurableBlobs) -> None:
     assert names(memory) == [future], "of a driver that is about to open"
 
 
-def test_what_is_not_ours_stays(memory: DurableBlobs) -> None:
+def test_foreign_files_stay(memory: DurableBlobs) -> None:
     for name in ("shards/README", "shards/1/0/x.delta", "notes", "manifests/old"):
         memory.put(name, b"x")
     log = opened(memory)
@@ -82,7 +82,7 @@ def test_what_is_not_ours_stays(memory: DurableBlobs) -> None:
 
 
 def keeps(blobs: DurableBlobs, folder: Path, **files: bytes) -> Callable[[int, str], str]:
-    """Puts a program into a job's folder: its content is the files'."""
+    """Store a job graph in a job's folder, with its content from the files."""
     paths = {name: folder / f"{name}-{hash(content)}" for name, content in files.items()}
     for name, path in paths.items():
         path.write_bytes(files[name])
@@ -96,7 +96,7 @@ def is_whole(blobs: DurableBlobs, program: str) -> bool:
     return True
 
 
-def test_programs_go_with_the_last_manifest_that_is_kept_and_names_them(blobs: DurableBlobs, tmp_path: Path) -> None:
+def test_job_graphs_are_swept_with_last_manifest(blobs: DurableBlobs, tmp_path: Path) -> None:
     log = opened(blobs, program=keeps(blobs, tmp_path, a=b"shared", b=b"first"))
     first = log.head.program
     micro_batch(log, "safe")
@@ -112,7 +112,7 @@ def test_programs_go_with_the_last_manifest_that_is_kept_and_names_them(blobs: D
     assert [name for name in swept if name.startswith("programs/")] == [
         second,
         f"programs/files/00000002-{sha256(b'second').hexdigest()}",
-    ], "what the first one shares with others, and what a savepoint needs, is kept"
+    ], "files that it shares with others, or that a savepoint needs, are kept"
     assert is_whole(blobs, first)
     assert is_whole(blobs, third)
     assert is_whole(blobs, waiting)
@@ -127,10 +127,10 @@ def test_programs_go_with_the_last_manifest_that_is_kept_and_names_them(blobs: D
         f"programs/files/00000001-{sha256(b'first').hexdigest()}",
     ]
     assert is_whole(blobs, third)
-    assert blobs.get("programs/0123456789abcdef"), "who wrote that named by content alone"
+    assert blobs.get("programs/0123456789abcdef"), "an earlier version used names of the content alone"
 
 
-def test_nothing_of_programs_goes_while_one_that_is_needed_cannot_be_read(memory: DurableBlobs, tmp_path: Path) -> None:
+def test_unreadable_job_graph_keeps_all_files(memory: DurableBlobs, tmp_path: Path) -> None:
     opened(memory, program=keeps(memory, tmp_path, a=b"first"))
     log = opened(memory, program=keeps(memory, tmp_path, a=b"second"))
     for _ in range(4):
@@ -143,7 +143,7 @@ def test_nothing_of_programs_goes_while_one_that_is_needed_cannot_be_read(memory
     assert len([name for name in Sweeper(log, keep=0).sweep().files if name.startswith("programs/")]) == 2
 
 
-def test_a_driver_that_starts_behind_a_sweeps_last_look_finds_its_program_whole(tmp_path: Path) -> None:
+def test_sweep_spares_job_graph_of_new_driver(tmp_path: Path) -> None:
     class Slow(MemoryBlobs):
         starts: Callable[[], object] | None = None
 
@@ -165,7 +165,7 @@ def test_a_driver_that_starts_behind_a_sweeps_last_look_finds_its_program_whole(
     assert is_whole(blobs, opened(blobs).head.program)
 
 
-def test_side_inputs_are_files_like_others(memory: DurableBlobs) -> None:
+def test_side_input_files_are_swept(memory: DurableBlobs) -> None:
     log = opened(memory)
     name = written_name(Written(3, 0, 1, 1, "a", "side"))
     memory.put(name, b"x")
@@ -176,7 +176,7 @@ def test_side_inputs_are_files_like_others(memory: DurableBlobs) -> None:
 
 
 @pytest.mark.contract("STORE-05")
-def test_a_savepoint_keeps_its_files_until_it_is_given_up(memory: DurableBlobs) -> None:
+def test_savepoint_keeps_its_files_until_deleted(memory: DurableBlobs) -> None:
     log = opened(memory)
     kept = micro_batch(log, "before")
     files = [micro_batch(log) for _ in range(5)]
@@ -192,7 +192,7 @@ def test_a_savepoint_keeps_its_files_until_it_is_given_up(memory: DurableBlobs) 
         read_manifest(memory, 1)
 
 
-def test_openings_are_kept_for_their_names(memory: DurableBlobs) -> None:
+def test_openings_stay_for_their_names(memory: DurableBlobs) -> None:
     for _ in range(3):
         log = opened(memory)
         micro_batch(log)
@@ -203,7 +203,7 @@ def test_openings_are_kept_for_their_names(memory: DurableBlobs) -> None:
     assert read_head(memory) == log.head
 
 
-def test_nothing_is_removed_while_another_driver_takes_over(memory: DurableBlobs) -> None:
+def test_sweep_stops_during_takeover(memory: DurableBlobs) -> None:
     log = opened(memory)
     for _ in range(4):
         micro_batch(log)

@@ -1,4 +1,4 @@
-"""Why a micro-batch is tried again, as `arcbeam status` finds it."""
+"""The reason why a micro-batch is tried again, for `arcbeam status`."""
 
 from __future__ import annotations
 

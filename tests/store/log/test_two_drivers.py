@@ -1,7 +1,6 @@
-"""Drivers that know nothing of each other, on a store that fails in every way: one history, nothing of it is lost.
+"""Drivers that do not know of each other, on a store with all faults: one history, and nothing of it is lost.
 
-Now and then the newest manifest is damaged: then its savepoints, as the micro-batch before has them, are what must be
-whole.
+Sometimes the newest manifest is damaged. Then its savepoints must be complete, as the previous micro-batch has them.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ FAULTS = [
 
 
 class History(ObjectBlobs):
-    """A store that remembers which manifest was the first of its micro-batch: that is what is real. And which is
+    """A store that records which manifest was the first of its micro-batch, and so is committed; and which ones are
     damaged."""
 
     def __init__(self, store: Any = None) -> None:
@@ -77,7 +76,7 @@ class History(ObjectBlobs):
 
 
 def by_itself(rule: Any) -> Any:
-    """A driver does one thing at a time: while it sleeps in the middle of one, it does nothing else."""
+    """Run one rule of a driver at once: while it sleeps in the middle of one, it does nothing else."""
 
     @functools.wraps(rule)
     def does(self: Drivers, who: int, *args: Any, **kwargs: Any) -> None:
@@ -92,7 +91,7 @@ def by_itself(rule: Any) -> Any:
 
 
 class Drivers(RuleBasedStateMachine):
-    """Three places at which a driver may open, work, sleep, and come back."""
+    """Three places at which a driver may open, work, sleep, and wake."""
 
     def __init__(self, store: Any = None) -> None:
         super().__init__()
@@ -110,7 +109,7 @@ class Drivers(RuleBasedStateMachine):
         order=st.permutations(range(3)), calls=st.integers(0, 12), micro_batches=st.integers(0, 3), swept=st.booleans()
     )
     def open_and_sleep(self, order: list[int], calls: int, micro_batches: int, swept: bool) -> None:
-        """Between two calls of its opening, a driver sleeps; one that runs goes on; a third one takes over."""
+        """Between two calls of its opening, a driver sleeps; a running one continues; a third one takes over."""
         who, running, third = order
 
         def work() -> None:
@@ -124,7 +123,7 @@ class Drivers(RuleBasedStateMachine):
 
     @rule(who=DRIVERS, calls=st.integers(0, 12), by=DRIVERS, opens=st.booleans(), micro_batches=st.integers(0, 6))
     def sleep(self, who: int, calls: int, by: int, opens: bool, micro_batches: int) -> None:
-        """Between two calls of whatever it does next, a driver sleeps, and another one works."""
+        """Between two calls of its next action, a driver sleeps, and another one works."""
 
         def work() -> None:
             if opens:
@@ -135,7 +134,7 @@ class Drivers(RuleBasedStateMachine):
 
     @rule(who=DRIVERS, micro_batches=st.integers(1, 6), swept=st.booleans())
     def work(self, who: int, micro_batches: int, swept: bool) -> None:
-        """Some micro-batches."""
+        """Commit some micro-batches."""
         for _ in range(micro_batches):
             self.commit(who, "", swept)
         if swept:
@@ -174,15 +173,15 @@ class Drivers(RuleBasedStateMachine):
         except (IndeterminateError, DeterminateError, FencedError):
             return
         except StoreError as e:
-            # Given up meanwhile; or what named it is damaged.
-            assert "no savepoint" in str(e) or self.history.damaged  # noqa: PT017
+            # It was deleted meanwhile, or the manifest that names it is damaged.
+            assert f"'{head.pins[-1].name}'" in str(e) or self.history.damaged  # noqa: PT017
             return
         self.logs[who], self.sweepers[who] = log, Sweeper(log, keep=2)
         self.committed.append(log.head)
 
     @rule(who=DRIVERS, micro_batches=st.integers(0, 4), gives_up=st.booleans(), resumes=st.booleans())
     def damage(self, who: int, micro_batches: int, gives_up: bool, resumes: bool) -> None:
-        """The newest manifest is damaged, which may just have given a savepoint up. A driver may resume from one."""
+        """Damage the newest manifest, which may just have deleted a savepoint. A driver may resume from one."""
         if gives_up:
             if who not in self.logs or self.logs[who].fenced():
                 self.open(who)
@@ -204,7 +203,7 @@ class Drivers(RuleBasedStateMachine):
         return newest.before if isinstance(newest, UnreadableHead) else newest
 
     def files(self, log: CommitLog) -> tuple[Shard, ...]:
-        """Two attempts of a task write a delta; the first one counts. Now and then all files are merged into it."""
+        """Return two attempts' deltas of a task; the first one counts. Sometimes it replaces all earlier files."""
         attempts = [delta(log.head.micro_batch + 1, log.epoch) for _ in range(2)]
         for file in attempts:
             self.history.put(file.name, b"x")
@@ -230,13 +229,13 @@ class Drivers(RuleBasedStateMachine):
         except DeterminateError:
             self.refused.append(draft)
         except InvalidManifestError as e:
-            assert "is not known yet" in str(e)  # noqa: PT017
+            assert log.pending is not None, e  # noqa: PT017
         except DamagedFileError:
-            assert draft.micro_batch in self.history.damaged, "it is not told whose it was"
+            assert draft.micro_batch in self.history.damaged, "its driver is unknown"
 
     @rule(who=DRIVERS, faults=st.sampled_from(UNCLEAR), lands=st.booleans(), again=st.booleans())
     def commit_without_an_answer(self, who: int, faults: Faults, lands: bool, again: bool) -> None:
-        """A commit whose outcome is most likely not known; it lands or not, and is asked for or overlooked."""
+        """Commit with an outcome that is most likely unknown; it may happen or not, and is resolved or ignored."""
         before, self.stores[who].faults = self.stores[who].faults, faults
         self.commit(who, "", False)
         self.stores[who].faults = before
@@ -292,9 +291,9 @@ class Drivers(RuleBasedStateMachine):
                 assert following.kind == Kind.OPENING
             assert following.epoch >= manifest.epoch
         for manifest in self.committed:
-            assert real[manifest.micro_batch] == manifest, "who was told 'committed' is part of it"
+            assert real[manifest.micro_batch] == manifest, "a reported commit is in the history"
         for manifest in self.refused:
-            assert manifest not in real, "who was told that it failed is not"
+            assert manifest not in real, "a proposal that failed is not committed"
 
     @invariant()
     def nothing_that_counts_is_missing(self) -> None:

@@ -1,4 +1,4 @@
-"""Merging the files of a shard: whatever is merged when, what is read is the same."""
+"""Merging the files of a shard does not change what is read."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ test_merging_changes_nothing = pytest.mark.contract("STORE-06")(Compacting.TestC
 
 
 @pytest.mark.contract("STORE-07")
-def test_merging_on_s3_changes_nothing(s3: Callable[[], S3Store]) -> None:
+def test_merge_on_s3_changes_no_entry(s3: Callable[[], S3Store]) -> None:
     few = settings(max_examples=2, stateful_step_count=12, deadline=None)
     run_state_machine_as_test(lambda: Compacting(s3()), settings=few)
 
 
-def test_a_deleted_key_stays_deleted_above_a_snapshot(memory: DurableBlobs, tmp_path: Path) -> None:
+def test_key_deleted_above_snapshot_stays_deleted(memory: DurableBlobs, tmp_path: Path) -> None:
     micro_batches = itertools.count(1)
 
     def put(kind: str, entries: list[tuple[bytes, bytes | None]]) -> ShardFile:
@@ -116,7 +116,7 @@ def test_a_deleted_key_stays_deleted_above_a_snapshot(memory: DurableBlobs, tmp_
     assert (written.kind, written.micro_batch) == ("snapshot", 10)
 
 
-def test_the_newest_wins() -> None:
+def test_newest_entry_wins() -> None:
     sources: list[list[Entry]] = [[(b"a", b"1"), (b"b", b"1")], [(b"a", None)], [(b"b", b"3"), (b"c", b"3")]]
     assert list(entries_of(sources, bottom=False)) == [(b"a", None), (b"b", b"3"), (b"c", b"3")]
     assert list(entries_of(sources, bottom=True)) == [(b"b", b"3"), (b"c", b"3")]
@@ -124,7 +124,7 @@ def test_the_newest_wins() -> None:
 
 
 def entries_of(sources: list[list[Entry]], *, bottom: bool, cut: int = 1) -> Iterator[Entry]:
-    """What sources in blocks of so many entries come to."""
+    """Merge sources in blocks of a given number of entries."""
     blocks = merged([blocks_of(source, cut) for source in sources], bottom=bottom)
     return (entry for keys, values in blocks for entry in zip(keys, values, strict=True))
 
@@ -140,7 +140,7 @@ def blocks_of(entries: list[Entry], cut: int) -> Iterator[Block]:
     st.booleans(),
     st.integers(1, 7),
 )
-def test_however_blocks_lie_beside_each_other(sources: list[dict[bytes, bytes | None]], bottom: bool, cut: int) -> None:
+def test_blocks_of_any_alignment_are_merged(sources: list[dict[bytes, bytes | None]], bottom: bool, cut: int) -> None:
     expected: dict[bytes, bytes | None] = {}
     for source in sources:
         expected.update(source)
@@ -148,7 +148,7 @@ def test_however_blocks_lie_beside_each_other(sources: list[dict[bytes, bytes | 
     assert found == [entry for entry in sorted(expected.items()) if entry[1] is not None or not bottom]
 
 
-def test_merging_takes_a_block_of_each_file(tmp_path: Path) -> None:
+def test_merge_holds_one_block_per_file(tmp_path: Path) -> None:
     blobs, micro_batches, value = FolderBlobs(tmp_path / "job", sync=False), range(1, 6), bytes(1_000)
     files = tuple(
         publish(
@@ -168,7 +168,7 @@ def test_merging_takes_a_block_of_each_file(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert (whole[0].entries, whole[0].size > 19_000_000) == (19_999, True)
-    # Of each file, some megabytes are read ahead.
+    # Some megabytes of each file are read ahead.
     assert peak < 35_000_000
 
 
@@ -178,18 +178,18 @@ def sized(*sizes: int) -> list[ShardFile]:
     return [replace(delta(i + 1, 1), size=size) for i, size in enumerate(sizes)]
 
 
-def test_files_of_one_size_are_merged_a_large_one_is_left_alone() -> None:
+def test_files_of_similar_size_are_merged() -> None:
     assert worth_merging([]) is None
     assert worth_merging(sized(10, 10, 10)) is None
     assert worth_merging(sized(10, 10, 10, 10)) == 0
     assert worth_merging(sized(1000, 10, 10, 10, 10)) == 1
-    assert worth_merging(sized(80, 10, 10, 10, 10)) == 0, "half its size has come on top of it"
+    assert worth_merging(sized(80, 10, 10, 10, 10)) == 0, "newer files have half its size"
     assert worth_merging(sized(1000, 100, 9, 1)) is None
 
 
 @pytest.mark.contract("STORE-06")
 @pytest.mark.parametrize("size", [lambda i: 100, lambda i: 1 + 997 * i % 1000, lambda i: 10_000 - i, lambda i: 1 + i])
-def test_few_files_remain_and_little_is_written_again(size: object) -> None:
+def test_merging_rewrites_little(size: object) -> None:
     sizes: list[int] = []
     fresh = rewritten = 0
     for i in range(2_000):

@@ -36,7 +36,7 @@ VALUES = st.binary(max_size=3)
 
 
 class Changing(RuleBasedStateMachine):
-    """An overlay against a dict; now and then its changes are committed."""
+    """An overlay against a dict; sometimes its changes are committed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,8 +101,8 @@ def test_many_keys_in_any_order_stay_sorted() -> None:
 @pytest.mark.contract("STORE-06")
 @pytest.mark.parametrize("by", [1, 50, 2000], ids=["one by one", "some at once", "all at once"])
 @pytest.mark.parametrize("stride", [1, 1_009], ids=["ascending", "scattered"])
-def test_keys_that_begin_with_one_another_are_scanned_over_blocks(by: int, stride: int) -> None:
-    """Wherever a block of changed keys ends: what follows is a key that its last one is a prefix of."""
+def test_prefix_keys_are_scanned_across_blocks(by: int, stride: int) -> None:
+    """At each end of a block of changed keys: its last key is a prefix of the next one."""
     keys = [b"k%03d" % (i // 20) + b"\0" * (i % 20) for i in range(2_000)]
     view = Overlay(DictBase(dict.fromkeys(keys[::7], b"base")))
     for at in range(0, len(keys), by):
@@ -115,7 +115,7 @@ def test_keys_that_begin_with_one_another_are_scanned_over_blocks(by: int, strid
 
 @pytest.mark.parametrize("seed", range(10))
 def test_scans_between_any_two_keys_of_split_blocks(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Blocks that are split when single keys are added, and scans that begin and end where blocks do."""
+    """Inserting single keys splits blocks; scans begin and end at their borders."""
     monkeypatch.setattr(overlay, "_BLOCK_KEYS", 2)
     keys = [b"%02d" % i for i in range(30)]
     order = random.Random(seed).sample(keys, len(keys))
@@ -133,7 +133,7 @@ def test_scans_between_any_two_keys_of_split_blocks(monkeypatch: pytest.MonkeyPa
                     assert [found for found, _ in view.scan(start, end)] == expected
 
 
-def test_a_scan_survives_writes_to_what_it_has_passed_and_to_what_is_ahead() -> None:
+def test_scan_survives_writes_on_both_sides() -> None:
     view = Overlay(DictBase({b"%05d" % i: b"" for i in range(0, 3_000, 2)}))
     for i in range(1, 3_000, 2):
         view.put(b"%05d" % i, b"")
@@ -149,7 +149,7 @@ def test_a_scan_survives_writes_to_what_it_has_passed_and_to_what_is_ahead() -> 
     assert view.get(b"00000") is None
 
 
-def test_what_was_never_there_leaves_no_trace() -> None:
+def test_delete_of_missing_key_leaves_no_trace() -> None:
     view = Overlay(DictBase({b"a": b""}))
     view.put(b"timer", b"")
     view.delete(b"timer")

@@ -50,7 +50,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.commitlog import CommitLog
-from arcbeam.store.log.jobname import called
+from arcbeam.store.log.jobname import job_label
 from arcbeam.store.log.requests import Asked
 from arcbeam.store.log.sweep import Swept
 from arcbeam.store.log.troublenote import Trouble, leave_trouble
@@ -159,7 +159,7 @@ class StreamRun:
         self._listener, self._worker_setup = listener, worker_setup
         self._clock = WallClock()
         self._inbox = EventQueue(self._clock)
-        self._desk = RequestDesk(self._inbox, self._clock, called(plan.name, shown(self.store) if self.kept else ""))
+        self._desk = RequestDesk(self._inbox, self._clock, job_label(plan.name, shown(self.store) if self.kept else ""))
         self._counters = Counters()
         self._machine: JobMachine | None = None
         self._log: CommitLog | None = None
@@ -278,7 +278,7 @@ class StreamRun:
             )
         if log.head.mode in ENDED:
             self.warn(
-                f"{called(self._plan.name, blobs)} is already {log.head.mode}: nothing is left to do except perhaps "
+                f"{job_label(self._plan.name, blobs)} is already {log.head.mode}: nothing is left to do except perhaps "
                 "its last calls"
             )
         placing = placed(self._plan, taken.numbers, taken.shards, slots)

@@ -1,1 +1,1 @@
-"""Where bytes live: folders, object stores, HDFS."""
+"""Storage of bytes: folders, object stores, HDFS."""

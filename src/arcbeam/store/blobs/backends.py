@@ -1,6 +1,6 @@
-"""Which backend a URL names.
+"""Chooses the backend for a URL.
 
-Owns the schemes. Knows nothing of what is stored.
+Owns the schemes. Must not know what is stored.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _HADOOP = ("hdfs", "viewfs")
 
 
 def open_blobs(url: str, config: Mapping[str, Any] | None = None, *, made: bool = False) -> ClearableBlobs:
-    """Opens the place that a URL names; nothing is read or written yet.
+    """Open the location of a URL; nothing is read or written yet.
 
     Args:
-        url: a local path or `file://`; `s3://bucket/prefix`, `gs://…`, `abfs://…` (credentials from the environment, as
-            obstore finds them; of S3 also in the URL, as `s3://key:secret@bucket/prefix?region=…&endpoint_override=…`,
-            with `scheme=http` if that endpoint has no TLS); `hdfs://host:port/path` (Hadoop's native library, where
-            pyarrow finds it).
-        config: settings for an object store, as obstore's `from_url` takes them (`endpoint`, `region`, …).
-        made: whether somebody has written there: a folder that is gone is then away, and not to be made.
+        url: a local path or `file://`; `s3://bucket/prefix`, `gs://…`, `abfs://…`; `hdfs://host:port/path`. Object
+            stores take credentials from the environment, as obstore does. S3 also takes them from the URL, as
+            `s3://key:secret@bucket/prefix?region=…&endpoint_override=…`, with `scheme=http` if that endpoint has no
+            TLS. HDFS needs Hadoop's native library, where pyarrow finds it.
+        config: settings for an object store, as for obstore's `from_url` (`endpoint`, `region`, …).
+        made: whether another process has written there: then a missing folder is unavailable, and is not created.
 
     Raises:
-        StoreError: the scheme is unknown, or the place cannot be opened.
+        StoreError: the scheme is unknown, or the location cannot be opened.
     """
     match = _SCHEME.match(url)
     if match is None:
@@ -49,7 +49,7 @@ def open_blobs(url: str, config: Mapping[str, Any] | None = None, *, made: bool 
             from arcbeam.store.blobs.objects import ObjectBlobs
 
             settings: Any = {**_of_url(url), **(config or {})}
-            # An endpoint is plain HTTP only if it was said so: here, or in the environment (AWS_ALLOW_HTTP).
+            # An endpoint is plain HTTP only if that is set: here, or in the environment (AWS_ALLOW_HTTP).
             plain = str(settings.get("endpoint", "")).startswith("http://")
             opened = from_url(url, config=settings, client_options={"allow_http": True} if plain else None)
             return ObjectBlobs(opened, shown(url))
@@ -63,18 +63,18 @@ def open_blobs(url: str, config: Mapping[str, Any] | None = None, *, made: bool 
     except Exception as e:  # obstore and pyarrow have no common base for a bad URL, a bad setting, a missing library
         raise StoreError(
             f"'{shown(url)}' cannot be opened: {str(e).splitlines()[0] if str(e) else type(e).__name__}",
-            "see that the URL, its credentials and settings are right",
+            "check the URL, its credentials and settings",
         ) from e
     raise StoreError(
-        f"'{shown(url)}': nothing here knows '{scheme}://'",
+        f"'{shown(url)}': unknown scheme '{scheme}://'",
         f"use a folder, or a URL that begins with {', '.join(f'{s}://' for s in (*_OBJECT_STORES, *_HADOOP))}",
     )
 
 
 def check_owner(url: str) -> None:
-    """Refuses a local folder that another user may have filled; what is in a job's folder can run code when it is read.
+    """Refuse a local folder that another user may have filled: files in a job's folder can run code when read.
 
-    Object stores and HDFS have rules of their own for who may write.
+    Object stores and HDFS have their own access rules.
 
     Raises:
         StoreError: it is another user's, or all users can write to it.
@@ -84,20 +84,20 @@ def check_owner(url: str) -> None:
         return
     folder = Path(unquote(urlsplit(url).path)) if match else Path(url)
     try:
-        # Of a link that the user names, what it leads to counts.
+        # For a link that the user gives, its target counts.
         check_ours(folder.resolve())
     except FileNotFoundError:
         return
     except OSError as e:
         raise StoreError(
-            f"the job in '{folder}' is not resumed: {e.strerror}; who writes there can have code run as this user",
-            "name a folder of your own; or take it over with chown, and the rights of others from it with chmod o-w; "
-            "or share it with a group of yours (chmod g+rwxs,o-w)",
+            f"the job in '{folder}' is not resumed: {e.strerror}; a user who can write there can run code as this user",
+            "give your own folder; or take it over with chown, and remove the rights of others with chmod o-w; or "
+            "share it with one of your groups (chmod g+rwxs,o-w)",
         ) from e
 
 
 def _of_url(url: str) -> dict[str, str]:
-    """The settings that a URL of S3 has in it; obstore looks at none of them."""
+    """Return the settings in a URL of S3; obstore ignores them."""
     parts = urlsplit(url)
     if not parts.scheme.lower().startswith("s3"):
         return {}
@@ -115,12 +115,12 @@ def _of_url(url: str) -> dict[str, str]:
 
 
 def shown(url: str) -> str:
-    """A URL without a user's name and secret, for people; a path as an absolute one."""
+    """Return a URL without a user's name and secret, for people; a path as an absolute one."""
     return re.sub(r"//[^/@]*@", "//…@", url) if _SCHEME.match(url) else os.path.abspath(url)
 
 
 def below(url: str, name: str) -> str:
-    """The URL of what is called `name` in the place of a URL, or path."""
-    # A URL may have settings behind its path.
+    """Return the URL of `name` below the location of a URL, or path."""
+    # A URL may have settings after its path.
     path, mark, settings = url.partition("?") if _SCHEME.match(url) else (url, "", "")
     return f"{path.rstrip('/')}/{name}{mark}{settings}"

@@ -1,10 +1,10 @@
-"""Folders of this host that belong to a process for as long as it lives, and removing those whose process is dead.
+"""Folders of this host that belong to a process while it lives, and the removal of folders of dead processes.
 
-Owns the lock file in such a folder. A process that is killed cannot remove its folder; the next one does.
+Owns the lock file in such a folder. A killed process cannot remove its folder; the next process does.
 
-The lock is the only evidence, and must be certain: the owner holds a lock (flock) for as long as it lives, and the file
-names the boot of the kernel that knows of it. Another kernel's lock (a folder that several hosts share) may not be seen
-from here, so its folder is left alone, and so is one without a lock file; age says nothing.
+Only the lock decides, because the evidence must be certain: the owner holds a lock (flock) while it lives, and the file
+names the boot of the kernel that knows the lock. The lock of another kernel (a folder shared by hosts) may be invisible
+here. So its folder stays, and so does a folder without a lock file. The age of a folder is no evidence.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from arcbeam.store.blobs.private import make_folder, own_folder
 _LOG = logging.getLogger("arcbeam.store")
 
 LOCK = ".driver"
-"""The lock file's name in a folder."""
+"""Name of the lock file in a folder."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class FolderClaim:
-    """This process's claim on a folder, from now until `release` or its own end.
+    """This process's claim on a folder, until `release` or the end of the process.
 
-    Best effort: a folder that cannot be claimed (no boot id on this system, it cannot be written) is as good as one
-    that can, but is never swept.
+    Best effort: a folder that cannot be claimed (no boot id on this system, no write access) can be used in the same
+    way, but is never swept.
 
     Args:
-        folder: is made if it is missing; no other process knows of it yet.
+        folder: is created if it is missing; no other process knows it yet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ class FolderClaim:
             return
         try:
             make_folder(folder)
-            # SUBTLE: locked before it has its name, so that no other process finds it unlocked.
+            # SUBTLE: locked before it gets its name, so that no other process finds it unlocked.
             unnamed = folder / f"{LOCK}-{uuid.uuid4().hex}"
             self._file = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             os.write(self._file, boot)
@@ -56,14 +56,14 @@ class FolderClaim:
             self.release()
 
     def release(self) -> None:
-        """Gives the claim up. Idempotent."""
+        """Release the claim. Idempotent."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def sweep(root: Path) -> list[Path]:
-    """Removes the folders below `root` whose owners are dead; returns what it removed. Raises nothing."""
+    """Remove the folders below `root` whose owners are dead; return the removed ones. Raises nothing."""
     boot, removed = _boot(), []
     if not boot:
         return []
@@ -74,12 +74,12 @@ def sweep(root: Path) -> list[Path]:
                 if ours and _remove_if_dead(Path(entry.path), boot):
                     removed.append(Path(entry.path))
     for folder in removed:
-        _LOG.info("removed what a killed process left: %s", folder)
+        _LOG.info("removed a folder of a killed process: %s", folder)
     return removed
 
 
 def _remove_if_dead(folder: Path, boot: bytes) -> bool:
-    """Removes the folder if its owner is certainly dead; FileNotFoundError if it has no lock file."""
+    """Remove the folder if its owner is certainly dead; FileNotFoundError if it has no lock file."""
     file = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if os.read(file, len(boot) + 1) != boot:
@@ -88,7 +88,7 @@ def _remove_if_dead(folder: Path, boot: bytes) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        # The lock is held meanwhile: one that sweeps at the same time stays away.
+        # The lock is held meanwhile, so that a concurrent sweep skips the folder.
         _remove(folder)
         return not folder.exists()
     finally:
@@ -96,7 +96,7 @@ def _remove_if_dead(folder: Path, boot: bytes) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Removes a folder, the lock file last: if this is interrupted, the next sweep takes it up."""
+    """Remove a folder, the lock file last: after an interruption the next sweep continues."""
     with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -107,7 +107,7 @@ def _remove(folder: Path) -> None:
 
 
 class WorkFolder:
-    """A new folder for files of this process, below this user's temporary folder. Those of dead processes are removed.
+    """A new folder for files of this process, below this user's temporary folder. Removes those of dead processes.
 
     Args:
         purpose: the first part of its name.
@@ -116,7 +116,7 @@ class WorkFolder:
         path: of the folder.
 
     Raises:
-        StoreError: it cannot be made, or another user may have put there what is around it.
+        StoreError: it cannot be created, or another user may have created its parent.
     """
 
     def __init__(self, purpose: str) -> None:
@@ -128,8 +128,8 @@ class WorkFolder:
         make_folder(self.path)
 
     def remove(self) -> None:
-        """Removes it. Idempotent."""
-        # SUBTLE: Spark kills its workers while they end, and thus in the middle of this.
+        """Remove it. Idempotent."""
+        # SUBTLE: Spark kills ending workers, possibly in the middle of this.
         with contextlib.suppress(OSError):
             _remove(self._whole)
         self._claim.release()
@@ -137,7 +137,7 @@ class WorkFolder:
 
 @contextlib.contextmanager
 def work_folder(purpose: str) -> Iterator[Path]:
-    """A `WorkFolder` for the time of a block."""
+    """Create a `WorkFolder` for the duration of a block."""
     folder = WorkFolder(purpose)
     try:
         yield folder.path
@@ -146,7 +146,7 @@ def work_folder(purpose: str) -> Iterator[Path]:
 
 
 class ProcessFolder:
-    """A work folder that is made when it is first needed, and that a process keeps; a fork makes its own.
+    """A work folder that a process creates at its first use and keeps; a forked child creates another one.
 
     Args:
         purpose: see `WorkFolder`.
@@ -164,14 +164,14 @@ class ProcessFolder:
         self._made: WorkFolder | None = None
 
     def path(self) -> Path:
-        """Of the folder."""
+        """Return the path of the folder."""
         with self._lock:
             if self._made is None:
                 self._made = WorkFolder(self._purpose)
             return self._made.path
 
     def remove(self) -> None:
-        """To be called when the process ends, and nothing uses it any more. Idempotent."""
+        """Remove it at the end of the process, when nothing uses it. Idempotent."""
         with self._lock:
             made, self._made = self._made, None
         if made is not None:
@@ -182,13 +182,13 @@ _process_folders: list[ProcessFolder] = []
 
 
 def remove_all() -> None:
-    """Removes this process's folders: to be called at the end of one that ends without Python's own clean-up."""
+    """Remove this process's folders. For processes that end without Python's own clean-up."""
     for folder in _process_folders:
         folder.remove()
 
 
 def _boot() -> bytes:
-    """Which boot of which kernel this is; empty if the system does not say."""
+    """Return the id of this boot of the kernel; empty if the system has none."""
     try:
         return _BOOT_ID.read_bytes().strip()
     except OSError:

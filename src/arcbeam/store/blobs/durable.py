@@ -1,9 +1,9 @@
-"""Where the files of an unbounded job live: immutable named bytes that outlive every process and host of the job.
+"""Durable files of a streaming job: immutable named bytes that outlive every process and host of the job.
 
 Owns the protocol and the rules for names. Backends: `folder` (a local folder), `objects` (object stores, through
 obstore), `hadoop` (HDFS, through pyarrow); `backends` chooses by URL. Must not know what the bytes mean.
 
-On these stand the temporary files of bounded jobs (`filesystems`), which are local files, too.
+The temporary files of batch jobs (`filesystems`) build on these; they are local files, too.
 """
 
 from __future__ import annotations
@@ -19,77 +19,77 @@ from arcbeam.store.blobs.errors import MissingFileError
 
 @dataclass(frozen=True, slots=True)
 class BlobInfo:
-    """A name, and the number of its bytes."""
+    """A name, and the size of its bytes."""
 
     name: str
     size: int
 
 
 class DurableBlobs(Protocol):
-    """Named bytes. A name is a relative path with `/`, none of whose parts starts with a dot.
+    """Named bytes. A name is a relative path with `/`; none of its parts starts with a dot.
 
-    What a call that returned has written is durable, and seen by every reader. Readers see all bytes of a name or none.
-    `str()` of it is the location, without secrets. Safe among threads.
+    When a call returns, its writes are durable and visible to every reader. Readers see all bytes of a name or none.
+    `str()` gives the location, without secrets. Thread-safe.
 
     Raises:
-        IndeterminateError: by all methods: no clear answer.
+        IndeterminateError: by all methods: the outcome is unknown.
         DeterminateError: by all methods: refused, nothing happened.
         MissingFileError: by `get` and `get_range`.
     """
 
     def get(self, name: str) -> bytes:
-        """All bytes of a name."""
+        """Return all bytes of a name."""
         ...
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """The bytes from `start`, `length` of them; fewer, or none, if the bytes end before."""
+        """Return `length` bytes from `start`; fewer, or none, if the bytes end before."""
         ...
 
     def put(self, name: str, data: bytes) -> None:
-        """Gives a name its bytes, whatever it had."""
+        """Write the bytes of a name, and replace existing ones."""
         ...
 
     def put_file(self, name: str, path: Path) -> None:
-        """The same with the bytes of a complete local file, streamed. The file stays, and must not change any more."""
+        """Do the same with the bytes of a complete local file, streamed. The file stays, and must not change."""
         ...
 
     def create(self, name: str, data: bytes) -> bool:
-        """Gives a name its bytes if it has none: True if this call did, False if the name has bytes.
+        """Write the bytes of a name that has none. Return True if this call wrote them, False if the name has bytes.
 
-        SUBTLE: False does not say whose: a request that is sent twice on its way finds what it wrote itself. Who must
-        know puts a token into the bytes, and reads them.
+        SUBTLE: False does not say who wrote them: a request that the network repeats finds its own bytes. A caller that
+        must know puts a token into the bytes, and reads them.
         """
         ...
 
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
-        """The names below the folder `prefix` that are greater than `after`, ascending.
+        """Yield the names below the folder `prefix` that are greater than `after`, ascending.
 
-        Stores promise little here: what was just written may be missing, what was just deleted may be there.
+        Stores promise little here: a name just written may be missing, and one just deleted may be listed.
         """
         ...
 
     def delete(self, name: str) -> None:
-        """Takes a name's bytes away; nothing happens if it has none."""
+        """Delete a name's bytes, if it has any."""
         ...
 
     def tidy(self) -> None:
-        """Removes what killed writers left under no name, where a store has such. Never what a live writer needs.
+        """Remove unnamed leftovers of killed writers, if the store has such. Never removes what a live writer needs.
 
-        Best effort: it raises nothing.
+        Best effort: raises nothing.
         """
         return
 
 
 class ClearableBlobs(DurableBlobs, Protocol):
-    """Durable blobs that may all go: of a job that needs none of them any more."""
+    """Durable blobs that can all be removed: of a job that no longer needs them."""
 
     def clear(self) -> None:
-        """Takes away the bytes of all names. What is written meanwhile may stay."""
+        """Delete the bytes of all names. Bytes that are written meanwhile may stay."""
         ...
 
 
 def checked(name: str) -> str:
-    """The name, if it is one. A guard against mistakes of ours."""
+    """Return the name if it is valid: a check for bugs in arcbeam."""
     if not name or any(not part or part.startswith(".") for part in name.split("/")):
         raise ValueError(f"not a name in a store: {name!r}")
     return name
@@ -99,24 +99,24 @@ _PART_BYTES = threshold(8 << 20, 1 << 16)
 
 
 def pieces(blobs: DurableBlobs, name: str, size: int) -> Iterator[bytes]:
-    """The bytes of a name that should have so many, piece by piece; not more than some beyond.
+    """Yield the bytes of a name, which should have `size` bytes, in pieces.
 
-    SUBTLE: it asks for one byte more than there should be. Who counts what comes finds that a longer one is another.
+    SUBTLE: it requests one byte more than that. A caller that counts the bytes detects a longer, wrong file.
     """
     at = 0
     while at <= size:
-        asked = min(_PART_BYTES, size - at + 1)
-        data = blobs.get_range(name, at, asked)
+        length = min(_PART_BYTES, size - at + 1)
+        data = blobs.get_range(name, at, length)
         if data:
             yield data
-        if len(data) < asked:
+        if len(data) < length:
             return
-        at += asked
+        at += length
 
 
 def missing(name: str, where: object) -> MissingFileError:
-    """The error for a name without bytes."""
+    """Return the error for a name without bytes."""
     return MissingFileError(
         f"'{name}' is missing in '{where}'",
-        "if files were deleted or moved by hand, bring them back; else resume from a savepoint",
+        "if files were deleted or moved by hand, restore them; else resume from a savepoint",
     )

@@ -1,7 +1,7 @@
-"""What can go wrong with files of ours, by type.
+"""Errors of stored files, by type.
 
-Owns the store's exceptions. The distinction that everything else leans on: after a `DeterminateError` the operation
-certainly did nothing; after an `IndeterminateError` nobody knows, and only reading again tells.
+Owns the store's exceptions. All callers depend on this distinction: after a `DeterminateError` the operation certainly
+did nothing; after an `IndeterminateError` its outcome is unknown, and only another read shows it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from arcbeam.errors import ArcbeamError
 
 
 class StoreError(ArcbeamError):
-    """A file of ours is missing, damaged, too new, or cannot be reached. The message names it."""
+    """A stored file is missing, damaged, too new, or cannot be reached. The message names it."""
 
 
 class LostFileError(StoreError):
-    """A file of ours is missing or damaged: trying again does not help."""
+    """A stored file is missing or damaged: trying again does not help."""
 
 
 class MissingFileError(LostFileError):
@@ -22,42 +22,40 @@ class MissingFileError(LostFileError):
 
 
 class AwayError(MissingFileError):
-    """The whole folder is not there, and with it no file: the disk that it is on may be there again in a while."""
+    """The whole folder is missing, and with it the file. Its disk may be mounted again later."""
 
 
 class DamagedFileError(LostFileError):
-    """A file is cut off, changed, or not one of ours."""
+    """A file is cut off, changed, or not one of arcbeam's."""
 
 
 class NewerFormatError(StoreError):
-    """A file was written by a newer version of arcbeam; nothing is wrong with it."""
+    """A newer version of arcbeam wrote a file; the file itself is intact."""
 
 
 class DeterminateError(StoreError):
-    """The store refused, and certainly did nothing: no permission, no such bucket, no room."""
+    """The store refused, and certainly did nothing: no permission, no such bucket, no space."""
 
 
 class IndeterminateError(StoreError):
-    """The store did not answer, or not clearly: what was asked may have happened, or may yet happen."""
+    """The store gave no clear answer: the operation may have happened, or may happen later."""
 
 
 class FencedError(StoreError):
-    """Another driver has taken over the job; this one must end, and has committed nothing since."""
+    """Another driver took over the job. This one must end; it has committed nothing since."""
 
 
 class JobEndedError(StoreError):
-    """The job is done or was drained: it has no next micro-batch."""
+    """The job is done or drained: it has no next micro-batch."""
 
 
 class DecidedCommitError(StoreError):
-    """A task came too late: its micro-batch was decided without it. What it does counts for nothing."""
+    """A task came too late: its micro-batch was decided without it. Its results do not count."""
 
 
 class InvalidManifestError(StoreError):
-    """A micro-batch's manifest contradicts the head that it would follow; nothing was written. A bug, if not a
-    fault.
-    """
+    """A micro-batch's manifest contradicts the head that it would follow; nothing was written. Usually a bug."""
 
 
 class IncompatibleStateError(StoreError):
-    """A job's state does not fit what is to be resumed with it. Every difference is in the message."""
+    """A job's state does not fit the pipeline or options with which to resume it. The message has all differences."""

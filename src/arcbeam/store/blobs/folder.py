@@ -1,8 +1,8 @@
 """A local folder as durable blobs.
 
-Owns atomic and durable writing: scratch file, fsync, link or rename, fsync of the folder. Why not obstore's local
-store? It does not sync: after a power cut a manifest might stand, and its files might not. What is made is private
-(`private`); scratch files of writers that were killed are removed by others (`fragments`).
+Owns atomic and durable writing: scratch file, fsync, link or rename, fsync of the folder. obstore's local store does
+not sync: after a power failure a manifest might exist without its files. New files are private (`private`); other
+processes remove the scratch files of killed writers (`fragments`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _PART_BYTES = threshold(1 << 20, 64)
 class FolderBlobs:
     """A folder that every process of the job sees under the same path; see `DurableBlobs`.
 
-    Which of its files other users can read is `private`'s rule.
+    `private` decides which of its files other users can read.
 
     Args:
-        root: the folder; made when first written to.
-        sync: whether what is written survives a power cut; without it, it survives the death of processes only.
-        made: whether another process has made the folder, so that this one does not, wherever it has gone.
+        root: the folder; created at the first write.
+        sync: whether writes survive a power failure; without it, they only survive the death of processes.
+        made: whether another process has created the folder. Then this one does not, also if the folder is missing.
     """
 
     _of_others = True
@@ -42,7 +42,7 @@ class FolderBlobs:
     def __init__(self, root: Path | str, *, sync: bool = True, made: bool = False) -> None:
         self._root = Path(root).absolute()
         self._sync = sync
-        # Goes along to tasks: who has seen it once does not make it anew where a mount has gone.
+        # Is sent to tasks: a process that has seen the folder does not create it again when a mount is lost.
         self._there = made
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class FolderBlobs:
             self._publish(self._written(data), name)
 
     def put_file(self, name: str, path: Path) -> None:
-        """See `DurableBlobs`: a link if that is possible, else a copy."""
+        """See `DurableBlobs`: a link if possible, else a copy."""
         with _read_errors(checked(name), path, self):
             size = path.stat().st_size
         with self._writing(name, size=size):
@@ -77,13 +77,13 @@ class FolderBlobs:
         target = self._root / checked(name)
         with self._writing(name, size=len(data)):
             created = not target.exists() and self._link(self._written(data), target)
-        # SUBTLE: also a name that exists. Whoever gave it may have died, or failed, before it was durable; and what
-        # follows from it may be durable sooner.
+        # SUBTLE: also if the name exists. Its writer may have died, or failed, before the name was durable; and what
+        # depends on the name may be durable sooner.
         self._sync_folder(target.parent, name)
         return created
 
     def _link(self, scratch: Fragment, target: Path) -> bool:
-        """Gives a scratch file a name, if nothing has that; whether it did."""
+        """Give a scratch file a name if the name is free; return whether it was."""
         try:
             self._made(target.parent)
             try:
@@ -113,8 +113,8 @@ class FolderBlobs:
         tidy(self._root / SCRATCH, of_others=self._of_others)
 
     def clear(self) -> None:
-        """See `ClearableBlobs`: the folder goes, too."""
-        for _ in range(3):  # a straggler may still add a file while the folder is walked
+        """See `ClearableBlobs`: the folder is removed, too."""
+        for _ in range(3):  # a late writer may add a file during the removal
             shutil.rmtree(self._root, ignore_errors=True)
             self._there = False
             if not self._root.exists():
@@ -167,9 +167,9 @@ class FolderBlobs:
         return self._filled(copy)
 
     def _linked(self, path: Path) -> Fragment | None:
-        """A link of a local file; None if there is none to be had.
+        """Return a link of a local file; None if there can be none.
 
-        A link has the mode of the file: where that is not what a new file would have, there must be a copy.
+        A link has the mode of the file. If a new file would have another mode, a copy is needed.
         """
         folder = self._scratch()
         if group_rights(folder) or path.stat().st_mode & 0o077:
@@ -181,9 +181,9 @@ class FolderBlobs:
         return self._durable(scratch)
 
     def _filled(self, write: Callable[[int], None]) -> Fragment:
-        """A scratch file that `write` has filled. One that it has not filled is removed.
+        """Return a scratch file that `write` has filled. If `write` fails, the file is removed.
 
-        If there is no room, what killed writers have left is removed, and it is tried once more.
+        If the disk is full, leftovers of killed writers are removed, and the write is tried once more.
         """
         folder = self._scratch()
         for last in (False, True):
@@ -210,7 +210,7 @@ class FolderBlobs:
         return scratch
 
     def _publish(self, scratch: Fragment, name: str) -> None:
-        """Gives a scratch file its name."""
+        """Give a scratch file its name."""
         target = self._root / name
         try:
             self._made(target.parent)
@@ -226,10 +226,10 @@ class FolderBlobs:
             scratch.close()
 
     def _made(self, folder: Path) -> None:
-        """Makes a folder, and sees that its name is durable, too, whoever made it."""
+        """Create a folder, and make its name durable, also if another process created it."""
         if not folder.is_dir():
             if folder == self._root:
-                # It was there a moment ago.
+                # It existed a moment ago.
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
             self._made(folder.parent)
             forget(folder)
@@ -246,7 +246,7 @@ class FolderBlobs:
 
     def _not_durable(self, name: str, error: OSError) -> StoreError:
         return IndeterminateError(
-            f"'{name}' in '{self}' may not be durable: {error}", "see that the disk is well, and start again"
+            f"'{name}' in '{self}' may not be durable: {error}", "check the disk, and start again"
         )
 
     @contextlib.contextmanager
@@ -268,14 +268,14 @@ class FolderBlobs:
 
 def _away(name: str, where: object) -> MissingFileError:
     return AwayError(
-        f"'{name}' is missing in '{where}', which is not there itself",
-        "see that the path is right, and its disk mounted: on all hosts, if there are several",
+        f"'{name}' is missing in '{where}', and the folder itself is missing",
+        "check the path, and that its disk is mounted: on all hosts, if there are several",
     )
 
 
 @contextlib.contextmanager
 def _read_errors(name: str, path: Path, where: object) -> Iterator[None]:
-    """Tells errors of reading what is to be written from those of writing it."""
+    """Distinguish errors of reading the source from errors of writing its copy."""
     try:
         yield
     except OSError as e:
@@ -287,7 +287,7 @@ def _read_errors(name: str, path: Path, where: object) -> Iterator[None]:
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN})
-"""What network mounts say when they do not know."""
+"""Errors of network mounts whose outcome is unknown."""
 
 
 def _refused(verb: str, name: str, where: object, error: OSError, size: int | None = None) -> StoreError:
@@ -299,18 +299,18 @@ def _refused(verb: str, name: str, where: object, error: OSError, size: int | No
             f"make room on the file system of '{where}', or raise its quota",
         )
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        remedy = "name a folder: it, or what it is in, is a file"
+        remedy = "give a folder: this path, or a part of it, is a file"
     elif error.errno == errno.ENOENT:
-        remedy = "see that the path is right, and its disk mounted: on all hosts, if there are several"
+        remedy = "check the path, and that its disk is mounted: on all hosts, if there are several"
     elif verb == "written":
-        remedy = "see that the folder can be written, that its file system has hard links, and that there is room"
+        remedy = "check that the folder is writable, that its file system has hard links, and that it has free space"
     else:
-        remedy = f"see that the folder is there, and that what is in it may be {verb}"
+        remedy = f"check that the folder exists, and that its permissions allow '{name}' to be {verb}"
     return kind(f"'{name}' cannot be {verb} in '{where}': {error}", remedy)
 
 
 def _room(folder: str) -> str:
-    """How much room the file system of a folder has, for people."""
+    """Return the free space of a folder's file system, for people."""
     try:
         usage = shutil.disk_usage(folder)
     except OSError:

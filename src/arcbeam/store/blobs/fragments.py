@@ -1,11 +1,11 @@
-"""Files that are being written, before they have their names, and removing those whose writers are dead.
+"""Files that are being written and have no final name yet, and the removal of those whose writers are dead.
 
-Owns a fragment's name and lock. A writer that is killed cannot remove its fragment; later ones do.
+Owns a fragment's name and lock. A killed writer cannot remove its fragment; later writers do.
 
-The name begins with the boot of the kernel on which the writer runs, and the writer holds a lock (flock) for as long as
-it lives. On the same kernel the lock is certain evidence, also among containers, where process ids are not. Of another
-kernel's writer it may not be seen: such a fragment is removed when nothing was written to it for a day, by the clock of
-the disk. That is safe, too: a writer whose fragment is gone cannot give it a name, and its write fails.
+The name begins with the boot of the writer's kernel, and the writer holds a lock (flock) while it lives. On the same
+kernel the lock is certain evidence, also among containers, where process ids are not. The lock of another kernel's
+writer may be invisible: such a fragment is removed after a day without a write, by the clock of the disk. That is safe,
+too: a writer whose fragment is removed cannot give it a name, so its write fails.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 from arcbeam.store.blobs.private import new_file
 
 SCRATCH = ".scratch"
-"""The folder of fragments, in the folder for whose names they are."""
+"""The folder of fragments, inside the folder of the final names."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FRAGMENT = re.compile(r"(?:([0-9a-f]{32})-)?[0-9a-f]{32}")
-"""Without a boot: of a system that does not tell its boots."""
+"""Without a boot: on a system that has no boot id."""
 _OLD_SECONDS = 86_400.0
 
 
@@ -34,14 +34,14 @@ class Fragment:
 
     Args:
         folder: exists.
-        source: a local file that it becomes a hard link of; None: it is empty.
+        source: a local file, of which the fragment becomes a hard link; None: the fragment is empty.
 
     Attributes:
         path: of the file.
-        descriptor: to write to; of a link only to lock.
+        descriptor: to write to; for a link only to lock.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
 
     def __init__(self, folder: Path, source: Path | None = None) -> None:
@@ -52,7 +52,7 @@ class Fragment:
             else:
                 os.link(source, self.path)
                 self.descriptor = _opened_link(self.path)
-            # SUBTLE: who tidies may have had it before it was locked.
+            # SUBTLE: another process may have removed it before it was locked.
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(self.descriptor, fcntl.LOCK_SH)
             if self.path.exists():
@@ -60,12 +60,12 @@ class Fragment:
             self.close()
 
     def remove(self) -> None:
-        """Removes the file, best effort. Its name may be given already: an error of this is none of the write."""
+        """Remove the file, best effort. The final name may exist already: an error here is no error of the write."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Gives the lock up. Idempotent."""
+        """Release the lock. Idempotent."""
         file, self.descriptor = self.descriptor, -1
         if file >= 0:
             with contextlib.suppress(OSError):
@@ -73,7 +73,7 @@ class Fragment:
 
 
 def _opened_link(path: Path) -> int:
-    """The descriptor of a link that was just made; without one, the link is removed."""
+    """Return the descriptor of a new link; without one, the link is removed."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -82,11 +82,11 @@ def _opened_link(path: Path) -> int:
 
 
 def tidy(folder: Path, *, of_others: bool = True) -> list[Path]:
-    """Removes the fragments in a folder whose writers are dead; returns what it removed. Raises nothing.
+    """Remove the fragments in a folder whose writers are dead; return the removed ones. Raises nothing.
 
     Args:
         folder: may be missing.
-        of_others: also those that other hosts have left, when they are old.
+        of_others: also old fragments of other hosts.
     """
     removed: list[Path] = []
     unknown: list[Path] = []
@@ -107,7 +107,7 @@ def tidy(folder: Path, *, of_others: bool = True) -> list[Path]:
 
 
 def _removed_if_unlocked(path: Path) -> bool | None:
-    """Removes a fragment that no process has locked; whether it did; None: this file system has no locks."""
+    """Remove a fragment without a lock; return whether it did. None: this file system has no locks."""
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,7 +122,7 @@ def _removed_if_unlocked(path: Path) -> bool | None:
 
 
 def _removed_old(folder: Path, paths: list[Path]) -> Iterator[Path]:
-    # By the clock of the disk: hosts' clocks differ.
+    # By the clock of the disk, because the clocks of hosts differ.
     probe = folder / f".now-{uuid.uuid4().hex}"
     with contextlib.suppress(OSError):
         try:
@@ -138,7 +138,7 @@ def _removed_old(folder: Path, paths: list[Path]) -> Iterator[Path]:
 
 
 def _boot() -> str:
-    """Which boot of which kernel this is, in 32 digits; empty if the system does not say."""
+    """Return the id of this boot of the kernel, 32 digits; empty if the system has none."""
     global _known
     if _known is None:
         try:

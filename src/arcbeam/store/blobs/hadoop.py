@@ -1,8 +1,8 @@
 """HDFS as durable blobs, through pyarrow.
 
-Owns create-once on a file system without conditional create: HDFS renames a file only to a name that nobody has, and
-does so atomically. What is written gets a name of its own first; whether the rename was ours is told by that name:
-it is gone if and only if its file moved.
+Owns create-once on a file system without conditional create. HDFS renames a file only to a free name, and does so
+atomically. Each write first goes to a unique scratch name. The scratch name then shows whether the rename was ours: it
+is gone if and only if its file moved.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SCRATCH = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 class HadoopBlobs:
-    """A folder of a file system whose rename refuses a name that exists; see `DurableBlobs`.
+    """A folder of a file system whose rename refuses an existing name; see `DurableBlobs`.
 
-    SUBTLE: most other file systems of pyarrow replace what has the name: they must not be given here.
+    SUBTLE: most other file systems of pyarrow replace the existing file: they must not be used here.
 
     Args:
         filesystem: a `pyarrow.fs.FileSystem` on HDFS.
         root: the folder in it.
-        where: what errors call it.
+        where: its name in errors.
     """
 
     def __init__(self, filesystem: Any, root: str, where: str) -> None:
@@ -45,12 +45,12 @@ class HadoopBlobs:
 
     def get(self, name: str) -> bytes:
         """See `DurableBlobs`."""
-        with self._told("read", name), self._fs.open_input_stream(self._path(name)) as stream:
+        with self._errors("read", name), self._fs.open_input_stream(self._path(name)) as stream:
             return bytes(stream.read())
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """See `DurableBlobs`."""
-        with self._told("read", name), self._fs.open_input_file(self._path(name)) as file:
+        with self._errors("read", name), self._fs.open_input_file(self._path(name)) as file:
             length = min(length, file.size() - start)
             return bytes(file.read_at(length, start)) if length > 0 else b""
 
@@ -64,16 +64,16 @@ class HadoopBlobs:
             self._replace(name, lambda stream: shutil.copyfileobj(source, stream, 1 << 20))
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `DurableBlobs`: written under a name of its own, renamed, and looked at again."""
+        """See `DurableBlobs`: writes under a scratch name, renames, and checks."""
         target = self._path(name)
-        with self._told("written", name):
+        with self._errors("written", name):
             if self._there(target):
                 return False
             scratch = self._written(target, lambda stream: stream.write(data))
             try:
                 self._fs.move(scratch, target)
             except OSError:
-                # Refused, or done and then not answered.
+                # Refused, or done without an answer.
                 if self._there(scratch):
                     self._remove(scratch)
                     if self._there(target):
@@ -88,7 +88,7 @@ class HadoopBlobs:
 
     def _replace(self, name: str, write: Any) -> None:
         target = self._path(name)
-        with self._told("written", name):
+        with self._errors("written", name):
             scratch = self._written(target, write)
             try:
                 if self._there(target):
@@ -114,7 +114,7 @@ class HadoopBlobs:
         """See `DurableBlobs`."""
         from pyarrow import fs
 
-        with self._told("listed", prefix):
+        with self._errors("listed", prefix):
             folder = f"{self._root}/{prefix}" if prefix else self._root
             selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
             found = [
@@ -126,14 +126,14 @@ class HadoopBlobs:
 
     def delete(self, name: str) -> None:
         """See `DurableBlobs`."""
-        with contextlib.suppress(MissingFileError), self._told("deleted", name):
+        with contextlib.suppress(MissingFileError), self._errors("deleted", name):
             if self._there(self._path(name)):
                 self._fs.delete_file(self._path(name))
 
     def tidy(self) -> None:
-        """See `DurableBlobs`: HDFS has no locks, so what goes is what nothing was written to for a day; once a day.
+        """See `DurableBlobs`. HDFS has no locks, so this removes, once a day, files without a write for a day.
 
-        SUBTLE: a writer whose scratch file is gone cannot give it a name, and its write fails.
+        SUBTLE: a writer whose scratch file is removed cannot give it a name, so its write fails.
         """
         from pyarrow import fs
 
@@ -147,8 +147,8 @@ class HadoopBlobs:
                     self._remove(info.path)
 
     def clear(self) -> None:
-        """See `ClearableBlobs`: the folder goes, too."""
-        with contextlib.suppress(MissingFileError), self._told("deleted", "."):
+        """See `ClearableBlobs`: the folder is removed, too."""
+        with contextlib.suppress(MissingFileError), self._errors("deleted", "."):
             self._fs.delete_dir(self._root)
 
     def _path(self, name: str) -> str:
@@ -158,18 +158,18 @@ class HadoopBlobs:
         return bool(self._fs.get_file_info(path).is_file)
 
     def _remove(self, path: str) -> None:
-        """Removes a scratch file, best effort: nobody reads it, and nobody lists it."""
+        """Remove a scratch file, best effort: it is neither read nor listed."""
         with contextlib.suppress(OSError):
             self._fs.delete_file(path)
 
     @contextlib.contextmanager
-    def _told(self, verb: str, name: str) -> Iterator[None]:
+    def _errors(self, verb: str, name: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as e:
             raise missing(name, self) from e
-        except OSError as e:  # HDFS does not say which errors came before it did anything
+        except OSError as e:  # HDFS does not say which errors precede any effect
             raise IndeterminateError(
                 f"it is not known whether '{name}' was {verb} in '{self}': {e}",
-                "see that the file system can be reached and has room; what was under way is resolved by reading again",
+                "check that the file system can be reached and has free space; arcbeam reads again to find the outcome",
             ) from e

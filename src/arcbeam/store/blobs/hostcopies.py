@@ -1,7 +1,7 @@
-"""Folders with copies on this host that several processes use: who uses one now, and removing those long unused.
+"""Folders with copies on this host that several processes use, and the removal of folders that are long unused.
 
-Owns the file `in-use` in such a folder: each process that uses the folder holds a shared lock (flock) on it, and its
-time says when a process last began to. A copy is never the truth, so removing one costs no more than fetching it again.
+Owns the file `in-use` in such a folder. Each process that uses the folder holds a shared lock (flock) on it. Its time
+says when a process last began to use the folder. A copy is never the original: a removed one is fetched again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LOG = logging.getLogger("arcbeam.store")
 
 IN_USE = "in-use"
 UNUSED_SECONDS = 7 * 86_400.0
-"""A folder that no process has used for so long is removed."""
+"""A folder that no process has used for this time is removed."""
 
 
 class _InUse:
-    """What this process uses."""
+    """The folders that this process uses."""
 
     def __init__(self) -> None:
         self._start()
@@ -62,21 +62,21 @@ _in_use = _InUse()
 
 
 def hold(folder: Path) -> None:
-    """Makes a folder if it is missing, and notes that this process uses it, until `leave` or the process's end.
+    """Create a folder if it is missing, and record that this process uses it, until `leave` or the process's end.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     _in_use.hold(folder)
 
 
 def leave(folder: Path) -> None:
-    """Notes that this process does not use a folder any more."""
+    """Record that this process no longer uses a folder."""
     _in_use.leave(folder)
 
 
 def _is(file: int, path: Path) -> bool:
-    """Whether an open file still has that name."""
+    """Return whether an open file still has that name."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except OSError:
@@ -91,7 +91,7 @@ def _locked(folder: Path) -> int:
         except FileNotFoundError:  # the folder was removed just now
             continue
         try:
-            # SUBTLE: it waits while the folder is being removed, and then has a file without a name.
+            # SUBTLE: it waits while another process removes the folder, and then has a file without a name.
             fcntl.flock(file, fcntl.LOCK_SH)
             os.utime(file)
         except BaseException:
@@ -103,14 +103,14 @@ def _locked(folder: Path) -> int:
 
 
 def sweep(root: Path, unused: float = UNUSED_SECONDS) -> list[Path]:
-    """Removes the folders of this user below `root` that no process uses, and none has used for long. Raises nothing.
+    """Remove this user's folders below `root` that no process uses or has used for long. Raises nothing.
 
     Args:
         root: may be missing.
-        unused: seconds.
+        unused: minimal time without use, in seconds.
 
     Returns:
-        What it removed.
+        The removed folders.
     """
     removed = []
     with contextlib.suppress(OSError), os.scandir(root) as entries:
@@ -120,12 +120,12 @@ def sweep(root: Path, unused: float = UNUSED_SECONDS) -> list[Path]:
                 if ours and time.time() - _last_used(Path(entry.path)) >= unused and _removed(Path(entry.path)):
                     removed.append(Path(entry.path))
     for folder in removed:
-        _LOG.info("removed copies that were not used for long: %s", folder)
+        _LOG.info("removed copies that were unused for long: %s", folder)
     return removed
 
 
 def _last_used(folder: Path) -> float:
-    """In seconds since 1970; of a folder that an earlier version made, when its files were last changed."""
+    """Return when a folder was last used, in seconds since 1970. For one of an earlier version: the last change."""
     return max(path.lstat().st_mtime for path in _dated(folder))
 
 

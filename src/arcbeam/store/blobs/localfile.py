@@ -1,7 +1,7 @@
 """Reading ranges of local files.
 
-Owns what the kernel leaves to its caller: one read gives as much as it likes, and on Linux never more than 2 GB less a
-page. Knows nothing of what is read.
+Owns what the kernel leaves to its caller: a read may return less than requested, and on Linux never more than 2 GB less
+a page. Must not know what is read.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import os
 
 
 def read_range(descriptor: int, start: int, length: int) -> bytes:
-    """The bytes of an open file from `start`, `length` of them; fewer, or none, if the file ends before.
+    """Return `length` bytes of an open file from `start`; fewer, or none, if the file ends before.
 
     Raises:
-        OSError: by the system.
+        OSError: from the system.
     """
     data = os.pread(descriptor, length, start)
     if len(data) == length or not data:

@@ -1,6 +1,6 @@
-"""An object store (S3 and what speaks its protocol, GCS, Azure) or this process's memory as durable blobs.
+"""An object store (S3 and compatible stores, GCS, Azure) or this process's memory as durable blobs.
 
-Owns how obstore's errors become determinate or indeterminate ones. Knows nothing of what the bytes mean.
+Owns the translation of obstore's errors into determinate and indeterminate ones. Must not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PART_BYTES = 8 << 20
 
 
 class _Fork:
-    """Whether obstore works here. SUBTLE: in the child of a process that has used it, every call waits for ever."""
+    """Whether obstore works here. SUBTLE: in a forked child of a process that has used it, every call waits forever."""
 
     def __init__(self) -> None:
         self._used = self._broken = False
@@ -39,10 +39,10 @@ class _Fork:
         self._broken = self._used
 
     def check(self, where: object) -> None:
-        """To be called before each use."""
+        """Check before each use."""
         if self._broken:
             raise DeterminateError(
-                f"'{where}' cannot be used in a process that was forked from one that has used an object store",
+                f"'{where}' cannot be used in a process that was forked after an object store was used",
                 "start processes by spawning them, or fork before an object store is used",
             )
         self._used = True
@@ -54,11 +54,11 @@ _fork = _Fork()
 class ObjectBlobs:
     """A prefix of an object store; see `DurableBlobs`.
 
-    A write is durable when the store has answered. obstore repeats what fails on its way, within its `retry_config`.
+    A write is durable when the store has answered. obstore repeats transient failures, within its `retry_config`.
 
     Args:
         store: an obstore store, whose prefix is the location.
-        where: what errors call it.
+        where: its name in errors.
     """
 
     def __init__(self, store: Any, where: str) -> None:
@@ -70,7 +70,7 @@ class ObjectBlobs:
 
     def get(self, name: str) -> bytes:
         """See `DurableBlobs`."""
-        with self._told("read", name):
+        with self._errors("read", name):
             return bytes(obstore.get(self._store, checked(name)).bytes())
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
@@ -81,8 +81,8 @@ class ObjectBlobs:
         try:
             return bytes(obstore.get_range(self._store, checked(name), start=start, length=length))
         except Exception:
-            # Stores differ in what they say of a range after the end; the size tells.
-            with self._told("read", name):
+            # Stores answer differently to a range after the end; the size decides.
+            with self._errors("read", name):
                 size = obstore.head(self._store, name)["size"]
                 if start >= size:
                     return b""
@@ -90,17 +90,17 @@ class ObjectBlobs:
 
     def put(self, name: str, data: bytes) -> None:
         """See `DurableBlobs`."""
-        with self._told("written", name):
+        with self._errors("written", name):
             obstore.put(self._store, checked(name), data, use_multipart=False)
 
     def put_file(self, name: str, path: Path) -> None:
-        """See `DurableBlobs`: in parts if it is large, of which a few are in memory at once."""
-        with self._told("written", name):
+        """See `DurableBlobs`: a large file in parts, a few of which are in memory at once."""
+        with self._errors("written", name):
             obstore.put(self._store, checked(name), path, chunk_size=_PART_BYTES, max_concurrency=2)
 
     def create(self, name: str, data: bytes) -> bool:
         """See `DurableBlobs`: the store's own conditional put."""
-        with self._told("written", name):
+        with self._errors("written", name):
             try:
                 obstore.put(self._store, checked(name), data, mode="create")
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
@@ -109,7 +109,7 @@ class ObjectBlobs:
 
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
         """See `DurableBlobs`."""
-        with self._told("listed", prefix):
+        with self._errors("listed", prefix):
             found = [
                 BlobInfo(meta["path"], meta["size"])
                 for chunk in obstore.list(self._store, prefix or None, offset=after or None)
@@ -120,21 +120,21 @@ class ObjectBlobs:
 
     def delete(self, name: str) -> None:
         """See `DurableBlobs`."""
-        with contextlib.suppress(MissingFileError), self._told("deleted", name):
+        with contextlib.suppress(MissingFileError), self._errors("deleted", name):
             obstore.delete(self._store, checked(name))
 
     def tidy(self) -> None:
-        """See `DurableBlobs`: parts of uploads that were cut off are the store's, and its rules' for their life."""
+        """See `DurableBlobs`: the store and its lifecycle rules remove parts of interrupted uploads."""
 
     def clear(self) -> None:
-        """See `ClearableBlobs`: in requests for many names each, where the store knows these."""
+        """See `ClearableBlobs`: many names per request, if the store supports that."""
         names = [info.name for info in self.list("")]
         if names:
-            with contextlib.suppress(MissingFileError), self._told("deleted", f"{names[0]} and others"):
+            with contextlib.suppress(MissingFileError), self._errors("deleted", f"{names[0]} and others"):
                 obstore.delete(self._store, names)
 
     @contextlib.contextmanager
-    def _told(self, verb: str, name: str) -> Iterator[None]:
+    def _errors(self, verb: str, name: str) -> Iterator[None]:
         _fork.check(self)
         try:
             yield
@@ -143,12 +143,12 @@ class ObjectBlobs:
         except _REFUSED as e:
             raise DeterminateError(
                 f"'{name}' cannot be {verb} in '{self}': {_first_line(e)}",
-                "see that the location is right and that its credentials allow reading, writing and deleting",
+                "check the location, and that its credentials allow reading, writing and deleting",
             ) from e
         except (exceptions.BaseError, OSError) as e:
             raise IndeterminateError(
                 f"it is not known whether '{name}' was {verb} in '{self}': {_first_line(e)}",
-                "see that the store can be reached; what was under way is resolved by reading again",
+                "check that the store can be reached; arcbeam reads again to find the outcome",
             ) from e
 
 

@@ -1,10 +1,10 @@
-"""Files and folders that only their owner can read, and those with whom the folder around them is shared on purpose.
+"""Private files and folders: only their owner can read them, and the group with which a folder is shared on purpose.
 
-Owns the rule for modes, and the check of who owns what is about to be read. Knows nothing of what files hold.
+Owns the rule for modes, and the check of a file's owner before it is read. Must not know the content of files.
 
-The rule: a new folder has mode 0700, a new file 0600, whatever the umask. If the folder around it has the set-group-ID
-bit, or a default ACL, its administrator shares it with a group: what is new there has the group's rights of that
-folder, too. Nothing that is made here can be read by all others.
+The rule: a new folder has mode 0700, a new file 0600, independent of the umask. If the parent folder has the
+set-group-ID bit, or a default ACL, its administrator shares it with a group. Then new files and folders in it have the
+group's rights of the parent, too. No new file or folder is readable for all users.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEFAULT_ACL = "system.posix_acl_default"
 
 
 def group_rights(folder: Path) -> int:
-    """The rights (bits of a mode) that the group has in what is made in a folder: none if it is not shared on purpose.
+    """Return the rights (bits of a mode) of the group in new entries of a folder: none if it is not shared on purpose.
 
     Raises:
         OSError: there is no such folder.
@@ -33,17 +33,17 @@ def group_rights(folder: Path) -> int:
     mode = os.stat(folder).st_mode
     if mode & stat.S_ISGID:
         return mode & _GROUP
-    with contextlib.suppress(OSError, AttributeError):  # no ACL; or a system without
+    with contextlib.suppress(OSError, AttributeError):  # no ACL, or a system without ACLs
         os.getxattr(folder, _DEFAULT_ACL)
-        return _GROUP  # the ACL says how much of it
+        return _GROUP  # the ACL limits it
     return 0
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, and those above it that are missing; nothing happens if it exists.
+    """Create a folder and its missing parents, if it does not exist.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     if path.is_dir():
         return
@@ -53,10 +53,10 @@ def make_folder(path: Path) -> None:
 
 
 def make_one_folder(path: Path) -> None:
-    """Makes a folder in one that exists; nothing happens if it exists, too.
+    """Create a folder in an existing one, if it does not exist.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     rights = group_rights(path.parent)
     try:
@@ -70,13 +70,13 @@ def make_one_folder(path: Path) -> None:
 
 
 def new_file(path: Path) -> int:
-    """Make a file and open it for reading and writing; return the descriptor.
+    """Create a file and open it for reading and writing; return the descriptor.
 
     Raises:
-        OSError: it cannot be made; FileExistsError if it exists.
+        OSError: it cannot be created; FileExistsError if it exists.
     """
     rights = group_rights(path.parent)
-    # SUBTLE: for reading, too: network mounts give locks of both kinds only so.
+    # SUBTLE: for reading, too: network mounts require this for locks of both kinds.
     file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         if rights:
@@ -88,16 +88,16 @@ def new_file(path: Path) -> int:
 
 
 def open_new(path: Path, buffering: int = -1) -> BinaryIO:
-    """Make a file and open it for reading and writing, as a stream.
+    """Create a file and open it for reading and writing, as a stream.
 
     Raises:
-        OSError: it cannot be made; FileExistsError if it exists.
+        OSError: it cannot be created; FileExistsError if it exists.
     """
     return open(path, "w+b", buffering, opener=lambda _, flags: new_file(path))
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """Open a file that only serves to be locked; it is made if it is missing.
+    """Open a file that only serves as a lock; create it if it is missing.
 
     Raises:
         OSError: it cannot be opened.
@@ -108,9 +108,9 @@ def open_lock(path: Path) -> BinaryIO:
 
 
 def make_private(path: Path) -> None:
-    """Takes the rights of all others, and of the group if the folder around it is not shared, from what is ours.
+    """Remove the rights of all others from a file or folder, and those of the group if its parent is not shared.
 
-    For files that libraries make (LMDB, SQLite). Nothing happens to what is private, or gone.
+    For files that libraries create (LMDB, SQLite). Private and missing files stay as they are.
     """
     with contextlib.suppress(OSError):
         mode = stat.S_IMODE(path.lstat().st_mode)
@@ -120,10 +120,10 @@ def make_private(path: Path) -> None:
 
 
 def make_as_new(path: Path, folder: Path) -> None:
-    """Gives a file of ours, which is to go to `folder`, the mode of a new file there.
+    """Give a file that moves to `folder` the mode of a new file there.
 
     Raises:
-        OSError: it cannot be given.
+        OSError: the mode cannot be set.
     """
     wanted = 0o600 | (group_rights(folder) & 0o060)
     if stat.S_IMODE(path.stat().st_mode) != wanted:
@@ -131,15 +131,15 @@ def make_as_new(path: Path, folder: Path) -> None:
 
 
 class NotOursError(PermissionError):
-    """A file or folder may be another user's work. The text says why."""
+    """A file or folder may be another user's. The text says why."""
 
 
 def make_own_folder(path: Path) -> None:
-    """Makes a folder that this user alone uses; one that exists is checked, and the rights of others are taken away.
+    """Create a folder for this user alone. One that exists is checked, and loses the rights of others.
 
     Raises:
-        NotOursError: another user may have put it there.
-        OSError: it cannot be made.
+        NotOursError: another user may have created it.
+        OSError: it cannot be created.
     """
     make_folder(path)
     check_ours(path)
@@ -147,15 +147,15 @@ def make_own_folder(path: Path) -> None:
 
 
 def check_ours(path: Path) -> None:
-    """Refuses a file or folder that another user may have put there, before anything of it is believed.
+    """Refuse a file or folder that another user may have created, before its content is used.
 
-    It is ours if it is no symbolic link, and its owner is this user, or root; or, in a folder that is shared on
-    purpose, if its group is one of this user's. A file system that gives all files an owner of its own (some network
-    mounts) is asked with a probe.
+    It is accepted if it is not a symbolic link, and its owner is this user or root. In a folder that is shared on
+    purpose it is also accepted if its group is one of this user's. Some network mounts give all files the same owner; a
+    probe file detects that.
 
     Raises:
-        FileNotFoundError: there is nothing.
-        NotOursError: it is not ours, or a folder where all users can replace files.
+        FileNotFoundError: it does not exist.
+        NotOursError: it is another user's, or a folder where all users can replace files.
     """
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
@@ -174,7 +174,7 @@ def _shared_with_us(path: Path, found: os.stat_result) -> bool:
 
 
 def _owns_what_we_make(path: Path, found: os.stat_result) -> bool:
-    """Whether what this process makes there has that owner, too: then the file system does not tell users apart."""
+    """Return whether new files of this process have that owner, too: the file system does not distinguish users."""
     probe = (path if stat.S_ISDIR(found.st_mode) else path.parent) / f".owner-{uuid.uuid4().hex}"
     try:
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -196,15 +196,15 @@ def _name(uid: int) -> str:
 
 
 def user_folder(root: str = "") -> Path:
-    """What is this user's below a folder of everybody's; the system's temporary one if none is named."""
+    """Return this user's folder in a shared one; by default in the system's temporary folder."""
     return Path(root or tempfile.gettempdir()) / f"arcbeam-{os.getuid()}"
 
 
 def own_folder(name: str) -> Path:
-    """A folder of this user's in the system's temporary one, made if need be, that no other user can read.
+    """Return a folder of this user in the system's temporary folder, unreadable for others; create it if needed.
 
     Raises:
-        StoreError: another user may have put it there, or it cannot be made.
+        StoreError: another user may have created it, or it cannot be created.
     """
     folder = user_folder() / name
     try:
@@ -213,7 +213,7 @@ def own_folder(name: str) -> Path:
     except OSError as e:
         raise StoreError(
             f"temporary files cannot be kept in '{folder}': '{e.filename}': {e.strerror}",
-            "remove it, or name another temporary folder in the environment, as TMPDIR; files of a job may also go to "
-            "--arcbeam_temp",
+            "remove it, or choose another temporary folder with the environment variable TMPDIR; for files of a job "
+            "you can also set --arcbeam_temp",
         ) from e
     return folder

@@ -1,1 +1,1 @@
-"""A bounded job's temporary location: side inputs and rows of rounds."""
+"""A batch job's temporary location: side inputs and rows of rounds."""

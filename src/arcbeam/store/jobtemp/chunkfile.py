@@ -1,14 +1,14 @@
 """The file of an iterable side input: chunks of bytes, indexed by window, written once.
 
-Owns the layout. Little-endian throughout:
+Owns the layout. All numbers are little-endian:
 
     header   magic, version, CRC of both
-    chunks   one after the other, as they came
+    chunks   in the order of their arrival
     footer   per window, in ascending order: lengths, window, (offset, length, CRC) of each of its chunks;
              then a table of the offsets of these entries, for binary search
     trailer  where footer and table begin, number of windows, CRC of the footer, CRC of the trailer
 
-The writer holds the index in memory, the reader nothing: it searches the mapped file.
+The writer holds the index in memory; the reader searches the mapped file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TRAILER = struct.Struct("<QQQI")
 _CRC = struct.Struct("<I")
 
 _JOINED_BYTES = threshold(1 << 20)
-"""Adjacent chunks of a window become one up to this size: fewer entries, few enough bytes to hold at once."""
+"""Adjacent chunks of a window are joined up to this size: fewer entries, and still small enough for memory."""
 
 
 class ChunkFileWriter:
@@ -54,7 +54,7 @@ class ChunkFileWriter:
         self._last: bytes | None = None
 
     def append(self, window: bytes, chunk: bytes) -> None:
-        """Adds a chunk of whole elements to a window. Chunks of a window keep their order."""
+        """Add a chunk of whole elements to a window. Chunks of a window keep their order."""
         size = len(chunk)
         if not size:
             return
@@ -71,12 +71,12 @@ class ChunkFileWriter:
         self._end += size
 
     def forget(self, window: bytes) -> None:
-        """What was appended to a window is not in it; its bytes stay in the file, unread."""
+        """Discard the chunks of a window; their bytes stay in the file, unread."""
         self._index.pop(window, None)
         self._last = None
 
     def finish(self) -> int:
-        """Completes the file and closes it; returns its size in bytes, 0 if nothing was appended."""
+        """Complete the file and close it; return its size in bytes, 0 if nothing was appended."""
         if not self._index:
             self.close()
             return 0
@@ -100,7 +100,7 @@ class ChunkFileWriter:
         return size
 
     def close(self) -> None:
-        """Closes the file as it is; without `finish` it is not valid."""
+        """Close the file as it is; without `finish` it is invalid."""
         self._file.close()
 
 
@@ -109,11 +109,11 @@ class ChunkFile:
 
     Args:
         path: the local file.
-        name: what errors call it.
-        size: its size in bytes, as its writer reported it.
+        name: of the file, for errors.
+        size: its size in bytes, as its writer returned it.
 
     Raises:
-        StoreError: damaged, cut off, not one of ours, or written by a newer version.
+        StoreError: damaged, cut off, not a chunk file, or written by a newer version.
     """
 
     def __init__(self, path: Path, name: str, size: int) -> None:
@@ -141,7 +141,7 @@ class ChunkFile:
                 raise self._damaged("index")
 
     def chunks(self, window: bytes) -> Iterator[bytes]:
-        """The chunks of a window in the order they were written; none if it has no elements here."""
+        """Yield the chunks of a window in their order; none if the window has no elements here."""
         entry = self._find(window)
         if entry is None:
             return
@@ -155,7 +155,7 @@ class ChunkFile:
             yield chunk
 
     def windows(self) -> Iterator[bytes]:
-        """The windows that have elements here, ascending."""
+        """Yield the windows with elements, ascending."""
         for i in range(self._windows):
             (position,) = _OFFSET.unpack_from(self._map, self._table + i * _OFFSET.size)
             length, _ = _ENTRY.unpack_from(self._map, position)
@@ -163,7 +163,7 @@ class ChunkFile:
             yield self._map[position : position + length]
 
     def _find(self, window: bytes) -> tuple[int, int] | None:
-        """Where the chunk entries of a window are, and how many."""
+        """Return the position of a window's chunk entries, and their number."""
         low, high, data = 0, self._windows, self._map
         while low < high:
             middle = (low + high) // 2
@@ -180,7 +180,7 @@ class ChunkFile:
         return None
 
     def close(self) -> None:
-        """Unmaps the file; the object cannot be used any more."""
+        """Unmap the file; the object cannot be used any more."""
         self._map.close()
 
     def _damaged(self, what: str) -> StoreError:

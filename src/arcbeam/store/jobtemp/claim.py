@@ -1,4 +1,4 @@
-"""Which local folders of jobs belong to a driver that lives: those that it claims (`blobs.claims`)."""
+"""A driver's claim on the local folder of its job (`blobs.claims`)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ __all__ = ["LOCK", "Claim", "sweep"]
 
 
 class Claim:
-    """A driver's claim on the temporary location of its job, from now until `release` or its own end.
+    """A driver's claim on the temporary location of its job, until `release` or the driver's end.
 
-    A location that is no local folder cannot be claimed, and is never swept.
+    A location that is not a local folder cannot be claimed, and is never swept.
 
     Args:
-        location: of the job; the driver alone knows of it yet.
+        location: of the job; only the driver knows it so far.
     """
 
     def __init__(self, location: JobLocation) -> None:
         self._of_folder = None if location.folder is None else FolderClaim(location.folder)
 
     def release(self) -> None:
-        """Gives the claim up. Idempotent."""
+        """Release the claim. Idempotent."""
         if self._of_folder is not None:
             self._of_folder.release()

@@ -1,7 +1,7 @@
-"""A file of frames: byte strings, one after the other; written once, read from the beginning.
+"""A file of frames: consecutive byte strings; written once, read from the beginning.
 
-Owns the layout, and how such a file comes into a location and out of it. What frames mean is the callers'.
-Little-endian throughout:
+Owns the layout, and how such a file gets into a location and out of it. Callers define the meaning of frames. All
+numbers are little-endian:
 
     header   magic, version, CRC of both
     frames   each: length, CRC of the bytes, the bytes
@@ -32,11 +32,11 @@ _END = (1 << 64) - 1
 
 
 class FrameFileWriter:
-    """Writes one file. One that is dropped without `close` leaves nothing.
+    """Writes one file. If it is dropped without `close`, no file is left.
 
     Args:
-        location: where it is published.
-        name: under which name; no other writer may use it.
+        location: where the file is published.
+        name: its name, which no other writer may use.
 
     Raises:
         StoreError: by all methods, if it cannot be written.
@@ -55,7 +55,7 @@ class FrameFileWriter:
             raise self._unwritten(e) from e
 
     def append(self, frame: Any) -> None:
-        """Adds a frame: any contiguous buffer of bytes."""
+        """Add a frame: any contiguous buffer of bytes."""
         view = memoryview(frame).cast("B")
         try:
             self._file.write(_FRAME.pack(len(view), crc32(view)))
@@ -65,7 +65,7 @@ class FrameFileWriter:
         self._frames += 1
 
     def close(self) -> int:
-        """Publishes the file; returns its size in bytes. To be called once."""
+        """Publish the file; return its size in bytes. Call it once."""
         try:
             self._file.write(_FRAME.pack(_END, crc32(_NUMBER.pack(self._frames))))
             size = self._file.tell()
@@ -77,15 +77,15 @@ class FrameFileWriter:
         return size
 
     def _unwritten(self, error: OSError) -> StoreError:
-        return StoreError(f"file '{self._name}' cannot be written: {error}", "see that the disk has room")
+        return StoreError(f"file '{self._name}' cannot be written: {error}", "check that the disk has free space")
 
 
 def read_frames(location: JobLocation, name: str) -> Iterator[bytes]:
-    """The frames of a file, in the order they were written.
+    """Yield the frames of a file, in their order.
 
     Raises:
-        LostFileError: missing, damaged or cut off; perhaps after some frames.
-        StoreError: written by a newer version, or cannot be read.
+        LostFileError: missing, damaged or cut off; possibly after some frames.
+        StoreError: written by a newer version, or unreadable.
     """
     with location.reader(name) as read:
         version = version_in(read(HEADER_BYTES), _MAGIC)

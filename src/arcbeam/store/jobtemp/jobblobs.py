@@ -1,7 +1,7 @@
-"""The files of one bounded job: blobs that are gone with the job, and local files with the same bytes.
+"""The files of one batch job: blobs that are removed with the job, and local files with the same bytes.
 
-Owns what stands on `durable` for that: files that are taken, copies of remote ones on this host, reading from the
-beginning. Knows nothing of what the bytes mean.
+Owns what this adds to `durable`: moving files into the store, copies of remote ones on this host, reading as a stream.
+Must not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -41,56 +41,56 @@ class JobBlobs(Protocol):
 
     Raises:
         MissingFileError: there is no such name.
-        StoreError, OSError: what is asked for cannot be done.
+        StoreError, OSError: the operation failed.
     """
 
     def take_file(self, path: Path, name: str) -> None:
-        """Publishes a complete local file and takes it: `path` is gone afterwards. All or nothing for readers."""
+        """Publish a complete local file and move it: `path` is gone afterwards. Readers see all of it or nothing."""
         ...
 
     def put(self, name: str, data: bytes) -> None:
-        """Publishes bytes; all or nothing for readers."""
+        """Publish bytes. Readers see all of them or nothing."""
         ...
 
     def get(self, name: str) -> bytes:
-        """All bytes of a name."""
+        """Return all bytes of a name."""
         ...
 
     def open(self, name: str) -> Any:
-        """A stream to read a name from its beginning: it has `read(bytes)`, and is a context manager."""
+        """Return a stream that reads a name from its beginning: it has `read(bytes)`, and is a context manager."""
         ...
 
     def local_copy(self, name: str) -> Path:
-        """A local file with the bytes of a name, valid until `delete_all`."""
+        """Return a local file with the bytes of a name, valid until `delete_all`."""
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether the name has bytes."""
+        """Return whether the name has bytes."""
         ...
 
     def names(self, prefix: str) -> list[str]:
-        """All names that start with `prefix` (any text), sorted."""
+        """Return all names that start with `prefix` (any text), sorted."""
         ...
 
     def delete_all(self) -> None:
-        """Removes everything, and this host's copies."""
+        """Remove everything, and this host's copies."""
         ...
 
     def scratch(self) -> Path:
-        """A local folder, on the file system from which `take_file` is cheapest; removed by `delete_all`."""
+        """Return a local folder from which `take_file` is cheapest; `delete_all` removes it."""
         ...
 
 
 class LocalBlobs(FolderBlobs):
     """A folder that every reader sees under the same path; see `JobBlobs`.
 
-    SUBTLE: nothing is synced to the disk: what lies here need not outlive the host.
+    SUBTLE: nothing is synced to the disk: these files need not survive the host.
 
     Args:
-        root: the folder; made when first needed.
+        root: the folder; created at the first use.
     """
 
-    # Its scratch folder has files of tasks, too, which are not locked.
+    # Its scratch folder also has files of tasks, which are not locked.
     _of_others = False
 
     def __init__(self, root: Path) -> None:
@@ -99,7 +99,7 @@ class LocalBlobs(FolderBlobs):
         self._ours = False
 
     def take_file(self, path: Path, name: str) -> None:
-        """See `JobBlobs`: a rename; from another file system the file is copied first."""
+        """See `JobBlobs`: a rename; from another file system the file is copied."""
         self._check()
         target = self._folder / name
         make_folder(target.parent)
@@ -154,7 +154,7 @@ class LocalBlobs(FolderBlobs):
         return folder
 
     def _check(self) -> None:
-        """Refuses a folder that may be another user's work: what is read here is unpickled."""
+        """Refuse a folder that may be another user's: its content is unpickled."""
         if not self._ours:
             with contextlib.suppress(FileNotFoundError):
                 check_ours(self._folder)
@@ -162,11 +162,11 @@ class LocalBlobs(FolderBlobs):
 
 
 class RemoteBlobs:
-    """Blobs that are not on this host; see `JobBlobs`. A local copy is made once for all processes of this user.
+    """Blobs on another machine; see `JobBlobs`. All processes of this user share a local copy.
 
     Args:
-        blobs: where they are.
-        cache: local folder for copies; made when first needed, used by this user only.
+        blobs: the blobs.
+        cache: local folder for copies; created at the first use, for this user only.
     """
 
     def __init__(self, blobs: ClearableBlobs, cache: Path) -> None:
@@ -198,7 +198,7 @@ class RemoteBlobs:
             return path
         make_folder(self._private().joinpath("files", name).parent)
         with open_lock(path.with_name(f"{path.name}.lock")) as lock:
-            # The lock saves work only: the rename alone keeps readers from seeing half a file.
+            # The lock only saves work: the rename alone prevents that readers see half a file.
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
                 self._download(name, path)
@@ -238,7 +238,7 @@ class RemoteBlobs:
         return folder
 
     def _private(self) -> Path:
-        """The cache's folder, made if need be; refused if it is another user's: temporary folders are shared."""
+        """Return the cache's folder; create it if needed. Refuse another user's: temporary folders are shared."""
         make_own_folder(self._cache.parent)
         if not self._held:
             hostcopies.sweep(self._cache.parent)
@@ -249,19 +249,19 @@ class RemoteBlobs:
 
 
 def cache_folder(url: str, root: str = "") -> Path:
-    """Where the copies of what is behind a URL belong on this host: below a folder of this user's."""
+    """Return the folder for copies of a URL's files on this host: below a folder of this user."""
     return user_folder(root) / "cache" / hashlib.sha256(url.encode()).hexdigest()[:20]
 
 
 class _Parts(contextlib.AbstractContextManager["_Parts"]):
-    """Reads a blob from its beginning, some megabytes at a time: a name has the same bytes for ever."""
+    """Reads a blob from its beginning, in parts of some megabytes: the bytes of a name never change."""
 
     def __init__(self, blobs: ClearableBlobs, name: str) -> None:
         self._parts = _parts(blobs, name)
         self._left = memoryview(next(self._parts))
 
     def read(self, size: int) -> bytes:
-        """So many bytes; fewer only at the end."""
+        """Return so many bytes; fewer only at the end."""
         found: list[memoryview] = []
         while size and self._left:
             found.append(self._left[:size])

@@ -7,8 +7,8 @@ Owns the layout of its entries:
     l <window> <SHA-256 of the key>  the same for a key that is too long for LMDB; the full key precedes the chunk
     x <chain> <sequence>             CRC and one more chunk of values of the key that owns the chain
 
-A window is its length and its bytes, or 255 and a hash if it is long: one window's bytes are never a prefix of
-another's. Chunks are only added; a head is rewritten at most once, when a key that seemed complete comes again.
+A window is its length and its bytes, or 255 and a hash if it is long: so the bytes of one window are never a prefix of
+another's. Chunks are only added. A head is rewritten at most once: when a key that seemed complete gets more values.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MAX_KEY = threshold(511, 40)
 _MAX_WINDOW = threshold(64)
 _HASHED = 255
 _CHUNK_BYTES = threshold(256 * 1024)
-"""Chunks of one key that come one after the other are joined up to this size."""
+"""Consecutive chunks of one key are joined up to this size."""
 _BATCH_BYTES = threshold(8 << 20)
 _BATCH_CHUNKS = threshold(32_768)
 _FIRST_MAP_BYTES = threshold(64 << 20, 1 << 16)
@@ -56,7 +56,7 @@ def _window(window: bytes) -> bytes:
 
 
 def _head_key(window: bytes, key: bytes) -> bytes:
-    """The head entry's key; it starts with `l` if the multimap's key does not fit."""
+    """Return the head entry's key; it starts with `l` if the multimap's key is too long."""
     prefix = _window(window)
     if 1 + len(prefix) + len(key) <= _MAX_KEY:
         return b"h" + prefix + key
@@ -64,13 +64,13 @@ def _head_key(window: bytes, key: bytes) -> bytes:
 
 
 def window_of(head: bytes) -> bytes:
-    """The window that a head entry's key is of, in some form: the same for all of a window, and for no other."""
+    """Return an identification of the window in a head entry's key: the same for all its heads, and for no other."""
     size = head[1]
     return head[1 : 2 + (hashlib.sha256().digest_size if size == _HASHED else size)]
 
 
 def _head(chain: int, long_key: bytes | None, chunk: bytes) -> bytes:
-    """A head entry's value."""
+    """Return a head entry's value."""
     flags, body = 0, chunk
     if long_key is not None:
         flags, body = _LONG, _LENGTH.pack(len(long_key)) + long_key + chunk
@@ -83,7 +83,7 @@ class KeyFileWriter:
     """Writes one file. Memory is bounded by a batch of a few MB and the largest chunk.
 
     Args:
-        path: of the finished file; must not exist. Beside it, `<path>.building` is used meanwhile.
+        path: of the finished file; must not exist. `<path>.building` is used meanwhile.
     """
 
     def __init__(self, path: Path) -> None:
@@ -99,24 +99,24 @@ class KeyFileWriter:
             map_size=_FIRST_MAP_BYTES,
             mode=0o600,
         )
-        # Window and key; of an entry that is taken over as it is, its own key, and the full one if that is long.
+        # Window and key. For a restored entry: its own key, and the full one if that is long.
         self._current: tuple[bytes, bytes] | None = None
-        self._taken_over = False
+        self._restoring = False
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._sample = 0
         self._begun = False  # the current key's head is in a batch
         self._batch: list[tuple[bytes, bytes | None, bytes, bool]] = []
         self._batch_bytes = 0
-        # What the last applied chunk left. Invariant: a batch that is applied again starts from the same.
+        # State after the last applied chunk. Invariant: a batch that is applied again starts from the same state.
         self._chain = 0
         self._chains = 0
         self._links = 0
 
     def put(self, window: bytes, key: bytes, values: bytes) -> None:
-        """Adds whole encoded values to a key. Values of a key keep their order.
+        """Add whole encoded values to a key. Values of a key keep their order.
 
-        Cheapest if all calls for a key come one after the other.
+        Consecutive calls for a key are cheapest.
         """
         current = self._current
         if current is None or current[1] != key or current[0] != window:
@@ -132,7 +132,7 @@ class KeyFileWriter:
             self._cut(last=False)
 
     def restore(self, head: bytes, files: Sequence[KeyFile]) -> None:
-        """Adds what files have under a head entry's key; heads come in ascending order, each once, and nothing else."""
+        """Add the content of files under a head entry's key. Heads come in ascending order, each once, and no `put`."""
         for file in files:
             for long_key, chunk in file.under(head):
                 if self._current is None:
@@ -140,20 +140,20 @@ class KeyFileWriter:
                 elif self._current[0] != head:
                     self._cut(last=True)
                 if self._current is None or self._current[0] != head:
-                    self._current, self._begun, self._taken_over = (head, long_key), False, True
+                    self._current, self._begun, self._restoring = (head, long_key), False, True
                 self._parts.append(chunk)
                 self._parts_bytes += len(chunk)
                 if self._parts_bytes >= _CHUNK_BYTES:
                     self._cut(last=False)
 
     def _cut(self, *, last: bool) -> None:
-        """Moves the values at hand to the batch; unless it is the `last` of its key, the key gets a chain."""
+        """Move the present values to the batch. Unless they are the `last` of their key, the key gets a chain."""
         assert self._current is not None
         if self._begun and not self._parts:
             return
         window, key = self._current
         chunk = b"".join(self._parts)
-        head = b"" if self._begun else window if self._taken_over else _head_key(window, key)
+        head = b"" if self._begun else window if self._restoring else _head_key(window, key)
         self._batch.append((head, key if head[:1] == b"l" else None, chunk, not last))
         self._batch_bytes += len(chunk) + len(head)
         self._parts, self._parts_bytes, self._begun = [], 0, True
@@ -161,12 +161,12 @@ class KeyFileWriter:
             self._apply()
 
     def _apply(self) -> None:
-        """Writes the batch."""
+        """Write the batch."""
         self._transaction(self._apply_batch)
         self._batch, self._batch_bytes = [], 0
 
     def _transaction(self, write: Callable[[lmdb.Transaction], object]) -> None:
-        """Runs `write` in a transaction; again, with a larger map, if the map is full."""
+        """Run `write` in a transaction; repeat it with a larger map if the map is full."""
         before = (self._chain, self._chains, self._links)
         while True:
             try:
@@ -197,7 +197,7 @@ class KeyFileWriter:
         txn.put(_LINK.pack(b"x", self._chain, self._links), _CRC.pack(crc32(chunk)) + chunk)
 
     def _reopened(self, txn: lmdb.Transaction, head: bytes) -> int:
-        """The chain of a key that came before; its head is rewritten if it has none yet."""
+        """Return the chain of an existing key; its head is rewritten if it has none yet."""
         value = txn.get(head)
         assert value is not None
         _, flags = _HEAD.unpack_from(value)
@@ -209,7 +209,7 @@ class KeyFileWriter:
         return chain
 
     def finish(self) -> int:
-        """Completes the file, without free pages, and returns its size in bytes; 0 if nothing was put."""
+        """Complete the file, without free pages, and return its size in bytes; 0 if nothing was put."""
         if self._current is None:
             self.discard()
             return 0
@@ -222,13 +222,13 @@ class KeyFileWriter:
         return self._path.stat().st_size
 
     def discard(self) -> None:
-        """Closes and removes what was used to build the file. A finished file stays."""
+        """Close and remove the temporary file. A finished file stays."""
         self._env.close()
         self._building.unlink(missing_ok=True)
 
 
 def building_path(path: Path) -> Path:
-    """Where a file is built before it is complete."""
+    """Return the path of a file before it is complete."""
     return path.with_name(f"{path.name}.building")
 
 
@@ -237,14 +237,14 @@ class KeyFile:
 
     Args:
         path: the local file.
-        name: what errors call it.
-        size: its size in bytes, as its writer reported it.
+        name: of the file, for errors.
+        size: its size in bytes, as its writer returned it.
 
     Attributes:
         sample: `key_hash` of one of its keys.
 
     Raises:
-        StoreError: damaged, cut off, not one of ours, or written by a newer version.
+        StoreError: damaged, cut off, not a key file, or written by a newer version.
     """
 
     def __init__(self, path: Path, name: str, size: int) -> None:
@@ -271,30 +271,30 @@ class KeyFile:
         self._local = threading.local()
 
     def _txn(self) -> lmdb.Transaction:
-        """This thread's read transaction. The file never changes, so it may stay open."""
+        """Return this thread's read transaction. The file never changes, so it may stay open."""
         txn: lmdb.Transaction | None = getattr(self._local, "txn", None)
         if txn is None:
             txn = self._local.txn = self._env.begin()
         return txn
 
     def values(self, window: bytes, key: bytes) -> Iterator[bytes]:
-        """The chunks of values of a key, in the order they were put; none if it is not there."""
+        """Yield the chunks of values of a key, in their order; none if the key does not exist."""
         flags, body = self._head(_head_key(window, key))
         if not flags:
             return iter((body,)) if body else iter(())
         return self._further(flags, body, key)
 
     def heads(self) -> Iterator[bytes]:
-        """The keys of all head entries, ascending; `window_of` tells their window."""
+        """Yield the keys of all head entries, ascending; `window_of` returns their window."""
         with self._env.begin() as txn, txn.cursor() as cursor:
             for kind in (b"h", b"l"):
                 if cursor.set_range(kind):
                     yield from itertools.takewhile(lambda head: head[:1] == kind, cursor.iternext(values=False))  # noqa: B023 - read here
 
     def under(self, head: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """What is under a head entry's key: for each chunk of values the full key, if it is long, and the chunk.
+        """Yield the content under a head entry's key: for each chunk the full key, if it is long, and the values.
 
-        Of a key without values there is one empty chunk.
+        A key without values has one empty chunk.
         """
         flags, body = self._head(head)
         key = _long_key(body, _CHAIN.size if flags & _CHAINED else 0)[0] if flags & _LONG else b""
@@ -308,7 +308,7 @@ class KeyFile:
             yield key, b""
 
     def _head(self, head: bytes) -> tuple[int, bytes]:
-        """Flags and body of a head entry; nothing, if there is none."""
+        """Return flags and body of a head entry; nothing if there is none."""
         try:
             value = self._txn().get(head)
         except lmdb.Error as e:
@@ -345,7 +345,7 @@ class KeyFile:
                 more = cursor.next()
 
     def keys(self, window: bytes) -> Iterator[bytes]:
-        """The keys of a window, each once."""
+        """Yield the keys of a window, each once."""
         with self._env.begin() as txn, txn.cursor() as cursor:
             prefix = b"h" + _window(window)
             start = len(prefix)
@@ -366,7 +366,7 @@ class KeyFile:
                 more = cursor.next()
 
     def close(self) -> None:
-        """Closes the file; the object cannot be used any more."""
+        """Close the file; the object cannot be used any more."""
         self._env.close()
 
     def _damaged(self, what: str) -> StoreError:
@@ -374,7 +374,7 @@ class KeyFile:
 
 
 def _long_key(body: bytes, position: int) -> tuple[bytes, int]:
-    """The full key that a head entry's body holds at `position`, and where the chunk begins."""
+    """Return the full key at `position` in a head entry's body, and the position of the chunk."""
     (length,) = _LENGTH.unpack_from(body, position)
     position += _LENGTH.size
     return body[position : position + length], position + length

@@ -1,6 +1,6 @@
-"""A job's temporary location: the one place that its driver and all its tasks can see.
+"""A job's temporary location: the one place that its driver and all its tasks can reach.
 
-Owns names below the location and the records of user errors. Must not know what files hold, nor Beam, nor Spark.
+Owns names below the location and the records of user errors. Must not know the content of files, Beam, or Spark.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
 class JobLocation:
-    """The temporary location of one job. Pickles; a copy in another process sees the same files.
+    """The temporary location of one job. Pickles; a copy in another process reaches the same files.
 
-    Everything in it belongs to the job: `delete_all` removes it whole. What is written is immutable, under a name that
-    no other writer uses.
+    Everything in it belongs to the job: `delete_all` removes it. Files are immutable. Each has a name that no other
+    writer uses.
 
     Args:
-        url: a local path or `file://` URL (all processes see the same folder), or another that `backends` knows:
+        url: a local path or `file://` URL (all processes see the same folder), or a URL that `backends` supports:
             `s3://`, `gs://`, `abfs://`, `hdfs://`, ….
         cache: local folder for copies of remote files on each host; the system's temporary folder if empty.
-        secrets: of the job, by name (`arcbeam.secrets`): a copy in another process makes them known there.
-        blobs: an open backend to use in place of the one that `url` names; such a location does not pickle.
+        secrets: of the job, by name (`arcbeam.secrets`): a copy in another process registers them there.
+        blobs: an open backend to use instead of that of `url`; such a location does not pickle.
 
     Attributes:
-        url: the location; a local one as an absolute path. It may have credentials.
+        url: the location; a local one as an absolute path. It may contain credentials.
         secrets: of the job.
 
     Raises:
-        StoreError: by every method, naming what could not be read or written.
+        StoreError: by every method, with the name that could not be read or written.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class JobLocation:
 
     @classmethod
     def under(cls, root: str, job: str, *, cache: str = "", secrets: Mapping[str, str] | None = None) -> JobLocation:
-        """The location of a job below a folder or URL that holds many."""
+        """Return the location of a job below a folder or URL for many jobs."""
         return cls(below(root, job), cache=cache, secrets=secrets)
 
     def below(self, name: str) -> str:
-        """The URL of a folder in this location."""
+        """Return the URL of a folder in this location."""
         return below(self.url, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -84,7 +84,7 @@ class JobLocation:
         return hash(self.url)
 
     def __str__(self) -> str:
-        """The URL without a user's name and secret, for people."""
+        """Return the URL without a user's name and secret, for people."""
         return shown(self.url)
 
     def __repr__(self) -> str:
@@ -106,27 +106,27 @@ class JobLocation:
                 except StoreError as e:
                     raise StoreError(
                         f"the temporary location '{self}' cannot be opened: {e.message}",
-                        f"name one that all hosts can reach; {e.remedy}",
+                        f"give one that all hosts can reach; {e.remedy}",
                     ) from e
                 self._opened = RemoteBlobs(opened, cache_folder(known.without_credentials(self.url), self._cache))
         return self._opened
 
     def put_file(self, local_path: Path | str, name: str) -> None:
-        """Publishes a complete local file under `name`, and takes it: it is gone afterwards. All or nothing."""
+        """Publish a complete local file under `name`, and move it: it is gone afterwards. All or nothing."""
         try:
             self._blobs.take_file(Path(local_path), _checked(name))
         except (OSError, StoreError) as e:
             raise self._failed("written", name, e) from e
 
     def put_bytes(self, name: str, data: bytes) -> None:
-        """Publishes bytes under `name`. All or nothing."""
+        """Publish bytes under `name`. All or nothing."""
         try:
             self._blobs.put(_checked(name), data)
         except (OSError, StoreError) as e:
             raise self._failed("written", name, e) from e
 
     def get_bytes(self, name: str) -> bytes:
-        """All bytes of `name`."""
+        """Return all bytes of `name`."""
         try:
             return self._blobs.get(_checked(name))
         except (OSError, StoreError) as e:
@@ -134,7 +134,7 @@ class JobLocation:
 
     @contextlib.contextmanager
     def reader(self, name: str) -> Iterator[Callable[[int], bytes]]:
-        """Reads `name` from its beginning: what it gives reads so many bytes, fewer at the end of the file."""
+        """Read `name` from its beginning. The yielded function reads a number of bytes, fewer at the file's end."""
         try:
             stream = self._blobs.open(_checked(name))
         except (OSError, StoreError) as e:
@@ -144,7 +144,7 @@ class JobLocation:
             try:
                 if size <= _PART_BYTES:
                     return bytes(stream.read(size))
-                # A damaged file may ask for more than there is memory: no more is made than there is in the file.
+                # A damaged file may request more than fits into memory: never allocate more than the file has.
                 parts = []
                 while size and (part := stream.read(min(size, _PART_BYTES))):
                     parts.append(part)
@@ -157,35 +157,35 @@ class JobLocation:
             yield read
 
     def local_copy(self, name: str) -> Path:
-        """A local, read-only path of `name`: the file itself if the location is local, else this host's only copy."""
+        """Return a local, read-only path of `name`: the file itself in a local location, else this host's only copy."""
         try:
             return self._blobs.local_copy(_checked(name))
         except (OSError, StoreError) as e:
             raise self._failed("read", name, e) from e
 
     def exists(self, name: str) -> bool:
-        """Whether `name` was published."""
+        """Return whether `name` was published."""
         try:
             return self._blobs.exists(_checked(name))
         except (OSError, StoreError) as e:
             raise self._failed("read", name, e) from e
 
     def scratch_file(self) -> Path:
-        """A new local path, not there yet, for a file that will be given to `put_file` or removed."""
+        """Return a new local path for a file that will be given to `put_file` or removed."""
         try:
             return self._blobs.scratch() / uuid.uuid4().hex
         except (OSError, StoreError) as e:
             raise self._failed("written", "scratch", e) from e
 
     def delete_all(self) -> None:
-        """Removes the whole location and this host's copies. Best effort: what stays is logged, nothing is raised."""
+        """Remove the whole location and this host's copies. Best effort: failures are logged, not raised."""
         try:
             self._blobs.delete_all()
         except (OSError, StoreError) as e:
             _LOG.warning("the temporary location '%s' could not be removed: %s", self, e)
 
     def record_error(self, stage: str, payload: bytes) -> None:
-        """Keeps the record of an error in user code where the driver and retried tasks find it.
+        """Store the record of an error in user code for the driver and retried tasks.
 
         Args:
             stage: id of the stage that failed.
@@ -194,20 +194,20 @@ class JobLocation:
         self.put_bytes(f"errors/{time.time_ns():020d}-{_plain(stage)}-{uuid.uuid4().hex}", payload)
 
     def errors(self, stage: str = "") -> list[bytes]:
-        """All records of errors, earliest first by the clocks of their hosts. Costs one listing if there are none.
+        """Return all records of errors, earliest first by the clocks of their hosts. Without any: one listing.
 
         Args:
-            stage: only those of this one.
+            stage: only those of this stage.
         """
         return [self.get_bytes(name) for name in self.error_names(stage)]
 
     def error_names(self, stage: str = "") -> list[str]:
-        """The names of these records."""
+        """Return the names of these records."""
         of = f"-{_plain(stage)}-" if stage else ""
         return [name for name in self.list("errors/") if of in name]
 
     def list(self, prefix: str = "") -> list[str]:
-        """All names that start with `prefix`, sorted; empty if nothing was ever written."""
+        """Return all names that start with `prefix`, sorted; empty if nothing was ever written."""
         try:
             return self._blobs.names(prefix)
         except (OSError, StoreError) as e:
@@ -217,18 +217,18 @@ class JobLocation:
         if isinstance(error, MissingFileError) and verb == "read":
             return LostFileError(
                 f"'{name}' is missing in the temporary location '{self}'",
-                "on a cluster, --arcbeam_temp names a folder or URL that the driver and every executor reach",
+                "on a cluster, --arcbeam_temp must be a folder or URL that the driver and every executor can reach",
             )
         if isinstance(error, NotOursError):
             return StoreError(
                 f"'{name}' cannot be {verb} in the temporary location '{self}': {error.strerror}",
-                "files of a job are used only where no other user can have put them: see that driver and executors run "
-                "as one user, or share the folder with a group (chmod g+rwxs)",
+                "files of a job are used only where no other user can have put them: run driver and executors as one "
+                "user, or share the folder with a group (chmod g+rwxs)",
             )
         why = str(error if isinstance(error, OSError) else error.__cause__ or error.message).split("\n", 1)[0]
         return StoreError(
             f"'{name}' cannot be {verb} in the temporary location '{self}': {why}",
-            "see that every host can reach the location and write to it, and that it has room",
+            "check that every host can reach the location and write to it, and that it has free space",
         )
 
 
@@ -238,12 +238,12 @@ def _located(url: str, cache: str, secrets: Mapping[str, str]) -> JobLocation:
 
 
 def _checked(name: str) -> str:
-    """The name, if it is one below the location. A guard against mistakes of ours."""
+    """Return the name if it is valid below the location: a check for bugs in arcbeam."""
     if not name or any(not part or part.startswith(".") for part in name.split("/")):
         raise ValueError(f"not a name in a location: {name!r}")
     return name
 
 
 def _plain(stage: str) -> str:
-    """A stage's id, as part of a name."""
+    """Return a stage's id as part of a name."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", stage)

@@ -1,7 +1,7 @@
-"""Side inputs as immutable files: written by the tasks that produce them, read by all that use them.
+"""Side inputs as immutable files: the tasks that produce them write them, all tasks that use them read them.
 
-Owns the files' names, which file holds which key, and how many of them a process keeps open. The layouts are in
-`chunkfile` and `keyfile`. Windows, keys and values are bytes here.
+Owns the files' names, the assignment of keys to files, and the number of files that a process keeps open. `chunkfile`
+and `keyfile` own the layouts. Windows, keys and values are bytes here.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _OPEN_KEY_FILES = cache_size(64)
 
 
 class IterableWriter:
-    """Writes one file of an iterable side input. Nothing is made before the first `append`.
+    """Writes one file of an iterable side input. Nothing is created before the first `append`.
 
-    A writer that is dropped without `close` leaves nothing.
+    If it is dropped without `close`, no file is left.
 
     Args:
         location: where the file is published.
         channel: the side channel.
-        attempt: names the task attempt; part of the file's name, for people.
+        attempt: of the task; part of the file's name, for people.
 
     Attributes:
-        last: whether only what the last firing puts into a window counts: all do.
+        last: whether only the last firing of a window counts. Here all do.
     """
 
     last: Final = False
@@ -51,7 +51,7 @@ class IterableWriter:
         self._writer: ChunkFileWriter | None = None
 
     def append(self, window: bytes, chunk: bytes) -> None:
-        """Adds whole encoded elements to a window."""
+        """Add whole encoded elements to a window."""
         try:
             if self._writer is None:
                 self._path = self._location.scratch_file()
@@ -63,7 +63,7 @@ class IterableWriter:
             raise _unwritten(self._name, e) from e
 
     def close(self) -> SideFile | None:
-        """Publishes the file; None if nothing was appended. To be called once."""
+        """Publish the file; None if nothing was appended. Call it once."""
         if self._writer is None:
             return None
         try:
@@ -77,15 +77,15 @@ class IterableWriter:
 
 
 class MultimapWriter:
-    """Writes the file of one shard of a multimap side input. Nothing is made before the first `put`.
+    """Writes the file of one shard of a multimap side input. Nothing is created before the first `put`.
 
-    A writer that is dropped without `close` leaves nothing.
+    If it is dropped without `close`, no file is left.
 
     Args:
         location: where the file is published.
         channel: the side channel.
         shard: `key_hash(key) % shards` of all keys that will be put.
-        attempt: names the task attempt; part of the file's name, for people.
+        attempt: of the task; part of the file's name, for people.
     """
 
     def __init__(self, location: JobLocation, channel: int, shard: int, attempt: str) -> None:
@@ -94,7 +94,7 @@ class MultimapWriter:
         self._writer: KeyFileWriter | None = None
 
     def put(self, window: bytes, key: bytes, values: bytes) -> None:
-        """Adds whole encoded values to a key; best called for one key after the other."""
+        """Add whole encoded values to a key; consecutive calls for a key are cheapest."""
         try:
             if self._writer is None:
                 self._path = self._location.scratch_file()
@@ -106,7 +106,7 @@ class MultimapWriter:
             raise _unwritten(self._name, e) from e
 
     def close(self) -> SideFile | None:
-        """Publishes the file; None if nothing was put. To be called once."""
+        """Publish the file; None if nothing was put. Call it once."""
         if self._writer is None:
             return None
         try:
@@ -124,7 +124,7 @@ def _name(channel: int, attempt: str, kind: str) -> str:
 
 
 def _unwritten(name: str, error: Exception) -> StoreError:
-    return StoreError(f"side-input file '{name}' cannot be written: {error}", "see that the disk has room")
+    return StoreError(f"side-input file '{name}' cannot be written: {error}", "check that the disk has free space")
 
 
 def _remove(*paths: Path) -> None:
@@ -135,7 +135,7 @@ def _remove(*paths: Path) -> None:
 class SideReader:
     """Reads the side inputs of a stage; an `arcbeam.model.rows.SideStore`.
 
-    Files are opened when first needed and shared by all readers of the process. Memory: one chunk an iterator.
+    Files are opened at their first use and shared by all readers of the process. Memory: one chunk per iterator.
 
     Args:
         location: where the files are.
@@ -143,14 +143,14 @@ class SideReader:
         shards: number of shards of the exchanges that wrote multimaps.
 
     Raises:
-        StoreError: here, for a file of a shard that cannot be; by all methods, while they iterate too, naming a
+        StoreError: by the constructor for a file of an impossible shard; by all methods, also during iteration, for a
             missing, damaged or too new file.
     """
 
     def __init__(self, location: JobLocation, files: Mapping[int, tuple[SideFile, ...]], shards: int) -> None:
         self._location = location
         self._shards = shards
-        # In order of their names, so that all tasks read the elements in the same order.
+        # Sorted by name, so that all tasks read the elements in the same order.
         self._files = {channel: sorted(of, key=lambda file: file.name) for channel, of in files.items()}
         self._by_shard: dict[tuple[int, int], list[SideFile]] = {}
         for channel, of in self._files.items():
@@ -180,11 +180,11 @@ class SideReader:
             yield from self._opened(file).keys(window)
 
     def _opened(self, file: SideFile) -> KeyFile:
-        """A file of a multimap. SUBTLE: one under a wrong shard would answer that its keys have no values."""
+        """Return a file of a multimap. SUBTLE: with a wrong shard, its keys would seem to have no values."""
         opened = _key_files.get(self._location, file)
         if opened.sample % self._shards != file.shard:
             raise StoreError(
-                f"side-input file '{file.name}' is said to hold the keys of shard {file.shard}, "
+                f"side-input file '{file.name}' should have the keys of shard {file.shard}, "
                 f"but has one of shard {opened.sample % self._shards} of {self._shards}"
             )
         return opened
@@ -204,9 +204,9 @@ _F = TypeVar("_F", bound=_Closable)
 
 
 class _OpenFiles(Generic[_F]):
-    """Files that this process has open: the last recently used ones, and those that an iterator still reads.
+    """Open files of this process: the last recently used ones, and those that an iterator still reads.
 
-    Invariant: a file is open at most once in a process, which LMDB demands; and never used across a fork.
+    Invariant: a file is open at most once in a process, as LMDB requires; and never used across a fork.
     """
 
     def __init__(self, opener: Callable[[Path, str, int], _F], limit: int) -> None:
@@ -220,13 +220,13 @@ class _OpenFiles(Generic[_F]):
         self._alive: weakref.WeakValueDictionary[tuple[str, str], _F] = weakref.WeakValueDictionary()
 
     def _forked(self) -> None:
-        # LMDB counts what the parent had open as open here: let go of it before anything is opened.
+        # LMDB counts the parent's open files as open here: close them before others are opened.
         for file in list(self._alive.values()):
             file.close()
         self._start()
 
     def get(self, location: JobLocation, file: SideFile) -> _F:
-        """The file, opened if it is not."""
+        """Return the file, opened if it is not."""
         key = (location.url, file.name)
         with self._lock:
             found = self._recent.get(key)
@@ -237,7 +237,7 @@ class _OpenFiles(Generic[_F]):
             if found is None:
                 found = self._opener(location.local_copy(file.name), file.name, file.size)
                 self._alive[key] = found
-                # Another job's files may be deleted by now: open, they would still take room on the disk.
+                # Another job's files may be deleted by now. While they are open, they use space on the disk.
                 for other in [other for other in self._recent if other[0] != location.url]:
                     del self._recent[other]
             self._recent[key] = found

@@ -1,1 +1,1 @@
-"""The sequence of manifests: opening, committing, savepoints, sweeping, inspecting."""
+"""The sequence of manifests: opening, commits, savepoints, sweeps, inspection."""

@@ -1,20 +1,20 @@
-"""Finding what is real: epochs, floors, and the newest manifest. Reading only.
+"""Finding what is committed: epochs, floors, and the newest manifest. Reading only.
 
-Owns how the head is found whatever a store's listings say. A listing is a hint, used to jump; what is concluded is
-concluded from reading names one by one, upwards, until one is missing. That is exact because the manifests from the
-floor to the head have no gap:
+Owns how to find the head with unreliable listings. A listing is only a hint, used to jump. Conclusions come from
+reading names one by one, upwards, until one is missing. That is exact because the manifests from the floor to the head
+have no gap:
 
-- manifests are deleted by the driver of the newest epoch only, only below the floor that it recorded before, and after
-  it saw that no later epoch had begun (`sweep`): who begins an epoch, and then reads the floor of the one before it,
-  knows of all deletions by earlier drivers;
-- they are deleted in ascending order, and a floor's own manifest is the first to go when the floor rises: who finds it
-  still there, after all that was read, has read no gap.
+- Only the driver of the newest epoch deletes manifests. It deletes only below the floor that it recorded before, and
+  after it saw that no later epoch had begun (`sweep`). So a driver that begins an epoch, and then reads the floor of
+  the previous one, knows of all deletions by earlier drivers.
+- Manifests are deleted in ascending order, and the floor's own manifest is the first to be deleted when the floor
+  rises. So if it still exists after all other reads, these reads have missed no gap.
 
-A job's first driver commits its opening before any task writes. So where there is no manifest, and there never was,
-there is no file of a task either; where there is one, manifests are lost.
+A job's first driver commits its opening before any task writes. So if there is no manifest, and never was, there is no
+file of a task either. If there is such a file, manifests are lost.
 
-Damage does not change what is the newest: a name that has bytes is taken, whatever they are. What is lost with a newest
-manifest that cannot be read, and what is not, is `UnreadableHead`'s; with a record of a floor, `floor_below`'s.
+Damage does not change which manifest is the newest: a name with any bytes is taken. `UnreadableHead` says what an
+unreadable newest manifest hides; `floor_below` handles damaged records of a floor.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class UnreadableHead:
-    """The newest manifest, where it is damaged or too new. Its micro-batch is decided, its name is taken: only what it
-    says is not known, as by whom it is.
+    """The newest manifest, if it is damaged or too new. Its micro-batch is decided and its name is taken; only its
+    content, also its driver, is unknown.
 
-    SUBTLE: it may have given up a savepoint that `before` has. That one is whole all the same: a sweep keeps what any
-    manifest from the floor to the head names, savepoints too.
+    SUBTLE: it may have deleted a savepoint that `before` has. That savepoint is complete nevertheless: a sweep keeps
+    what any manifest from the floor to the head names, also savepoints.
 
     Attributes:
         micro_batch: its number.
-        error: names the file, and says what can be done.
-        before: the nearest one before it, not below the floor, that can be read; None if there is none.
+        error: names the file and the remedies.
+        before: the nearest readable manifest before it, not below the floor; None if there is none.
     """
 
     micro_batch: int
@@ -63,7 +63,7 @@ class UnreadableHead:
 
 
 def read_manifest(blobs: DurableBlobs, micro_batch: int) -> Manifest:
-    """The manifest of a micro-batch.
+    """Return the manifest of a micro-batch.
 
     Raises:
         MissingFileError, DamagedFileError, NewerFormatError, IndeterminateError.
@@ -77,13 +77,13 @@ def _decoded(blobs: DurableBlobs, micro_batch: int, data: bytes) -> Manifest:
     if manifest.micro_batch != micro_batch:
         raise DamagedFileError(
             f"manifest '{name}' in '{blobs}' is of micro-batch {manifest.micro_batch}",
-            "nothing was changed: files were renamed or copied by hand; bring back the right ones",
+            "nothing was changed: files were renamed or copied by hand; restore the right ones",
         )
     return manifest
 
 
 def newest_epoch(blobs: DurableBlobs) -> int:
-    """The newest epoch that has begun; 0 if none has. Epochs have no gaps and are never deleted."""
+    """Return the newest epoch that has begun; 0 if none has. Epochs have no gaps and are never deleted."""
     listed = [epoch_number(info.name) for info in blobs.list(EPOCHS)]
     newest = max((epoch for epoch in listed if epoch is not None), default=0)
     while has_begun(blobs, newest + 1):
@@ -92,21 +92,21 @@ def newest_epoch(blobs: DurableBlobs) -> int:
 
 
 def has_begun(blobs: DurableBlobs, epoch: int) -> bool:
-    """Whether a driver took that epoch."""
+    """Return whether a driver has begun that epoch."""
     return _data(blobs, epoch_name(epoch)) is not None
 
 
 def floor_data(micro_batch: int) -> bytes:
-    """The record of a floor."""
+    """Return the record of a floor."""
     start = _FLOOR.pack(_FLOOR_MAGIC, micro_batch, 0)[:-4]
     return start + struct.pack("<I", crc32(start))
 
 
 @dataclass(frozen=True, slots=True)
 class FloorRecords:
-    """What the driver of an epoch recorded of its floor.
+    """The records of a floor by the driver of an epoch.
 
-    There are two records, written in turn: where a store cannot replace at once, the other one is still there.
+    There are two records, written alternately: if a store cannot replace a file atomically, the other one still exists.
 
     Attributes:
         floor: the higher one that can be read; None if there is none.
@@ -118,7 +118,7 @@ class FloorRecords:
 
 
 def read_floors(blobs: DurableBlobs, epoch: int) -> FloorRecords:
-    """The records of an epoch."""
+    """Return the records of an epoch."""
     found, damaged = [], []
     for name in (floor_name(epoch, 0), floor_name(epoch, 1)):
         data = _data(blobs, name)
@@ -132,9 +132,9 @@ def read_floors(blobs: DurableBlobs, epoch: int) -> FloorRecords:
 
 
 def floor_below(blobs: DurableBlobs, epoch: int) -> int:
-    """The floor as the driver of an epoch finds it: of the nearest epoch, this one or below, that recorded one.
+    """Return the floor for the driver of an epoch: that of the nearest epoch, this one or below, that recorded one.
 
-    A floor whose record is damaged is found by the manifests that stand; see `_floor_that_stands`.
+    If a record is damaged, the floor comes from the existing manifests; see `_floor_from_manifests`.
 
     Raises:
         DamagedFileError: a record is damaged, and so much else that this is not possible.
@@ -147,16 +147,16 @@ def floor_below(blobs: DurableBlobs, epoch: int) -> int:
         floor = records.floor
         if floor is not None:
             break
-    return _floor_that_stands(blobs, floor or 0, damaged) if damaged else floor or 0
+    return _floor_from_manifests(blobs, floor or 0, damaged) if damaged else floor or 0
 
 
-def _floor_that_stands(blobs: DurableBlobs, recorded: int, damaged: tuple[str, ...]) -> int:
-    """A floor, where the latest record may be the damaged one: the newest micro-batch that can be one.
+def _floor_from_manifests(blobs: DurableBlobs, recorded: int, damaged: tuple[str, ...]) -> int:
+    """Return a floor if the latest record may be a damaged one: the newest micro-batch that can be a floor.
 
-    SUBTLE: why no gap is above it. It is no lower than an earlier floor, and from that one on manifests go in ascending
-    order, all but openings and savepoints. So above one that stands, and is neither, none has gone. That holds for a
-    job's first manifest, too, an opening or a savepoint's copy: it is taken only if there is no other. The newest,
-    because who deletes at this moment does so below a floor that is at most as high.
+    SUBTLE: why no gap is above it. It is not below any earlier floor, and from such a floor on manifests are deleted in
+    ascending order, except openings and savepoints. So above an existing manifest that is neither, none was deleted.
+    That also holds for a job's first manifest, an opening or a savepoint's copy, which is used only if there is no
+    other. The newest one, because a concurrent sweep deletes below a floor that is at most as high.
     """
     listed = sorted(
         (
@@ -167,7 +167,7 @@ def _floor_that_stands(blobs: DurableBlobs, recorded: int, damaged: tuple[str, .
         reverse=True,
     )
     above = listed[0] + 1 if listed else recorded
-    while _data(blobs, manifest_name(above)) is not None:  # the listing may lag
+    while _data(blobs, manifest_name(above)) is not None:  # the listing may be stale
         listed.insert(0, above)
         above += 1
     first: int | None = None
@@ -182,32 +182,32 @@ def _floor_that_stands(blobs: DurableBlobs, recorded: int, damaged: tuple[str, .
             first = micro_batch
     if first is None:
         raise DamagedFileError(
-            f"'{damaged[0]}' in '{blobs}' is damaged, and no manifest that can be read says what it said",
-            "nothing was changed: bring the file back from a copy, or begin a new job in another folder",
+            f"'{damaged[0]}' in '{blobs}' is damaged, and no readable manifest replaces it",
+            "nothing was changed: restore the file from a backup, or begin a new job in another folder",
         )
     return first
 
 
 def find_newest(blobs: DurableBlobs, floor: int) -> Manifest | UnreadableHead | None:
-    """The newest manifest, readable or not; None if there is none, and never was.
+    """Return the newest manifest, readable or not; None if there is none, and never was.
 
     Raises:
-        IndeterminateError: the manifest at the floor is missing: a driver has moved on meanwhile.
-        MissingFileError: there is none, but there must have been, since a task has written.
+        IndeterminateError: the manifest at the floor is missing: a driver has swept meanwhile.
+        MissingFileError: there is none, but a task has written a file, so there must have been one.
     """
     listed = [manifest_micro_batch(info.name) for info in blobs.list(MANIFESTS, after=_before(floor))]
     micro_batch = max(
         (micro_batch for micro_batch in listed if micro_batch is not None and micro_batch >= floor), default=floor
     )
     data = _data(blobs, manifest_name(micro_batch))
-    if data is None and micro_batch > floor:  # what was listed is gone
+    if data is None and micro_batch > floor:  # the listed manifest was deleted
         micro_batch, data = floor, _data(blobs, manifest_name(floor))
     if data is None and not floor:
         file = _written_by_a_task(blobs)
         if file is None:
             return None
-        # SUBTLE: the order. Whose task wrote the file had committed an opening. If the first manifest is missing now,
-        # it was deleted; if that was a sweep's doing, after a floor above it was recorded.
+        # SUBTLE: the order. The driver of the task that wrote the file had committed an opening. If the first manifest
+        # is missing now, it was deleted; a sweep does that only after it recorded a higher floor.
         data = _data(blobs, manifest_name(0))
         if data is None and not floor_below(blobs, newest_epoch(blobs)):
             raise lost_beginning(blobs, file)
@@ -222,23 +222,23 @@ def find_newest(blobs: DurableBlobs, floor: int) -> Manifest | UnreadableHead | 
     if found is None or (micro_batch > floor and _data(blobs, manifest_name(floor)) is None):
         raise IndeterminateError(
             f"'{manifest_name(floor)}' is missing in '{blobs}'",
-            "if another driver runs this job, look again; else files were deleted by hand: bring them back",
+            "if another driver runs this job, try again; else files were deleted by hand: restore them",
         )
     return found
 
 
 def _written_by_a_task(blobs: DurableBlobs) -> str | None:
-    """The name of some file that a task wrote; None if there is none. A listing may have names that are gone."""
+    """Return the name of a file that a task wrote; None if there is none. A listing may contain deleted names."""
     listed = (info.name for info in blobs.list("") if parse_written(info.name))
     return next((name for name in listed if _data(blobs, name) is not None), None)
 
 
 def lost_beginning(blobs: DurableBlobs, file: str) -> MissingFileError:
-    """The error for a file of a task, where no manifest tells of a job that had it written."""
+    """Return the error for a file of a task in a folder without manifests."""
     return MissingFileError(
         f"'{file}' in '{blobs}' was written for a job whose manifests are missing, from '{manifest_name(0)}' on",
-        "nothing was changed: files were deleted or moved by hand, bring them back; if this is a copy of a savepoint "
-        "that was cut off, copy it again; else begin a new job in an empty folder",
+        "nothing was changed: files were deleted or moved by hand, restore them; if this is an interrupted copy of a "
+        "savepoint, copy it again; else begin a new job in an empty folder",
     )
 
 
@@ -253,25 +253,25 @@ def _unreadable(
         except (DamagedFileError, NewerFormatError):
             continue
         except MissingFileError:
-            break  # a driver has moved on, which whoever called notices
+            break  # a driver has swept meanwhile, which the caller detects
     names = ", ".join(f"'{pin.name}' (micro-batch {pin.micro_batch})" for pin in before.pins) if before else ""
     first = (
-        "go on with the version of arcbeam that wrote it, or a newer one"
+        "use the version of arcbeam that wrote it, or a newer one"
         if isinstance(error, NewerFormatError)
-        else "bring the file back from a copy"
+        else "restore the file from a backup"
     )
     then = (
         f"or resume from a savepoint; there are: {names}"
         if names
-        else "no savepoint before it is left here: resume a copy of one, or begin a new job in another folder"
+        else "there is no savepoint before it here: resume a copy of one, or begin a new job in another folder"
     )
-    told = type(error)(error.message, f"nothing was changed: {first}, {then}")
-    told.__cause__ = error
-    return UnreadableHead(micro_batch, told, before)
+    with_remedy = type(error)(error.message, f"nothing was changed: {first}, {then}")
+    with_remedy.__cause__ = error
+    return UnreadableHead(micro_batch, with_remedy, before)
 
 
 def known(newest: Manifest | UnreadableHead) -> Manifest:
-    """The manifest whose savepoints count: the newest one, or the nearest before it that can be read.
+    """Return the manifest whose savepoints count: the newest one, or the nearest readable one before it.
 
     Raises:
         DamagedFileError, NewerFormatError: there is none.
@@ -295,7 +295,7 @@ def _before(micro_batch: int) -> str:
 
 
 def read_newest(blobs: DurableBlobs) -> Manifest | UnreadableHead | None:
-    """The newest manifest, for who only looks: drivers may come and go meanwhile. None if there is none."""
+    """Return the newest manifest, for readers beside a running driver. None if there is none."""
     for attempt in range(_TRIES):
         epoch = newest_epoch(blobs)
         try:

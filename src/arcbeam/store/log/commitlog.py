@@ -1,16 +1,17 @@
-"""The sequence of a job's manifests, held by one driver: the only way by which anything becomes real.
+"""The sequence of a job's manifests, held by one driver: the only way to commit anything.
 
-Owns the commit protocol: epochs, the conditional create, and what is made of each of its outcomes. Must not know what a
-micro-batch does. No thread, no clock, no waiting: who calls decides when to ask again.
+Owns the commit protocol: epochs, the conditional create, and the handling of each of its outcomes. Must not know what a
+micro-batch does. No threads, no clock, no waiting: the caller decides when to ask again.
 
-A commit is the creation of the manifest after the head, under a name that nobody can create twice. That alone orders
-all drivers there ever were: the first manifest of an epoch is an *opening*, and with it stands, every proposal of an
-older driver finds its name taken. Two things would break that, and are kept from happening:
+A commit is the creation of the manifest after the head, under a name that can be created only once. That alone orders
+all drivers that ever existed. The first manifest of an epoch is an *opening*. Once it exists, every proposal of an
+older driver finds its name taken. Two cases would break that, and are prevented:
 
-- A name that is free again. The sweep deletes old manifests, but no opening: an older driver's next name is always the
-  opening of the one who came after it.
-- An opening below the head, by a driver that slept meanwhile. Drivers before it do not delete once it has begun its
-  epoch; whether one after it has begun, it looks after the creation, and that one began before it deleted anything.
+- A name becomes free again. The sweep deletes old manifests, but no opening: an older driver's next name is always that
+  of its successor's opening.
+- A driver that was suspended by its system creates an opening below the head. Drivers before it do not delete once it
+  has begun its epoch. After the creation it checks whether a later epoch has begun: a later driver begins its epoch
+  before it deletes anything.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ from arcbeam.store.manifest.names import epoch_name, floor_name, manifest_name
 from arcbeam.store.manifest.values import JobShape, Kind, Manifest, contradictions
 
 _TRIES = 3
-"""How often a create is repeated at once before its outcome is called unknown."""
+"""Number of immediate attempts to create a manifest before its outcome counts as unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The proposal is real: this is the new head."""
+    """The proposal is committed: this is the new head."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another driver took the micro-batch: nothing of the proposal is real, nor will be. `found` is what stands
-    there.
+    """Another driver took the micro-batch: nothing of the proposal is or will be committed. `found` is the existing
+    manifest.
     """
 
     found: Manifest
@@ -72,7 +73,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The store does not say. The proposal may be real, or become so: only `resolve` may follow."""
+    """The outcome is unknown: the proposal may be committed, now or later. The only valid next call is `resolve`."""
 
     proposed: Manifest
     error: IndeterminateError
@@ -81,11 +82,11 @@ class Unknown:
 Outcome = Committed | Conflict | Unknown
 
 First = Callable[[Manifest | UnreadableHead | None, str, int, str], Manifest]
-"""Makes a driver's first manifest: of the newest one, the program, the epoch and a token."""
+"""Returns a driver's first manifest. Its arguments are the newest one, the job graph's name, the epoch and a token."""
 
 
 def new_token() -> str:
-    """A token that nobody else has."""
+    """Return a unique token."""
     return uuid.uuid4().hex
 
 
@@ -93,8 +94,8 @@ class CommitLog:
     """One driver's hold on a job. Opened with `CommitLog.open`.
 
     Attributes:
-        epoch: this driver's.
-        floor: the oldest micro-batch whose manifest is kept for sure.
+        epoch: of this driver.
+        floor: the oldest micro-batch whose manifest is certainly kept.
     """
 
     def __init__(self, blobs: DurableBlobs, epoch: int, floor: int, head: Manifest, token: Callable[[], str]) -> None:
@@ -106,8 +107,8 @@ class CommitLog:
         self._token = token
         self._pending: tuple[Manifest, bytes, IndeterminateError | None] | None = None
         self._conflict: Conflict | None = None
-        # Invariants: the head is ours. At most one of `_pending` and `_conflict` is set; with the first, the outcome of
-        # one create is open; with the second, nothing is proposed any more.
+        # Invariants: the head is ours. At most one of `_pending` and `_conflict` is set. With the first, the outcome of
+        # one create is unknown; with the second, nothing can be proposed any more.
 
     @classmethod
     def open(
@@ -125,32 +126,31 @@ class CommitLog:
         fill: Callable[[Manifest], Manifest] = lambda opening: opening,
         token: Callable[[], str] = new_token,
     ) -> CommitLog:
-        """Takes a job over: begins an epoch and commits its opening. Every driver before is fenced out by that.
+        """Take over a job: begin an epoch and commit its opening. That fences every earlier driver.
 
-        The opening holds what the head holds, also its committables: whether they were published is not known.
+        The opening contains what the head contains, also its committables: it is not known whether they were published.
 
         Args:
             blobs: the job's folder; an empty one begins a new job.
-            shape: what the pipeline asks of the state.
+            shape: the state that the pipeline requires.
             now: the recorded time of the opening.
-            driver: who this is, for people: host, process.
-            savepoint: go on from this savepoint; what came after it is abandoned. That is possible also if the newest
-                manifest cannot be read. Empty: from the head.
-            force: go on even if the job has ended.
-            finish: accept also a job that has ended. Its last commit may not be published, nor the last calls of user
-                code made. Then nothing is written: no epoch begins, the log has the job's last micro-batch as its head,
-                and nothing can be proposed on it.
-            program: puts what runs the job from here on into the folder, and gives the name of its file; "": as before.
-                It is told the epoch, and the program of the manifest that is followed; see `programs.keep`. Called
-                when the job is not refused, so who is leaves nothing there; and before the epoch begins, so who cannot
-                put it there stops nobody. Where either is another one then, it is called again.
-            adapt: what is made of the manifest that is gone on from, before it is held against `shape`. It must not
-                change what is real, but only what it is called, and by which outputs watermarks are known; and leave
-                out what is given up on purpose.
-            fill: writes what the opening needs beside what there is, and names it there: files for its micro-batch, by
-                this epoch. Called behind `adapt`, when the epoch has begun; again where another driver took the
-                micro-batch.
-            token: gives tokens that nobody else has.
+            driver: the name of this driver, for people: host, process.
+            savepoint: the savepoint to resume from; later micro-batches are abandoned. That is possible also if the
+                newest manifest cannot be read. Empty: resume from the head.
+            force: resume also a job that has ended.
+            finish: accept also a job that has ended. Its last commit may not be published, and the last calls of user
+                code may not be made. Then nothing is written: no epoch begins, the log has the job's last micro-batch
+                as its head, and nothing can be proposed.
+            program: stores the job graph in the folder, and returns the name of its file; "": keep the present one. Its
+                arguments are the epoch, and the job graph of the manifest to follow; see `jobgraphs.keep`. It is called
+                after all refusals, so a refused driver stores nothing. It is called before the epoch begins, so a
+                driver that cannot store it fences none. If an argument differs then, it is called again.
+            adapt: changes the manifest to resume from, before it is compared with `shape`. It must not change committed
+                content, but only names, and the outputs by which watermarks are known; and it removes what is discarded
+                on purpose.
+            fill: writes further files of the opening's micro-batch and this epoch, and names them in the opening.
+                Called after `adapt`, when the epoch has begun; again if another driver took the micro-batch.
+            token: returns unique tokens.
 
         Raises:
             FencedError: a later driver took over meanwhile.
@@ -158,7 +158,7 @@ class CommitLog:
             JobEndedError: the job has ended (drained or done).
             StoreError: there is no such savepoint.
             DamagedFileError, NewerFormatError: the newest manifest, or the savepoint's, cannot be read.
-            MissingFileError: files of a job are there, and none of its manifests.
+            MissingFileError: there are files of a job, but none of its manifests.
             IndeterminateError: the store does not answer; opening again is safe.
         """
         asked = Asked(shape, now, savepoint, force, "", adapt)
@@ -178,7 +178,7 @@ class CommitLog:
 
     @classmethod
     def _of_ended(cls, blobs: DurableBlobs, asked: Asked, token: Callable[[], str]) -> CommitLog | None:
-        """The log of a job that has ended, if nothing more is asked than its end."""
+        """Return the log of a job that has ended, if only its end remains to be finished."""
         head = ended(blobs, read_newest(blobs), asked)
         return None if head is None else cls(blobs, head.epoch, floor_below(blobs, head.epoch), head, token)
 
@@ -194,22 +194,22 @@ class CommitLog:
         fill: Callable[[Manifest], Manifest] = lambda opening: opening,
         token: Callable[[], str] = new_token,
     ) -> CommitLog:
-        """Takes a job over with whatever first manifest; see `open`, which is the way to go on with one.
+        """Take over a job with any first manifest. To resume a job, use `open`.
 
         Args:
             blobs: the job's folder.
-            first: gives the opening, of the newest manifest, the program, the epoch and a token. What it raises
-                refuses the job; it may be called several times.
+            first: returns the opening. Its arguments are the newest manifest, the job graph's name, the epoch and a
+                token. Its errors refuse the job; it may be called several times.
             now: the time.
-            driver: who this is, for people.
+            driver: the name of this driver, for people.
             program: as in `open`.
             fill: as in `open`.
-            token: gives tokens that nobody else has.
+            token: returns unique tokens.
 
         Raises:
             FencedError, DamagedFileError, NewerFormatError, MissingFileError, IndeterminateError: as `open`.
         """
-        # SUBTLE: an epoch that has begun stops who runs the job from deleting. So what can be refused is, before.
+        # SUBTLE: once an epoch has begun, the running driver stops deleting. So all refusals come before.
         kept_for = _refuse(blobs, first)
         kept = program(*kept_for)
         epoch = _begin_epoch(blobs, driver, now, token())
@@ -220,9 +220,9 @@ class CommitLog:
         while True:
             if isinstance(newest, Manifest) and newest.epoch > epoch:
                 raise _fenced(blobs, epoch, newest)
-            # SUBTLE: whose a manifest is that cannot be read, nobody knows. A later driver's was made after its epoch
-            # had begun, and that is looked at after the manifest was found. On top of a micro-batch of such a driver,
-            # whose savepoints are not known, an opening would name what that driver may delete.
+            # SUBTLE: the driver of an unreadable manifest is unknown. A later driver makes a manifest after its epoch
+            # has begun, and that is checked after the manifest was found. An opening on top of such a driver's
+            # micro-batch, whose savepoints are unknown, would name files that that driver may delete.
             if isinstance(newest, UnreadableHead) and has_begun(blobs, epoch + 1):
                 raise _taking_over(blobs, epoch)
             if kept_for != (kept_for := (epoch, _program_of(newest))):
@@ -242,25 +242,25 @@ class CommitLog:
 
     @property
     def head(self) -> Manifest:
-        """What is real now, as far as this driver knows."""
+        """The newest committed manifest, as far as this driver knows."""
         return self._head
 
     @property
     def pending(self) -> Manifest | None:
-        """The proposal whose outcome is not known; None if there is none."""
+        """The proposal whose outcome is unknown; None if there is none."""
         return self._pending[0] if self._pending else None
 
     @property
     def blobs(self) -> DurableBlobs:
-        """Where the job is."""
+        """The job's folder."""
         return self._blobs
 
     def draft(self, time: Timestamp, **changes: Any) -> Manifest:
-        """A manifest that may follow the head: as the head is, without its committables.
+        """Return a manifest that may follow the head: equal to the head, without its committables.
 
         Args:
             time: the micro-batch's recorded time.
-            changes: fields of `Manifest` that are other than the head's.
+            changes: fields of `Manifest` that differ from the head's.
         """
         following = replace(
             self._head,
@@ -276,34 +276,34 @@ class CommitLog:
         return replace(following, **changes)
 
     def propose(self, manifest: Manifest) -> Outcome:
-        """Tries to make a manifest real, once and for all.
+        """Try to commit a manifest.
 
         Raises:
             InvalidManifestError: it cannot follow the head; nothing happened.
-            DeterminateError: the store refused; nothing happened, and another may be proposed.
-            FencedError: a proposal met a conflict before.
+            DeterminateError: the store refused; nothing happened, and another one may be proposed.
+            FencedError: an earlier proposal met a conflict.
         """
         if self._conflict:
             raise _fenced(self._blobs, self.epoch, self._conflict.found)
         if self._pending:
             raise InvalidManifestError(
-                f"the outcome of micro-batch {self._pending[0].micro_batch} is not known yet: resolve it"
+                f"the outcome of micro-batch {self._pending[0].micro_batch} is unknown: resolve it first"
             )
         wrong = contradictions(self._head, manifest)
         if manifest.epoch != self.epoch or not manifest.token or manifest.token == self._head.token:
-            wrong.append("it was not drafted by this driver, or its token is not new")
+            wrong.append("this driver did not draft it, or its token is not new")
         if wrong:
             raise InvalidManifestError(f"micro-batch {manifest.micro_batch} cannot be committed: " + "; ".join(wrong))
         self._pending = (manifest, encode(manifest), None)
         return self.resolve()
 
     def resolve(self) -> Outcome:
-        """Asks again for the outcome of the proposal that is open, by creating the same bytes again and by reading.
+        """Ask again for the outcome of the open proposal, by creating the same bytes again and by reading.
 
-        That is safe: the name is taken once, and by whom is told by the token.
+        That is safe: the name is taken once, and the token shows by whom.
         """
         if self._pending is None:
-            raise InvalidManifestError("no outcome is open")
+            raise InvalidManifestError("there is no proposal with an unknown outcome")
         try:
             outcome = _create(self._blobs, *self._pending)
         except DeterminateError:
@@ -319,13 +319,14 @@ class CommitLog:
         return outcome
 
     def fenced(self) -> FencedError | None:
-        """The error that a driver ends with after a `Conflict`; None if there was none."""
+        """Return the error with which a driver ends after a `Conflict`; None if there was none."""
         return _fenced(self._blobs, self.epoch, self._conflict.found) if self._conflict else None
 
     def overtaken(self) -> FencedError | None:
-        """The same, but looks whether the micro-batch after the head is another driver's. (That a later epoch has begun
-        says
-        nothing: its driver may have died before its opening.) Where the store does not say, the next proposal will.
+        """Return the same; check first whether another driver has the micro-batch after the head.
+
+        A later epoch alone is no evidence: its driver may have died before its opening. If the store does not answer,
+        the next proposal finds out.
         """
         if self._pending is None and self._conflict is None:
             with contextlib.suppress(StoreError):
@@ -333,20 +334,20 @@ class CommitLog:
         return self.fenced()
 
     def is_newest(self) -> bool:
-        """Whether no later epoch has begun."""
+        """Return whether no later epoch has begun."""
         return not has_begun(self._blobs, self.epoch + 1)
 
     def raise_floor(self, micro_batch: int) -> None:
-        """Records that manifests below a micro-batch may go. To be called before `is_newest`, and that before deleting.
+        """Record that manifests below a micro-batch may be deleted. Call it first, then `is_newest`, then delete.
 
         Raises:
-            IndeterminateError: it may land later; floors are not raised any more by this driver.
+            IndeterminateError: the record may appear later; this driver raises no further floor.
         """
         if self._slot < 0:
-            raise IndeterminateError(f"a floor of epoch {self.epoch} in '{self._blobs}' may still be on its way")
+            raise IndeterminateError(f"a floor of epoch {self.epoch} in '{self._blobs}' may still be written")
         if not self.floor <= micro_batch <= self._head.micro_batch:
             raise ValueError(
-                f"the floor rises from {self.floor}, up to the head {self._head.micro_batch}: {micro_batch}"
+                f"the floor must be from {self.floor} to the head {self._head.micro_batch}, not {micro_batch}"
             )
         slot, self._slot = 1 - self._slot, -1
         self._blobs.put(floor_name(self.epoch, slot), floor_data(micro_batch))
@@ -354,13 +355,13 @@ class CommitLog:
 
 
 def _refuse(blobs: DurableBlobs, first: First) -> tuple[int, str]:
-    """Raises what opening the job would; writes nothing.
+    """Raise the errors of opening the job; write nothing.
 
     Returns:
-        The epoch that would begin now, and the program of the newest manifest.
+        The next epoch, and the job graph of the newest manifest.
     """
     epoch, newest = newest_epoch(blobs), None
-    # Else somebody is at it: what is so when the epoch has begun decides.
+    # Otherwise another driver is active: what holds when the epoch has begun decides.
     with contextlib.suppress(IndeterminateError):
         newest = find_newest(blobs, floor_below(blobs, epoch))
         with contextlib.suppress(MissingFileError):
@@ -369,12 +370,12 @@ def _refuse(blobs: DurableBlobs, first: First) -> tuple[int, str]:
 
 
 def _program_of(newest: Manifest | UnreadableHead | None) -> str:
-    """What runs the job by the newest manifest; of one that cannot be read, nobody knows."""
+    """Return the job graph of the newest manifest; "" if the manifest cannot be read."""
     return newest.program if isinstance(newest, Manifest) else ""
 
 
 def _begin_epoch(blobs: DurableBlobs, driver: str, now: Timestamp, token: str) -> int:
-    """Takes the next epoch that nobody has."""
+    """Begin the next free epoch."""
     data = json.dumps({"token": token, "driver": driver, "time": now}).encode()
     epoch, tries = newest_epoch(blobs) + 1, 0
     while True:
@@ -384,23 +385,23 @@ def _begin_epoch(blobs: DurableBlobs, driver: str, now: Timestamp, token: str) -
                 return epoch
             epoch += 1
         except (IndeterminateError, MissingFileError) as e:
-            # SUBTLE: the create may land yet. Then it is found to be ours, or nobody owns the epoch, which is no harm.
+            # SUBTLE: the create may still happen. Then it is found to be ours, or the epoch has no driver: no harm.
             tries += 1
             if tries == _TRIES:
                 raise IndeterminateError(str(e), "start again: nothing was changed") from e
 
 
 def _create(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: IndeterminateError | None = None) -> Outcome:
-    """Creates a manifest, some times if need be.
+    """Create a manifest, in several attempts if needed.
 
     Args:
         blobs: the job's folder.
-        manifest: what to create.
+        manifest: to create.
         data: its bytes.
-        unclear: what a try before said, if that was not clear.
+        unclear: the error of an earlier attempt with an unknown outcome.
 
     Raises:
-        DeterminateError: it certainly does not stand, nor will.
+        DeterminateError: it certainly does not exist, and will not.
     """
     for _ in range(_TRIES):
         try:
@@ -409,10 +410,10 @@ def _create(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Indet
         except IndeterminateError as e:
             unclear = e
         except DeterminateError:
-            # SUBTLE: this try did nothing, but one before it may have, or may land yet.
+            # SUBTLE: this attempt did nothing, but an earlier one may have, or may still happen.
             if unclear is None:
                 raise
-        # Taken, or nobody knows: what stands there tells.
+        # Taken, or unknown: the existing manifest decides.
         try:
             found = read_manifest(blobs, manifest.micro_batch)
         except MissingFileError as e:
@@ -449,7 +450,7 @@ def _fenced(blobs: DurableBlobs, epoch: int, found: Manifest) -> FencedError:
 
 
 def _of_epoch(blobs: DurableBlobs, epoch: int) -> str:
-    """Who began an epoch, and when, in brackets; "" if that is unknown: the error is right without it."""
+    """Return the driver of an epoch, and its start, in brackets; "" if unknown: the error is right without it."""
     with contextlib.suppress(StoreError, ValueError, TypeError, KeyError, OverflowError, OSError):
         record = json.loads(blobs.get(epoch_name(epoch)))
         since = datetime.fromtimestamp(record["time"] // 1_000_000, UTC).isoformat(sep=" ")

@@ -1,8 +1,8 @@
-"""What a running driver leaves in the job's folder now and then: that it lives, and what it is doing.
+"""The note in a job's folder of a running driver: that it is alive, and what it is doing.
 
-Owns the file. It is for people; nothing that runs a job decides by it.
+Owns the file. It informs people; nothing that runs a job reads it.
 
-    driver      of the driver that wrote last: its epoch, who it is, and what it was doing
+    driver      of the driver that wrote last: its epoch, its name, and what it was doing
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from arcbeam.store.manifest.values import ENDED, Manifest
 
 VERSION = 1
 _LONGEST = 500
-"""Characters of a text: an error may have a user's whole data in it."""
+"""Largest number of characters of a text: an error may contain much of a user's data."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverNote:
-    """What a driver was doing.
+    """The activity of a driver.
 
     Attributes:
-        epoch: its own.
+        epoch: of the driver.
         driver: its host and the id of its run.
         pid: of its process, on its host.
-        since: when it took the job over.
-        time: when this was written, by the clock of its host.
+        since: when it took over the job.
+        time: when the note was written, by the clock of its host.
         every: seconds after which it writes the next note, at the latest.
-        doing: what it was doing then, for people.
-        trouble: what keeps it from that, for people; "" if nothing is known to.
+        doing: its activity, for people.
+        trouble: what prevents progress, for people; "" if nothing is known.
         frees: what would end the trouble.
     """
 
@@ -49,7 +49,7 @@ class DriverNote:
 
 
 def leave_driver_note(blobs: DurableBlobs, note: DriverNote) -> None:
-    """Leaves it, in the place of an earlier one.
+    """Write the note; it replaces an earlier one.
 
     Raises:
         StoreError: it cannot be written.
@@ -59,9 +59,9 @@ def leave_driver_note(blobs: DurableBlobs, note: DriverNote) -> None:
 
 
 def driver_note_of(blobs: DurableBlobs, head: Manifest) -> DriverNote | None:
-    """What the driver of `head` was doing; None if the job has ended by a commit, or that driver left no note.
+    """Return the activity of the driver of `head`; None if a commit ended the job, or that driver left no note.
 
-    What is no note, or one of a newer version, is none.
+    A damaged note, or one of a newer version, counts as none.
     """
     if head.mode in ENDED:
         return None

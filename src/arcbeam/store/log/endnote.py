@@ -1,8 +1,8 @@
-"""What a driver leaves in the job's folder when it has failed or was cancelled: no commit says so.
+"""The note in a job's folder of a driver that failed or was cancelled: no commit reports that.
 
-Owns the file. It tells people that nobody runs the job, and why; nothing that runs a job goes by it.
+Owns the file. It informs people that no driver is running the job, and why; nothing that runs a job reads it.
 
-    ended       of the driver that ended last: its epoch, the state and why
+    ended       of the driver that ended last: its epoch, its state and the reason
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from arcbeam.store.manifest.values import ENDED, Manifest
 
 VERSION = 1
 _LONGEST = 2000
-"""Characters of why: an error may have a user's whole data in it."""
+"""Largest number of characters of the reason: an error may contain much of a user's data."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndNote:
-    """How a driver has ended.
+    """The end of a driver.
 
     Attributes:
-        epoch: its own.
+        epoch: of the driver.
         state: FAILED or CANCELLED.
-        why: for people; "" if that says all.
+        why: for people; "" if the state says all.
     """
 
     epoch: int
@@ -40,7 +40,7 @@ class EndNote:
 
 
 def leave_note(blobs: DurableBlobs, note: EndNote) -> None:
-    """Leaves it, in the place of an earlier one.
+    """Write the note; it replaces an earlier one.
 
     Raises:
         StoreError: it cannot be written.
@@ -50,9 +50,9 @@ def leave_note(blobs: DurableBlobs, note: EndNote) -> None:
 
 
 def note_of(blobs: DurableBlobs, head: Manifest) -> EndNote | None:
-    """How the driver of `head` has ended; None if it may be running, was killed, or has ended with a commit.
+    """Return how the driver of `head` ended; None if it may be running, was killed, or ended with a commit.
 
-    What is no note, or one of a newer version, is none.
+    A damaged note, or one of a newer version, counts as none.
     """
     if head.mode in ENDED or head.mode is CommitMode.SUSPENDED:
         return None

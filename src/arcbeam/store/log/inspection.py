@@ -1,6 +1,6 @@
-"""What the folder of an unbounded job says about the job, as values. Reading only; a running job is not disturbed.
+"""The content of a streaming job's folder, as values. Reading only; a running job is not disturbed.
 
-Owns what is gathered from manifests. Must not know how it is shown.
+Owns what is collected from manifests. Must not know how it is shown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """A stage after the micro-batch; what it has none of is None or empty."""
+    """A stage after the micro-batch; missing values are None or empty."""
 
     stage: str
     level: int | None
@@ -49,10 +49,10 @@ class LevelReport:
     """The state of a level.
 
     Attributes:
-        shards: those that have any.
+        shards: number of shards with state.
         entries: puts in all files: at least as many as entries.
         size: of all files, in bytes.
-        largest: the shard whose files are largest, and their size.
+        largest: the shard with the largest files, and their size.
     """
 
     level: int
@@ -67,7 +67,7 @@ class LevelReport:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchReport:
-    """A micro-batch in one line. `written` is the size of the files that were written for it."""
+    """A micro-batch in one line. `written` is the size of the files written for it."""
 
     micro_batch: int
     epoch: int
@@ -80,7 +80,7 @@ class MicroBatchReport:
 
 @dataclass(frozen=True, slots=True)
 class JobGraphReport:
-    """What runs the job after the micro-batch: its name, and with which versions it was submitted."""
+    """The job graph after the micro-batch: its name, and the versions of its submission."""
 
     file: str
     name: str
@@ -90,7 +90,7 @@ class JobGraphReport:
 
 @dataclass(frozen=True, slots=True)
 class RequestReport:
-    """Something that was asked of the job, and is not settled."""
+    """An open request to the job."""
 
     what: str
     savepoint: str
@@ -102,14 +102,14 @@ class SavepointReport:
     """A savepoint.
 
     Attributes:
-        mode: how the job stood with it: suspended, drained, …; "" if its manifest cannot be read.
+        mode: of the job: suspended, drained, …; "" if its manifest cannot be read.
         epoch: of the driver that made it; None as above.
-        files, size: all that it needs of state and side inputs, and its bytes.
+        files, size: of all its state and side inputs: number and bytes.
         own: bytes that neither the newest micro-batch nor another savepoint needs.
-        stages: those that have state in it.
-        to_publish: how many committables it has.
-        program: what it is resumed with; None: its script is needed, or what was kept cannot be read.
-        problem: why its manifest, or program, cannot be read; "" if they can.
+        stages: those with state.
+        to_publish: number of its committables.
+        program: its job graph; None: its script is needed, or the job graph cannot be read.
+        problem: why its manifest, or job graph, cannot be read; "" if they can.
     """
 
     name: str
@@ -127,17 +127,17 @@ class SavepointReport:
 
 
 def savepoints(blobs: DurableBlobs) -> tuple[SavepointReport, ...]:
-    """The savepoints of a job, by micro-batch.
+    """Return the savepoints of a job, by micro-batch.
 
     Args:
         blobs: the job's folder.
 
     Raises:
-        StoreError: there is no job; its newest manifest cannot be read, nor one before it.
+        StoreError: there is no job, or neither its newest manifest nor one before it can be read.
     """
     newest = read_newest(blobs)
     if newest is None:
-        raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
+        raise StoreError(f"there is no job in '{blobs}'", "give the folder of the job (its --checkpoint_dir)")
     head = known(newest)
     found: dict[int, Manifest | str] = {head.micro_batch: head}
     for pin in head.pins:
@@ -147,7 +147,7 @@ def savepoints(blobs: DurableBlobs) -> tuple[SavepointReport, ...]:
             except (MissingFileError, DamagedFileError, NewerFormatError) as e:
                 found[pin.micro_batch] = str(e)
     sizes = {micro_batch: _sizes(each) for micro_batch, each in found.items() if isinstance(each, Manifest)}
-    # Of each micro-batch, by how many it is kept: as the newest, and by names.
+    # Number of reasons to keep a micro-batch: as the newest, and by its names.
     kept = Counter([head.micro_batch, *(pin.micro_batch for pin in head.pins)])
     return tuple(
         _savepoint(blobs, pin, found[pin.micro_batch], sizes, alone=kept[pin.micro_batch] == 1) for pin in head.pins
@@ -155,7 +155,7 @@ def savepoints(blobs: DurableBlobs) -> tuple[SavepointReport, ...]:
 
 
 def _sizes(manifest: Manifest) -> dict[str, int]:
-    """The files that a manifest names, with their sizes."""
+    """Return the files that a manifest names, with their sizes."""
     sizes = {file.name: file.size for shard in manifest.shards for file in shard.files}
     return sizes | {side.name: side.size for side in manifest.side_files}
 
@@ -190,16 +190,16 @@ class Inspection:
     """A job after one micro-batch.
 
     Attributes:
-        driver: who began the epoch, as it called itself; empty if that is not known.
-        savepoints: of the job now, or of the newest micro-batch that can be read.
-        micro_batches: the latest ones up to this, the newest first; without those that cannot be read.
-        damaged: what is missing or cannot be read of all this, and what can be done about it; the newest manifest, if
-            it is among them, first.
-        problems: what is missing, damaged or too new among the files; None if they were not looked at.
-        program: what the job is resumed with; None: its script is needed, or what was kept cannot be read.
-        requests: that wait for whoever runs the job, the oldest first.
-        ended: how the driver of the newest micro-batch has failed, or that it was cancelled; None if it may be running,
-            was killed, or has ended with a commit.
+        driver: the name of the driver that began the epoch; empty if unknown.
+        savepoints: of the job now, or of the newest readable micro-batch.
+        micro_batches: the latest ones up to this one, the newest first; without unreadable ones.
+        damaged: missing or unreadable manifests and job graphs, each with a remedy; the newest manifest, if it is one
+            of them, comes first.
+        problems: missing, damaged or too new files; None if they were not checked.
+        program: the job graph for a resume; None: its script is needed, or the job graph cannot be read.
+        requests: that wait for the job's driver, the oldest first.
+        ended: how the driver of the newest micro-batch failed, or that it was cancelled; None if it may be running, was
+            killed, or ended with a commit.
     """
 
     location: str
@@ -234,22 +234,22 @@ def inspect(
     micro_batches: int = 10,
     check: bool = False,
 ) -> Inspection:
-    """Looks at a job.
+    """Inspect a job.
 
     Args:
         blobs: its folder.
-        micro_batch: after which micro-batch; None: after the newest that can be read.
-        savepoint: after that savepoint's micro-batch; empty: as `micro_batch` says.
-        micro_batches: how many micro-batches to list.
-        check: read every file that the micro-batch names, whole, and look at the manifests of all savepoints, and at
-            all before the micro-batch that must be there.
+        micro_batch: the micro-batch to show; None: the newest readable one.
+        savepoint: show this savepoint's micro-batch; empty: as `micro_batch` says.
+        micro_batches: number of micro-batches to list.
+        check: read every file of the micro-batch, the manifests of all savepoints, and all earlier manifests that must
+            exist.
 
     Raises:
-        StoreError: there is no job, no such savepoint, no such micro-batch any more; or the manifest cannot be read.
+        StoreError: there is no job, no such savepoint or micro-batch, or the manifest cannot be read.
     """
     newest = read_newest(blobs)
     if newest is None:
-        raise StoreError(f"there is no job in '{blobs}'", "name the folder that holds 'manifests'")
+        raise StoreError(f"there is no job in '{blobs}'", "give the folder that contains 'manifests'")
     if isinstance(newest, UnreadableHead) and micro_batch == newest.micro_batch and not savepoint:
         raise newest.error
     head = known(newest)
@@ -303,13 +303,13 @@ def inspect(
 
 
 def _program(blobs: DurableBlobs, manifest: Manifest, pins: Iterable[Pin], damaged: list[str]) -> JobGraphReport | None:
-    """What runs the job. What cannot be read of it is told in `damaged`."""
+    """Return the job graph. If it cannot be read, the error goes to `damaged`."""
     if not manifest.program:
         return None
     try:
         program = jobgraphs.read(blobs, manifest.program)
     except (MissingFileError, DamagedFileError, NewerFormatError) as e:
-        # Below the floor openings stay for their names alone: what they name was swept.
+        # Below the floor, openings are kept only for their names: the files that they name were swept.
         if manifest.micro_batch >= _floor(blobs) or any(pin.micro_batch == manifest.micro_batch for pin in pins):
             damaged.append(str(e))
         return None
@@ -321,7 +321,7 @@ def _requests(blobs: DurableBlobs) -> Iterator[RequestReport]:
         try:
             request = requests.read(blobs, id)
         except ValueError:
-            continue  # whoever runs the job says what is wrong with it
+            continue  # the job's driver reports its fault
         if request is not None:
             yield RequestReport(str(request.what), request.savepoint, request.micro_batch)
 
@@ -330,7 +330,7 @@ def _driver(blobs: DurableBlobs, epoch: int) -> str:
     try:
         return str(json.loads(blobs.get(epoch_name(epoch))).get("driver", ""))
     except (StoreError, ValueError, AttributeError):
-        return ""  # it is for people
+        return ""  # it only informs people
 
 
 def _stages(manifest: Manifest) -> Iterator[StageReport]:
@@ -372,10 +372,10 @@ def _levels(manifest: Manifest) -> Iterator[LevelReport]:
 def _micro_batches(
     blobs: DurableBlobs, micro_batch: int, number: int, damaged: list[str], *, to_floor: bool
 ) -> Iterator[MicroBatchReport]:
-    """So many micro-batches from this one down. One that cannot be read is told in `damaged`, down to the floor if
-    asked.
+    """Yield a number of micro-batches, from this one down. Errors of unreadable ones go to `damaged`, on request down
+    to the floor.
 
-    SUBTLE: a missing one is judged by the floor that there is after it was missed: a driver may be sweeping.
+    SUBTLE: for a missing one, the floor is read after it was missed: a driver may be sweeping.
     """
     first = max(micro_batch - number + 1, 0)
     for at in range(micro_batch, (min(first, _floor(blobs)) if to_floor else first) - 1, -1):
@@ -383,18 +383,16 @@ def _micro_batches(
             manifest = read_manifest(blobs, at)
         except MissingFileError as e:
             if at < _floor(blobs):
-                return  # it was swept, as all below
+                return  # it was swept, as all earlier ones
             damaged.append(
-                f"{e.message}\n  what to do: bring the file back from a copy; no other micro-batch "
-                "needs it, but a driver "
-                "that starts sweeps nothing while it is one of those that are kept, and cannot start without the oldest"
+                f"{e.message}\n  what to do: restore the file from a backup; no other micro-batch needs it. But while "
+                "it is one of those that are kept, a new driver sweeps nothing, and needs the oldest one to start"
             )
             continue
         except (DamagedFileError, NewerFormatError) as e:
             damaged.append(
-                f"{e.message}\n  what to do: bring the file back from a copy; no other micro-batch "
-                "needs it, but no file of "
-                "state is swept while it is one of those that are kept"
+                f"{e.message}\n  what to do: restore the file from a backup; no other micro-batch needs it. But no "
+                "file of state is swept while it is one of those that are kept"
             )
             continue
         if at < first:
@@ -421,4 +419,4 @@ def _floor(blobs: DurableBlobs) -> int:
 
 def _damaged_floors(blobs: DurableBlobs) -> Iterator[str]:
     for name in read_floors(blobs, newest_epoch(blobs)).damaged:
-        yield f"'{name}' in '{blobs}' is damaged\n  what to do: nothing; the manifests that stand tell what it said"
+        yield f"'{name}' in '{blobs}' is damaged\n  what to do: nothing; the existing manifests replace it"

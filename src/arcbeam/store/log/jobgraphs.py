@@ -1,13 +1,12 @@
-"""Programs in a job's folder: what a driver needs to go on with a job without the script that began it.
+"""Job graphs in a job's folder: what a driver needs to resume a job without the script that began it.
 
-Owns putting them there, before a manifest names them, and getting them back whole. They are named by their content, and
-by the epoch of the driver that kept them, and never changed. A driver that is started with what runs the job already
-finds all of it there.
+Owns storing them, before a manifest names them, and reading them whole. Their names contain a digest of their content
+and the epoch of the driver that stored them; they never change. A driver with the same job graph finds all of it there.
 
-SUBTLE: why the epoch? A driver names what it has put there itself, and what the program of the manifest has that it
-follows. The former has its epoch, and no sweep touches that before a later one has opened the job; the latter is named
-by the head of whoever may be sweeping. With names of the content alone, what a slow sweep has found to be nobody's
-could be what a driver that starts has just found to be there.
+SUBTLE: why the epoch? A driver names what it has stored itself, and the files of the job graph of the manifest that it
+follows. The former has its epoch, and no sweep touches it before a later driver has opened the job. The head of a
+driver that may be sweeping names the latter. With names of the content alone, a file that a slow sweep has found
+unneeded could be one that a starting driver has just found to exist.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PART_BYTES = threshold(8 << 20, 64)
 
 
 def described(name: str, path: Path) -> JobGraphFile:
-    """A local file, as a program names it."""
+    """Return the entry of a local file in a job graph."""
     digest, size = hashlib.sha256(), 0
     with open(path, "rb") as file:
         while part := file.read(_PART_BYTES):
@@ -41,26 +40,26 @@ def described(name: str, path: Path) -> JobGraphFile:
 
 
 def keep(blobs: DurableBlobs, program: JobGraph, paths: Mapping[str, Path], epoch: int, before: str) -> str:
-    """Puts a program and its files into a job's folder, as far as they are not there.
+    """Store a job graph and its files in a job's folder, unless they exist.
 
-    Of a file that is there only the size is looked at: a program may have hundreds of megabytes, and whoever needs one
-    reads it with its digest.
+    Of existing files only the size is checked: a job graph may have hundreds of megabytes, and a reader checks the
+    digest.
 
     Args:
         blobs: the job's folder.
-        program: what to keep.
+        program: the job graph.
         paths: the local file of each of its files, by name.
         epoch: of the driver.
-        before: the program of the manifest that its opening follows; "": it has none.
+        before: the job graph of the manifest that its opening follows; "": it has none.
 
     Returns:
-        The name of the program's file, for the opening.
+        The name of the job graph's file, for the opening.
     """
     had = readable(blobs, before)
-    there = {} if had is None else {file.sha256: file for file in had.files}
+    stored = {} if had is None else {file.sha256: file for file in had.files}
     files: list[JobGraphFile] = []
     for file in program.files:
-        kept = there.get(file.sha256)
+        kept = stored.get(file.sha256)
         if kept is None or not _is_whole(blobs, kept):
             kept = replace(file, blob=job_graph_file_name(epoch, file.sha256))
             if not _is_whole(blobs, kept):
@@ -75,7 +74,7 @@ def keep(blobs: DurableBlobs, program: JobGraph, paths: Mapping[str, Path], epoc
 
 
 def readable(blobs: DurableBlobs, name: str) -> JobGraph | None:
-    """A program; None if it is none, or cannot be read."""
+    """Return a job graph; None if it does not exist, or cannot be read."""
     try:
         return read(blobs, name) if name else None
     except (MissingFileError, DamagedFileError, NewerFormatError):
@@ -83,7 +82,7 @@ def readable(blobs: DurableBlobs, name: str) -> JobGraph | None:
 
 
 def _is_whole(blobs: DurableBlobs, file: JobGraphFile) -> bool:
-    """Whether it is there, and as long as it should be: one small request."""
+    """Return whether a file exists with its full length: one small request."""
     last = max(file.size - 1, 0)
     try:
         return len(blobs.get_range(file.blob, last, 2)) == file.size - last
@@ -92,7 +91,7 @@ def _is_whole(blobs: DurableBlobs, file: JobGraphFile) -> bool:
 
 
 def read(blobs: DurableBlobs, name: str) -> JobGraph:
-    """A program.
+    """Return a job graph.
 
     Raises:
         MissingFileError, DamagedFileError, NewerFormatError: it cannot be read.
@@ -101,7 +100,7 @@ def read(blobs: DurableBlobs, name: str) -> JobGraph:
 
 
 def fetch(blobs: DurableBlobs, file: JobGraphFile, part: Callable[[bytes], object]) -> None:
-    """Reads a program's file; `part` gets its bytes, piece by piece, before it is known that they are right.
+    """Read a file of a job graph. `part` gets its bytes in pieces, before they are verified.
 
     Raises:
         StoreError: it is missing or damaged, or cannot be read.
@@ -113,13 +112,13 @@ def fetch(blobs: DurableBlobs, file: JobGraphFile, part: Callable[[bytes], objec
         at += len(data)
     if (at, digest.hexdigest()) != (file.size, file.sha256):
         raise DamagedFileError(
-            f"'{name}' in '{blobs}' is not what it was: the program's file '{file.name}'",
-            "bring the file back from a copy, or delete it and submit the pipeline's script again with the same folder",
+            f"'{name}' in '{blobs}' was changed: it is file '{file.name}' of the job graph",
+            "restore the file from a backup, or delete it and submit the pipeline's script again with the same folder",
         )
 
 
 def copy(source: DurableBlobs, name: str, target: DurableBlobs, scratch: Path) -> None:
-    """Copies a program and its files to another job's folder."""
+    """Copy a job graph and its files to another job's folder."""
     program = read(source, name)
     for file in program.files:
         copy_through(scratch, target, file.blob, partial(_fetch_into, source, file))
@@ -131,10 +130,10 @@ def _fetch_into(source: DurableBlobs, file: JobGraphFile, copy: BinaryIO) -> Non
 
 
 def copy_through(scratch: Path, target: DurableBlobs, name: str, fetch: Callable[[BinaryIO], None]) -> None:
-    """Copies a file, through a local one that `fetch` fills, and that is whole before it is published.
+    """Copy a file, through a local one that `fetch` fills. It is complete before it is published.
 
     Raises:
-        StoreError: that is not possible.
+        StoreError: the copy failed.
     """
     path = scratch / uuid.uuid4().hex
     try:
@@ -142,6 +141,8 @@ def copy_through(scratch: Path, target: DurableBlobs, name: str, fetch: Callable
             fetch(copy)
         target.put_file(name, path)
     except OSError as e:
-        raise StoreError(f"'{name}' cannot be copied through '{scratch}': {e}", "see that it has room") from e
+        raise StoreError(
+            f"'{name}' cannot be copied through '{scratch}': {e}", "check that the disk has free space"
+        ) from e
     finally:
         path.unlink(missing_ok=True)

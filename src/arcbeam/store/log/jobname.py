@@ -1,6 +1,6 @@
-"""How messages refer to a job: by the name that its folder keeps, and by the folder.
+"""The name of a job in messages: the name in its job graph, and its folder.
 
-Owns the words. The folder is the job's identity; the name is for people, and a later submission may change it. Must not
+Owns the words. The folder is the job's identity. The name is for people, and a later submission may change it. Must not
 know what a message is about.
 """
 
@@ -14,7 +14,7 @@ from arcbeam.store.manifest.values import Manifest
 
 
 def kept_name(blobs: DurableBlobs, head: Manifest) -> str:
-    """Return the name of a job with a manifest; "" if none was kept, or it cannot be read."""
+    """Return the name of a job with a manifest; "" if it has none, or it cannot be read."""
     try:
         program = jobgraphs.readable(blobs, head.program)
     except StoreError:
@@ -22,12 +22,12 @@ def kept_name(blobs: DurableBlobs, head: Manifest) -> str:
     return "" if program is None else program.name
 
 
-def called(name: str, folder: object) -> str:
-    """Return what messages call a job: `job 'words' in '/data/words'`.
+def job_label(name: str, folder: object) -> str:
+    """Return a job's name in messages: `job 'words' in '/data/words'`.
 
     Args:
         name: of the job; "": it has none.
-        folder: where it is, for people; "": it keeps no state.
+        folder: of the job, for people; "": it keeps no state.
     """
     if not name:
         return f"the job in '{folder}'" if str(folder) else "the job"
@@ -35,9 +35,9 @@ def called(name: str, folder: object) -> str:
 
 
 def job_in(blobs: DurableBlobs, head: Manifest | None = None) -> str:
-    """Return what messages call the job in a folder.
+    """Return the name in messages of the job in a folder.
 
-    Reads one or more files, so it is for errors and for what people request.
+    Reads one or more files, so it is for errors and for users' requests.
 
     Args:
         blobs: the folder.
@@ -49,4 +49,4 @@ def job_in(blobs: DurableBlobs, head: Manifest | None = None) -> str:
             head = None if newest is None else known(newest)
         except StoreError:
             head = None
-    return called("" if head is None else kept_name(blobs, head), blobs)
+    return job_label("" if head is None else kept_name(blobs, head), blobs)

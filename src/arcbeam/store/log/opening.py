@@ -1,6 +1,6 @@
-"""What a driver's first manifest holds: the newest one's state, or a savepoint's, or nothing yet.
+"""The content of a driver's first manifest: the state of the newest one, of a savepoint, or of a new job.
 
-Owns the decision, and every reason to refuse. Must not know how the manifest becomes real (`steplog`).
+Owns the decision, and all reasons to refuse. Must not know how the manifest is committed (`commitlog`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from arcbeam.store.manifest.values import (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a driver wants to open; as in `CommitLog.open`."""
+    """The arguments of a driver that opens a job; as in `CommitLog.open`."""
 
     shape: JobShape
     now: Timestamp
@@ -41,14 +41,14 @@ class Asked:
 def opening(
     blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: Asked, epoch: int, token: str
 ) -> Manifest:
-    """The opening that follows the newest manifest.
+    """Return the opening that follows the newest manifest.
 
-    One that cannot be read is followed like any other, because its micro-batch is decided; but only from a savepoint.
+    An unreadable newest manifest can be followed, because its micro-batch is decided; but only from a savepoint.
 
     Raises:
         IncompatibleStateError: the state does not fit the pipeline.
-        JobEndedError: the job has ended, and is not to go on all the same.
-        StoreError: there is no such savepoint; a manifest that is needed cannot be read.
+        JobEndedError: the job has ended, and is not forced to resume.
+        StoreError: there is no such savepoint, or a needed manifest cannot be read.
     """
     if newest is None:
         if asked.savepoint:
@@ -68,11 +68,11 @@ def opening(
     if origin.mode in ENDED and not asked.force:
         raise JobEndedError(
             f"{job_in(blobs, origin)} has ended ({origin.mode}, micro-batch {origin.micro_batch}): "
-            "there is nothing to go on with. "
-            "Its sources are at their end, so nothing more is read; all its windows and timers have fired, so whatever "
-            "came now would be late",
-            "begin a new job in another folder; or go back to a savepoint from before; or, if you want it to go on all "
-            "the same (its end was not meant, the pipeline has more to do), give --force_resume",
+            "there is nothing to resume. "
+            "Its sources are at their end, so nothing more is read; all its windows and timers have fired, so new data "
+            "would be late",
+            "begin a new job in another folder; or resume from an earlier savepoint; or, to resume it nevertheless "
+            "(its end was a mistake, or the pipeline has more to do), give --force_resume",
         )
     origin = _fitting(blobs, origin, asked)
     abandoned = origin.abandoned
@@ -89,10 +89,10 @@ def opening(
 
 
 def ended(blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: Asked) -> Manifest | None:
-    """The head of a job that has ended, as a driver uses that only publishes what the head has; nothing is written.
+    """Return the head of an ended job, for a driver that only publishes what the head has; nothing is written.
 
     Returns:
-        None: there is more to do, for the job has not ended, is to go on by force, or from a savepoint.
+        None: there is more to do: the job has not ended, or is resumed by force or from a savepoint.
 
     Raises:
         IncompatibleStateError: the state does not fit the pipeline.
@@ -103,10 +103,10 @@ def ended(blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: 
 
 
 def _fitting(blobs: DurableBlobs, origin: Manifest, asked: Asked) -> Manifest:
-    """The manifest with the pipeline's shape.
+    """Return the manifest with the pipeline's shape.
 
     Raises:
-        IncompatibleStateError: the state does not fit that.
+        IncompatibleStateError: the state does not fit it.
     """
     wrong = differences(origin.shape, asked.shape)
     if wrong:
@@ -116,17 +116,17 @@ def _fitting(blobs: DurableBlobs, origin: Manifest, asked: Asked) -> Manifest:
 
 
 def misfit(blobs: DurableBlobs, origin: Manifest, wrong: Sequence[str]) -> IncompatibleStateError:
-    """The error for what does not fit a pipeline, each in a line."""
+    """Return the error for state that does not fit a pipeline; one line for each difference."""
     return IncompatibleStateError(
         f"the state in '{blobs}' (micro-batch {origin.micro_batch}) does not fit this pipeline:\n"
         + "\n".join(f"  - {line}" for line in wrong),
-        "resume with a pipeline that has the same stateful stages (--stage_mapping, if they are called otherwise), or "
-        "begin a new job in another folder; with --allow_dropped_state what belongs to no stage is given up",
+        "resume with a pipeline that has the same stateful stages (--stage_mapping for renamed ones), or begin a new "
+        "job in another folder; --allow_dropped_state discards state that belongs to no stage",
     )
 
 
 def held(origin: Manifest, newest: Manifest | UnreadableHead, now: Timestamp, epoch: int, token: str) -> Manifest:
-    """An opening behind the newest manifest that holds what another one holds, and changes nothing of it."""
+    """Return an opening after the newest manifest with the unchanged content of another one."""
     micro_batch = newest.micro_batch + 1
     return replace(
         origin,
@@ -142,13 +142,13 @@ def held(origin: Manifest, newest: Manifest | UnreadableHead, now: Timestamp, ep
 
 
 def no_savepoint(blobs: DurableBlobs, name: str, head: Manifest | None) -> StoreError:
-    """The error for a savepoint that there is not; `head` has those that there are."""
+    """Return the error for a missing savepoint; `head` has the existing ones."""
     remedy = (
         f"there are: {', '.join(pin.name for pin in head.pins) or 'none'}"
         if head
         else (
-            f"there is no job at all there. A path that ends with savepoints/{name} is read as that of a savepoint: "
-            "if it was meant to be a job's folder, call that otherwise"
+            f"there is no job at all. A path that ends with savepoints/{name} is read as that of a savepoint: if it is "
+            "a job's folder, give it another name"
         )
     )
     return StoreError(f"there is no savepoint '{name}' in '{blobs}'", remedy)

@@ -1,7 +1,7 @@
-"""State that is at another level in the pipeline than it was: a stage's rows go where its tasks look for them.
+"""Moving state to another level: a stage's rows go to the level where its tasks read them.
 
-Owns what is written for that: for each shard, on top of its files, one in which what has come is put, and what has gone
-is deleted. Nothing is real of it before the opening that names it is. Must not know what rows mean.
+Owns the files for that: for each shard one more file, which adds the incoming rows and deletes the outgoing ones. They
+do not count before the opening that names them is committed. Must not know what rows mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from arcbeam.store.shards.compaction import merged, opened, publish, scan
 from arcbeam.store.shards.shardfile import Block
 
 ATTEMPT: Final = "moved"
-"""What the names of such files have in the place of an attempt's."""
+"""The attempt in the names of such files."""
 
 _Place = tuple[int, int]
 """A level, and a shard of it."""
@@ -29,13 +29,13 @@ _Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A stage whose state is to be at another level.
+    """A stage whose state moves to another level.
 
     Attributes:
         stage: its name.
-        owner: what its rows' keys have at `OWNER`.
-        source: the level where its state is.
-        target: the level where its tasks look for it.
+        owner: the part of its rows' keys at `OWNER`.
+        source: the present level of its state.
+        target: the level where its tasks read it.
     """
 
     stage: str
@@ -45,12 +45,12 @@ class Move:
 
 
 def moves(had: JobShape, wanted: JobShape, numbers: Mapping[str, int]) -> tuple[Move, ...]:
-    """The stages with state that are at another level.
+    """Return the stages with state whose level changes.
 
     Args:
-        had: where state is.
-        wanted: where it is to be.
-        numbers: of the job's stages, by name: those of their rows.
+        had: the present levels.
+        wanted: the new levels.
+        numbers: of the job's stages, by name: those in their rows.
     """
     levels = {of.stage: of.level for of in wanted.stages}
     return tuple(
@@ -60,32 +60,32 @@ def moves(had: JobShape, wanted: JobShape, numbers: Mapping[str, int]) -> tuple[
     )
 
 
-def relocated(blobs: DurableBlobs, opening: Manifest, asked: Sequence[Move], scratch: Path) -> Manifest:
-    """An opening with the state of some stages at other levels, for which files are written.
+def relocated(blobs: DurableBlobs, opening: Manifest, stages: Sequence[Move], scratch: Path) -> Manifest:
+    """Return an opening with the state of some stages at other levels; write the files for that.
 
-    A row stays in its shard: shards are told apart by keys, at all levels in the same way. Levels that the pipeline has
-    no more go, with what is left there: it belongs to no stage.
+    A row stays in its shard: keys determine shards in the same way at all levels. Levels that the pipeline lacks are
+    removed, with their remaining rows, which belong to no stage.
 
     Memory: a block of each file of two shards.
 
     Args:
         blobs: the job's folder.
-        opening: the manifest that is to be proposed; its epoch has begun.
-        asked: the stages.
+        opening: the manifest to propose; its epoch has begun.
+        stages: the stages to move.
         scratch: a local folder.
 
     Raises:
-        IncompatibleStateError: rows of shards that would come together are of different formats.
+        IncompatibleStateError: shards to merge have rows of different formats.
         StoreError: a file cannot be read or written.
     """
-    if not asked:
+    if not stages:
         return opening
     depth = 1 + max((of.level for of in opening.shape.stages), default=0)
     before = {(shard.level, shard.shard): shard.files for shard in opening.shards}
     after = {place: files for place, files in before.items() if place[0] < depth}
-    places = {(level, shard) for _, shard in before for move in asked for level in (move.source, move.target)}
+    places = {(level, shard) for _, shard in before for move in stages for level in (move.source, move.target)}
     for place in sorted(place for place in places if place[0] < depth):
-        changes = _changes(blobs, before, place, asked)
+        changes = _changes(blobs, before, place, stages)
         first = next(changes, None)
         if first is None:
             continue
@@ -103,47 +103,47 @@ def relocated(blobs: DurableBlobs, opening: Manifest, asked: Sequence[Move], scr
 
 
 def _changes(
-    blobs: DurableBlobs, before: Mapping[_Place, Sequence[ShardFile]], place: _Place, asked: Sequence[Move]
+    blobs: DurableBlobs, before: Mapping[_Place, Sequence[ShardFile]], place: _Place, stages: Sequence[Move]
 ) -> Iterator[Block]:
-    """What changes in a shard: all that comes to it, and all that goes."""
+    """Return the changes of a shard: all incoming and all outgoing rows."""
     level, shard = place
     sources: list[Iterator[Block]] = []
-    form = _nobodys(blobs, before[place]) if place in before else None
-    for other in sorted({move.source for move in asked if move.target == level}):
+    form = _without_owner(blobs, before[place]) if place in before else None
+    for other in sorted({move.source for move in stages if move.target == level}):
         files = before.get((other, shard), ())
-        coming = _of(blobs, files, {move.owner for move in asked if (move.source, move.target) == (other, level)})
-        first = next(coming, None)
+        incoming = _of(blobs, files, {move.owner for move in stages if (move.source, move.target) == (other, level)})
+        first = next(incoming, None)
         if first is None:
             continue
-        theirs = _nobodys(blobs, files)
+        theirs = _without_owner(blobs, files)
         if form is None:
             form = theirs
             sources.append(iter([_block(form)] if form else []))
         elif form != theirs:
             raise IncompatibleStateError(
-                f"the state of shard {shard} in '{blobs}' is of one format at level {other}, and of another one at "
-                f"level {level}: it cannot be put together",
-                "resume with a pipeline whose stages with state are where they were",
+                f"the state of shard {shard} in '{blobs}' has one format at level {other}, and another one at level "
+                f"{level}: it cannot be merged",
+                "resume with a pipeline whose stages with state are at their earlier levels",
             )
-        sources.append(chain((first,), coming))
-    going = {move.owner for move in asked if move.source == level}
-    sources.append((keys, [None] * len(keys)) for keys, _ in _of(blobs, before.get(place, ()), going))
+        sources.append(chain((first,), incoming))
+    outgoing = {move.owner for move in stages if move.source == level}
+    sources.append((keys, [None] * len(keys)) for keys, _ in _of(blobs, before.get(place, ()), outgoing))
     return merged(sources, bottom=False)
 
 
 def _of(blobs: DurableBlobs, files: Sequence[ShardFile], owners: set[bytes]) -> Iterator[Block]:
-    """The rows of some owners in the files of a shard, the oldest first."""
-    told = [file for file in files if not file.owned or any(of.owner in owners for of in file.owned)]
-    if not owners or not told:
+    """Yield the rows of some owners in the files of a shard, the oldest first."""
+    relevant = [file for file in files if not file.owned or any(of.owner in owners for of in file.owned)]
+    if not owners or not relevant:
         return
-    for keys, values in merged([opened(blobs, file).blocks() for file in told], bottom=True):
+    for keys, values in merged([opened(blobs, file).blocks() for file in relevant], bottom=True):
         own = [(key, value) for key, value in zip(keys, values, strict=True) if key[OWNER] in owners]
         if own:
             yield _block(own)
 
 
-def _nobodys(blobs: DurableBlobs, files: Sequence[ShardFile]) -> list[tuple[bytes, bytes | None]]:
-    """The rows of a shard that say of what form the others are: they are before all that have an owner."""
+def _without_owner(blobs: DurableBlobs, files: Sequence[ShardFile]) -> list[tuple[bytes, bytes | None]]:
+    """Return the rows of a shard with the format of the others: they precede all rows with an owner."""
     return [*takewhile(lambda row: len(row[0]) < OWNER.stop, scan(blobs, files))]
 
 

@@ -1,10 +1,10 @@
-"""What people ask of a job that runs, as files in its folder: a request, and what became of it.
+"""Requests to a running job, as files in its folder: a request, and its answer.
 
-Owns the files and the asking side. Whoever runs the job looks for them (`arcbeam.streaming.driver.requests`); it need
-not be known where that is. Must not know what a driver does with a request.
+Owns the files and the requesting side. The job's driver, on any machine, looks for them
+(`arcbeam.streaming.driver.requests`). Must not know what a driver does with a request.
 
     requests/<time>-<token>     stays until it is settled: a driver that dies leaves it to the next one
-    answers/<time>-<token>      written by the driver: taken, then done or refused; removed by who asked, or after a day
+    answers/<time>-<token>      by the driver: taken, then done or refused; removed by its reader, or after a day
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _DAY = 24 * 3600 * 1_000_000
 
 
 class Asked(StrEnum):
-    """What may be asked."""
+    """The kind of a request."""
 
     SAVEPOINT = "savepoint"
     DRAIN = "drain"
     SUSPEND = "suspend"
     CANCEL = "cancel"
     DELETE = "delete"
-    """A savepoint's name."""
+    """Delete a savepoint."""
     RENAME = "rename"
-    """A savepoint."""
+    """Rename a savepoint."""
 
 
 _DOING = {
@@ -49,15 +49,15 @@ _DOING = {
     Asked.DELETE: "delete a savepoint of",
     Asked.RENAME: "rename a savepoint of",
 }
-"""What a request does to a job, where its own word does not say that."""
+"""The words for a request, if its own word is not enough."""
 
 
 def refusal(what: Asked, job: str, why: str, remedy: str = "") -> RequestRefusedError:
-    """The error for a request that is refused.
+    """Return the error for a refused request.
 
     Args:
-        what: was requested.
-        job: as `jobname` has it: `job 'words' in '/data/words'`; of a server `job 'words-1f0c'`.
+        what: the request.
+        job: its name, as from `jobname`: `job 'words' in '/data/words'`; for a server's job `job 'words-1f0c'`.
         why: the state of the job, or what is wrong with the request.
         remedy: what to do.
     """
@@ -65,17 +65,17 @@ def refusal(what: Asked, job: str, why: str, remedy: str = "") -> RequestRefused
 
 
 def stopped_remedy(what: Asked, folder: str, *, ended: bool) -> str:
-    """What to do about a request for a job that has no driver.
+    """Return what to do about a request for a job that has no driver.
 
     Args:
-        what: was requested.
+        what: the request.
         folder: of the job.
         ended: the job is done or drained; otherwise it can be resumed.
     """
     if ended:
         return "nothing is left to do: to run the pipeline again, submit it with another --checkpoint_dir"
     if what is Asked.CANCEL:
-        return "no driver runs it, so there is nothing to cancel; if it is not to be resumed, remove its folder"
+        return "no driver is running it, so there is nothing to cancel; to give up the job, remove its folder"
     if what is Asked.SUSPEND:
         return f"to resume it: arcbeam resume {folder}"
     return f"resume it first: arcbeam resume {folder}"
@@ -83,17 +83,17 @@ def stopped_remedy(what: Asked, folder: str, *, ended: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody asks.
+    """A request.
 
     Attributes:
         id: unique; later ones are greater, as far as clocks agree.
-        what: of the job.
-        savepoint: the name that a micro-batch is to get; of a savepoint that is there, where its name is to be another,
-            or none; "" for a cancellation.
-        micro_batch: the newest one when it was asked: a savepoint of that name of a later micro-batch is the answer to
-            this.
-        epoch: of the driver that ran the job then.
-        new: the name that a savepoint is to get instead; "" for all else.
+        what: its kind.
+        savepoint: the name of the savepoint to create; for a deletion or renaming, that of an existing one; "" for a
+            cancellation.
+        micro_batch: the newest one at the time of the request. A savepoint of that name and of a later micro-batch
+            answers the request.
+        epoch: of the job's driver at that time.
+        new: the new name of a savepoint; "" for other requests.
     """
 
     id: str
@@ -105,7 +105,7 @@ class Request:
 
     @property
     def wish(self) -> str:
-        """What is asked of the next commit; see `name_change`. "" for a cancellation."""
+        """The change of names in the next commit; see `name_change`. "" for a cancellation."""
         match self.what:
             case Asked.DELETE:
                 return deletion(self.savepoint)
@@ -115,22 +115,22 @@ class Request:
 
 
 class Said(StrEnum):
-    """What became of a request."""
+    """The kind of an answer."""
 
     TAKEN = "taken"
-    """A driver is at it."""
+    """A driver has accepted the request."""
     DONE = "done"
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a driver says to a request.
+    """A driver's answer to a request.
 
     Attributes:
-        said: what became of it. A drain is done when it is committed that the job drains: that lasts longer.
+        said: its kind. A drain is done when it is committed that the job drains; draining itself takes longer.
         text: for people.
-        micro_batch: that was committed for it; None if none was.
+        micro_batch: the one committed for it; None if there is none.
         remedy: what to do about a refusal; "" if the text says it.
     """
 
@@ -148,25 +148,25 @@ class Answer:
 def ask(
     blobs: DurableBlobs, what: Asked, savepoint: str, now: Timestamp, new: str = "", *, later: bool = False
 ) -> Request:
-    """Leaves a request in a job's folder.
+    """Leave a request in a job's folder.
 
     Args:
         blobs: the job's folder.
-        what: is asked.
+        what: the kind of request.
         savepoint: as in `Request`.
         now: the time.
         new: as in `Request`.
-        later: whoever runs the job next may do it, too.
+        later: the job's next driver may carry it out, too.
 
     Raises:
-        RequestRefusedError: the job has ended, is suspended, or its driver has said that it does not run it any more
-            (of `later`, only a cancellation is refused for that); the savepoint's name is none, or taken, or, where one
-            is to be deleted or renamed, not there.
-        StoreError: there is no job; what it says cannot be read.
+        RequestRefusedError: the job has ended, is suspended, or its driver has reported its end (with `later`, only a
+            cancellation is refused for that). Or the savepoint's name is invalid or taken, or missing if it is to be
+            deleted or renamed.
+        StoreError: there is no job, or it cannot be read.
     """
     newest = read_newest(blobs)
     if newest is None:
-        raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
+        raise StoreError(f"there is no job in '{blobs}'", "give the folder of the job (its --checkpoint_dir)")
     head = known(newest)
     job = job_in(blobs, head)
     if head.mode in ENDED or head.mode is CommitMode.SUSPENDED:
@@ -177,7 +177,7 @@ def ask(
         remedy = stopped_remedy(what, str(blobs), ended=False)
         if what is not Asked.CANCEL:
             remedy += "; or leave the request for the next driver: --wait=0"
-        raise refusal(what, job, f"no driver runs it at micro-batch {head.micro_batch}: it is {note}", remedy)
+        raise refusal(what, job, f"no driver is running it, at micro-batch {head.micro_batch}: it is {note}", remedy)
     request = Request(f"{now:016d}-{uuid.uuid4().hex[:12]}", what, savepoint, newest.micro_batch, head.epoch, new)
     refuse_name(head, request, job)
     record = {
@@ -193,22 +193,22 @@ def ask(
 
 
 def refuse_name(head: Manifest, request: Request, job: str = "the job") -> None:
-    """Refuses a request for a name that no micro-batch can get any more, and for a change of one that there is not.
+    """Refuse a request with a name that no micro-batch can get, or that does not exist.
 
     Args:
         head: of the job.
-        request: names a savepoint.
+        request: with the name of a savepoint.
         job: as in `refusal`.
 
     Raises:
-        RequestRefusedError: the name is none, is taken, or is not there.
+        RequestRefusedError: the name is invalid, taken, or missing.
     """
     if (fault := fault_of_name(head, request)) is not None:
         raise refusal(request.what, job, fault.message, fault.remedy)
 
 
 def fault_of_name(head: Manifest, request: Request) -> StoreError | None:
-    """What is wrong with the savepoint's name in a request; None if nothing is."""
+    """Return what is wrong with the savepoint's name in a request; None if it is right."""
     if request.what is Asked.CANCEL or (request.what is Asked.SUSPEND and not request.savepoint):
         return None
     try:
@@ -222,21 +222,21 @@ def fault_of_name(head: Manifest, request: Request) -> StoreError | None:
 
 
 def answer_to(blobs: DurableBlobs, request: Request) -> Answer | None:
-    """What a driver has said; None if none has said anything. A last answer is read once: it is removed."""
+    """Return a driver's answer; None if there is none. A final answer is read once: it is removed."""
     try:
         record = json.loads(blobs.get(answer_name(request.id)))
         found = Answer(Said(record["said"]), record["text"], record["step"], record.get("remedy", ""))
     except MissingFileError:
         return None
     except (ValueError, KeyError, TypeError) as e:
-        raise StoreError(f"'{answer_name(request.id)}' in '{blobs}' is no answer: {e!r}") from e
+        raise StoreError(f"'{answer_name(request.id)}' in '{blobs}' is not an answer: {e!r}") from e
     if found.settled:
         blobs.delete(answer_name(request.id))
     return found
 
 
 def withdraw(blobs: DurableBlobs, request: Request) -> None:
-    """Takes a request back. A driver that has taken it goes on with it."""
+    """Withdraw a request. A driver that has accepted it carries it out nevertheless."""
     blobs.delete(request_name(request.id))
 
 
@@ -244,15 +244,15 @@ def withdraw(blobs: DurableBlobs, request: Request) -> None:
 
 
 def waiting(blobs: DurableBlobs) -> list[str]:
-    """The ids of all requests that are not settled, in order."""
+    """Return the ids of all open requests, in order."""
     return [info.name.removeprefix(f"{REQUESTS}/") for info in blobs.list(REQUESTS)]
 
 
 def read(blobs: DurableBlobs, id: str) -> Request | None:
-    """A request; None if it was withdrawn.
+    """Return a request; None if it was withdrawn.
 
     Raises:
-        ValueError: it is none, or of a newer version.
+        ValueError: it is malformed, or of a newer version.
     """
     try:
         record = json.loads(blobs.get(request_name(id)))
@@ -265,14 +265,14 @@ def read(blobs: DurableBlobs, id: str) -> Request | None:
         found = Request(id, what, record["savepoint"], record["step"], record["epoch"], new)
         texts = isinstance(found.savepoint, str) and isinstance(found.new, str)
         if not texts or type(found.micro_batch) is not int or type(found.epoch) is not int:
-            raise ValueError(f"it is no request: {record!r}")
+            raise ValueError(f"it is not a request: {record!r}")
         return found
     except (KeyError, TypeError) as e:
-        raise ValueError(f"it is no request: {e!r}") from e
+        raise ValueError(f"it is not a request: {e!r}") from e
 
 
 def answer(blobs: DurableBlobs, id: str, said: Answer) -> None:
-    """Answers a request, and removes it if that is the last answer."""
+    """Answer a request, and remove it if the answer is final."""
     record = {"version": VERSION, "said": said.said, "text": said.text, "step": said.micro_batch, "remedy": said.remedy}
     blobs.put(answer_name(id), json.dumps(record).encode())
     if said.settled:
@@ -280,7 +280,7 @@ def answer(blobs: DurableBlobs, id: str, said: Answer) -> None:
 
 
 def forget_old(blobs: DurableBlobs, now: Timestamp) -> None:
-    """Removes answers that nobody has read for a day."""
+    """Remove answers that were not read for a day."""
     for name in list(_older(blobs, now - _DAY)):
         blobs.delete(name)
 

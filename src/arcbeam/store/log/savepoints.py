@@ -1,7 +1,6 @@
-"""Savepoints: micro-batches with a name, kept until the name is given up; and copies of them that need nothing else.
+"""Savepoints: micro-batches with a name, which are kept until the name is deleted; and complete copies of them.
 
-Owns names, their changes, and copying. That a savepoint's files are kept is the sweep's (`sweep`), resuming is
-`CommitLog.open`'s.
+Owns names, their changes, and copying. `sweep` keeps a savepoint's files; `CommitLog.open` resumes from one.
 """
 
 from __future__ import annotations
@@ -47,24 +46,25 @@ _PATH = re.compile(rf"(.+)/savepoints/({_NAME.pattern})/?", re.DOTALL)
 
 
 def pinned(draft: Manifest, name: str) -> Manifest:
-    """The draft, as a savepoint: when it is committed, its micro-batch has the name.
+    """Return the draft as a savepoint: when it is committed, its micro-batch has the name.
 
     Raises:
-        StoreError: the name is taken, or is none.
+        StoreError: the name is taken, or invalid.
     """
     checked_name(draft, name)
     return replace(draft, pins=(*draft.pins, Pin(name, draft.micro_batch, draft.time)))
 
 
 def checked_name(head: Manifest, name: str) -> str:
-    """A name, if a savepoint can get it behind `head`.
+    """Return a name if a savepoint after `head` can have it.
 
     Raises:
-        StoreError: it is taken, or is none.
+        StoreError: it is taken, or invalid.
     """
     if not _NAME.fullmatch(name):
         raise StoreError(
-            f"'{name}' is no name for a savepoint", "use up to 100 letters, digits, '.', '_' and '-', a letter first"
+            f"'{name}' is not a valid name for a savepoint",
+            "use up to 100 letters, digits, '.', '_' and '-', a letter or digit first",
         )
     taken = head.pin(name)
     if taken is not None:
@@ -75,58 +75,58 @@ def checked_name(head: Manifest, name: str) -> str:
 
 
 def named_now(what: str) -> str:
-    """A name for a savepoint that nobody has named: what it is for, and when this was."""
+    """Return a name for a savepoint without one: its purpose, and the time."""
     return f"{what}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
 
 
 def is_named_now(what: str, name: str) -> bool:
-    """Whether nobody has named it: it is such a name."""
+    """Return whether `named_now` made a name."""
     return re.fullmatch(rf"{what}-\d{{8}}T\d{{6}}-[0-9a-f]{{4}}", name) is not None
 
 
 def path_of(url: str, name: str) -> str:
-    """The path by which a savepoint of the job in a folder is known to people: `FOLDER/savepoints/NAME`."""
+    """Return the path of a savepoint for people: `FOLDER/savepoints/NAME`."""
     return below(url, f"savepoints/{name}")
 
 
 def split_path(path: str) -> tuple[str, str]:
-    """The folder and the savepoint's name of such a path; the path itself and "" if it is none."""
+    """Return the folder and the savepoint's name of such a path; for another path, the path itself and ""."""
     plain, mark, settings = path.partition("?") if "://" in path else (path, "", "")
     match = _PATH.fullmatch(plain)
     return (match[1] + mark + settings, match[2]) if match else (path, "")
 
 
 def place_of(path: str, savepoint: str) -> tuple[str, str]:
-    """The folder of a job, and the savepoint of it, where the one may be named by the other's path; "": none.
+    """Return a job's folder and savepoint. The path may be that of a savepoint; "": no savepoint.
 
     Raises:
-        InvalidPipelineError: they name two.
+        InvalidPipelineError: path and name are of different savepoints.
     """
     folder, of_path = split_path(path)
     if of_path and savepoint not in ("", of_path):
         raise InvalidPipelineError(
-            f"'{shown(path)}' is savepoint '{of_path}', and '{savepoint}' is asked for", "name one"
+            f"'{shown(path)}' is savepoint '{of_path}', but '{savepoint}' is requested", "give only one of them"
         )
     return folder, savepoint or of_path
 
 
 def unpinned(draft: Manifest, name: str) -> Manifest:
-    """The draft, without a savepoint: when it is committed, the sweep may take what only that savepoint kept.
+    """Return the draft without a savepoint. After its commit, the sweep may remove what only that savepoint kept.
 
     Raises:
         StoreError: there is no such savepoint.
     """
     if draft.pin(name) is None:
-        there = ", ".join(pin.name for pin in draft.pins) or "none"
-        raise StoreError(f"there is no savepoint '{name}'", f"there are: {there}")
+        existing = ", ".join(pin.name for pin in draft.pins) or "none"
+        raise StoreError(f"there is no savepoint '{name}'", f"there are: {existing}")
     return replace(draft, pins=tuple(pin for pin in draft.pins if pin.name != name))
 
 
-def called(draft: Manifest, name: str, new: str) -> Manifest:
-    """The draft, with another name for a savepoint.
+def renamed(draft: Manifest, name: str, new: str) -> Manifest:
+    """Return the draft with another name for a savepoint.
 
     Raises:
-        StoreError: there is no such savepoint; the new name is taken, or is none.
+        StoreError: there is no such savepoint, or the new name is taken or invalid.
     """
     unpinned(draft, name)  # raises
     checked_name(draft, new)
@@ -134,45 +134,44 @@ def called(draft: Manifest, name: str, new: str) -> Manifest:
 
 
 def changed(draft: Manifest, what: str) -> Manifest:
-    """The draft with what was asked for: a name, for the micro-batch itself; or a change of one that is (see
-    `name_change`).
+    """Return the draft with a requested change: a name for its micro-batch, or a change of a name (see `name_change`).
 
     Raises:
-        StoreError: a name is none, is taken, or is not there.
+        StoreError: a name is invalid, taken, or missing.
     """
     name, new = name_change(what)
     if not name:
         return pinned(draft, new)
-    return called(draft, name, new) if new else unpinned(draft, name)
+    return renamed(draft, name, new) if new else unpinned(draft, name)
 
 
 def change_stopped(
     blobs: DurableBlobs, what: str, now: Timestamp, *, driver: str = "", force: bool = False
 ) -> Manifest:
-    """Deletes or renames a savepoint of a job that nobody runs: by an opening that holds what the head holds.
+    """Delete or rename a savepoint of a job without a driver, by an opening that is otherwise equal to the head.
 
-    The job stands as it stood, suspended or at its end; who goes on with it does so as before. Files that nobody needs
-    are swept by who goes on with it.
+    The job stays suspended, done or drained, and can be resumed as before. The driver that resumes it sweeps files that
+    are no longer needed.
 
     Args:
         blobs: the job's folder.
         what: a `deletion` or `renaming`.
         now: the time.
-        driver: who this is, for people.
-        force: also if the job may be running: whoever runs it is fenced out.
+        driver: the name of this process, for people.
+        force: also if the job may be running: its driver is fenced.
 
     Returns:
         The opening.
 
     Raises:
-        StoreError: there is no such job or savepoint, the new name is none, or taken.
-        RequestRefusedError: somebody may run the job.
-        FencedError: somebody took the job over meanwhile.
+        StoreError: there is no such job or savepoint, or the new name is invalid or taken.
+        RequestRefusedError: a driver may be running the job.
+        FencedError: another driver took over the job meanwhile.
     """
 
     def following(newest: Manifest | UnreadableHead | None, program: str, epoch: int, token: str) -> Manifest:
         if newest is None:
-            raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
+            raise StoreError(f"there is no job in '{blobs}'", "give the folder of the job (its --checkpoint_dir)")
         if isinstance(newest, UnreadableHead):
             raise newest.error
         if not force and newest.mode not in ENDED | {CommitMode.SUSPENDED}:
@@ -195,18 +194,18 @@ def copy_savepoint(
     *,
     token: Callable[[], str] = new_token,
 ) -> Manifest:
-    """Copies a savepoint and all its files to a place of its own; what is there is a job that can be resumed.
+    """Copy a savepoint and all its files to an empty place. The copy is a job that can be resumed.
 
-    It is another job from then on, with an id of its own: both may run. The copy is complete once its manifest is
-    there, which comes last; a copy that was cut off is made good by copying again.
+    The copy is another job with its own id: both may run. It is complete once its manifest, which comes last, exists.
+    If copying is interrupted, copy again.
 
     Args:
         source: the job's folder.
         newest: its newest manifest, which need not be readable; see `chain.read_newest`.
         name: of the savepoint.
         target: an empty place.
-        scratch: a local folder, with room for the largest file.
-        token: gives tokens that nobody else has.
+        scratch: a local folder with space for the largest file.
+        token: returns unique tokens.
 
     Raises:
         StoreError: there is no such savepoint; the target is not empty; a file cannot be read, or is damaged.
@@ -216,9 +215,9 @@ def copy_savepoint(
     if pin is None:
         raise no_savepoint(source, name, head)
     manifest = head if pin.micro_batch == head.micro_batch else read_manifest(source, pin.micro_batch)
-    # A copy that was cut off has no manifest, nor an epoch.
+    # An interrupted copy has neither a manifest nor an epoch.
     if newest_epoch(target) or _first_manifest(target, manifest.micro_batch):
-        raise StoreError(f"'{target}' holds a job already", "copy the savepoint to an empty place")
+        raise StoreError(f"'{target}' already contains a job", "copy the savepoint to an empty place")
     make_folder(scratch)
     for shard in manifest.shards:
         for file in shard.files:
@@ -227,11 +226,11 @@ def copy_savepoint(
         jobgraphs.copy_through(scratch, target, side.name, partial(_fetch_side, source, side))
     if manifest.program:
         jobgraphs.copy(source, manifest.program, target, scratch)
-    anew: dict[str, Any] = {"epoch": 0, "parent": "", "kind": Kind.MICRO_BATCH, "abandoned": (), "openings": ()}
-    copy = replace(manifest, job=token(), token=token(), pins=(pin,), **anew)
+    fresh: dict[str, Any] = {"epoch": 0, "parent": "", "kind": Kind.MICRO_BATCH, "abandoned": (), "openings": ()}
+    copy = replace(manifest, job=token(), token=token(), pins=(pin,), **fresh)
     target.put(floor_name(0, 0), floor_data(copy.micro_batch))
     if not target.create(manifest_name(copy.micro_batch), encode(copy)):
-        raise StoreError(f"'{target}' holds a job meanwhile", "copy the savepoint to an empty place")
+        raise StoreError(f"'{target}' contains a job meanwhile", "copy the savepoint to an empty place")
     return copy
 
 
@@ -241,7 +240,7 @@ def _first_manifest(target: DurableBlobs, micro_batch: int) -> bool:
         return False
     try:
         return find_newest(target, floor) is not None
-    except MissingFileError:  # a copy that was cut off
+    except MissingFileError:  # an interrupted copy
         return False
 
 
@@ -250,7 +249,7 @@ def _fetch(source: DurableBlobs, file: ShardFile, copy: BinaryIO) -> None:
         copy.write(data)
     copy.truncate(file.size)
     copy.flush()
-    # What was fetched is what is checked.
+    # The local copy is checked.
     for _ in ShardFileReader(local_reader(Path(copy.name)), file.size, file.crc, file.name, source).blocks():
         pass
 

@@ -1,23 +1,23 @@
-"""Removing what nobody can need any more, on the evidence of durable manifests alone.
+"""Removal of files that are certainly not needed, on the evidence of durable manifests alone.
 
-Owns the decision. No clock and no memory of who wrote what take part in it:
+Owns the decision. It uses no clock, and no memory of which driver wrote which file:
 
-- A manifest counts if it lies between the floor and the head, or is a savepoint of one of those. Nothing that one of
-  those names is deleted. Why not the savepoints of the head alone? If the head is damaged, they are found in the
-  manifests before it (`chain.UnreadableHead`), and must not be half gone because it gave them up.
-- A manifest that cannot be read may name anything: while one counts, no file is deleted. It may be an opening, too, so
-  it is never deleted.
-- A file that none of them names is an orphan if no manifest can come to name it. Its name says for which micro-batch
-  and epoch it was written, and no other micro-batch's manifest may be the first to name it. So it is an orphan if its
-  micro-batch is decided (the head's or before), or if its epoch is over (before the head's). Else it may be an
-  attempt's of the micro-batch that is running, or of a driver that is about to open, and stays.
-- A program, or a file of one, that none of them names is an orphan if its epoch is over: a driver names those of its
-  own epoch, and those that the manifest names that it follows (`programs`). A program that is named and cannot be read
-  may need any file: while there is one, none of a program is deleted.
-- Files whose names no task gives are not ours, and stay.
-- What has no name yet (`DurableBlobs.tidy`) goes when its writer is dead, by the evidence of the backend.
-- A file of an epoch before the one that began the job is of an earlier job, whose manifests are lost: only a listing
-  that lagged can have let the driver begin a new one. Then nothing is removed.
+- A manifest counts if it is between the floor and the head, or is a savepoint of one of those. Nothing that one of
+  those names is deleted. Why not only the savepoints of the head? If the head is damaged, they are found in the
+  manifests before it (`chain.UnreadableHead`). So they must be complete, also if the head deleted them.
+- An unreadable manifest may name anything: while one counts, no file is deleted. It may be an opening, too, so it is
+  never deleted.
+- A file that none of them names is an orphan if no manifest can name it later. Its name contains the micro-batch and
+  epoch for which it was written, and no other micro-batch's manifest may be the first to name it. So it is an orphan if
+  its micro-batch is decided (the head's or before), or if its epoch has ended (before the head's). Otherwise it may
+  belong to an attempt of the running micro-batch, or to a driver that is about to open, and stays.
+- A job graph, or a file of one, that none of them names is an orphan if its epoch has ended: a driver names those of
+  its own epoch, and those of the manifest that it follows (`jobgraphs`). An unreadable job graph with a name may need
+  any file: while there is one, no file of a job graph is deleted.
+- Files with other names than tasks' are not arcbeam's, and stay.
+- Unnamed files (`DurableBlobs.tidy`) are removed when their writer is dead, by the evidence of the backend.
+- A file of an epoch before the one that began the job belongs to an earlier job, whose manifests are lost: a stale
+  listing must have let the driver begin a new one. Then nothing is removed.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from arcbeam.store.manifest.names import (
 from arcbeam.store.manifest.values import Kind, Manifest
 
 KEEP = threshold(10)
-"""So many micro-batches before the head are kept, for whoever still looks at them."""
+"""Number of micro-batches before the head that are kept for readers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a sweep needs of a manifest. One that cannot be read is as an opening that names nothing."""
+    """The part of a manifest that a sweep needs. An unreadable one is like an opening that names nothing."""
 
     kind: Kind
     epoch: int = 0
@@ -61,13 +61,13 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What was removed.
+    """The removed files.
 
     Attributes:
         manifests: their names.
         files: their names.
         size: of the files, in bytes.
-        unreadable: the names of the manifests that count and cannot be read: because of them, no file was removed.
+        unreadable: the names of unreadable manifests that count: because of them, no file was removed.
     """
 
     manifests: tuple[str, ...] = ()
@@ -77,35 +77,35 @@ class Swept:
 
 
 class Sweeper:
-    """Sweeps the job of one driver, again and again; it remembers the manifests it has read.
+    """Sweeps the job of one driver repeatedly; it remembers the manifests that it has read.
 
-    A sweep that fails, or is cut off anywhere, is made good by the next one.
+    After a sweep that failed or was interrupted, the next one completes it.
 
     Args:
         log: of the driver.
-        keep: number of micro-batches before the head that are kept.
+        keep: number of micro-batches before the head to keep.
     """
 
     def __init__(self, log: CommitLog, *, keep: int = KEEP) -> None:
         self._log, self._keep = log, keep
         self._seen: dict[int, _Seen] = {}  # by micro-batch; below the floor only openings and savepoints
-        self._programs: dict[str, frozenset[str]] = {}  # names of their files, by their own
+        self._programs: dict[str, frozenset[str]] = {}  # names of their files, by the job graph's name
 
     def sweep(self) -> Swept:
-        """Removes what can go; nothing if another driver is taking over.
+        """Remove what is not needed; nothing if another driver is taking over.
 
-        SUBTLE: the order. The floor is recorded first: who reads it later will not look below. Then it is seen whether
-        a later epoch has begun: its driver may have read the floor before. Then manifests go, upwards, and only then
-        the files that they named.
+        SUBTLE: the order. First the floor is recorded: a later reader of it does not look below. Then it is checked
+        whether a later epoch has begun: its driver may have read the old floor. Then manifests are deleted, upwards,
+        and only then the files that they named.
 
         Raises:
             IndeterminateError, DeterminateError: by the store.
-            MissingFileError: a manifest that counts, or those of an earlier job, whose files are still here.
+            MissingFileError: a manifest that counts is missing, or those of an earlier job, whose files exist.
         """
         log, head = self._log, self._log.head
         self._seen[head.micro_batch] = _seen(head)
         was, floor = log.floor, self._new_floor()
-        # Listed before it is known what is named: what is written from now on is not looked at.
+        # Listed before the named files are known: files written later are not considered.
         files = [*log.blobs.list(SHARDS), *log.blobs.list(SIDE)]
         of_programs = list(log.blobs.list(PROGRAMS))
         if not was:
@@ -131,21 +131,21 @@ class Sweeper:
             micro_batch for micro_batch in self._seen if micro_batch < floor and micro_batch not in pinned
         ]:
             if self._seen[micro_batch].kind == Kind.OPENING:
-                self._seen[micro_batch] = _Seen(Kind.OPENING)  # kept for its name alone
+                self._seen[micro_batch] = _Seen(Kind.OPENING)  # kept only for its name
             else:
                 del self._seen[micro_batch]
         return Swept(manifests, tuple(info.name for info in orphans), sum(info.size for info in orphans), unreadable)
 
     def _orphaned_programs(self, listed: list[BlobInfo], needed: set[str]) -> list[BlobInfo]:
-        """What nobody needs of programs and their files.
+        """Return the job graphs and files of job graphs that are not needed.
 
         Args:
-            listed: all that there is.
-            needed: the programs of the manifests that count.
+            listed: all existing ones.
+            needed: the job graphs of the manifests that count.
         """
         epoch = self._log.head.epoch
-        over = [info for info in listed if (of := program_epoch(info.name)) is not None and of < epoch]
-        if all(info.name in needed for info in over):
+        ended = [info for info in listed if (of := program_epoch(info.name)) is not None and of < epoch]
+        if all(info.name in needed for info in ended):
             return []
         self._programs = {name: files for name, files in self._programs.items() if name in needed}
         try:
@@ -154,10 +154,10 @@ class Sweeper:
         except (MissingFileError, DamagedFileError, NewerFormatError):
             return []
         named = needed.union(*self._programs.values())
-        return [info for info in over if info.name not in named]
+        return [info for info in ended if info.name not in named]
 
     def _refuse_lost(self, files: list[BlobInfo]) -> None:
-        """Raises if there are files of an earlier job. Its epochs are over, so they would be orphans."""
+        """Raise if there are files of an earlier job. Its epochs have ended, so they would be orphans."""
         first = self._manifest(0)
         for info in files if first else ():
             written = parse_written(info.name)
@@ -165,10 +165,10 @@ class Sweeper:
                 raise lost_beginning(self._log.blobs, info.name)
 
     def _new_floor(self) -> int:
-        """The micro-batch down to which manifests are kept from now on.
+        """Return the new floor: the micro-batch from which manifests are kept.
 
-        SUBTLE: its own manifest must be one that is deleted when the floor rises again: by that, who has read an old
-        floor notices (`chain`). So neither an opening, nor what is a savepoint of it or of any later one.
+        SUBTLE: its own manifest must be one that is deleted when the floor rises again: readers of an old floor detect
+        that (`chain`). So it is neither an opening, nor a savepoint of its own manifest or of any later one.
         """
         head, pinned = self._log.head.micro_batch, set[int]()
         for micro_batch in range(head, self._log.floor, -1):
@@ -181,7 +181,7 @@ class Sweeper:
         return self._log.floor
 
     def _pinned(self, floor: int) -> set[int]:
-        """The savepoints of all manifests from the floor on."""
+        """Return the savepoints of all manifests from the floor on."""
         seen = (self._manifest(micro_batch) for micro_batch in range(floor, self._log.head.micro_batch + 1))
         return {pin for of in seen if of is not None for pin in of.pins}
 
@@ -189,8 +189,8 @@ class Sweeper:
         listed = (manifest_micro_batch(info.name) for info in self._log.blobs.list(MANIFESTS))
         below = sorted(
             micro_batch for micro_batch in listed if micro_batch is not None and micro_batch < was
-        )  # of savepoints that were given up
-        # From the old floor on not by what is listed, which may lack it: it must be the first of them to go.
+        )  # of deleted savepoints
+        # From the old floor on not by the listing, which may lack it: it must be the first one to be deleted.
         for micro_batch in [*below, *range(was, floor)]:
             seen = None if micro_batch in pinned else self._manifest(micro_batch)
             if seen is not None and (seen.kind != Kind.OPENING or micro_batch in (0, was)):
@@ -199,17 +199,17 @@ class Sweeper:
                 yield name
 
     def _counting(self, floor: int, pinned: set[int]) -> dict[int, _Seen]:
-        """The manifests that count, by micro-batch."""
+        """Return the manifests that count, by micro-batch."""
         counts = {}
         for micro_batch in {*range(floor, self._log.head.micro_batch + 1), *pinned}:
             seen = self._manifest(micro_batch)
-            if seen is None:  # damage; it must not end in more of it
+            if seen is None:  # damage, which must not cause more damage
                 raise missing(manifest_name(micro_batch), self._log.blobs)
             counts[micro_batch] = seen
         return counts
 
     def _manifest(self, micro_batch: int) -> _Seen | None:
-        """The manifest of a micro-batch; None if it is missing."""
+        """Return the manifest of a micro-batch; None if it is missing."""
         seen = self._seen.get(micro_batch)
         if seen is None:
             try:
@@ -228,6 +228,6 @@ def _seen(manifest: Manifest) -> _Seen:
 
 
 def is_over(info: BlobInfo, head: Manifest) -> bool:
-    """Whether a file that no manifest names yet will never be named."""
+    """Return whether a file that no manifest names can no longer be named."""
     written = parse_written(info.name)
     return written is not None and (written.micro_batch <= head.micro_batch or written.epoch < head.epoch)

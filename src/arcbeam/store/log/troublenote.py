@@ -1,9 +1,9 @@
-"""What a driver leaves in the job's folder while it tries a micro-batch again: no commit reports it.
+"""The note in a job's folder of a driver that tries a micro-batch again: no commit reports that.
 
 Owns the file. It informs people; nothing that runs a job reads it. It is about the micro-batch after one head, and
 stale once that micro-batch is committed, so it is never removed.
 
-    trouble     of the driver that wrote last: its epoch, the micro-batch, why it fails, and when that was
+    trouble     of the driver that wrote last: its epoch, the micro-batch, why it fails, and when
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from arcbeam.store.manifest.values import Manifest
 
 VERSION = 1
 _LONGEST = 2000
-"""Characters of why."""
+"""Largest number of characters of the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a micro-batch fails and is tried again.
+    """The reason why a micro-batch fails and is tried again.
 
     Attributes:
         epoch: of the driver.
-        micro_batch: that it tries.
+        micro_batch: being tried.
         stage: the transform in which it fails; "" if unknown.
         why: for people, in a line.
         time: when it failed last.

@@ -1,6 +1,6 @@
-"""Whether the files that a manifest names are as it says.
+"""Checks the files that a manifest names.
 
-Owns reading them whole, in bounded memory. Must not know who wants to know.
+Owns reading whole files in bounded memory. Must not know its callers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from arcbeam.store.shards.compaction import opened
 
 
 def problems(blobs: DurableBlobs, manifest: Manifest, savepoints: Iterable[Pin]) -> Iterator[str]:
-    """What is wrong with the files of a micro-batch, and with the manifests of savepoints: a line each that names it.
+    """Yield a line for each fault in the files of a micro-batch, and in the manifests of savepoints.
 
-    A file that cannot be read does not keep the others from being looked at, whatever the reason.
+    An unreadable file does not prevent the check of the others.
     """
     checks: list[Callable[[], object]] = [
         *((lambda file=file: read_shard_file(blobs, file)) for shard in manifest.shards for file in shard.files),
@@ -36,7 +36,7 @@ def problems(blobs: DurableBlobs, manifest: Manifest, savepoints: Iterable[Pin])
 
 
 def read_shard_file(blobs: DurableBlobs, file: ShardFile) -> None:
-    """Reads a file of state, with all its checksums.
+    """Read a file of state, with all its checksums.
 
     Raises:
         StoreError: it is missing, damaged or too new, or cannot be read.
@@ -46,7 +46,7 @@ def read_shard_file(blobs: DurableBlobs, file: ShardFile) -> None:
 
 
 def read_job_graph(blobs: DurableBlobs, name: str) -> None:
-    """Reads a program, and all files that it needs.
+    """Read a job graph, and all its files.
 
     Raises:
         StoreError: one is missing, damaged or too new, or cannot be read.
@@ -56,9 +56,9 @@ def read_job_graph(blobs: DurableBlobs, name: str) -> None:
 
 
 def read_side_file(blobs: DurableBlobs, side: SideFile, part: Callable[[bytes], object]) -> None:
-    """Reads a file of a side input; `part` gets its bytes, piece by piece, before it is known that they are right.
+    """Read a file of a side input. `part` gets its bytes in pieces, before they are verified.
 
-    Its checksum is the manifest's. Without one, of a manifest that an earlier version wrote, only the size is checked.
+    The manifest has its checksum. If an earlier version wrote the manifest, only the size is checked.
 
     Raises:
         StoreError: it is missing or damaged, or cannot be read.
@@ -68,14 +68,14 @@ def read_side_file(blobs: DurableBlobs, side: SideFile, part: Callable[[bytes], 
         part(data)
         size, crc = size + len(data), crc32(data, crc)
     if size != side.size:
-        found = f"{size} of {side.size} bytes are there" if size < side.size else f"it has more than {side.size} bytes"
+        found = f"it has {size} of {side.size} bytes" if size < side.size else f"it has more than {side.size} bytes"
         raise _damaged(blobs, side, found)
     if side.crc is not None and crc != side.crc:
-        raise _damaged(blobs, side, "its content is changed")
+        raise _damaged(blobs, side, "its content was changed")
 
 
 def _damaged(blobs: DurableBlobs, side: SideFile, what: str) -> DamagedFileError:
     return DamagedFileError(
         f"side-input file '{side.name}' in '{blobs}' is damaged: {what}",
-        "bring the file back from a copy, or resume from a savepoint",
+        "restore the file from a backup, or resume from a savepoint",
     )

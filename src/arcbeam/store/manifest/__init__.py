@@ -1,1 +1,1 @@
-"""What a micro-batch made real: the manifest, its bytes, the names of files."""
+"""The content of a commit: the manifest, its bytes, the names of files."""

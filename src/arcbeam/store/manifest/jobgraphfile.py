@@ -1,7 +1,7 @@
-"""What runs a job, as a file: a pipeline, its options, and what its workers need.
+"""A job graph as a file: a pipeline, its options, and what its workers need.
 
-Owns the format: the header of all binary files of the store, a CRC (u32) of what follows, and JSON, compressed with
-zlib; bytes in it are base64. Opaque parts stay opaque: the store knows neither pipelines nor what a worker does.
+Owns the format: the header of all binary files of the store, a CRC (u32) of the rest, and JSON, compressed with zlib.
+Bytes in it are base64. Opaque parts stay opaque: the store knows neither pipelines nor the work of a worker.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
 from arcbeam.store.manifest.names import PROGRAMS, program_name
 
 VERSION = 2
-"""1: files are called by their content alone, and are never removed."""
+"""1: files have names of their content alone, and are never removed."""
 _MAGIC = b"arcprogr"
 _CRC = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
 class JobGraphFile:
-    """A file that goes to the workers as it is.
+    """A file that workers get unchanged.
 
     Attributes:
-        name: what it is called there.
+        name: its name on the workers.
         sha256: of its content, hexadecimal.
         size: bytes.
-        blob: its name in the job's folder; "" before it is there.
+        blob: its name in the job's folder; "" before it is stored.
     """
 
     name: str
@@ -45,17 +45,17 @@ class JobGraphFile:
 
 @dataclass(frozen=True, slots=True)
 class JobGraph:
-    """What a driver needs to go on with a job when the script that began it is not at hand.
+    """What a driver needs to resume a job without the script that began it.
 
     Attributes:
         name: of the job, for people.
         pipeline: serialized.
-        options: that it was submitted with, by name; JSON's values.
-        worker: what a worker does before it runs the pipeline's code; JSON's values.
+        options: of the submission, by name; JSON's values.
+        worker: setup of a worker before it runs the pipeline's code; JSON's values.
         files: for the workers.
-        versions: of Python, Beam and arcbeam, by these names: what the pipeline's code was pickled with.
-        transforms: what identifies each of the pipeline's; empty if an earlier version of arcbeam kept the program.
-        secrets: the names of the options' secrets (`arcbeam.secrets`), whose values are not kept.
+        versions: of Python, Beam and arcbeam, by these names, that pickled the pipeline's code.
+        transforms: fingerprints of the pipeline's; empty if an earlier version of arcbeam stored the job graph.
+        secrets: the names of the options' secrets (`arcbeam.secrets`), whose values are not stored.
     """
 
     name: str
@@ -69,11 +69,11 @@ class JobGraph:
 
 
 def encode(program: JobGraph, epoch: int) -> tuple[str, bytes]:
-    """The name of a program's file, which ends with a digest of its content, and the bytes; equal for equal programs.
+    """Return the name and bytes of a job graph's file. The name ends with a digest; equal graphs give equal results.
 
     Args:
-        program: whose files are there.
-        epoch: of the driver that keeps it.
+        program: a job graph whose files are stored.
+        epoch: of the driver that stores it.
     """
     record = {
         "name": program.name,
@@ -92,28 +92,28 @@ def encode(program: JobGraph, epoch: int) -> tuple[str, bytes]:
 
 
 def decode(data: bytes, name: str, where: object) -> JobGraph:
-    """The program that bytes hold.
+    """Return the job graph in bytes.
 
     Args:
         data: all bytes of a file.
-        name: what errors call it.
-        where: the store it is in.
+        name: of the file, for errors.
+        where: its store.
 
     Raises:
-        DamagedFileError: cut off, changed, or no program.
+        DamagedFileError: cut off, changed, or not a job graph.
         NewerFormatError: written by a newer version.
     """
     version = version_in(data[:HEADER_BYTES], _MAGIC)
     if version is None:
-        raise _damaged(name, where, "its beginning is not a program's")
+        raise _damaged(name, where, "it does not begin as a job graph")
     if version > VERSION:
         raise NewerFormatError(
-            f"program '{name}' in '{where}' has format {version}; this version of arcbeam reads up to {VERSION}",
-            "go on with the version of arcbeam that wrote it, or a newer one, or submit the pipeline's script",
+            f"job graph '{name}' in '{where}' has format {version}; this version of arcbeam reads up to {VERSION}",
+            "use the version of arcbeam that wrote it, or a newer one, or submit the pipeline's script",
         )
     body = data[HEADER_BYTES + _CRC.size :]
     if data[HEADER_BYTES : HEADER_BYTES + _CRC.size] != _CRC.pack(zlib.crc32(body)):
-        raise _damaged(name, where, "its content is changed")
+        raise _damaged(name, where, "its content was changed")
     try:
         record = json.loads(zlib.decompress(body))
         return JobGraph(
@@ -127,7 +127,7 @@ def decode(data: bytes, name: str, where: object) -> JobGraph:
             tuple(record.get("secrets", ())),
         )
     except (ValueError, KeyError, TypeError, zlib.error) as e:
-        raise _damaged(name, where, f"its content is not a program's: {type(e).__name__}: {e}") from e
+        raise _damaged(name, where, f"its content is not a job graph: {type(e).__name__}: {e}") from e
 
 
 def _fingerprint(urn: str, inputs: list[str], content: str) -> Fingerprint:
@@ -136,6 +136,6 @@ def _fingerprint(urn: str, inputs: list[str], content: str) -> Fingerprint:
 
 def _damaged(name: str, where: object, what: str) -> DamagedFileError:
     return DamagedFileError(
-        f"program '{name}' in '{where}' is damaged: {what}",
-        "nothing is lost of the job: submit its script again with the same folder, or bring the file back from a copy",
+        f"job graph '{name}' in '{where}' is damaged: {what}",
+        "the job's state is intact: submit its script again with the same folder, or restore the file from a backup",
     )

@@ -1,8 +1,8 @@
 """A manifest as bytes, and back.
 
 Owns the format. A header of 28 bytes, little-endian: magic, version of the format (u32), length (u64) and CRC (u32) of
-what follows, CRC of the header (u32). Then an Avro container with one record, whose schema is in it: any Avro tool
-reads it from there on, and a later version of arcbeam reads it by Avro's rules for schemas that grew. Why Avro:
+the rest, CRC of the header (u32). Then an Avro container with one record and its schema. Any Avro tool reads the
+container, and a later version of arcbeam reads it by Avro's rules for extended schemas. Why Avro:
 docs/developers/decisions/2026-11-21-avro-manifests.md.
 """
 
@@ -47,7 +47,7 @@ def _record(name: str, /, **fields: Any) -> dict[str, Any]:
 
 
 def _optional(name: str, type_: str) -> dict[str, Any]:
-    """A field that a file may lack."""
+    """Return a field that a file may lack."""
     return {"name": name, "type": ["null", type_], "default": None}
 
 
@@ -114,12 +114,12 @@ _MANIFEST["fields"] += [
     {"name": "openings", "type": _array(_record("Opening", step="long", token="string")), "default": []},
 ]
 _SCHEMA = fastavro.parse_schema(_MANIFEST)
-"""Micro-batches are called steps in files. Times are microseconds since 1970. A new field needs a default here; a field
-whose meaning changes, or that an old reader must not overlook, a new `VERSION`."""
+"""Files call micro-batches steps. Times are microseconds since 1970. A new field needs a default here. A new `VERSION`
+is needed if the meaning of a field changes, or if an old reader must not ignore a new one."""
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The bytes of a manifest; the same for equal manifests."""
+    """Return the bytes of a manifest; the same for equal manifests."""
     record = _to_record(manifest)
     body = io.BytesIO()
     marker = hashlib.md5(f"{manifest.job}/{manifest.micro_batch}".encode(), usedforsecurity=False).digest()
@@ -130,43 +130,43 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes, name: str, where: object) -> Manifest:
-    """The manifest that bytes hold.
+    """Return the manifest in bytes.
 
     Args:
         data: all bytes of a file.
-        name: what errors call it.
-        where: the store it is in.
+        name: of the file, for errors.
+        where: its store.
 
     Raises:
-        DamagedFileError: cut off, changed, or no manifest.
+        DamagedFileError: cut off, changed, or not a manifest.
         NewerFormatError: written by a newer version.
     """
     if len(data) < _HEADER.size or not data.startswith(_MAGIC):
-        raise _damaged(name, where, "its beginning is not a manifest's")
+        raise _damaged(name, where, "it does not begin as a manifest")
     _, version, length, crc, header_crc = _HEADER.unpack_from(data)
     if header_crc != crc32(data[: _HEADER.size - _CRC_BYTES]):
-        raise _damaged(name, where, "its header is changed")
+        raise _damaged(name, where, "its header was changed")
     if version > VERSION:
         raise NewerFormatError(
             f"manifest '{name}' in '{where}' has format {version}; this version of arcbeam reads up to {VERSION}",
-            "nothing was changed: go on with the version of arcbeam that wrote it, or a newer one",
+            "nothing was changed: use the version of arcbeam that wrote it, or a newer one",
         )
     payload = data[_HEADER.size :]
     if len(payload) != length:
-        raise _damaged(name, where, f"{len(payload)} of {length} bytes are there")
+        raise _damaged(name, where, f"it has {len(payload)} of {length} bytes")
     if crc32(payload) != crc:
-        raise _damaged(name, where, "its content is changed")
+        raise _damaged(name, where, "its content was changed")
     try:
         (record,) = fastavro.reader(io.BytesIO(payload), reader_schema=_SCHEMA)
         return _from_record(cast("dict[str, Any]", record))
-    except Exception as e:  # fastavro raises what it meets: EOFError, ValueError, KeyError, SchemaResolutionError, …
-        raise _damaged(name, where, f"its content is not a manifest's: {type(e).__name__}: {e}") from e
+    except Exception as e:  # fastavro raises various errors: EOFError, ValueError, KeyError, SchemaResolutionError, …
+        raise _damaged(name, where, f"its content is not a manifest: {type(e).__name__}: {e}") from e
 
 
 def _damaged(name: str, where: object, what: str) -> DamagedFileError:
     return DamagedFileError(
         f"manifest '{name}' in '{where}' is damaged: {what}",
-        "nothing was changed: bring the file back from a copy, or resume from a savepoint of the job",
+        "nothing was changed: restore the file from a backup, or resume from a savepoint of the job",
     )
 
 
@@ -279,7 +279,7 @@ def _file_from_record(record: dict[str, Any]) -> ShardFile:
 
 
 def _side_from_record(record: dict[str, Any]) -> SideFile:
-    if record["step"] is None:  # written by an earlier version: its name says it
+    if record["step"] is None:  # written by an earlier version: its name has the micro-batch
         written = parse_written(record["name"])
         record = {**record, "step": written.micro_batch if written is not None else 0}
     return SideFile(micro_batch=record.pop("step"), **record)

@@ -1,7 +1,7 @@
-"""What one micro-batch of an unbounded job made real, as immutable values, and what may follow what.
+"""The content of a manifest, as immutable values, and the rules for what may follow a manifest.
 
-Owns the values and their rules. Must not know how they are laid out in bytes (`manifestfile`), nor how they become real
-(`steplog`).
+Owns the values and their rules. Must not know their layout in bytes (`manifestfile`), or how they are committed
+(`log.commitlog`).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from arcbeam.store.manifest.names import parse_written
 
 
 class Kind(StrEnum):
-    """Why a manifest was made."""
+    """The reason for a manifest."""
 
     OPENING = "opening"
-    """A driver took the job over; nothing was processed."""
+    """A driver took over the job; nothing was processed."""
     MICRO_BATCH = "step"
     """A micro-batch; files call it a step."""
 
     @property
     def shown(self) -> str:
-        """What people read."""
+        """The word for people."""
         return "micro-batch" if self is Kind.MICRO_BATCH else str(self)
 
 
 ENDED: Final = frozenset({CommitMode.DRAINED, CommitMode.DONE})
-"""Behind a micro-batch of these modes there is no other, but the openings of those who finish what it left."""
+"""After a micro-batch of these modes there is no other, except openings of drivers that finish its publishing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class StageWatermarks:
 
 @dataclass(frozen=True, slots=True)
 class HoldSummary:
-    """What holds a stage's watermarks: in how many shards there is something, and the earliest, with what it is."""
+    """What holds a stage's watermarks: the number of shards with holds, the earliest hold, and its cause."""
 
     stage: str
     count: int
@@ -66,7 +66,7 @@ class HoldSummary:
 
 @dataclass(frozen=True, slots=True)
 class ResidualSummary:
-    """The residuals of a stage: how many live, their sizes' sum, when the next is due."""
+    """The residuals of a stage: the number of live ones, the sum of their sizes, and when the next is due."""
 
     stage: str
     live: int
@@ -76,7 +76,7 @@ class ResidualSummary:
 
 @dataclass(frozen=True, slots=True)
 class StageShape:
-    """What the state of a stage looks like; `shape` is a digest of its cells and coders, empty if it has no state."""
+    """The form of a stage's state; `shape` is a digest of its cells and coders, empty if it has no state."""
 
     stage: str
     level: int
@@ -85,12 +85,12 @@ class StageShape:
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """What a pipeline asks of the state that it is resumed with.
+    """What a pipeline requires of the state with which it is resumed.
 
     Attributes:
         plan: a digest of the plan; it may differ.
-        shards: number of shards of each level; it must not.
-        stages: what state they have; see `differences`.
+        shards: number of shards of each level; it must be equal.
+        stages: the form of their state; see `differences`.
     """
 
     plan: str
@@ -100,7 +100,7 @@ class JobShape:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A savepoint: a name for a micro-batch, which keeps its manifest and files. `time` is the micro-batch's."""
+    """A savepoint: a name for a micro-batch, which keeps its manifest and files. `time` is that of the micro-batch."""
 
     name: str
     micro_batch: int
@@ -109,7 +109,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Micro-batches, the last included, that a driver left behind by resuming from a savepoint before them."""
+    """Micro-batches, from first to last, that a driver abandoned when it resumed from an earlier savepoint."""
 
     first: int
     last: int
@@ -117,14 +117,14 @@ class Abandoned:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The opening of a driver: its micro-batch, and its token, which no other opening has."""
+    """The opening of a driver: its micro-batch, and its unique token."""
 
     micro_batch: int
     token: str
 
 
 KEPT_OPENINGS: Final = threshold(32, 2)
-"""A manifest names the newest ones. A copy of state that is older than all of them is made anew."""
+"""A manifest has the newest openings. A copy of state that is older than all of them is rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,42 +140,42 @@ class ShardVersion:
     files: tuple[ShardFile, ...]
 
     def contains(self, micro_batch: int) -> bool:
-        """Whether what was real after that micro-batch led to this version."""
+        """Return whether the state after that micro-batch led to this version."""
         return _leads_to(micro_batch, self.micro_batch, self.abandoned)
 
     def driver_of(self, micro_batch: int) -> str | None:
-        """The token of the opening of the driver that committed a micro-batch on the way to this version.
+        """Return the opening token of the driver that committed a micro-batch on the way to this version.
 
-        Of a micro-batch after this version: of the newest driver. None if that opening is not known any more.
+        For a micro-batch after this version: that of the newest driver. None if the opening is no longer known.
         """
         return next((opening.token for opening in reversed(self.openings) if opening.micro_batch <= micro_batch), None)
 
 
 def _leads_to(micro_batch: int, head: int, abandoned: tuple[Abandoned, ...]) -> bool:
-    return 0 <= micro_batch <= head and not any(gone.first <= micro_batch <= gone.last for gone in abandoned)
+    return 0 <= micro_batch <= head and not any(each.first <= micro_batch <= each.last for each in abandoned)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that is real after a micro-batch.
+    """All that is committed after a micro-batch.
 
     Attributes:
-        job: the id of this store, given when its first manifest was made; a copy of the store has another one.
+        job: the id of this store, given with its first manifest; a copy of a savepoint has another one.
         micro_batch: number of the micro-batch, which is also the number of the manifest.
         epoch: of the driver that made it.
-        token: unique to the proposal: by it a driver recognizes its own.
-        parent: token of the manifest before; empty for the first, and where the one before cannot be read.
+        token: unique to the proposal: a driver recognizes its own manifest by it.
+        parent: token of the previous manifest; empty for the first one, and if the previous one cannot be read.
         time: the micro-batch's recorded time.
         cut: digest of the attempts whose rows the micro-batch's tasks read.
-        shape: what the state looks like.
-        shards: by level and shard, ascending; a shard without files is left out.
+        shape: the form of the state.
+        shards: by level and shard, ascending; shards without files are omitted.
         progress: opaque: what the driver must remember.
         pins: the savepoints, by micro-batch.
-        abandoned: the micro-batches below this one that do not count, ascending.
-        openings: the newest `KEPT_OPENINGS` openings that led here, ascending. They tell the manifests of a job from
-            those of a copy of its folder, which has the same job, micro-batches and epochs.
-        program: name of the file that says what runs the job; "" if none was kept.
-        standing: opaque: how the stages stand, for people; b"" if it was not kept.
+        abandoned: the earlier micro-batches that do not count, ascending.
+        openings: the newest `KEPT_OPENINGS` openings that led here, ascending. They distinguish the manifests of a job
+            from those of a copy of its folder, which has the same job, micro-batches and epochs.
+        program: name of the job graph's file; "" if there is none.
+        standing: opaque: the status of the stages, for people; b"" if it was not kept.
     """
 
     job: str
@@ -202,7 +202,7 @@ class Manifest:
     standing: bytes = b""
 
     def file_names(self) -> Iterator[str]:
-        """The names of all files that it names."""
+        """Yield the names of all its files."""
         for shard in self.shards:
             for file in shard.files:
                 yield file.name
@@ -210,20 +210,19 @@ class Manifest:
             yield side.name
 
     def contains(self, micro_batch: int) -> bool:
-        """Whether what was real after that micro-batch led to this manifest."""
+        """Return whether the state after that micro-batch led to this manifest."""
         return _leads_to(micro_batch, self.micro_batch, self.abandoned)
 
     def pin(self, name: str) -> Pin | None:
-        """The savepoint of that name."""
+        """Return the savepoint of that name."""
         return next((pin for pin in self.pins if pin.name == name), None)
 
 
 def contradictions(head: Manifest, following: Manifest) -> list[str]:
-    """Why the second cannot follow the first, in whole; empty if it can.
+    """Return all reasons why the second manifest cannot follow the first; empty if it can.
 
-    A watermark never falls. A file is either the head's or was written for this very micro-batch: so what a
-    micro-batch's manifest does not name, no later one will. The savepoints are the head's, less or more, or called
-    otherwise.
+    A watermark never falls. A file is either the head's, or was written for this very micro-batch: so a file that a
+    manifest does not name is never named again. The savepoints are the head's, with some added, removed or renamed.
     """
     wrong = []
     if head.mode in ENDED:
@@ -239,9 +238,9 @@ def contradictions(head: Manifest, following: Manifest) -> list[str]:
     if following.shape.shards != head.shape.shards:
         wrong.append(f"{following.shape.shards} shards follow {head.shape.shards}")
     if following.abandoned != head.abandoned:
-        wrong.append("the abandoned micro-batches are others")
+        wrong.append("the abandoned micro-batches differ")
     if following.openings != head.openings:
-        wrong.append("the openings are others")
+        wrong.append("the openings differ")
     wrong += _fallen(head, following)
     wrong += _files(head, following)
     wrong += _pins(head, following)
@@ -251,7 +250,7 @@ def contradictions(head: Manifest, following: Manifest) -> list[str]:
 def _fallen(head: Manifest, following: Manifest) -> Iterator[str]:
     before = {of.stage: of for of in head.watermarks}
     for stage in sorted(before.keys() - {of.stage for of in following.watermarks}):
-        yield f"stage '{stage}' has no watermarks any more"
+        yield f"stage '{stage}' has no watermarks"
     for now in following.watermarks:
         was = before.get(now.stage)
         if was is None:
@@ -271,7 +270,7 @@ def _files(head: Manifest, following: Manifest) -> Iterator[str]:
             continue
         written = parse_written(name)
         if written is None:
-            yield f"'{name}' is no name that a task gives"
+            yield f"'{name}' is not a name of a task's file"
         elif (written.micro_batch, written.epoch) != (following.micro_batch, following.epoch):
             yield (
                 f"'{name}' is neither the head's nor written for micro-batch "
@@ -279,7 +278,7 @@ def _files(head: Manifest, following: Manifest) -> Iterator[str]:
             )
     places = [(shard.level, shard.shard) for shard in following.shards]
     if places != sorted(set(places)):
-        yield "a shard is there twice, or the shards are not in order"
+        yield "a shard occurs twice, or the shards are not in order"
     for shard in following.shards:
         micro_batch = -1
         for i, file in enumerate(shard.files):
@@ -297,26 +296,26 @@ def _files(head: Manifest, following: Manifest) -> Iterator[str]:
 def _pins(head: Manifest, following: Manifest) -> Iterator[str]:
     names = [pin.name for pin in following.pins]
     if len(names) != len(set(names)):
-        yield f"a savepoint's name is there twice: {', '.join(sorted(n for n in set(names) if names.count(n) > 1))}"
+        yield f"a savepoint's name occurs twice: {', '.join(sorted(n for n in set(names) if names.count(n) > 1))}"
     kept = {(pin.micro_batch, pin.time) for pin in head.pins}
     for pin in following.pins:
-        # SUBTLE: only the micro-batch itself can be pinned anew: the files of earlier ones may be swept already, but
-        # for those that have a name, which may be another one from here on.
+        # SUBTLE: only the micro-batch itself can become a savepoint: files of earlier ones may be swept already. Those
+        # of existing savepoints are kept; their names may change.
         if (pin.micro_batch, pin.time) not in kept and pin.micro_batch != following.micro_batch:
             yield f"savepoint '{pin.name}' is of micro-batch {pin.micro_batch}, which is not this one"
 
 
 def differences(had: JobShape, wanted: JobShape) -> list[str]:
-    """Why state of the first shape cannot be resumed by a pipeline of the second, by stage; empty if it can.
+    """Return, by stage, why a pipeline of the second shape cannot resume state of the first; empty if it can.
 
-    A stage that had state must be there, with state of the same shape. Others may come and go. Where its tasks look for
-    its rows may change: they are moved there (`log.relocating`).
+    A stage with state must exist, with state of the same shape. Other stages may be added or removed. If the level of a
+    stage changes, its rows are moved there (`log.relocating`).
     """
     wrong = []
     if had.shards != wanted.shards:
         wrong.append(
-            f"it has {had.shards} shards a level, the pipeline asks for {wanted.shards}: they are the job's for good, "
-            "so leave out --shards; how many of them run at once, the cluster says"
+            f"it has {had.shards} shards a level, the pipeline requests {wanted.shards}: the number is fixed, so omit "
+            "--shards; the cluster decides how many run concurrently"
         )
     stages = {of.stage: of for of in wanted.stages}
     for old in had.stages:
@@ -331,7 +330,7 @@ def differences(had: JobShape, wanted: JobShape) -> list[str]:
 
 
 def _change(had: str, wanted: str) -> str:
-    """What one shape has and the other has not."""
+    """Return the parts of each shape that the other lacks."""
     old, new = had.split("; "), wanted.split("; ")
-    gone, come = ([each for each in these if each not in those] for these, those in ((old, new), (new, old)))
-    return f"({'; '.join(gone) or 'nothing more'}), in the pipeline ({'; '.join(come) or 'nothing more'})"
+    removed, added = ([each for each in these if each not in those] for these, those in ((old, new), (new, old)))
+    return f"({'; '.join(removed) or 'nothing more'}), in the pipeline ({'; '.join(added) or 'nothing more'})"

@@ -1,1 +1,1 @@
-"""State of shards: files, overlays, and the copies on hosts."""
+"""State of shards: files, overlays, and copies on hosts."""

@@ -1,18 +1,17 @@
-"""This host's copies of shards, each at a committed micro-batch, in LMDB; shared by all processes of a user on the
-host.
+"""This host's copies of shards, each at a committed micro-batch, in LMDB; shared by all processes of a user.
 
-Owns bringing a copy to a version: its own entries and the deltas it lacks, else everything from files. Must not know
-what entries mean. A copy is never the truth: any of it may be removed at any time no process uses it.
+Owns bringing a copy to a version: its own entries and missing deltas, else everything from files. Must not know the
+meaning of entries. A copy is never the original: it may be removed at any time when no process uses it.
 
     <root>/arcbeam-copies-<boot>/<job>/<level>-<shard>/
-        data.mdb, lock.mdb    the entries (`space`), and the micro-batch they are of
+        data.mdb, lock.mdb    the entries (`space`), and their micro-batch
         bring.lock            held by the process that changes them
         ../in-use             held by all processes that use copies of the job (`hostcopies`)
-        kept/                 deltas written here, that need not be fetched again
+        kept/                 deltas that were written here, and need not be fetched
 
-Nothing is synced to the disk: after a crash of the host (not of a process) the files may be broken. So they are below
-the name of the boot of the kernel that wrote them, and those of other boots are removed. The root may be any folder,
-and hold anything: nothing in it is touched but folders of exactly that name.
+Nothing is synced to the disk: after a crash of the host (not of a process) the files may be broken. So they are in a
+folder with the boot id of the kernel that wrote them, and those of other boots are removed. The root may be any folder
+with any content: only folders of exactly that name are touched.
 """
 
 from __future__ import annotations
@@ -49,28 +48,27 @@ from arcbeam.store.shards.shardfile import Block, ShardFileReader, in_blocks, lo
 
 _STATE = space.META + b"state"
 _STATE_FORM = struct.Struct("<IqB")
-"""Format, micro-batch, `_CHANGING` or 0. The token of the opening of the driver that committed the micro-batch
-follows."""
+"""Format, micro-batch, `_CHANGING` or 0. The opening token of the driver that committed the micro-batch follows."""
 _FORMAT = 2
 _CHANGING = 1
-"""The entries are between two micro-batches: a process died while it changed them, if none does."""
+"""The entries are between two micro-batches: a process is changing them, or died while it did."""
 
 _FIRST_MAP_BYTES = threshold(256 << 20, 1 << 16)
 _BATCH_BYTES = threshold(4 << 20)
 _BATCH_CHANGES = threshold(8_192)
-"""Each of them may change a page of its own, which stays in memory until the transaction ends."""
+"""Each change may touch a separate page, which stays in memory until the transaction ends."""
 _OPEN_SHARDS = cache_size(256)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _OF_A_BOOT = re.compile(r"arcbeam-copies-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""The folders that this module makes, and so may remove."""
+"""The folders that this module creates, and so may remove."""
 
 
 class HostCache:
     """The copies below one folder.
 
     Args:
-        root: a folder on a disk of this host, used by no other host; made when first needed. What else is in it stays.
-        map_bytes: the size of a new database's map; it grows as need be.
+        root: a folder on a disk of this host, used by no other host; created at the first use. Other content stays.
+        map_bytes: the size of a new database's map; it grows as needed.
     """
 
     def __init__(self, root: Path | str, *, map_bytes: int = _FIRST_MAP_BYTES) -> None:
@@ -79,11 +77,11 @@ class HostCache:
         self._copies = self._root / f"arcbeam-copies-{_boot()}"
 
     def view(self, blobs: DurableBlobs, version: ShardVersion) -> Overlay:
-        """A shard's state at a version, for one micro-batch. To be closed before the shard's next one is made.
+        """Return a shard's state at a version, for one micro-batch. Close it before the next one of the shard.
 
         Raises:
-            DecidedCommitError: the copy is at a later micro-batch: whoever asks comes too late.
-            StoreError: a file cannot be read; the copy cannot be written.
+            DecidedCommitError: the copy is at a later micro-batch: the caller is too late.
+            StoreError: a file cannot be read, or the copy cannot be written.
         """
         if not version.files:
             return Overlay(EmptyBase())
@@ -97,21 +95,20 @@ class HostCache:
         except (lmdb.Error, OSError) as e:
             raise StoreError(
                 f"the copy of shard {version.shard} of level {version.level} in '{folder}' cannot be used: {e}",
-                "see that the disk has room; the folder may be removed while no process of the job runs",
+                "check that the disk has free space; the folder may be removed while no process of the job runs",
             ) from e
 
     def publish(
         self, blobs: DurableBlobs, version: ShardVersion, written: Written, view: Overlay, micro_batch: int
     ) -> ShardFile | None:
-        """Writes a micro-batch's changes as a delta, and keeps it here for when it is real. None if nothing was
-        changed.
+        """Write a micro-batch's changes as a delta; keep it here for the next micro-batch. None without changes.
 
         Args:
             blobs: the job's folder.
             version: what the view was made from.
             written: the name of the delta.
-            view: has the changes.
-            micro_batch: the micro-batch that is running.
+            view: contains the changes.
+            micro_batch: the running micro-batch.
         """
         entries = view.changes()
         first = next(entries, None)
@@ -123,7 +120,7 @@ class HostCache:
             kept = _kept(folder, written_name(written))
             make_one_folder(kept.parent)
         except OSError as e:
-            raise StoreError(f"'{folder}' cannot be written: {e}", "see that the disk has room") from e
+            raise StoreError(f"'{folder}' cannot be written: {e}", "check that the disk has free space") from e
         return publish(
             blobs,
             folder / "scratch",
@@ -135,32 +132,32 @@ class HostCache:
         )
 
     def forget(self, job: str) -> None:
-        """Removes all copies of a job. Best effort."""
+        """Remove all copies of a job. Best effort."""
         self.leave(job)
         shutil.rmtree(self._copies / _folder_name(job), ignore_errors=True)
 
     def leave(self, job: str) -> None:
-        """Closes all copies of a job in this process. They stay for who resumes it, until `sweep` removes them."""
+        """Close all copies of a job in this process. They stay for a resume, until `sweep` removes them."""
         folder = self._copies / _folder_name(job)
         _databases.close_below(folder)
         hostcopies.leave(folder)
 
     def sweep(self) -> None:
-        """Removes the copies of jobs that no process uses, and none has used for long. Raises nothing."""
+        """Remove the copies of jobs that no process uses or has used for long. Raises nothing."""
         hostcopies.sweep(self._copies)
 
     def _folder(self, version: ShardVersion) -> Path:
         return self._copies / _folder_name(version.job) / f"{version.level}-{version.shard}"
 
     def _private(self, folder: Path) -> None:
-        """Makes a folder; the root is refused if it is another user's, since temporary folders are shared."""
+        """Create a folder. Refuse another user's root, because temporary folders are shared."""
         if not folder.is_dir():
             self._check_root()
         hostcopies.hold(folder.parent)
         make_folder(folder)
 
     def _check_root(self) -> None:
-        """Makes the root if it is missing, and removes the copies of other boots."""
+        """Create the root if it is missing, and remove the copies of other boots."""
         try:
             make_folder(self._root)
             check_ours(self._root)
@@ -169,28 +166,28 @@ class HostCache:
                 f"copies of state cannot be kept in '{self._root}': {e.strerror}",
                 "remove it, or give the workers another temporary folder (TMPDIR)",
             ) from e
-        if _OF_A_BOOT.fullmatch(self._copies.name):  # else this system does not tell its boots
+        if _OF_A_BOOT.fullmatch(self._copies.name):  # else this system has no boot id
             for other in self._root.iterdir():
                 if other != self._copies and _OF_A_BOOT.fullmatch(other.name):
                     shutil.rmtree(other, ignore_errors=True)
 
     def _bring(self, database: _Database, folder: Path, blobs: DurableBlobs, version: ShardVersion) -> None:
-        """Brings a copy to a version. The caller holds the lock."""
+        """Bring a copy to a version. The caller holds the lock."""
         while True:
-            files, anew = lacking(version, database.copy_of())
-            if not files and not anew:
+            files, rebuild = lacking(version, database.copy_of())
+            if not files and not rebuild:
                 return
             kept = [path for file in files if (path := _kept(folder, file.name)).is_file()]
             try:
-                # SUBTLE: a delta of several micro-batches may begin before the copy's micro-batch: what it says of
-                # those is what the copy has, or what a later micro-batch of it has made of that.
+                # SUBTLE: a delta of several micro-batches may begin before the copy's micro-batch. Its older entries
+                # are in the copy, or were overwritten by a later micro-batch of the delta.
                 readers = [_reader(blobs, folder, file) for file in files]
-                database.apply(readers, version, anew=anew)
+                database.apply(readers, version, rebuild=rebuild)
             except (LostFileError, NewerFormatError, OSError):
                 if not kept:
                     raise
-                # What was kept here is worth no more than the copy: the store has it. If a file there was at fault, it
-                # is so again. What was applied before is thrown away by the next round.
+                # Local deltas are only copies: the store has them. If the fault was in one, the next round uses the
+                # store's. It discards what was applied before.
                 for path in kept:
                     path.unlink(missing_ok=True)
             else:
@@ -199,11 +196,11 @@ class HostCache:
 
 
 class CopyOf(NamedTuple):
-    """What a copy of a shard is a copy of.
+    """The version of a shard that a copy has.
 
     Attributes:
-        micro_batch: that was committed last.
-        driver: token of the opening of the driver that committed it; "" if that was not known.
+        micro_batch: the last committed one.
+        driver: opening token of the driver that committed it; "" if unknown.
     """
 
     micro_batch: int
@@ -211,18 +208,18 @@ class CopyOf(NamedTuple):
 
 
 def lacking(version: ShardVersion, copy: CopyOf | None) -> tuple[tuple[ShardFile, ...], bool]:
-    """What a copy of a shard needs to come to a version.
+    """Return what a copy of a shard needs to reach a version.
 
-    A copy that another driver has brought to its micro-batch does not count: that driver runs a copy of the job's
-    folder, or the folder as it was before it was restored, or it has taken the job over. If this driver is fenced out,
-    it learns that when it commits.
+    A copy that another driver brought to its micro-batch does not count. That driver runs a copy of the job's folder,
+    or ran the folder before it was restored, or has taken over the job. If this driver is fenced, it learns that at its
+    commit.
 
     Args:
-        version: where it is to be.
-        copy: what there is; None: nothing that can be used.
+        version: to reach.
+        copy: the present copy; None: nothing usable.
 
     Returns:
-        The files that it lacks, the oldest first; and whether what it has is to be thrown away before.
+        The missing files, the oldest first; and whether the present entries must be discarded first.
 
     Raises:
         DecidedCommitError: the same driver has committed a later micro-batch: the task's attempt is out of date.
@@ -232,20 +229,20 @@ def lacking(version: ShardVersion, copy: CopyOf | None) -> tuple[tuple[ShardFile
     at = copy.micro_batch
     if at > version.micro_batch:
         raise DecidedCommitError(
-            f"shard {version.shard} of level {version.level} is at micro-batch {at} here, micro-batch "
-            f"{version.micro_batch} was asked for",
-            "nothing to do: another attempt has done the work",
+            f"shard {version.shard} of level {version.level} is at micro-batch {at} here, but micro-batch "
+            f"{version.micro_batch} was requested",
+            "nothing: another attempt has done the work",
         )
     files = tuple(file for file in version.files if file.last_micro_batch > at)
-    # Where no file is as old as the copy, the shard had none for a while, and what the copy has is of before that.
-    stands = version.contains(at) and any(file.first_micro_batch <= at for file in version.files)
-    if not stands or any(file.kind == FileKind.SNAPSHOT for file in files):
+    # If no file is as old as the copy, the shard had no files for a while, and the copy is of the time before.
+    valid = version.contains(at) and any(file.first_micro_batch <= at for file in version.files)
+    if not valid or any(file.kind == FileKind.SNAPSHOT for file in files):
         return version.files, True
     return files, False
 
 
 def _reader(blobs: DurableBlobs, folder: Path, file: ShardFile) -> ShardFileReader:
-    """The reader of a file: of the copy that was kept, if it was written here."""
+    """Return the reader of a file: of the local delta, if it was written here."""
     path = _kept(folder, file.name)
     if path.is_file():
         return ShardFileReader(local_reader(path), file.size, file.crc, str(path), folder)
@@ -253,12 +250,12 @@ def _reader(blobs: DurableBlobs, folder: Path, file: ShardFile) -> ShardFileRead
 
 
 def _kept(folder: Path, name: str) -> Path:
-    """Where a file of that name is kept."""
+    """Return the path of a local delta."""
     return folder / "kept" / name.rpartition("/")[2]
 
 
 class _CachedBase:
-    """A committed version, for as long as its transaction is open; see `overlay.Base`."""
+    """A committed version, while its transaction is open; see `overlay.Base`."""
 
     def __init__(self, database: _Database) -> None:
         self._database = database
@@ -269,7 +266,7 @@ class _CachedBase:
         """See `Base`.
 
         Raises:
-            StoreError: the copy was forgotten meanwhile.
+            StoreError: the copy was removed meanwhile.
         """
         try:
             if len(key) <= space.CUT:
@@ -282,7 +279,7 @@ class _CachedBase:
         """See `Base`.
 
         Raises:
-            StoreError: the copy was forgotten meanwhile.
+            StoreError: the copy was removed meanwhile.
         """
         try:
             yield from space.scan(self._txn, start, end)
@@ -296,13 +293,13 @@ class _CachedBase:
 
 def _forgotten(error: lmdb.Error) -> StoreError:
     return StoreError(
-        f"a copy of state cannot be read any more: {error}",
-        "if it was forgotten while a task reads it, run the task again; else see that its disk works",
+        f"a copy of state can no longer be read: {error}",
+        "if it was removed while a task read it, run the task again; else check its disk",
     )
 
 
 class _Database:
-    """One LMDB environment. Opened once in a process, and not used across a fork: LMDB's rules."""
+    """One LMDB environment. Opened once in a process, and not used across a fork, as LMDB requires."""
 
     def __init__(self, path: Path, map_bytes: int) -> None:
         self._env = lmdb.open(
@@ -318,7 +315,7 @@ class _Database:
         self.readers = 0
 
     def bytes_needed(self) -> int:
-        """How large the file must be to hold all that it says it has."""
+        """Return the size that the file must have to contain all its pages."""
         return int((self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"])
 
     def begin_reading(self) -> lmdb.Transaction:
@@ -335,7 +332,7 @@ class _Database:
         self.readers -= 1
 
     def copy_of(self) -> CopyOf | None:
-        """What the entries are a copy of; None if there are none, or they cannot be used."""
+        """Return the version of the entries; None if there are none, or they cannot be used."""
         txn = self.begin_reading()
         try:
             state = cast("bytes | None", txn.get(_STATE))
@@ -348,29 +345,28 @@ class _Database:
             return None
         return CopyOf(micro_batch, bytes(state[_STATE_FORM.size :]).decode())
 
-    def apply(self, readers: list[ShardFileReader], version: ShardVersion, *, anew: bool) -> None:
-        """Applies files, the oldest first, to the entries there are, or to none.
+    def apply(self, readers: list[ShardFileReader], version: ShardVersion, *, rebuild: bool) -> None:
+        """Apply files, the oldest first, to the present entries, or to none.
 
-        SUBTLE: in several transactions, so that a large file takes little memory; between them the entries are of no
-        micro-batch, and are thrown away if this ends early.
+        SUBTLE: in several transactions, so that a large file needs little memory. Between them the entries belong to no
+        micro-batch, and are discarded if this ends early.
         """
-        self._write(lambda txn: self._begin(txn, version.micro_batch, anew=anew))
+        self._write(lambda txn: self._begin(txn, version.micro_batch, rebuild=rebuild))
         of_files = [reader.blocks() for reader in readers]
-        # What stands for itself is merged before: entries that are appended leave full pages, and cost less than those
-        # that are put between others.
-        for blocks in [merged(of_files, bottom=True)] if anew else of_files:
-            for batch in _batches(blocks, append=anew):
-                self._write(lambda txn, batch=batch: _put(txn, batch, append=anew))  # type: ignore[misc]
+        # A complete set of files is merged first: appended entries fill their pages, and cost less than inserted ones.
+        for blocks in [merged(of_files, bottom=True)] if rebuild else of_files:
+            for batch in _batches(blocks, append=rebuild):
+                self._write(lambda txn, batch=batch: _put(txn, batch, append=rebuild))  # type: ignore[misc]
         driver = (version.driver_of(version.micro_batch) or "").encode()
         self._write(lambda txn: txn.put(_STATE, _STATE_FORM.pack(_FORMAT, version.micro_batch, 0) + driver))
 
-    def _begin(self, txn: lmdb.Transaction, micro_batch: int, *, anew: bool) -> None:
-        if anew:
+    def _begin(self, txn: lmdb.Transaction, micro_batch: int, *, rebuild: bool) -> None:
+        if rebuild:
             txn.drop(self._env.open_db(None, txn), delete=False)
         txn.put(_STATE, _STATE_FORM.pack(_FORMAT, micro_batch, _CHANGING))
 
     def _write(self, write: Callable[[lmdb.Transaction], object]) -> None:
-        """Runs `write` in a transaction; again, with a larger map, if the map is full."""
+        """Run `write` in a transaction; repeat it with a larger map if the map is full."""
         while True:
             try:
                 with self._env.begin(write=True) as txn:
@@ -389,7 +385,7 @@ class _Database:
 
 
 def _sound(path: Path, map_bytes: int) -> _Database:
-    """Opens a copy. One that was cut off, or is no copy at all, is thrown away: the store has what it had.
+    """Open a copy. If it was cut off, or is not a copy, it is discarded: the store has its content.
 
     SUBTLE: LMDB maps the file, and reading past its end kills the process.
     """
@@ -410,7 +406,7 @@ def _put(txn: lmdb.Transaction, batch: list[Block], *, append: bool) -> None:
 
 
 def _batches(blocks: Iterable[Block], *, append: bool) -> Iterator[list[Block]]:
-    """Blocks for one transaction each, which takes little memory; see `space.write` for `append`."""
+    """Group blocks into small transactions, which need little memory; see `space.write` for `append`."""
     batch: list[Block] = []
     size = changes = 0
     for block in blocks:
@@ -425,7 +421,7 @@ def _batches(blocks: Iterable[Block], *, append: bool) -> Iterator[list[Block]]:
 
 
 class _Databases:
-    """What this process has open: the last recently used, and those that are read."""
+    """The open databases of this process: the last recently used ones, and those being read."""
 
     def __init__(self) -> None:
         self._start()
@@ -436,7 +432,7 @@ class _Databases:
         self._open: OrderedDict[Path, _Database] = OrderedDict()
 
     def _forked(self) -> None:
-        # LMDB counts what the parent had open as open here: let go of it before anything is opened.
+        # LMDB counts the parent's open databases as open here: close them before others are opened.
         for database in self._open.values():
             database.close()
         self._start()
@@ -477,7 +473,7 @@ def _folder_name(job: str) -> str:
 
 
 def _boot() -> str:
-    """A name for the boot of this kernel; of this process, if the system does not say."""
+    """Return a name for this boot of the kernel; for this process, if the system has no boot id."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

@@ -1,6 +1,6 @@
-"""Putting files of a shard together, and publishing new ones.
+"""Merging files of a shard, and publishing new ones.
 
-Owns the order of merging and when it pays (size-tiered). Must not know who calls it in a micro-batch.
+Owns the order of merging and when it is worth its cost (size-tiered). Must not know its callers in a micro-batch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.shards.shardfile import Block, ShardFileReader, write_shard_file
 
 _MIN_FILES = threshold(4, 2)
-"""Fewer are not worth a merge."""
+"""A merge of fewer files is not worth its cost."""
 _RATIO = 2
 
 
 def opened(blobs: DurableBlobs, file: ShardFile) -> ShardFileReader:
-    """The reader of a file that a manifest names."""
+    """Return the reader of a file that a manifest names."""
     return ShardFileReader(partial(blobs.get_range, file.name), file.size, file.crc, file.name, blobs)
 
 
@@ -40,16 +40,16 @@ def publish(
     last_micro_batch: int,
     keep: Path | None = None,
 ) -> ShardFile:
-    """Writes one file and puts it where its name says. Nothing is real before a manifest names it.
+    """Write one file to the store, under its name. It counts only when a manifest names it.
 
     Args:
         blobs: the job's folder.
         scratch: a local folder.
-        written: what its name says; the kind is "delta" or "snapshot".
-        blocks: ascending, each key once; of any size.
+        written: the content of its name; the kind is "delta" or "snapshot".
+        blocks: of any size; distinct keys in ascending order.
         first_micro_batch: as in `ShardFile`.
         last_micro_batch: as in `ShardFile`.
-        keep: a local name for it; None: it is not kept here.
+        keep: a local name for a copy; None: no copy is kept here.
 
     Raises:
         StoreError: it cannot be written.
@@ -63,7 +63,9 @@ def publish(
         if keep is not None:
             path.replace(keep)
     except OSError as e:
-        raise StoreError(f"shard file '{name}' cannot be written in '{scratch}': {e}", "see that it has room") from e
+        raise StoreError(
+            f"shard file '{name}' cannot be written in '{scratch}': {e}", "check that the disk has free space"
+        ) from e
     finally:
         path.unlink(missing_ok=True)
     return ShardFile(
@@ -82,13 +84,13 @@ def publish(
 
 
 def merged(sources: Sequence[Iterable[Block]], *, bottom: bool) -> Iterator[Block]:
-    """The entries of several sorted sources, sorted; of a key that several have, the newest alone.
+    """Merge several sorted sources. If several have a key, only the newest entry is kept.
 
     Memory: a block of each source.
 
     Args:
         sources: the oldest first.
-        bottom: nothing lies below them: deleted keys are left out.
+        bottom: there are no older sources: deleted keys are omitted.
     """
     for keys, values in _newest(sources):
         if bottom and None in values:
@@ -99,8 +101,8 @@ def merged(sources: Sequence[Iterable[Block]], *, bottom: bool) -> Iterator[Bloc
 
 
 def _newest(sources: Sequence[Iterable[Block]]) -> Iterator[Block]:
-    """Up to the first key at which a block ends, all sources have what they have in memory: that part is put together,
-    by loops in C, and so on.
+    """Merge in parts, by loops in C. Each part ends at the smallest last key of the sources' current blocks: up to it,
+    all sources have their entries in memory.
     """
     heads = [head for source in sources if (head := _Head(source)).keys]
     while len(heads) > 1:
@@ -120,7 +122,7 @@ def _newest(sources: Sequence[Iterable[Block]]) -> Iterator[Block]:
 
 
 class _Head:
-    """What has been read of a source, and not been taken. Nothing: it has come to its end."""
+    """The current block of a source, and the position in it. Empty at the source's end."""
 
     def __init__(self, source: Iterable[Block]) -> None:
         self._blocks = iter(source)
@@ -131,7 +133,7 @@ class _Head:
         self._at = 0
 
     def taken(self, limit: bytes) -> Block:
-        """What it has up to a key, that included, of what has been read."""
+        """Return the entries of the current block up to and including a key."""
         start, keys, values = self._at, self.keys, self._values
         self._at = end = bisect_right(keys, limit, start)
         if end == len(keys):
@@ -139,7 +141,7 @@ class _Head:
         return keys[start:end], values[start:end]
 
     def rest(self) -> Iterator[Block]:
-        """All that is left."""
+        """Yield all remaining blocks."""
         yield self.keys[self._at :], self._values[self._at :]
         yield from self._blocks
 
@@ -147,7 +149,7 @@ class _Head:
 def scan(
     blobs: DurableBlobs, files: Sequence[ShardFile], start: bytes = b"", end: bytes | None = None
 ) -> Iterator[tuple[bytes, bytes]]:
-    """What the files of a shard, the oldest first, hold together between two keys."""
+    """Yield the entries in the files of a shard (the oldest first) between two keys."""
     for keys, values in merged([opened(blobs, file).blocks(start, end) for file in files], bottom=True):
         for key, value in zip(keys, values, strict=True):
             assert value is not None
@@ -155,7 +157,7 @@ def scan(
 
 
 class HasSize(Protocol):
-    """A file, or what counts as one."""
+    """A file, or another object with a size."""
 
     @property
     def size(self) -> int:
@@ -163,15 +165,15 @@ class HasSize(Protocol):
 
 
 def worth_merging(files: Sequence[HasSize], fewest: int = _MIN_FILES) -> int | None:
-    """From which file on a shard's files, the oldest first, should be merged into one; None: not now.
+    """Return the first of a shard's files (the oldest first) to merge with all later ones; None: do not merge now.
 
-    Size-tiered: from the newest on, files join while they are at most twice as large as what has joined, and are merged
-    if they are some. So an entry is rewritten a number of times that is logarithmic in the size of the shard, and so
-    many files remain; a large snapshot is written again only when the deltas above it have come to half its size.
+    Size-tiered: from the newest on, files join while they are at most twice as large as the joined ones. They are
+    merged if there are at least `fewest`. So an entry is rewritten, and files remain, a number of times logarithmic in
+    the size of the shard. A large snapshot is rewritten only when the newer deltas have reached half its size.
 
     Args:
         files: of the shard.
-        fewest: so many are some.
+        fewest: smallest number of files to merge.
     """
     first, size = len(files), 0
     while first and (not size or files[first - 1].size <= _RATIO * size):
@@ -183,17 +185,17 @@ def worth_merging(files: Sequence[HasSize], fewest: int = _MIN_FILES) -> int | N
 def compact(
     blobs: DurableBlobs, scratch: Path, files: Sequence[ShardFile], first: int, written: Written
 ) -> tuple[ShardFile, ...]:
-    """Merges the files from `first` on into one; returns what takes the place of all.
+    """Merge the files from `first` on into one; return the resulting list of files.
 
-    A merge that reaches the oldest file gives a snapshot, and forgets deleted keys; any other keeps them, since an
-    older file may have what they delete.
+    A merge with the oldest file gives a snapshot, without deleted keys. Any other keeps deleted keys, because an older
+    file may contain what they delete.
 
     Args:
         blobs: the job's folder.
         scratch: a local folder.
         files: of the shard, the oldest first.
         first: see `worth_merging`.
-        written: level, shard, micro-batch, epoch and attempt for the name of the new file; its kind is decided here.
+        written: level, shard, micro-batch, epoch and attempt for the name of the new file; this function sets the kind.
     """
     run = files[first:]
     kind = FileKind.DELTA if first else FileKind.SNAPSHOT

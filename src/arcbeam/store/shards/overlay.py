@@ -1,6 +1,6 @@
-"""A running micro-batch's changes on top of a committed version: what the engine sees of a shard's state.
+"""The changes of a running micro-batch on top of a committed version: the engine's view of a shard's state.
 
-Owns the merging of both, and the changes' order. Must not know where the committed version is kept.
+Owns the merge of both, and the order of the changes. Must not know where the committed version is stored.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from arcbeam.store.shards.shardfile import Entry
 
 
 class Base(Protocol):
-    """A committed version of a shard: it does not change while it is open."""
+    """A committed version of a shard. It does not change while it is open."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if there is none."""
+        """Return the value of a key; None if there is none."""
         ...
 
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """The entries with start <= key < end, ascending; to the end if `end` is None."""
+        """Yield the entries with start <= key < end, ascending; to the last one if `end` is None."""
         ...
 
     def close(self) -> None:
-        """Gives it back; it cannot be used any more."""
+        """Release it; it cannot be used any more."""
         ...
 
 
@@ -48,10 +48,10 @@ class EmptyBase:
 class Overlay:
     """A shard's state for one micro-batch; an `arcbeam.model.interfaces.StateView`.
 
-    Memory: what the micro-batch changes. `base` belongs to it; `close` closes both.
+    Memory: the micro-batch's changes. The overlay owns `base`; `close` closes both.
 
     Attributes:
-        written: see `StateView`; since it was made, what was overwritten too: for a micro-batch's budget.
+        written: see `StateView`. It also counts overwritten rows, for a micro-batch's budget.
     """
 
     def __init__(self, base: Base) -> None:
@@ -61,8 +61,8 @@ class Overlay:
         self._unsorted: defaultdict[bytes, list[bytes]] = defaultdict(list)
         self._sorted = _SortedKeys()
         self.written = 0
-        # Invariant: each key of `_changes` is in exactly one of `_unsorted` and `_sorted`. The unsorted ones are apart
-        # by their first byte: who scans one kind of rows does not pay for the order of the others.
+        # Invariant: each key of `_changes` is in exactly one of `_unsorted` and `_sorted`. Unsorted keys are grouped by
+        # their first byte: a scan of one kind of rows does not sort the others.
 
     def get(self, key: bytes) -> bytes | None:
         """See `StateView`."""
@@ -88,7 +88,7 @@ class Overlay:
         self.written += len(key)
 
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See `StateView`. What is written ahead of the iteration may be seen or not."""
+        """See `StateView`. Writes ahead of the iteration may or may not be visible."""
         if self._unsorted:
             low, high = start[:1], None if end is None else end[:1]
             for first in [f for f in self._unsorted if low <= f and (high is None or f <= high)]:
@@ -114,14 +114,14 @@ class Overlay:
             yield from base
 
     def changes(self) -> Iterator[Entry]:
-        """What the micro-batch changed, ascending by key; deleted keys only if the base has them."""
+        """Yield the micro-batch's changes, ascending by key; deleted keys only if the base has them."""
         for key in sorted(self._changes):
             value = self._changes[key]
             if value is not None or self._base_get(key) is not None:
                 yield key, value
 
     def close(self) -> None:
-        """Forgets the changes and closes the base."""
+        """Discard the changes and close the base."""
         self._changes = {}
         self._unsorted.clear()
         self._sorted = _SortedKeys()
@@ -132,7 +132,7 @@ _BLOCK_KEYS = threshold(512)
 
 
 class _SortedKeys:
-    """Distinct keys in order: blocks of some hundred, so that adding a key between others costs little."""
+    """Distinct keys in order, in blocks of some hundred, so that inserting a key is cheap."""
 
     def __init__(self) -> None:
         self._blocks: list[list[bytes]] = []
@@ -140,7 +140,7 @@ class _SortedKeys:
         self._count = 0
 
     def add(self, keys: list[bytes]) -> None:
-        """Adds keys that are not there yet."""
+        """Add new keys."""
         if 8 * len(keys) > self._count:
             every = [key for block in self._blocks for key in block]
             every += keys
@@ -163,7 +163,7 @@ class _SortedKeys:
             self._last[i] = block[-1]
 
     def any(self, start: bytes, end: bytes | None) -> bool:
-        """Whether there is a key with start <= key < end."""
+        """Return whether there is a key with start <= key < end."""
         i = bisect_left(self._last, start)
         if i == len(self._blocks):
             return False
@@ -173,7 +173,7 @@ class _SortedKeys:
         return block[bisect_left(block, start)] < end
 
     def between(self, start: bytes, end: bytes | None) -> Iterator[bytes]:
-        """The keys with start <= key < end, ascending. Keys may be added meanwhile; those ahead may be missed."""
+        """Yield the keys with start <= key < end, ascending. Keys may be added meanwhile; it may miss those ahead."""
         i = bisect_left(self._last, start)
         while i < len(self._blocks):
             block = self._blocks[i]
@@ -183,6 +183,6 @@ class _SortedKeys:
             yield from part
             if done:
                 return
-            # SUBTLE: blocks may have been split meanwhile: look again for what follows the last key.
+            # SUBTLE: blocks may have been split meanwhile: search again for the key after the last one.
             start = part[-1] + b"\0"
             i = bisect_left(self._last, start)

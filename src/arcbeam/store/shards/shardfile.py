@@ -1,6 +1,6 @@
 """One file of a shard's state: entries and deleted keys, sorted by key, written once.
 
-Owns the layout. Little-endian throughout:
+Owns the layout. All numbers are little-endian:
 
     header   magic, version, CRC of both
     blocks   of some 64 KB: number of entries, lengths of the keys, lengths of the values, the keys, the values; the
@@ -9,8 +9,8 @@ Owns the layout. Little-endian throughout:
              first key
     trailer  offset and length of the footer, CRC of the footer, CRC of the trailer
 
-The writer holds one block and the index; the reader the index and what it reads ahead. Columns rather than entries one
-after the other, because joining and cutting are done once a block, by loops in C.
+The writer holds one block and the index in memory, the reader the index and its read-ahead. Blocks have columns instead
+of consecutive entries: so joining and cutting are done once per block, by loops in C.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ Block = tuple[list[bytes], list[bytes | None]]
 """Keys, and the value of each."""
 
 ReadRange = Callable[[int, int], bytes]
-"""Gives bytes from a position on, so many; fewer at the end."""
+"""Returns a number of bytes from a position on; fewer at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a complete file holds. `crc` is the footer's, which holds those of the blocks; `owned` is not in the file:
-    who reads one does not know it.
+    """The content of a complete file. `crc` is the footer's, which contains those of the blocks. `owned` is not in the
+    file: a reader does not know it.
     """
 
     kind: FileKind
@@ -82,7 +82,7 @@ class _IndexEntry:
 
 
 def in_blocks(entries: Iterable[Entry]) -> Iterator[Block]:
-    """Entries as blocks, of the size that files have."""
+    """Group entries into blocks of the size of a file's blocks."""
     keys: list[bytes] = []
     values: list[bytes | None] = []
     size = 0
@@ -98,17 +98,17 @@ def in_blocks(entries: Iterable[Entry]) -> Iterator[Block]:
 
 
 def write_shard_file(path: Path, kind: FileKind, blocks: Iterable[Block]) -> Summary:
-    """Writes a complete file.
+    """Write a complete file.
 
     Args:
-        path: must not exist; if this raises, what is there is worth nothing.
+        path: must not exist. If this raises, the file is incomplete.
         kind: a snapshot has no deleted keys.
-        blocks: of any size, none of them empty; all their keys in ascending order, each once.
+        blocks: of any size, not empty. All keys are distinct and in ascending order.
 
     Raises:
         ValueError: the keys do not ascend, or a snapshot deletes one.
         StoreError: a key or value is too long.
-        OSError: the disk is full, or so.
+        OSError: writing failed, for example because the disk is full.
     """
     with open_new(path, 1 << 20) as file:
         return _Writer(file, kind).written(blocks)
@@ -124,7 +124,7 @@ class _Writer:
         self._owned: dict[bytes, tuple[int, int]] = {}
 
     def written(self, blocks: Iterable[Block]) -> Summary:
-        """Writes blocks that are as large as they should be, of those that come."""
+        """Write the given blocks as blocks of the file's size."""
         keys: list[bytes] = []
         values: list[bytes | None] = []
         size, previous = 0, None
@@ -148,7 +148,7 @@ class _Writer:
                 raise ValueError(f"keys do not ascend: {key!r} after {before!r}")
 
     def _blocks(self, keys: list[bytes], values: list[bytes | None]) -> tuple[list[bytes], list[bytes | None], int]:
-        """Writes what fills blocks; what is left, and its size."""
+        """Write full blocks; return the rest, and its size."""
         ends = list(accumulate(len(k) + (0 if v is None else len(v)) for k, v in zip(keys, values, strict=True)))
         start = size = 0
         while ends[-1] - size >= _BLOCK_BYTES:
@@ -165,7 +165,7 @@ class _Writer:
         live = [value for value in values if value is not None]
         deleted = len(values) - len(live)
         if deleted and self._kind == FileKind.SNAPSHOT:
-            raise ValueError("a snapshot deletes nothing")
+            raise ValueError("a snapshot cannot delete a key")
         if max(map(len, keys)) > _MAX_BYTES or max(map(len, live), default=0) > _MAX_BYTES:
             raise StoreError("a key or a value of the state has 4 GB or more", "split it into several state entries")
         if deleted:
@@ -192,11 +192,11 @@ class _Writer:
         self._position += self._put(block)
 
     def _own(self, keys: list[bytes], values: list[bytes | None]) -> None:
-        """Counts the rows of a block by owner. Most blocks are of one."""
+        """Count the rows of a block by owner. Most blocks have one owner."""
         start = 0
         while start < len(keys):
             beginning = keys[start][: OWNER.stop]
-            # Keys ascend: where the last one begins so, all between do.
+            # Keys ascend: if the last one has this beginning, all between have it.
             one = keys[-1][: OWNER.stop] == beginning
             end = len(keys) if one else bisect_right(keys, beginning, start, key=lambda key: key[: OWNER.stop])
             mine = values if end - start == len(values) else values[start:end]
@@ -222,17 +222,17 @@ class ShardFileReader:
     """Reads one file.
 
     Args:
-        read: gives ranges of it.
-        size: its size, as a manifest says.
-        crc: of its footer, as a manifest says; None if that is not known.
-        name: what errors call it.
-        where: the store it is in.
+        read: returns ranges of it.
+        size: its size in the manifest.
+        crc: of its footer, in the manifest; None if unknown.
+        name: of the file, for errors.
+        where: its store.
 
     Attributes:
-        summary: what it holds.
+        summary: its content.
 
     Raises:
-        DamagedFileError: by the constructor and by `scan`: cut off, changed, another file, or not one of ours.
+        DamagedFileError: by the constructor and by `scan`: cut off, changed, another file, or not a shard file.
         NewerFormatError: written by a newer version.
     """
 
@@ -244,16 +244,16 @@ class ShardFileReader:
         tail_start = max(HEADER_BYTES, size - _TAIL_BYTES)
         tail = read(tail_start, size - tail_start + 1)
         if len(tail) != size - tail_start:
-            raise self._damaged(f"it has not the {size} bytes that the manifest says")
+            raise self._damaged(f"it does not have the {size} bytes of the manifest")
         trailer = tail[-_TRAILER.size :]
         offset, length, footer_crc, trailer_crc = _TRAILER.unpack(trailer)
         if trailer_crc != crc32(trailer[: -_COUNT.size]) or offset + length + _TRAILER.size != size:
-            raise self._damaged("its trailer is changed")
+            raise self._damaged("its trailer was changed")
         if crc is not None and footer_crc != crc:
-            raise self._damaged("it is another file than the one that the manifest names")
+            raise self._damaged("it is not the file that the manifest names")
         footer = tail[offset - tail_start : -_TRAILER.size] if offset >= tail_start else read(offset, length)
         if len(footer) != length or crc32(footer) != footer_crc:
-            raise self._damaged("its footer is changed")
+            raise self._damaged("its footer was changed")
         self._index: list[_IndexEntry] = []
         self._first_keys: list[bytes] = []
         self.summary = self._parsed(footer, size, footer_crc)
@@ -261,15 +261,15 @@ class ShardFileReader:
     def _check_header(self) -> None:
         header = self._read(0, HEADER_BYTES)
         if len(header) != HEADER_BYTES or not header.startswith(_MAGIC):
-            raise self._damaged("its beginning is not a shard file's")
+            raise self._damaged("it does not begin as a shard file")
         version = version_in(header, _MAGIC)
         if version is None:
-            raise self._damaged("its header is changed")
+            raise self._damaged("its header was changed")
         if version > VERSION:
             raise NewerFormatError(
                 f"shard file '{self._name}' in '{self._where}' has format {version}; this version of arcbeam reads up "
                 f"to {VERSION}",
-                "nothing was changed: go on with the version of arcbeam that wrote it, or a newer one",
+                "nothing was changed: use the version of arcbeam that wrote it, or a newer one",
             )
 
     def _parsed(self, footer: bytes, size: int, crc: int) -> Summary:
@@ -287,12 +287,12 @@ class ShardFileReader:
         return Summary(_KINDS[kind], size, crc, entries, tombstones, first, last)
 
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[Entry]:
-        """The entries with start <= key < end, ascending, deleted keys too; to the end of the file if `end` is None."""
+        """Yield the entries with start <= key < end, ascending, also deleted keys; to the last if `end` is None."""
         for keys, values in self.blocks(start, end):
             yield from zip(keys, values, strict=True)
 
     def blocks(self, start: bytes = b"", end: bytes | None = None) -> Iterator[Block]:
-        """The same, some at a time."""
+        """Yield the same in blocks."""
         at = max(bisect_right(self._first_keys, start) - 1, 0)
         while at < len(self._index) and (end is None or self._first_keys[at] < end):
             stop = at + 1
@@ -316,7 +316,7 @@ class ShardFileReader:
         entry = self._index[i]
         block = bytes(data[entry.offset - base : entry.offset - base + entry.length])
         if len(block) != entry.length or crc32(block) != entry.crc:
-            raise self._damaged(f"block {i} of {len(self._index)} is changed or cut off")
+            raise self._damaged(f"block {i} of {len(self._index)} was changed or cut off")
         number = entry.entries
         lengths = array("I")
         assert lengths.itemsize == _COUNT.size
@@ -343,7 +343,7 @@ class ShardFileReader:
     def _damaged(self, what: str) -> DamagedFileError:
         return DamagedFileError(
             f"shard file '{self._name}' in '{self._where}' is damaged: {what}",
-            "nothing was changed: bring the file back from a copy, or resume from a savepoint that does not need it",
+            "nothing was changed: restore the file from a backup, or resume from a savepoint that does not need it",
         )
 
 
@@ -358,7 +358,7 @@ def _between(block: Block, start: bytes, end: bytes | None) -> Block:
 
 
 def local_reader(path: Path) -> ReadRange:
-    """Reads ranges of a local file; it is open for as long as the result is alive."""
+    """Return a function that reads ranges of a local file; the file is open while the function is alive."""
     file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed when it is collected
 
     def read(start: int, length: int) -> bytes:

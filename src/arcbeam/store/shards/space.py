@@ -1,15 +1,15 @@
-"""An ordered space of keys of any length in an LMDB database, whose own keys have 511 bytes at most.
+"""An ordered space of keys of any length in an LMDB database, whose own keys have at most 511 bytes.
 
-Owns the mapping. A key of up to 480 bytes is an entry of the main space. A longer one is cut there: its beginning leads
-to a space of its own, in which its rest is the key, cut again if need be:
+Owns the mapping. A key of up to 480 bytes is an entry of the main space. A longer key is cut there: its first 480 bytes
+lead to another space, in which the rest is the key, cut again if needed:
 
     k <key>                      an entry
-    k <480 bytes> 01             the number of the space of the longer keys that begin so
+    k <480 bytes> 01             the number of the space for longer keys with this beginning
     a <number> <rest>            an entry of that space
-    a <number> <480 bytes> 01    and so on
-    00 ...                       what the cache knows about itself
+    a <number> <480 bytes> 01    a further space
+    00 ...                       the cache's own data
 
-So the order of the keys is kept exactly, and no scan must sort, which hashing long keys would not allow.
+So the order of the keys is kept exactly, and no scan must sort. Hashing long keys would not allow that.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _NUMBER = struct.Struct(">Q")
 _NEXT_NUMBER = META + b"space"
 
 CUT = threshold(480, 8)
-"""Keys of up to so many bytes are entries of the main space, at `MAIN + key`."""
+"""Keys of up to this number of bytes are entries of the main space, at `MAIN + key`."""
 _LINK = b"\x01"
-_BEHIND_LINK = b"\x02"
+_AFTER_LINK = b"\x02"
 
 
 def get(txn: lmdb.Transaction, key: bytes) -> bytes | None:
-    """The value of a key."""
+    """Return the value of a key."""
     space = MAIN
     while len(key) > CUT:
         number = _bytes(txn.get(space + key[:CUT] + _LINK))
@@ -46,12 +46,12 @@ def get(txn: lmdb.Transaction, key: bytes) -> bytes | None:
 
 
 def _bytes(value: Any) -> bytes | None:
-    """What a transaction gives: bytes, since none of ours asks for buffers."""
+    """Return the result of a transaction as bytes: none of our transactions uses buffers."""
     return cast("bytes | None", value)
 
 
 def scan(txn: lmdb.Transaction, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    """The entries with start <= key < end, ascending."""
+    """Yield the entries with start <= key < end, ascending."""
     return _scan(txn, MAIN, b"", start, end)
 
 
@@ -63,7 +63,7 @@ def _scan(
     if end is None:
         limit = _after(space)
     else:
-        limit = space + end if len(end) <= CUT else space + end[:CUT] + _BEHIND_LINK
+        limit = space + end if len(end) <= CUT else space + end[:CUT] + _AFTER_LINK
     first = space + start if len(start) <= CUT else space + start[:CUT] + _LINK
     with txn.cursor() as cursor:
         if not cursor.set_range(first):
@@ -81,20 +81,20 @@ def _scan(
 
 
 def _after(space: bytes) -> bytes:
-    """The first key behind a space."""
+    """Return the first key after a space."""
     if space == MAIN:
         return b"l"
     return _SUB + _NUMBER.pack(_NUMBER.unpack(space[1:])[0] + 1)
 
 
 def write(txn: lmdb.Transaction, keys: list[bytes], values: list[bytes | None], *, append: bool) -> None:
-    """Puts entries, and deletes those without a value.
+    """Write entries, and delete keys without a value.
 
     Args:
         txn: a write transaction.
         keys: ascending.
         values: of each key.
-        append: all keys are greater than all that are there, and none is deleted.
+        append: all keys are greater than all existing ones, and none is deleted.
     """
     if max(map(len, keys), default=0) > CUT:
         for key, value in zip(keys, values, strict=True):
@@ -114,7 +114,7 @@ def write(txn: lmdb.Transaction, keys: list[bytes], values: list[bytes | None], 
 
 
 def _made_place(txn: lmdb.Transaction, key: bytes) -> bytes:
-    """The entry's key in the database, with the spaces on its way."""
+    """Return the entry's key in the database; create the spaces on its path."""
     space = MAIN
     while len(key) > CUT:
         link = space + key[:CUT] + _LINK
@@ -128,7 +128,7 @@ def _made_place(txn: lmdb.Transaction, key: bytes) -> bytes:
 
 
 def _delete(txn: lmdb.Transaction, key: bytes) -> None:
-    """Deletes an entry, and the spaces that are empty without it."""
+    """Delete an entry, and the spaces that become empty."""
     links = []
     space = MAIN
     while len(key) > CUT:
