@@ -1,9 +1,9 @@
-"""Builds the source archive and the wheel, and tries the wheel as a user has it.
+"""Builds the source archive and the wheel, and tests the wheel as a user would use it.
 
     python tools/build.py [--output dist]
 
-Both are built in isolated environments and checked by twine. The wheel must hold the package and nothing else: neither
-the simulator nor tests. Its lines are printed. It is then installed into a new environment outside of the tree:
+Both are built in isolated environments and checked by twine. The wheel must contain the package and nothing else:
+neither the simulator nor tests. Its lines are printed. It is then installed into a new environment outside of the tree:
 `arcbeam doctor` must pass, and a pipeline must run there, bounded and with `--streaming`.
 """
 
@@ -55,10 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report(wheel: Path) -> str:
-    """Return what a wheel holds, for people: files, bytes, lines of Python; and the lines of the simulator, outside.
+    """Return the content of a wheel, for people: files, bytes, lines of Python; and the simulator's lines, not in it.
 
     Raises:
-        SystemExit: it holds files outside of the package, or fewer modules than the package has.
+        SystemExit: it contains files outside of the package, or fewer modules than the package.
     """
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -100,7 +100,7 @@ def _tried(wheel: Path, folder: Path) -> None:
 
 def _run(*command: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
     words = [str(word) for word in command]
-    # SUBTLE: through a pipe, because Spark's JVM outlives its program a little. The pipe ends when both have.
+    # SUBTLE: through a pipe, because Spark's JVM outlives its program for a moment. The pipe ends when both have ended.
     ended = subprocess.run(words, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     print(ended.stdout, end="", flush=True)
     if ended.returncode:

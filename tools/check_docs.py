@@ -1,12 +1,12 @@
-"""The rules of the documents that no other tool checks: length, links, commands and options.
+"""Checks rules of the documents that no other tool checks: length, links, commands and options.
 
 - The pages of docs/ have at most MAX_WORDS words together.
 - Every relative link leads to a file, and its anchor to a heading.
 - mkdocs.yml lists every page, except single decisions.
 - Every `arcbeam COMMAND` in code exists; on pages for users so does every option.
 
-`make site` checks links, too, but needs more installed. Violations are printed as `path:line: what`; the exit code is 1
-if there is any. `--words` prints the words of each page.
+`make site` checks links, too, but needs further packages. Violations are printed as `path:line: what`; the exit code is
+1 if there is any. `--words` prints the number of words of each page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAV = ROOT / "mkdocs.yml"
 BESIDE = tuple(
     ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md")
 )
-"""Pages outside of the site, whose links are checked, too."""
+"""Pages outside of the site whose links are checked, too."""
 MAX_WORDS = 30_000
 MAX_README = 900
 
@@ -40,7 +40,7 @@ _OPTION = re.compile(r"(?:^|[\s`(\[])(--[A-Za-z][\w-]*)")
 _ELSEWHERE = re.compile(
     r"(^|\s)(make|pip|python3?|mkdir|setfacl|ssh|kill|docker|kubectl|systemctl|spark-submit|venv-pack)\s"
 )
-"""Code that is of another program than arcbeam, whose options are its own."""
+"""Command lines of other programs, whose options are not checked."""
 _PASSING = ("run", "resume", "serve", "explain", "parts")
 """Commands that take pipeline options."""
 _OF_SCRIPTS = ("--input", "--output", "--messages")
@@ -55,7 +55,7 @@ class Page:
         lines: of text, by number; code blocks are empty here.
         code: lines of code blocks and code spans, with their numbers.
         anchors: of its headings.
-        words: of all of it, without comments.
+        words: their number, without comments.
     """
 
     lines: dict[int, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Page:
 
 
 def page_of(text: str) -> Page:
-    """Take a page apart."""
+    """Parse a page."""
     page = Page(words=words_of(text))
     fenced = False
     for number, line in enumerate(text.splitlines(), 1):
@@ -82,13 +82,13 @@ def page_of(text: str) -> Page:
 
 
 def words_of(text: str) -> int:
-    """Words are what stands between blanks and has a letter or digit; comments have none."""
+    """Return the number of words: texts between blanks with a letter or digit; comments do not count."""
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     return sum(any(c.isalnum() for c in word) for word in text.split())
 
 
 def _slug(heading: str, taken: Collection[str]) -> str:
-    """As the site makes it of a heading."""
+    """Return the anchor that the site gives a heading."""
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("*", "")
     ascii = unicodedata.normalize("NFKD", plain).encode("ascii", "ignore").decode()
     slug = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", ascii).strip().lower())
@@ -100,7 +100,7 @@ def _slug(heading: str, taken: Collection[str]) -> str:
 
 
 def broken_links(path: Path, page: Page, pages: Mapping[Path, Page]) -> Iterator[tuple[int, str]]:
-    """Links that lead nowhere, with their lines."""
+    """Yield broken links, with their lines."""
     for number, line in page.lines.items():
         for link in _LINK.findall(_SPAN.sub("", line)):
             if re.match(r"[a-z]+:", link):
@@ -115,7 +115,7 @@ def broken_links(path: Path, page: Page, pages: Mapping[Path, Page]) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What exists.
+    """The existing commands and options.
 
     Attributes:
         commands: options of each command, by its name.
@@ -127,7 +127,7 @@ class Known:
 
 
 def unknown_names(page: Page, known: Known, *, options: bool) -> Iterator[tuple[int, str]]:
-    """Commands, and with `options` options, that do not exist, with their lines."""
+    """Yield missing commands, and with `options` missing options, with their lines."""
     every = {name for names in known.commands.values() for name in names} | set(known.pipeline)
     for number, code in page.code:
         code = code.partition(" # ")[0]
@@ -149,7 +149,7 @@ def _plain(option: str) -> str:
 
 
 def known() -> Known:
-    """The commands and options of this source tree."""
+    """Return the commands and options of this source tree."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from arcbeam import options as arcbeam_options  # its view registers its options
@@ -164,7 +164,7 @@ def known() -> Known:
 
 
 def not_in_nav(nav: str, pages: Collection[str]) -> Iterator[str]:
-    """What the site's navigation names and does not exist, or does not name.
+    """Yield pages in the site's navigation that do not exist, and existing pages that it lacks.
 
     Args:
         nav: the text of mkdocs.yml.
@@ -178,7 +178,7 @@ def not_in_nav(nav: str, pages: Collection[str]) -> Iterator[str]:
 
 
 def violations(paths: Iterable[Path], known: Known) -> Iterator[str]:
-    """Everything that is wrong, as `path:line: what`."""
+    """Yield all violations, as `path:line: what`."""
     pages = {path: page_of(path.read_text(encoding="utf-8")) for path in paths}
     for path, page in pages.items():
         of_users = path.is_relative_to(DOCS) and not path.is_relative_to(DOCS / "developers")
@@ -196,7 +196,7 @@ def violations(paths: Iterable[Path], known: Known) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints violations, or the words of each page."""
+    """Print violations, or the number of words of each page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--words", action="store_true", help="print how many words each page has")
     options = parser.parse_args(arguments)

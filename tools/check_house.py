@@ -1,10 +1,10 @@
-"""The rules of the house that no other tool knows: sizes, circles, docstrings, and who may import what from outside.
+"""Checks rules of the project that no other tool checks: sizes, import circles, docstrings, external imports.
 
-Sizes hold for the tests and the benchmarks, too.
+Sizes are also checked in tests and benchmarks.
 
-import-linter watches the layers; this looks below the names of external packages (Beam's protos by kind), for circles
-of modules inside of a room, and for rooms that are too full. Every violation is printed as `path:line: what`, and the
-exit code is 1 if there is any.
+import-linter checks the layers. This tool checks parts of external packages (Beam's protos by kind), import circles
+inside of a package, and the number of modules in a package. Every violation is printed as `path:line: what`; the exit
+code is 1 if there is any.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tools import check_sizes
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "arcbeam"
 BESIDE = tuple(ROOT / name for name in ("simulator", "tests", "benchmarks", "examples", "tools"))
-"""Folders that are as readable as the package, though they may import what they like."""
+"""Folders with the same limits of size, but without rules for imports."""
 MAX_LINES = 500
 MAX_MODULES = 16
-"""In one folder, `__init__.py` not counted."""
+"""Limit for one folder, without `__init__.py`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Names that hold `target` (one or several adjacent parts of a dotted name) are only for `allowed` parts."""
+    """Only `allowed` parts may import names with `target` (one or several adjacent parts of a dotted name)."""
 
     target: str
     allowed: tuple[str, ...]
@@ -63,7 +63,7 @@ OPTIONS_ONLY = "apache_beam.options"
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of everything a module imports; `from a import b` gives a.b, so that submodules are seen."""
+    """Yield (line, dotted name) of all imports of a module; `from a import b` gives a.b, to include submodules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -74,19 +74,19 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def inside(name: str, target: str) -> bool:
-    """Whether a dotted name is `target` or below it."""
+    """Return whether a dotted name is `target` or below it."""
     return name == target or name.startswith(target + ".")
 
 
 def oversized(text: str) -> Iterator[tuple[int, str]]:
-    """(line, what) if a module is too long."""
+    """Yield (line, what) if a module is too long."""
     lines = text.count("\n")
     if lines > MAX_LINES:
-        yield lines, f"{lines} lines; {MAX_LINES} at most: split it by what it knows"
+        yield lines, f"{lines} lines; {MAX_LINES} at most: split it by knowledge"
 
 
 def violations(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """(line, what) of every broken rule in one module, whose path is relative to the package."""
+    """Yield (line, what) of every broken rule in one module, whose path is relative to the package."""
     part = path.parts[0].removesuffix(".py")
     tree = ast.parse(text, str(path))
     yield from oversized(text)
@@ -94,7 +94,7 @@ def violations(path: Path, text: str) -> Iterator[tuple[int, str]]:
         yield 1, "no module docstring: say what it owns and what it must not know"
     if path.name == "__init__.py":
         for node in tree.body:
-            # A package's face: imports, __all__, and a lazy __getattr__ that imports; nothing that does something.
+            # A package's interface has imports, __all__, and a lazy __getattr__ that imports; no other code.
             if isinstance(node, ast.ClassDef):
                 yield node.lineno, "__init__.py only re-exports"
     for line, name in imports(tree):
@@ -103,15 +103,15 @@ def violations(path: Path, text: str) -> Iterator[tuple[int, str]]:
                 yield line, f"imports {name}: {rule.why}"
         if inside(name, "apache_beam"):
             if part in BEAM_FREE:
-                yield line, f"imports {name}: {part} knows nothing of Beam"
+                yield line, f"imports {name}: {part} must not know Beam"
             if part == "options" and not inside(name, OPTIONS_ONLY):
-                yield line, f"imports {name}: options knows only {OPTIONS_ONLY}"
+                yield line, f"imports {name}: options may know only {OPTIONS_ONLY}"
         if part == "errors" and inside(name, "arcbeam"):
-            yield line, f"imports {name}: errors is at the bottom"
+            yield line, f"imports {name}: errors must import nothing of arcbeam"
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """What a module imports, in functions and for types, too."""
+    """Yield all imports of a module, also in functions and for types."""
     nodes: list[ast.AST] = [tree]
     while nodes:
         node = nodes.pop()
@@ -123,7 +123,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 
 def circles(modules: dict[str, str]) -> Iterator[list[str]]:
-    """Groups of modules that import each other, each sorted.
+    """Yield groups of modules that import each other, each sorted.
 
     Args:
         modules: the sources by dotted name; a package has its `__init__`'s.
@@ -142,7 +142,7 @@ def circles(modules: dict[str, str]) -> Iterator[list[str]]:
 
 
 def nearest(dotted: str, modules: dict[str, str]) -> str | None:
-    """The module that an imported name is, or is in."""
+    """Return the module of an imported name, which may be the module itself."""
     if dotted in modules:
         return dotted
     parent = dotted.rpartition(".")[0]
@@ -150,7 +150,7 @@ def nearest(dotted: str, modules: dict[str, str]) -> str | None:
 
 
 def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
-    """All that can be reached from a module by one import or more."""
+    """Return all modules that a module imports, directly or indirectly."""
     found: set[str] = set()
     waiting = list(graph[start])
     while waiting:
@@ -162,20 +162,20 @@ def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
 
 
 def crowded(folders: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Folders with too many modules."""
+    """Yield folders with too many modules."""
     for folder in folders:
         count = len([file for file in folder.glob("*.py") if file.name != "__init__.py"])
         if count > MAX_MODULES:
-            yield folder, f"{count} modules; {MAX_MODULES} at most: give them rooms"
+            yield folder, f"{count} modules; {MAX_MODULES} at most: group them into packages"
 
 
 def folders(root: Path) -> list[Path]:
-    """A folder and all below it that may have modules."""
+    """Yield a folder and all folders below it that may have modules."""
     return [path for path in [root, *sorted(root.rglob("*"))] if path.is_dir() and path.name != "__pycache__"]
 
 
 def main() -> int:
-    """Checks every module; 1 if any breaks a rule."""
+    """Check every module; return 1 if one breaks a rule."""
     broken = 0
     sources = {
         ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): file.read_text()

@@ -2,7 +2,7 @@
 
     python tools/check_pages.py
 
-Looks at names in backticks in `docs/developers/` and CONTRIBUTING.md:
+Checks names in backticks in `docs/developers/` and CONTRIBUTING.md:
 
 - `engine.coordinator.budget`: a module below src/arcbeam, or `simulator`, `tests`; a member of one may follow.
 - `.budget`: in the package of the last module before it in the section.
@@ -50,9 +50,9 @@ FOREIGN = frozenset(
         "__main__",
     }
 )
-"""Names of Beam, Spark and Python, as heads of what the pages say."""
+"""First parts of names of Beam, Spark and Python in the pages."""
 FOREIGN_PACKAGES = frozenset({"beam", "numpy", "os", "pytest", "spark", "time"})
-"""`spark.speculation` is a setting of Spark's: of these, names that are not ours are taken to be theirs."""
+"""`spark.speculation` is a setting of Spark: with these first parts, unknown names are accepted."""
 
 _SPAN = re.compile(r"`([^`\n]+)`")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -65,7 +65,7 @@ _FOLDERS = (".ci", "benchmarks", "docs", "examples", "simulator", "src", "tests"
 
 @dataclass(frozen=True)
 class Tree:
-    """What there is in a work tree.
+    """The names in a work tree.
 
     Attributes:
         root: its folder.
@@ -108,13 +108,13 @@ class Tree:
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """Names of all files at the top and below the folders that pages speak of."""
+        """Names of all files at the top and below the folders that pages mention."""
         tops = [path for path in self.root.iterdir() if path.is_file()]
         below = [path for folder in _FOLDERS for path in (self.root / folder).rglob("*") if path.is_file()]
         return frozenset(path.name for path in (*tops, *below))
 
     def has_member(self, module: str, member: str) -> bool:
-        """Whether a module defines a name, at its top or in a class."""
+        """Return whether a module defines a name, at its top or in a class."""
         path = self.modules[module]
         if not path.is_file():
             return False
@@ -122,12 +122,12 @@ class Tree:
         return re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
     def defines(self, name: str) -> bool:
-        """Whether any source defines a class, function or value of that name."""
+        """Return whether any source defines a class, function or value of that name."""
         return re.search(rf"(\b(class|def) {name}\b|^\s*{name}\s*(:.*)?=)", self.text, re.MULTILINE) is not None
 
 
 def resolved(tree: Tree, name: str) -> str | None:
-    """The module that a dotted name is, or is a member of; None if there is none."""
+    """Return the module of a dotted name, which may be the module or a member; None if there is none."""
     parts = name.split(".")
     for n in range(len(parts), 0, -1):
         module = ".".join(parts[:n])
@@ -138,11 +138,11 @@ def resolved(tree: Tree, name: str) -> str | None:
 
 
 def wrong(tree: Tree, span: str, before: str) -> tuple[str, str]:
-    """What is wrong with a name (empty: nothing), and the module that it stands for (empty: none).
+    """Return what is wrong with a name (empty: nothing), and the module that it means (empty: none).
 
     Args:
-        tree: where it must be.
-        span: what is in the backticks.
+        tree: that must contain it.
+        span: the text in the backticks.
         before: the last module before it in the section.
     """
     first = span.split()[0].rstrip(",;:")
@@ -161,7 +161,11 @@ def wrong(tree: Tree, span: str, before: str) -> tuple[str, str]:
     if span.startswith("."):
         package = before.rpartition(".")[0]
         full = f"{package}{span}"
-        return ("", full) if package and resolved(tree, full) else (f"no module '{span}' beside '{before}'", before)
+        return (
+            ("", full)
+            if package and resolved(tree, full)
+            else (f"no module '{span}' in the package of '{before}'", before)
+        )
     name = span.removeprefix("arcbeam.")
     head, _, rest = name.partition(".")
     if head in FOREIGN:
@@ -186,7 +190,7 @@ def _rooms(tree: Tree, package: str) -> set[str]:
 
 
 def violations(tree: Tree, text: str) -> Iterator[tuple[int, str]]:
-    """(line, what) of every name in a page that does not exist."""
+    """Yield (line, what) of every name in a page that does not exist."""
     bare = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), text)
     before = ""
     for number, line in enumerate(bare.splitlines(), 1):
@@ -199,7 +203,7 @@ def violations(tree: Tree, text: str) -> Iterator[tuple[int, str]]:
 
 
 def dependencies(root: Path) -> Iterator[str]:
-    """The packages that pyproject.toml asks for."""
+    """Return the dependencies in pyproject.toml."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for each in (*project["dependencies"], *(e for extra in project["optional-dependencies"].values() for e in extra)):
         name = re.match(r"[\w.-]+", each)
@@ -208,7 +212,7 @@ def dependencies(root: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Checks all pages; 1 if a name does not exist."""
+    """Check all pages; return 1 if a name does not exist."""
     tree, found = Tree(ROOT), []
     for path in (*sorted((ROOT / "docs" / "developers").rglob("*.md")), ROOT / "CONTRIBUTING.md"):
         for line, what in violations(tree, path.read_text(encoding="utf-8")):

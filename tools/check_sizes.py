@@ -1,8 +1,8 @@
 """Find numbers and caches of the package that are not declared with `arcbeam.sizes`: no test can make them small.
 
-A constant whose name says that it limits something (`_MOST_KNOWN`, `BLOCK_BYTES`) is either a `threshold` or a
-`cache_size`, or it is listed here with the reason why results may depend on it. Functions whose results are remembered
-use `remembered`; dictionaries by `id(object)` are `by_identity`, unless they are gone before the objects can be.
+A constant with the name of a limit (`_MOST_KNOWN`, `BLOCK_BYTES`) must be a `threshold` or a `cache_size`, or be listed
+here with the reason why results may depend on it. Functions that cache results use `remembered`. Dictionaries by
+`id(object)` are `by_identity`, unless they are removed before the objects can be.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _LIMITS = re.compile(
 )
 
 _FORMAT = "part of a format or of an encoding"
-_SHOWN = "how much of something people are shown"
-_OUTSIDE = "what somebody else's interface takes"
-_ESTIMATE = "an estimate of what something costs"
+_SHOWN = "the length of a text for people"
+_OUTSIDE = "a limit of another project's interface"
+_ESTIMATE = "an estimate of a cost"
 _APART = {
     "model/windows.py": _FORMAT,
     "model/texts.py": _SHOWN,
-    "model/observers.py": "what users are told of observers",
-    "jobs/naming.py": "a name, which need not be found",
+    "model/observers.py": "a text for users",
+    "jobs/naming.py": "the search for a name, which may fail",
     "jobs/guard.py": _OUTSIDE,
-    "jobs/option_forms.py": "how many jobs' secrets a server remembers",
+    "jobs/option_forms.py": "the number of jobs whose secrets a server keeps",
     "secrets/known.py": _SHOWN,
-    "jobs/lifecycle.py": "how much of the past a server shows",
+    "jobs/lifecycle.py": "the length of a server's history",
     "jobs/client.py": _SHOWN,
-    "runner/job.py": "how much of the past a result shows",
+    "runner/job.py": "the number of messages that a result keeps",
     "harness/transforms/vectorization.py": "the depth of Python's stack",
     "harness/encoding/sdktimes.py": _FORMAT,
     "harness/encoding/blocks.py": _FORMAT,
@@ -45,11 +45,11 @@ _APART = {
     "spark/tasks/failure.py": _SHOWN,
     "harness/bundle/usererrors.py": _SHOWN,
     "spark/tasks/lostworker.py": _SHOWN,
-    "harness/encoding/registered.py": "a larger class is refused, not sent in another way",
+    "harness/encoding/registered.py": "a larger class is refused",
     "spark/session/exits.py": "the longest path of a file",
-    "spark/session/heap.py": "how much memory Spark gets",
-    "streaming/task/finalizing.py": "how long callbacks wait: those of older micro-batches are given up",
-    "streaming/driver/controlrequests.py": "how often one looks",
+    "spark/session/heap.py": "the memory of Spark",
+    "streaming/task/finalizing.py": "the time for which callbacks wait: older ones are dropped",
+    "streaming/driver/controlrequests.py": "a polling interval",
     "streaming/status/activity.py": _SHOWN,
     "store/log/drivernote.py": _SHOWN,
     "store/log/endnote.py": _SHOWN,
@@ -58,12 +58,12 @@ _APART = {
     "store/manifest/manifestfile.py": _FORMAT,
     "store/blobs/objects.py": _OUTSIDE,
     "io/parts/objects.py": _OUTSIDE,
-    "harness/bundle/failingelement.py": "how deep a wrapped function is looked for",
+    "harness/bundle/failingelement.py": "the depth of the search for a wrapped function",
     "cli/status.py": _SHOWN,
     "explain/picture.py": _SHOWN,
-    "jobs/termination.py": "how often one looks",
+    "jobs/termination.py": "a polling interval",
 }
-"""Modules whose other numbers are none of `sizes`."""
+"""Modules whose other numbers need no declaration, with the reason."""
 
 _NUMBERS_APART = {
     ("engine/rows/keyspace.py", "LONGEST"): _OUTSIDE,
@@ -89,19 +89,19 @@ _LOCAL_IDENTITIES = {
 }
 _CACHES_APART = {
     "errors.py": "classes of exceptions; errors imports nothing of arcbeam",
-    "spark/tasks/artifacts.py": "a folder of the process, which is made once",
-    "spark/tasks/shipping.py": "what a session was given",
+    "spark/tasks/artifacts.py": "a folder of the process, which is created once",
+    "spark/tasks/shipping.py": "the files that a session has",
     "spark/session/sessions.py": "facts about sessions",
     "spark/session/driver.py": "facts about sessions",
     "spark/session/remote.py": "facts about sessions",
     "harness/transforms/chains.py": "facts about code, for error messages",
-    "harness/streaming/state.py": "who must be told of a change",
-    "store/jobtemp/sidefiles.py": "which files are open: LMDB must not open one twice",
+    "harness/streaming/state.py": "listeners of changes",
+    "store/jobtemp/sidefiles.py": "open files: LMDB must not open one twice",
 }
 
 
 def undeclared(path: str, text: str) -> Iterator[tuple[int, str]]:
-    """(line, what) of each number, cache and identity in a module, by its path in the package, that is not declared."""
+    """Yield (line, what) of each undeclared number, cache and identity in a module, by its path in the package."""
     if path == "sizes/declaring.py" or path.startswith("testing/"):
         return
     tree = ast.parse(text, path)
@@ -134,7 +134,7 @@ def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _is_limit(name: str, value: ast.expr) -> bool:
-    """Whether this is a constant of capitals that limits something, and a plain number above 2."""
+    """Return whether this is a constant in capitals with the name of a limit, and a plain number above 2."""
     if name != name.upper() or not _LIMITS.search(name):
         return False
     try:
@@ -156,7 +156,7 @@ def _is_identity(node: ast.AST) -> bool:
 
 
 def check(package: Path) -> Iterator[tuple[Path, int, str]]:
-    """(file, line, what) of everything undeclared below the package's folder."""
+    """Yield (file, line, what) of everything undeclared below the package's folder."""
     for file in sorted(package.rglob("*.py")):
         for line, what in undeclared(file.relative_to(package).as_posix(), file.read_text(encoding="utf-8")):
             yield file, line, what

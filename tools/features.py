@@ -1,8 +1,8 @@
-"""Generates docs/reference/features.md: what is supported, from tests/contracts.toml and the markers of the tests.
+"""Generates docs/reference/features.md, the supported features, from tests/contracts.toml and the tests' markers.
 
-Reads the tests' sources, never running them, for `@pytest.mark.contract("ID")` on functions, classes or modules and
-`xfail(reason=…)` beside it, and tests/conformance/reviewed.py for the SDK's own tests that fail or are not run.
-`--check` writes nothing; it fails when the page is not what would be generated. `--tests` prints which test shows what.
+Reads the tests' sources without running them: `@pytest.mark.contract("ID")` on functions, classes or modules, with
+`xfail(reason=…)` at the same place; and tests/conformance/reviewed.py for the SDK's own tests that fail or are not run.
+`--check` writes nothing; it fails when the page is out of date. `--tests` prints the tests of each contract.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BATCH = re.compile(r"^tests/(spark/(batch|tasks|session)|harness|conformance|jo
 
 
 class ContractError(Exception):
-    """The contracts and the markers do not fit together, or the file of contracts is malformed."""
+    """The contracts and the markers contradict each other, or the file of contracts is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Contract:
 
     Attributes:
         id: as in markers.
-        area: title of the group that it is in.
-        text: what is promised.
-        missing: which part does not hold yet; "" if all holds.
+        area: title of its group.
+        text: the promise.
+        missing: the part that does not hold yet; "" if all holds.
         planned: not built yet, and without a test.
     """
 
@@ -68,7 +68,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A test that carries a contract.
+    """A test with a contract's marker.
 
     Attributes:
         contract: the contract's id.
@@ -82,7 +82,7 @@ class Shown:
 
 
 def read(text: str) -> Table:
-    """The contracts in a TOML text, in its order.
+    """Return the contracts in a TOML text, in its order.
 
     Raises:
         ContractError: an id is malformed or used twice, or a field is missing or unknown.
@@ -104,7 +104,7 @@ def read(text: str) -> Table:
 
 
 def shown(path: str, source: str) -> Iterator[Shown]:
-    """The contracts that one test module carries; `path` is how it is called in the result."""
+    """Yield the contracts of one test module; `path` is its name in the result."""
     module = ast.parse(source, path)
     yield from _walk(path, module.body, _assigned_marks(module.body))
 
@@ -160,10 +160,10 @@ def _literal(node: ast.expr) -> bool:
 
 
 def check(table: Table, found: Iterable[Shown]) -> None:
-    """Refuses markers of unknown contracts, contracts without a test, and planned contracts with one.
+    """Refuse markers of unknown contracts, contracts without a test, and planned contracts with one.
 
     Raises:
-        ContractError: naming every such contract.
+        ContractError: with the name of every such contract.
     """
     known = {contract.id: contract for contract in table.contracts}
     marked: set[str] = set()
@@ -178,13 +178,13 @@ def check(table: Table, found: Iterable[Shown]) -> None:
 
 
 def missing(contract: Contract, tests: Iterable[Shown]) -> str:
-    """Which part of a contract does not hold: what the file says, and the reasons of expected failures."""
+    """Return the part of a contract that does not hold: that in the file, and the reasons of expected failures."""
     reasons = (f"expected failure: {test.xfail}" for test in tests if test.xfail is not None)
     return "; ".join(dict.fromkeys(filter(None, [contract.missing, *reasons])))
 
 
 def modes(tests: Iterable[Shown]) -> str:
-    """In which modes tests show something on pipelines; "" if they run none."""
+    """Return the modes in which tests run pipelines; "" if they run none."""
     paths = [test.test for test in tests if test.xfail is None]
     streaming = [path for path in paths if _STREAMING.search(path)]
     batch = [path for path in paths if path not in streaming and _BATCH.search(path)]
@@ -192,7 +192,7 @@ def modes(tests: Iterable[Shown]) -> str:
 
 
 def reviewed(source: str, name: str) -> dict[str, str]:
-    """A table of tests/conformance/reviewed.py: why, by the SDK's test. Names in it are looked up in the module."""
+    """Return a table of tests/conformance/reviewed.py: reasons by the SDK's test. Its names are the module's."""
     values: dict[str, object] = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -218,11 +218,11 @@ def _value(node: ast.expr, values: dict[str, object]) -> object:
 
 
 def page(table: Table, found: Iterable[Shown], suites: str) -> str:
-    """The page for users.
+    """Return the page for users.
 
     Args:
-        table: the contracts and what is refused.
-        found: what the tests carry.
+        table: the contracts, and the refused features.
+        found: the markers of the tests.
         suites: tests/conformance/reviewed.py.
     """
     tests: dict[str, list[Shown]] = {contract.id: [] for contract in table.contracts}
@@ -270,7 +270,7 @@ def page(table: Table, found: Iterable[Shown], suites: str) -> str:
 
 
 def by_test(table: Table, found: Iterable[Shown]) -> str:
-    """Which test shows what, for a terminal."""
+    """Return the tests of each contract, for a terminal."""
     found = list(found)
     lines = []
     for contract in table.contracts:
@@ -281,7 +281,7 @@ def by_test(table: Table, found: Iterable[Shown]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the page, checks that it is up to date, or prints the tests."""
+    """Write the page, check that it is up to date, or print the tests."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
     parser.add_argument("--tests", action="store_true", help="print which test shows which contract; write nothing")

@@ -1,4 +1,4 @@
-"""Pages that are generated: written, or compared with what would be written."""
+"""Writing generated pages, or comparing them with the present files."""
 
 from __future__ import annotations
 

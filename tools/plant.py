@@ -13,8 +13,8 @@ A mistake is a table in `tests/planted/*.toml`:
     tests = ["tests/engine/state/test_timers.py"]   # pytest arguments; "long" ones are run, too
     # found_by_nothing = "why no test can find it"  # instead of tests
 
-The copy holds the files that git knows, as they are in the work tree. First all tests run without mistakes and must
-pass. Then each mistake's tests run with it and must fail. A run that collects nothing, cannot start or exceeds its time
+The copy contains the files that git tracks, as they are in the work tree. First all tests run without mistakes and must
+pass. Then each mistake's tests run with it and must fail. A run that collects no test, cannot start or exceeds its time
 finds nothing. The exit code is 0 if every mistake is found. `make test` checks that the tables fit the code.
 """
 
@@ -46,21 +46,21 @@ CLASSES = (
     "exact boundaries and types",
 )
 _SECONDS = 900
-"""For the tests of one mistake; together, without a mistake, they have that many for each test."""
+"""Time limit for the tests of one mistake. All tests together, without a mistake, have this time for each test."""
 # pytest's exit codes.
 _PASSED, _FAILED = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A slip that somebody might make.
+    """A mistake that a developer might make.
 
     Attributes:
         name: unique.
         kind: one of `CLASSES`.
         file: path in the tree.
-        old: text that is in the file once.
-        new: what is there instead.
+        old: text that occurs once in the file.
+        new: its replacement.
         tests: pytest arguments of the tests that find it.
         found_by_nothing: why no test finds it; "" if `tests` do.
     """
@@ -78,7 +78,7 @@ def mistakes(tables: Path = TABLES) -> list[Mistake]:
     """Read all tables, in the order of their names.
 
     Raises:
-        ValueError: a table is malformed, or a name is there twice.
+        ValueError: a table is malformed, or a name occurs twice.
     """
     found: dict[str, Mistake] = {}
     for path in sorted(tables.glob("*.toml")):
@@ -182,9 +182,9 @@ def _existing(names: Iterable[str]) -> Iterable[str]:
 def _run(tree: Path, tests: Sequence[str], *, seconds: float = _SECONDS, show: bool = False) -> int:
     """Run tests in a tree and return pytest's exit code, or -1 if they are out of time; `show` prints its report."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    # SUBTLE: what was compiled is known by its second and its size; a mistake may change neither.
+    # SUBTLE: Python recognizes a changed source by its time in seconds and its size; a mistake may change neither.
     environment |= {"PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
-    # No -x: a test that fails by chance before the right one would hide that it is missing.
+    # No -x: a random failure before the right test would hide that the right test is missing.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     out = None if show else subprocess.DEVNULL
     try:

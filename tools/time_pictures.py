@@ -1,7 +1,7 @@
-"""Draws the pictures of docs/explanation/time.md by the engine's own formula.
+"""Draws the pictures of docs/explanation/time.md with the engine's own formula.
 
-`--check` writes nothing to docs; it fails when a picture there is not what would be drawn. Pictures of another version
-of matplotlib are not compared: the same drawing is other bytes there.
+`--check` writes nothing to docs; it fails when a picture there is out of date. Pictures of another version of
+matplotlib are not compared: the bytes of the same drawing differ.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BLUE, RED, INK = "#3b6ea8", "#c2571a", "#333333"
 
 
 def watermark(folder: Path) -> None:
-    """Rows as they come, micro-batch by micro-batch, and the watermark that each micro-batch is judged by."""
+    """Draw rows in the order of their arrival, by micro-batch, and the watermark of each micro-batch."""
     import matplotlib.pyplot as plt
 
     chance = random.Random(4)
@@ -53,7 +53,7 @@ def watermark(folder: Path) -> None:
 
 
 def join(folder: Path) -> None:
-    """How long the two sides of a join wait for each other."""
+    """Draw how long the two sides of a join wait for each other."""
     import matplotlib.pyplot as plt
 
     before, after = 2, 5
@@ -87,7 +87,7 @@ def _save(figure: object, file: Path) -> None:
 
 
 def draw(folder: Path) -> None:
-    """Draws all of them: the same bytes each time."""
+    """Draw all pictures: the same bytes each time."""
     matplotlib.use("Agg")
     folder.mkdir(exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "arcbeam"}):
@@ -96,7 +96,7 @@ def draw(folder: Path) -> None:
 
 
 def differing(folder: Path) -> list[str]:
-    """Which pictures in a folder are not what would be drawn, though this matplotlib has drawn them, or are missing."""
+    """Return the pictures in a folder that are missing, or out of date and drawn by this matplotlib."""
     with tempfile.TemporaryDirectory() as drawn:
         draw(Path(drawn))
         return [new.name for new in sorted(Path(drawn).iterdir()) if not _is_same(folder / new.name, new.read_bytes())]
@@ -110,7 +110,7 @@ def _is_same(picture: Path, drawn: bytes) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draws them, or looks whether they are as they should be. Returns the exit status."""
+    """Draw the pictures, or check them. Return the exit code."""
     parser = argparse.ArgumentParser(description="Draws the pictures of docs/explanation/time.md.")
     parser.add_argument("--check", action="store_true", help="only say which are not what would be drawn")
     if not parser.parse_args(arguments).check:
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     wrong = differing(PICTURES)
     if wrong:
-        print(f"docs/pictures: {', '.join(wrong)} would be drawn otherwise: run `make docs`", file=sys.stderr)
+        print(f"docs/pictures: {', '.join(wrong)} out of date: run `make docs`", file=sys.stderr)
     return 1 if wrong else 0
 
 

@@ -299,7 +299,7 @@ def test_commands_control_jobs_of_server(client: Client, fake: Fake, monkeypatch
     id = client.run()
     assert invoke("savepoint", id, "safe", at).stdout == "/jobs/savepoints/safe\n"
     assert json.loads(invoke("suspend", id, at, "--json").stdout)["path"] == "/jobs/savepoints/named"
-    result = invoke("drain", id, at, "--wait=0.01")
+    result = invoke("drain", id, at, "--wait=0.5")
     assert result.exit_code == 1
     check_message("server-drain-not-ended", result.stderr, job=id)
     assert fake.asked == [("savepoint", "safe"), ("suspend", ""), ("drain", "")]

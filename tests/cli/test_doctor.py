@@ -24,8 +24,8 @@ def test_python() -> None:
     [
         ("2.77.0", True, "2.77.0"),
         ("2.77.1", True, "2.77.1"),
-        ("2.78.0", False, "made for 2.77"),
-        ("2.7.0", False, "made for 2.77"),
+        ("2.78.0", False, "needs 2.77"),
+        ("2.7.0", False, "needs 2.77"),
         (None, False, "not installed"),
     ],
 )
@@ -55,7 +55,7 @@ def test_temporary_folder(tmp_path: Path) -> None:
     assert doctor.check_temp(str(tmp_path), minimum_mb=0).ok
     gone = doctor.check_temp(str(tmp_path / "gone"))
     assert not gone.ok
-    assert "cannot be written to" in gone.found
+    assert "is not writable" in gone.found
     full = doctor.check_temp(str(tmp_path), minimum_mb=2**60)
     assert not full.ok
     assert "MiB free" in full.found

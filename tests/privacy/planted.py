@@ -1,4 +1,4 @@
-"""A program whose options and URLs have a secret, and what looks for that secret wherever it might be."""
+"""A program whose options and URLs contain a secret, and a search for that secret in all places."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.spark.streaming.fed import fed
 
 SECRET = "pl4nt3d+s3cr3t"
 VARIABLE = "PLANTED"
-"""The environment variable by which the program gets it: a command line of the user's own is not arcbeam's."""
+"""The environment variable with the secret: the user's command line is not arcbeam's responsibility."""
 
 
 def options(secret: str) -> list[str]:
-    """Options with the secret in each kind of them."""
+    """Return options of each kind with the secret."""
     return [
         f"--s3_secret_access_key={secret}",
         "--s3_access_key_id=planted-id",
@@ -40,7 +40,7 @@ def options(secret: str) -> list[str]:
 
 
 def streaming(p: beam.Pipeline, folder: Path) -> None:
-    """Counts of a source in windows of ten; part files, whose file systems get the options, too."""
+    """Collect a source in windows of ten, and write part files, whose file systems get the options, too."""
     numbers = fed(p, folder / "source")
     _ = numbers | "Text" >> beam.Map(str) | WriteParts(str(folder / "parts"))
     panes = numbers | beam.Map(lambda n: (0, n)) | beam.WindowInto(window.FixedWindows(10)) | beam.GroupByKey()
@@ -48,7 +48,7 @@ def streaming(p: beam.Pipeline, folder: Path) -> None:
 
 
 def bounded(p: beam.Pipeline, folder: Path) -> None:
-    """A side input and an exchange; its last micro-batch waits until it may go on."""
+    """Use a side input and an exchange; the last stage waits for a file."""
     side = p | "Side" >> beam.Create(range(1000))
     keyed = p | beam.Create(range(100)) | beam.Map(lambda n: (n % 3, n)) | beam.GroupByKey()
     waited = keyed | beam.Map(_waiting, str(folder), beam.pvalue.AsList(side))
@@ -63,7 +63,7 @@ def _waiting(pair: Any, folder: str, side: list[int]) -> int:
 
 
 def main() -> None:
-    """`planted.py KIND FOLDER OPTIONS`: runs a pipeline with the secret of the environment, under no umask."""
+    """Run a pipeline with the secret of the environment, with umask 0: `planted.py KIND FOLDER OPTIONS`."""
     kind, folder, *more = sys.argv[1:]
     os.umask(0)
     secret = os.environ.pop(VARIABLE)
@@ -74,13 +74,13 @@ def main() -> None:
 
 
 def holding(folder: Path, secret: str = SECRET) -> list[str]:
-    """The files below a folder that hold a secret, plainly, compressed or as base64."""
+    """Return the files below a folder that contain a secret, plain, compressed or as base64."""
     return [str(path) for path, data in _files(folder) if any(secret.encode() in view for view in _views(data))]
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, bytes]]:
     for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # gone meanwhile
+        with contextlib.suppress(OSError):  # removed meanwhile
             if path.is_file() and not path.is_symlink():
                 yield path, path.read_bytes()
 
@@ -97,7 +97,7 @@ def _views(data: bytes) -> Iterator[bytes]:
 
 
 def unpickled(data: bytes) -> Iterator[bytes]:
-    """Beam's pickles within a proto: base64 of bz2 or zlib."""
+    """Yield Beam's pickles within a proto: base64 of bz2 or zlib."""
     import bz2
     import re
 
@@ -108,7 +108,7 @@ def unpickled(data: bytes) -> Iterator[bytes]:
 
 
 def readable(folder: Path, *names: str) -> list[str]:
-    """What is below those entries of a folder that match `names`, and may be read or changed by other users."""
+    """Return the paths below matching entries of a folder that other users may read or change."""
     found = []
     for name in names:
         for top in folder.glob(name):
@@ -120,7 +120,7 @@ def readable(folder: Path, *names: str) -> list[str]:
 
 
 def command_lines(pid: int) -> list[str]:
-    """Of a process and all that came of it."""
+    """Return the command lines of a process and its descendants."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

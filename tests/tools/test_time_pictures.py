@@ -1,4 +1,4 @@
-"""The pictures of docs/explanation/time.md are what the code draws."""
+"""The pictures of docs/explanation/time.md are up to date."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import matplotlib
 from tools.time_pictures import PICTURES, differing, main
 
 
-def test_what_is_not_as_it_would_be_drawn_is_named_unless_another_matplotlib_has_drawn_it(tmp_path: Path) -> None:
+def test_outdated_pictures_of_this_matplotlib_are_named(tmp_path: Path) -> None:
     assert main(["--check"]) == 0
     for picture in PICTURES.glob("*.svg"):
         shutil.copy(picture, tmp_path)

@@ -178,8 +178,7 @@ class Jobs:
         id = f"{slug}-{uuid.uuid4().hex[:12]}"
         self._executors().check(Submission(id, name or slug, pipeline, {**self._defaults, **options}))
         self.registry.add(id, name or slug, pipeline, raw, None if needs_files else "[]", self.now())
-        old = self.registry.forget(KEPT_JOBS, self.now() - PREPARED_SECONDS * 1_000_000)
-        for forgotten in old:
+        for forgotten in self.registry.forget(KEPT_JOBS, self.now() - PREPARED_SECONDS * 1_000_000):
             shutil.rmtree(self.folder(forgotten), ignore_errors=True)
             shutil.rmtree(self._homes / forgotten, ignore_errors=True)
         return id
@@ -270,10 +269,9 @@ class Jobs:
         return Artifacts(folder, staged) if staged else None
 
     def cancel(self, id: str) -> JobState:
-        """Cancel a job. One that has not started ends at once; one that has ended stays as it is. Does not wait.
+        """Cancel a job, and return its state: CANCELLING until the executor has ended. Does not wait.
 
-        Returns:
-            Its state afterwards: CANCELLING until the executor has ended.
+        A job that has not started ends at once; one that has ended stays as it is.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -298,8 +296,7 @@ class Jobs:
             except Exception as error:
                 _LOG.exception("'%s' of job %s failed", what, id)
                 with contextlib.suppress(ArcbeamError, sqlite3.Error):
-                    text = f"'{what}' failed: {texts.said(repr, error)}"
-                    self.registry.log(id, Level.ERROR, text, self.now())
+                    self.registry.log(id, Level.ERROR, f"'{what}' failed: {texts.said(repr, error)}", self.now())
 
         thread = threading.Thread(target=work, name=f"{what}-{id}", daemon=True)
         thread.start()

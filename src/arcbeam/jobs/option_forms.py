@@ -7,7 +7,6 @@ not stored. Must not know what an option does.
 from __future__ import annotations
 
 import argparse
-import functools
 import threading
 import uuid
 from collections import OrderedDict
@@ -18,6 +17,7 @@ from google.protobuf import json_format, struct_pb2
 
 from arcbeam import secrets
 from arcbeam.options import WITHHELD, ArcbeamOptions
+from arcbeam.sizes import remembered
 
 _PREFIX, _SUFFIX = "beam:option:", ":v1"
 
@@ -34,7 +34,7 @@ def _plain(name: str) -> str:
     return underscored if (underscored := name.replace("-", "_")) in _names() else name
 
 
-@functools.cache
+@remembered()
 def _names() -> frozenset[str]:
     return frozenset(option.name for option in described())
 

@@ -1,10 +1,9 @@
-"""Makes golden job folders: what a job of `ticks` leaves when it is killed, and when it is suspended.
+"""Makes golden job folders: those of a job of `ticks` that was killed, and of one that was suspended.
 
     python -m tests.golden.jobs.make NAME        writes tests/golden/jobs/NAME/{running,suspended}.tar.gz, .txt
 
-NAME says what is in the folders: the version that wrote them. A golden folder is never made anew: a later version must
-resume it. `expected.txt` is what a job publishes that nothing interrupts; the `.txt` beside an archive is what was
-published before.
+NAME is the version that wrote the folders. A golden folder is never replaced: a later version must resume it.
+`expected.txt` is the output of an uninterrupted job; the `.txt` beside an archive is the output published before.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def main(name: str) -> None:
 
 
 def _waits(job: Path) -> bool:
-    """Whether all that the source has put out is committed, so is what came of it, and some micro-batches more."""
+    """Return whether all output of the source, its results, and some further micro-batches are committed."""
     shown = subprocess.run([ARCBEAM, "status", str(job), "--json"], capture_output=True, text=True)
     if shown.returncode:
         return False

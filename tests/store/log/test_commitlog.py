@@ -376,7 +376,7 @@ def test_job_that_ends_during_opening_is_finished(memory: DurableBlobs) -> None:
 def test_ended_job_refuses_further_micro_batch(memory: DurableBlobs) -> None:
     log = opened(memory)
     log.propose(log.draft(Timestamp(1), mode=CommitMode.DONE))
-    with pytest.raises(InvalidManifestError, match="drained"):
+    with pytest.raises(InvalidManifestError, match="has ended"):
         log.propose(log.draft(Timestamp(2)))
 
 

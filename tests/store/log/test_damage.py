@@ -273,7 +273,7 @@ def test_missing_manifest_is_reported_as_damage(memory: DurableBlobs, micro_batc
     assert [of.micro_batch for of in found.micro_batches] == [9, 8, 7][:micro_batches]
     assert ["missing" in told for told in found.damaged] == [True, True, False]
     assert all(manifest_name(6 - i) in told for i, told in enumerate(found.damaged))
-    assert "bring the file back from a copy" in found.damaged[0]
+    assert "restore the file from a backup" in found.damaged[0]
     assert len(inspect(memory, micro_batches=4).damaged) == 1, (
         "of the micro-batches that are listed, if no check is asked for"
     )

@@ -114,12 +114,12 @@ def test_check_reports_all_faults(memory: DurableBlobs, job: CommitLog, tmp_path
     assert problems is not None
     assert [problem.replace("'memory://'", "here") for problem in problems] == [
         f"shard file '{files[0].name}' in here has format 9; this version of arcbeam reads up to 1",
-        f"shard file '{files[2].name}' in here is damaged: it has not the {files[2].size} bytes that the manifest says",
-        f"side-input file '{sides[0].name}' in here is damaged: its content is changed",
-        f"side-input file '{sides[1].name}' in here is damaged: 2 of 3 bytes are there",
+        f"shard file '{files[2].name}' in here is damaged: it does not have the {files[2].size} bytes of the manifest",
+        f"side-input file '{sides[0].name}' in here is damaged: its content was changed",
+        f"side-input file '{sides[1].name}' in here is damaged: it has 2 of 3 bytes",
         f"side-input file '{sides[2].name}' in here is damaged: it has more than 0 bytes",
         f"'{sides[3].name}' is missing in here",
-        f"manifest '{manifest_name(1)}' in here is damaged: its beginning is not a manifest's",
+        f"manifest '{manifest_name(1)}' in here is damaged: it does not begin as a manifest",
     ]
 
 

@@ -153,9 +153,9 @@ def test_what_changes_a_name_is_no_name(name: str) -> None:
     world.at = {1: [(Asked.SAVEPOINT, "a")]}
     while not world.pins:
         world.driver.handle(world.todo.pop(0))
-    with pytest.raises(RequestRefusedError, match="is no name for a savepoint"):
+    with pytest.raises(RequestRefusedError, match="is not a valid name"):
         files.ask(world.blobs, Asked.SAVEPOINT, name, NOW)
-    with pytest.raises(RequestRefusedError, match="is no name for a savepoint"):
+    with pytest.raises(RequestRefusedError, match="is not a valid name"):
         world.desk.ask(Asked.SAVEPOINT, name)
 
 
@@ -174,7 +174,7 @@ def test_a_name_that_is_taken_or_none_is_refused_when_it_is_asked_for() -> None:
         world.driver.handle(world.todo.pop(0))
     with pytest.raises(RequestRefusedError, match="'a' exists already, of micro-batch 1"):
         files.ask(world.blobs, Asked.DRAIN, "a", NOW)
-    with pytest.raises(RequestRefusedError, match="is no name"):
+    with pytest.raises(RequestRefusedError, match="is not a valid name"):
         world.desk.ask(Asked.SUSPEND, "a/b")
 
 
@@ -388,7 +388,7 @@ def test_what_is_no_request_is_refused_and_what_was_withdrawn_is_nothing() -> No
     files.withdraw(world.blobs, request)
     world.play()
     assert world.driver.end == End(EndState.DONE)
-    for id, why in (("1-bad", "it is no request"), ("2-new", "its format is 2")):
+    for id, why in (("1-bad", "it is not a request"), ("2-new", "its format is 2")):
         answer = files.answer_to(world.blobs, Request(id, Asked.CANCEL, "", 0, 0))
         assert answer is not None
         assert why in answer.text
@@ -462,7 +462,7 @@ def test_a_job_that_fails_says_so() -> None:
     (answer,) = world.answers()
     assert answer == Answer(Said.REFUSED, "it failed at micro-batch 1: user error", remedy=RESUME)
     assert note_of(world.blobs, world.log.head) == EndNote(1, "FAILED", "user error")
-    with pytest.raises(RequestRefusedError, match=r"no driver runs it .* FAILED: user error\n.*resume it first"):
+    with pytest.raises(RequestRefusedError, match=r"no driver is running it.* FAILED: user error\n.*resume it first"):
         files.ask(world.blobs, Asked.DRAIN, "late", NOW)
     again = Steered("more", blobs=world.blobs)
     assert note_of(again.blobs, again.log.head) is None, "somebody runs it"
