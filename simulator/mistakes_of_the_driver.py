@@ -23,8 +23,10 @@ def _any_run() -> AbstractContextManager[object]:
 def _deaths_as_failures() -> AbstractContextManager[object]:
     failed = JobMachine._micro_batch_failed
 
-    def as_any_other(self: JobMachine, why: str, again: bool, gone: bool = False, died: bool = False) -> None:
-        failed(self, why, again, gone)
+    def as_any_other(
+        self: JobMachine, why: str, again: bool, session_stopped: bool = False, died: bool = False
+    ) -> None:
+        failed(self, why, again, session_stopped)
 
     return patch.object(JobMachine, "_micro_batch_failed", as_any_other)
 

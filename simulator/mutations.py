@@ -282,9 +282,11 @@ def _rests_with_work() -> AbstractContextManager[object]:
 
 
 def _one_more_rests() -> AbstractContextManager[object]:
-    rests = idling.resting
+    rests = idling.idle_levels
     return patch.object(
-        machine, "resting", lambda layout, places, times: min(rests(layout, places, times) + 1, len(layout.tasks) - 1)
+        machine,
+        "idle_levels",
+        lambda layout, places, times: min(rests(layout, places, times) + 1, len(layout.tasks) - 1),
     )
 
 

@@ -1,1 +1,1 @@
-"""What decides about time, state and progress in unbounded pipelines: pure, without Spark, protos or a clock."""
+"""Time, state and progress of unbounded pipelines: pure, without Spark, protos or a clock."""

@@ -1,16 +1,14 @@
-"""Drives a job's machine by lines of text: `what happens -> what is to be done`.
+"""A language for tests of a job's machine: lines of `event -> expected commands`.
 
-What happens: `start [fresh] [draining] [unpublished]`, `start with NEW SOURCES`, `clock N`, `reports WHAT`, `fails`,
-`dies`, `breaks`,
-`committed`, `conflict`, `overtaken`, `unknown`, `refused`, `driver fails`, `published`, `publish fails`,
-`publisher dies`, `finalized`, `shut down`, `torn down`, `drain NAME`, `suspend [NAME]`, `savepoint WISH`, `cancel`;
-`late MICRO_BATCH.RUN` is a report that nobody waits for. WHAT is in `REPORTS`, or `due N`: all that is left is due
-then.
+Events: `start [fresh] [draining] [unpublished]`, `start with NEW SOURCES`, `clock N`, `reports WHAT`, `fails`, `dies`,
+`breaks`, `committed`, `conflict`, `overtaken`, `unknown`, `refused`, `driver fails`, `published`, `publish fails`,
+`publisher dies`, `finalized`, `shut down`, `torn down`, `drain NAME`, `suspend [NAME]`, `savepoint NAME`, `cancel`.
+`late MICRO_BATCH.RUN` is the report of an abandoned run. WHAT is in `REPORTS`, or `due N`: all work left is due then.
 
-`says WHAT` is what a job's script has next: `elements`, `watermark N`, `clock N`, `end`.
+`says WHAT` is the next event of a job's script: `elements`, `watermark N`, `clock N`, `end`.
 
-What is to be done: `run MICRO_BATCH.RUN`, `propose MICRO_BATCH MODE` (`bare` without a micro-batch), `wait N` (or
-`wait`), and so on; `-` for nothing. After each line the machine is validated.
+Commands: `run MICRO_BATCH.RUN`, `propose MICRO_BATCH MODE` (`bare` without a micro-batch), `wait N` (or `wait`), and so
+on; `-` for none. After each line the machine is validated.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ LAYOUT = Layout(
     tasks=(1, 2),
 )
 SCRIPTED = replace(LAYOUT, stages=(replace(LAYOUT.stages[0], scripted=True), *LAYOUT.stages[1:]))
-"""The same, but what the source puts out is scripted."""
+"""The same layout, but a script provides the source's elements."""
 SETTINGS = Settings(
     budget=MicroBatchBudget(Duration(100), 1000, 1000),
     pace=Pace(
@@ -107,7 +105,7 @@ def nothing_left(stage: StageReport) -> StageReport:
 
 
 def source(until: int, due: int | None, leftover: bool = False, written: int = 1) -> Change:
-    """The source has a restriction in shard 0, at that time, due then."""
+    """The source has a restriction in shard 0 at time `until`, which is due at `due`."""
 
     def change(stage: StageReport) -> StageReport:
         if (stage.stage, stage.shard) != ("read", 0):
@@ -127,7 +125,7 @@ def source(until: int, due: int | None, leftover: bool = False, written: int = 1
 
 
 def scripted(stage: StageReport) -> StageReport:
-    """All is done, and the script holds the source at 5."""
+    """All work is done, and the script holds the source at 5."""
     if stage.stage == "sum":
         return replace(stage, input=Timestamp(5), counts=Counts(written=1))
     if (stage.stage, stage.shard) != ("read", 0):
@@ -137,7 +135,7 @@ def scripted(stage: StageReport) -> StageReport:
 
 
 def parked(until: int) -> Change:
-    """Elements of time 7 wait for the window of `rates` that ends then; `rates` is complete."""
+    """Elements of time 7 wait for the window of `rates` that ends at `until`; `rates` is complete."""
 
     def change(stage: StageReport) -> StageReport:
         if (stage.stage, stage.shard) != ("sum", 1):
@@ -150,7 +148,7 @@ def parked(until: int) -> Change:
 
 
 def held(stage: StageReport) -> StageReport:
-    """A hold of which nobody will let go."""
+    """A hold that is never released."""
     if (stage.stage, stage.shard) != ("sum", 0):
         return nothing_left(stage)
     hold = Hold(Timestamp(5), HolderKind.STATE, "pane", key="EWR")
@@ -158,17 +156,17 @@ def held(stage: StageReport) -> StageReport:
 
 
 def new_work(stage: StageReport) -> StageReport:
-    """Something came up after the end."""
+    """New work appeared after the end."""
     return replace(nothing_left(stage), leftover=True, counts=Counts(written=1))
 
 
 def unprepared(*names: str) -> Change:
-    """All is done, but that these stages are to prepare to shut down."""
+    """All work is done, but these stages still have to prepare to shut down."""
     hold = Hold(END_OF_GLOBAL_WINDOW, HolderKind.UNPREPARED, "")
 
     def change(stage: StageReport) -> StageReport:
-        behind = stage.stage == "sum" and "read" in names
-        input = END_OF_GLOBAL_WINDOW if behind else MAX_TIMESTAMP
+        downstream = stage.stage == "sum" and "read" in names
+        input = END_OF_GLOBAL_WINDOW if downstream else MAX_TIMESTAMP
         if stage.stage not in names:
             return replace(stage, input=input)
         return replace(stage, input=input, local=Local(None, {"main": OutputTime(None, hold)}), unprepared=True)
@@ -194,7 +192,7 @@ REPORTS: dict[str, Change] = {
 def reported(
     plan: MicroBatchPlan, change: Change, layout: Layout = LAYOUT, **of_task: object
 ) -> tuple[TaskReport, ...]:
-    """Reports of a consistent run, changed."""
+    """Reports of a consistent run, changed by `change`."""
     reports: list[TaskReport] = []
     input_digest = NO_INPUT
     for level, count in enumerate(layout.tasks[plan.first :], plan.first):
@@ -219,7 +217,7 @@ def reported(
 
 
 class Driver:
-    """A machine, and what it said."""
+    """A machine, and its commands."""
 
     def __init__(self, settings: Settings = SETTINGS, layout: Layout = LAYOUT) -> None:
         self.machine = JobMachine(layout, settings)
@@ -296,7 +294,9 @@ class Driver:
             case ["worker", "dies"]:
                 return MicroBatchFailed(now, micro_batch, run, "a worker died", True, died=True)
             case ["dies"]:
-                return MicroBatchFailed(now, micro_batch, run, "nothing runs here any more", False, gone=True)
+                return MicroBatchFailed(
+                    now, micro_batch, run, "the Spark session has stopped", False, session_stopped=True
+                )
             case ["breaks"]:
                 return MicroBatchFailed(now, micro_batch, run, "user code raised", False)
             case ["committed"]:
@@ -316,7 +316,7 @@ class Driver:
             case ["publish", "fails"]:
                 return PublishFailed(now, published, "not reached")
             case ["publisher", "dies"]:
-                return PublishFailed(now, published, "nothing runs here any more", gone=True)
+                return PublishFailed(now, published, "the Spark session has stopped", session_stopped=True)
             case ["finalized"]:
                 return Finalized(now, self.finalize.micro_batch if self.finalize else 0)
             case ["shut", "down"]:
@@ -331,7 +331,7 @@ class Driver:
                 return SavepointRequested(now, " ".join(words))
             case ["cancel"]:
                 return CancelRequested(now)
-        raise ValueError(f"what happens there is not known: {line!r}")
+        raise ValueError(f"unknown event: {line!r}")
 
     def report(self, what: str) -> tuple[TaskReport, ...]:
         assert self.plan is not None
@@ -348,7 +348,7 @@ class Driver:
 
 
 def said(what: str, number: str = "") -> ScriptEvent:
-    """What a script has next."""
+    """The next event of a script."""
     match what:
         case "elements":
             return AddElements("read", ((b"a", Timestamp(7)),))
@@ -358,7 +358,7 @@ def said(what: str, number: str = "") -> ScriptEvent:
             return AdvanceClock(Duration(int(number)))
         case "end":
             return ScriptOver()
-    raise ValueError(f"a script does not say {what!r}")
+    raise ValueError(f"unknown event of a script: {what!r}")
 
 
 _SHOWN = {AddElements: "elements", AdvanceWatermark: "watermark", AdvanceClock: "clock", ScriptOver: "end"}
@@ -381,8 +381,10 @@ def shown(command: Command) -> str:
         case Propose():
             bare = [] if command.reports else ["bare"]
             names = ["as", *command.savepoints] if command.savepoints else []
-            owes = ["owing"] if command.owes else []
-            return " ".join([f"propose {command.micro_batch} {command.mode.value}", *bare, *owes, *names])
+            carries_unpublished = ["owing"] if command.carries_unpublished else []
+            return " ".join(
+                [f"propose {command.micro_batch} {command.mode.value}", *bare, *carries_unpublished, *names]
+            )
         case Resolve(micro_batch):
             return f"resolve {micro_batch}"
         case Publish(micro_batch, committables):
@@ -400,7 +402,7 @@ def shown(command: Command) -> str:
 
 
 def play(script: str, driver: Driver | None = None) -> Driver:
-    """Plays a script; what is done must be what it says."""
+    """Play a script; the commands must be the expected ones."""
     driver = driver or Driver()
     for line in script.strip().splitlines():
         what, _, expected = line.partition("->")

@@ -1,4 +1,4 @@
-"""The budget follows the micro-batches' durations, within bounds."""
+"""The budget of a micro-batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _budget(time: int) -> MicroBatchBudget:
 
 
 @given(fixed=st.integers(0, 900), slope=st.floats(0.2, 5))
-def test_micro_batches_come_to_their_target_whatever_they_cost(fixed: int, slope: float) -> None:
+def test_micro_batches_approach_target_whatever_they_cost(fixed: int, slope: float) -> None:
     budget = _budget(10)
     for _ in range(60):
         budget = _PACE.after(budget, Duration(round(fixed + slope * budget.time)), used_up=True)
@@ -29,14 +29,14 @@ def test_micro_batches_come_to_their_target_whatever_they_cost(fixed: int, slope
     assert abs(took - 1000) < 100 or budget.time in (10, 5000)
 
 
-def test_a_budget_stays_within_its_bounds_and_moves_by_half_or_twice_at_most() -> None:
+def test_budget_stays_in_bounds_and_at_most_doubles() -> None:
     assert _PACE.after(_budget(100), Duration(1_000_000), used_up=True).time == 50
     assert _PACE.after(_budget(100), Duration(0), used_up=True).time == 200
     assert _PACE.after(_budget(10), Duration(1_000_000), used_up=True).time == 10
     assert _PACE.after(_budget(5000), Duration(1), used_up=True).time == 5000
 
 
-def test_elements_and_bytes_move_with_the_time_within_bounds_of_their_own() -> None:
+def test_elements_and_bytes_follow_time_within_own_bounds() -> None:
     assert _PACE.after(_budget(1000), Duration(4000), used_up=True) == MicroBatchBudget(Duration(500), 50, 50)
     assert _PACE.after(_budget(1000), Duration(250), used_up=True) == MicroBatchBudget(Duration(2000), 200, 200)
     budget = _budget(1000)
@@ -48,7 +48,7 @@ def test_elements_and_bytes_move_with_the_time_within_bounds_of_their_own() -> N
     assert budget == _MOST
 
 
-def test_a_short_micro_batch_that_had_nothing_more_to_do_says_nothing() -> None:
+def test_short_micro_batch_without_leftover_keeps_budget() -> None:
     assert _PACE.after(_budget(100), Duration(1), used_up=False).time == 100
     assert _PACE.after(_budget(100), Duration(4000), used_up=False).time == 50
 
@@ -66,26 +66,28 @@ def _report(leftover: bool, live: int) -> StageReport:
         (True, 1, 100_000, False),
         (True, 1, 90_001, False),
         (True, 1, 89_999, True),
-        # Nothing was reported.
+        # The output has no watermark.
         (True, 1, MIN_TIMESTAMP, False),
     ],
 )
-def test_a_job_is_behind_if_what_is_left_was_due_long_ago(
-    leftover: bool, live: int, output: int, is_behind: bool
-) -> None:
+def test_job_lags_if_leftover_work_is_overdue(leftover: bool, live: int, output: int, is_behind: bool) -> None:
     times = Times({}, {Port("s", "main"): Timestamp(output), Port("other", "main"): MIN_TIMESTAMP})
     assert _PACE.is_behind({("s", 0): _report(leftover, live)}, times, Timestamp(100_000)) is is_behind
 
 
-def test_micro_batches_of_a_job_that_is_behind_are_longer() -> None:
+def test_micro_batches_of_lagging_job_are_longer() -> None:
     assert _PACE.after(_budget(100), Duration(2500), used_up=True).time < 100
     assert _PACE.after(_budget(100), Duration(2500), used_up=True, is_behind=True).time > 100
-    # Of what is longer by a part that no budget changes, the ratio is never too much.
-    assert _PACE.after(_budget(100), Duration(_PACE.behind // 3), used_up=True, is_behind=True).time in (299, 300, 301)
+    # The growth by the ratio is never too much, because the fixed cost does not grow.
+    assert _PACE.after(_budget(100), Duration(_PACE.catch_up // 3), used_up=True, is_behind=True).time in (
+        299,
+        300,
+        301,
+    )
     assert _PACE.after(_budget(100), Duration(1), used_up=True, is_behind=True).time == 400
 
 
-def test_bounds_that_contradict_each_other_are_refused() -> None:
+def test_contradictory_bounds_are_refused() -> None:
     for least in (
         MicroBatchBudget(Duration(6000), 5, 20),
         MicroBatchBudget(Duration(10), 0, 20),
@@ -93,12 +95,12 @@ def test_bounds_that_contradict_each_other_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"a budget from MicroBatchBudget\(.* to MicroBatchBudget\("):
             Pace(Duration(1000), least, _MOST, Duration(1000), Duration(1))
-    with pytest.raises(ValueError, match="no target shorter for a job that is behind"):
+    with pytest.raises(ValueError, match="a target of 10000000 µs, of 5000000 µs"):
         paced(Duration(10_000_000), Duration(5_000_000))
 
 
-def test_a_micro_batch_takes_half_a_second_and_five_of_a_job_that_is_behind_if_nobody_says_otherwise() -> None:
-    assert (Settings().pace.target, Settings().pace.behind) == (500_000, 5_000_000)
+def test_default_target_is_half_a_second() -> None:
+    assert (Settings().pace.target, Settings().pace.catch_up) == (500_000, 5_000_000)
     budget, pace = paced(Duration(60_000_000), Duration(60_000_000))
     assert budget.time == 30_000_000
     assert pace.most.time == 120_000_000

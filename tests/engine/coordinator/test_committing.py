@@ -1,16 +1,18 @@
-"""What is committed, under which name, and what is published: scripts (see `script`)."""
+"""Commits, savepoints and publishing: scripts (see `script`)."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from arcbeam.model.commits import CommitMode
 from tests.engine.coordinator.script import play
+from tests.golden.texts import check_message
 
 
-def test_what_is_published_again_after_a_crash_is_published_before_the_next_commit() -> None:
+def test_republishing_after_crash_precedes_next_commit() -> None:
     play("""
         start unpublished           -> publish 0 of the head; run 1.0
         reports more                -> -
@@ -22,7 +24,7 @@ def test_what_is_published_again_after_a_crash_is_published_before_the_next_comm
 
 
 @pytest.mark.contract("STORE-05")
-def test_a_savepoint_that_is_asked_for_while_a_commit_is_on_its_way_is_made_by_the_next_one() -> None:
+def test_savepoint_requested_during_commit_is_made_by_next() -> None:
     play("""
         start fresh                 -> run 1.0 initial
         savepoint s1                -> -
@@ -45,7 +47,7 @@ def test_a_savepoint_that_is_asked_for_while_a_commit_is_on_its_way_is_made_by_t
 
 @pytest.mark.contract("STORE-05")
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "warnings"),
     [
         (
             """
@@ -56,7 +58,7 @@ def test_a_savepoint_that_is_asked_for_while_a_commit_is_on_its_way_is_made_by_t
             drain s3                    -> warn
             committed                   -> warn; warn; shut down read rates sum; wait 100
             """,
-            ["already, to savepoint 's2': nothing comes of 's3'", "savepoint 's1' is not", "savepoint 's2' is not"],
+            ["'s2'.*'s3'", "savepoint 's1' is not", "savepoint 's2' is not"],
         ),
         (
             """
@@ -68,7 +70,7 @@ def test_a_savepoint_that_is_asked_for_while_a_commit_is_on_its_way_is_made_by_t
             committed                   -> warn; tear down sum rates read; wait 100
             suspend s1                  -> -
             """,
-            ["savepoint 's2' is not made: asked for when the last commit"],
+            ["savepoint 's2' is not"],
         ),
         (
             """
@@ -79,7 +81,7 @@ def test_a_savepoint_that_is_asked_for_while_a_commit_is_on_its_way_is_made_by_t
             drain s3                    -> warn
             cancel                      -> abandon 1.0; warn; warn; tear down sum rates read; wait 100
             """,
-            ["nothing comes of 's3'", "savepoint 's1' is not made: the job is cancelling", "savepoint 's2' is not"],
+            ["'s3'", "savepoint 's1' is not.*cancelling", "savepoint 's2' is not"],
         ),
         (
             """
@@ -89,32 +91,32 @@ def test_a_savepoint_that_is_asked_for_while_a_commit_is_on_its_way_is_made_by_t
             savepoint s2                -> -
             driver fails                -> warn; warn; tear down sum rates read; wait 100
             """,
-            ["savepoint 's1' is there only if micro-batch 1 is committed: the job is failing", "savepoint 's2' is not"],
+            ["savepoint 's1' .*only if micro-batch 1 .*failing", "savepoint 's2' is not"],
         ),
         (
             """
             drain s1                    -> -
             start draining              -> warn; run 1.0 drain
             """,
-            ["draining already, to savepoint '': nothing comes of 's1'"],
+            ["draining.*'s1'"],
         ),
     ],
     ids=["done", "suspended", "cancelled", "failed", "another drain"],
 )
-def test_a_savepoint_that_no_commit_makes_any_more_is_told(script: str, told: list[str]) -> None:
+def test_savepoint_that_no_commit_will_make_causes_warning(script: str, warnings: list[str]) -> None:
     driver = play(script)
-    assert len(driver.warnings) == len(told)
-    assert all(text in warning for text, warning in zip(told, driver.warnings, strict=True)), driver.warnings
+    assert len(driver.warnings) == len(warnings)
+    assert all(re.search(*pair) for pair in zip(warnings, driver.warnings, strict=True)), driver.warnings
 
 
-def test_savepoints_that_are_asked_for_before_a_job_that_has_ended_is_finished_are_told() -> None:
+def test_savepoints_requested_of_ended_job_cause_warnings() -> None:
     driver = play("savepoint s1 -> -\ndrain s2 -> -")
     ended = replace(driver.event("start"), ended=CommitMode.DONE)
     assert driver.send(ended) == "warn; warn; shut down read rates sum; wait 100"
 
 
 @pytest.mark.contract("END-04")
-def test_a_commit_that_is_decided_after_the_end_was_is_real_but_is_not_published() -> None:
+def test_commit_decided_after_cancel_is_not_published() -> None:
     driver = play("""
         start                       -> run 1.0
         reports more with sink      -> propose 1 running
@@ -127,7 +129,7 @@ def test_a_commit_that_is_decided_after_the_end_was_is_real_but_is_not_published
 
 
 @pytest.mark.contract("STORE-03")
-def test_who_is_overtaken_ends_at_once_whatever_is_on_its_way() -> None:
+def test_overtaken_driver_ends_at_once() -> None:
     driver = play("""
         start                       -> run 1.0
         reports due 50              -> propose 1 running
@@ -149,7 +151,7 @@ def test_who_is_overtaken_ends_at_once_whatever_is_on_its_way() -> None:
     """)
 
 
-def test_a_conflict_ends_the_job_and_a_refusal_is_tried_again() -> None:
+def test_conflict_ends_job_and_refusal_is_retried() -> None:
     driver = play("""
         start                       -> run 1.0
         reports more                -> propose 1 running
@@ -165,7 +167,7 @@ def test_a_conflict_ends_the_job_and_a_refusal_is_tried_again() -> None:
 
 
 @pytest.mark.contract("STORE-03")
-def test_an_unknown_outcome_is_asked_about_until_it_is_known_and_nothing_else_is_done() -> None:
+def test_unknown_outcome_is_resolved_before_anything_else() -> None:
     play("""
         start                       -> run 1.0
         reports more with sink      -> propose 1 running
@@ -186,7 +188,7 @@ def test_an_unknown_outcome_is_asked_about_until_it_is_known_and_nothing_else_is
     """)
 
 
-def test_publishing_is_tried_again_and_given_up_with_the_micro_batch_that_stands() -> None:
+def test_publishing_fails_after_bounded_retries() -> None:
     driver = play("""
         start                       -> run 1.0
         reports due 50 with sink    -> propose 1 running
@@ -199,7 +201,4 @@ def test_publishing_is_tried_again_and_given_up_with_the_micro_batch_that_stands
         torn down                   -> failed
     """)
     assert driver.end is not None
-    assert driver.end.why == (
-        "micro-batch 1 is committed, but not published: not reached (failure 3 in a row); "
-        "what micro-batch 1 has for sinks may be unpublished; resuming publishes it"
-    )
+    check_message("machine-publishing-failed", driver.end.why)

@@ -1,4 +1,4 @@
-"""What has nothing to do any more takes no part in a streaming job, and is known as it was."""
+"""Idle levels take no part in a micro-batch, and keep their state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from arcbeam.engine.coordinator import MicroBatchPlan
 from arcbeam.engine.coordinator.consistentcut import NO_PLACES, Places, check, placed, watermarks
-from arcbeam.engine.coordinator.idling import resting, said_before
+from arcbeam.engine.coordinator.idling import idle_levels, idle_reports
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.markers import InconsistentCutError
 from arcbeam.engine.protocol.reports import Awaited, Counts, Restrictions, StageReport
@@ -29,14 +29,14 @@ def _head(change: Any, layout: Layout = LAYOUT) -> tuple[Places, Times]:
     return places, watermarks(layout, places, Times()).times()
 
 
-def _resting(change: Any) -> int:
-    return resting(LAYOUT, *_head(change))
+def _idle(change: Any) -> int:
+    return idle_levels(LAYOUT, *_head(change))
 
 
-def test_levels_rest_that_are_at_the_end_of_time_and_in_which_nothing_waits() -> None:
-    assert _resting(source(5, 70)) == 0
-    assert _resting(held) == 1
-    assert _resting(nothing_left) == 1, "never all of them"
+def test_levels_without_work_at_end_of_time_are_idle() -> None:
+    assert _idle(source(5, 70)) == 0
+    assert _idle(held) == 1
+    assert _idle(nothing_left) == 1, "never all levels"
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,16 @@ def test_levels_rest_that_are_at_the_end_of_time_and_in_which_nothing_waits() ->
     ],
     ids=lambda waits: next(iter(waits)),
 )
-def test_a_level_does_not_rest_while_anything_waits_in_any_of_its_shards(waits: dict[str, Any]) -> None:
+def test_level_is_not_idle_while_a_shard_has_work(waits: dict[str, Any]) -> None:
     def change(stage: StageReport) -> StageReport:
         stage = held(stage)
         return replace(stage, **waits) if (stage.stage, stage.shard) == ("rates", 1) else stage
 
-    assert _resting(change) == 0
+    assert _idle(change) == 0
 
 
 @pytest.mark.contract("STORE-02")
-def test_of_those_that_rest_no_report_counts_and_all_stand_where_they_did() -> None:
+def test_idle_levels_keep_state_and_report_no_activity() -> None:
     def worked(stage: StageReport) -> StageReport:
         stage = held(stage)
         local = replace(stage.local, seen={"o": Timestamp(3)}, sketches={"o": b"."}, doubted={"o": (Timestamp(4),)})
@@ -73,19 +73,19 @@ def test_of_those_that_rest_no_report_counts_and_all_stand_where_they_did() -> N
     plan = replace(_PLAN, times=times, first=1)
     reports = reported(plan, held, _WIDE)
     assert check(_WIDE, reports, 1)
-    with pytest.raises(InconsistentCutError, match="task 0 of level 0, which the micro-batch does not have"):
+    with pytest.raises(InconsistentCutError, match="task 0 of level 0 reported"):
         check(_WIDE, reported(replace(plan, first=0), held, _WIDE), 1)
-    with pytest.raises(InconsistentCutError, match="no report came of task 0 of level 0"):
+    with pytest.raises(InconsistentCutError, match="task 0 of level 0 did not"):
         check(_WIDE, reports)
-    after = placed(_WIDE, (*said_before(_WIDE, before, 1), *reports), before)
+    after = placed(_WIDE, (*idle_reports(_WIDE, before, 1), *reports), before)
     assert {place: after[place] for place in after if place[0] != "sum"} == {
         place: report for place, report in plain.items() if place[0] != "sum"
-    }, "and nothing is counted, kept or seen a second time"
+    }, "activity is not counted, kept or observed twice"
     assert watermarks(_WIDE, after, times).times() == times
 
 
 @pytest.mark.contract("ENG-07", "ENG-06")
-def test_a_micro_batch_begins_with_the_first_level_that_has_something_to_do() -> None:
+def test_micro_batch_begins_with_first_level_with_work() -> None:
     driver = play("""
         start fresh                 -> run 1.0 initial
         reports parked              -> propose 1 running
@@ -100,10 +100,10 @@ def test_a_micro_batch_begins_with_the_first_level_that_has_something_to_do() ->
         clock 50                    -> run 2.0
     """)
     assert driver.plan is not None
-    assert driver.plan.first == 0, "a restriction lives there"
+    assert driver.plan.first == 0, "it has a live restriction"
 
 
-def test_what_is_done_once_only_is_done_by_all_levels() -> None:
+def test_all_levels_take_part_in_drain_and_preparing() -> None:
     driver = play("""
         start fresh                 -> run 1.0 initial
         drain s1                    -> -

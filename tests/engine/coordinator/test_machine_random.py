@@ -1,4 +1,4 @@
-"""In whatever order things happen, the machine keeps its invariants, and its promises about how a job ends."""
+"""In any order of events, the machine keeps its invariants and its guarantees about the end of a job."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _REPORTS = st.sampled_from(["more", "the same", "soon", "later", "nothing", "par
 
 
 class JobWorld(RuleBasedStateMachine):
-    """All around a machine: it answers each command once, at any time, in any way."""
+    """The machine's environment: it answers each command once, at any time, with any outcome."""
 
     def __init__(self) -> None:
         super().__init__()
         self.driver = Driver()
-        self.open: dict[type, object] = {}  # commands that were not answered, by kind
+        self.open: dict[type, object] = {}  # unanswered commands, by kind
         self.woken: Timestamp | None = None
         self.before = (0, Mode.RUNNING, -1)
         self.real = 0
         self.undecided = False
-        self.done = False  # the source has nothing more
+        self.done = False  # the source has ended
         self.unpublished: set[int] = set()
-        self.owes = False  # whoever goes on publishes it
+        self.owes = False  # the next driver publishes
         self.ended = self.broken_off = False
         self.runs: set[tuple[int, int]] = set()
         self.asked: set[str] = set()
@@ -59,11 +59,11 @@ class JobWorld(RuleBasedStateMachine):
         self.look()
 
     def look(self) -> None:
-        """What holds of every command, as it comes, and from event to event."""
+        """What holds for every command, and from event to event."""
         machine = self.driver.machine
         phase, mode, micro_batch = self.before
         now = list(Phase).index(machine.phase), machine.mode, machine.head.micro_batch if machine.head else -1
-        assert now[0] >= phase, "it goes back"
+        assert now[0] >= phase, "the phase goes back"
         assert now[2] >= micro_batch, "the head goes back"
         assert mode is now[1] or now[1] in (Mode.CANCELLING, Mode.FAILING) or mode is Mode.RUNNING
         assert mode is now[1] or mode not in (Mode.CANCELLING, Mode.FAILING)
@@ -72,7 +72,7 @@ class JobWorld(RuleBasedStateMachine):
             assert not self.ended, "a command after the end"
             match command:
                 case RunMicroBatch(plan):
-                    assert not self.undecided, "a micro-batch runs whose head is not known"
+                    assert not self.undecided, "a micro-batch runs, but its head is unknown"
                     assert RunMicroBatch not in self.open, "two micro-batches run"
                     assert plan.micro_batch == self.real + 1
                     assert (plan.micro_batch, plan.attempt) not in self.runs, "a run has the number of another"
@@ -81,13 +81,15 @@ class JobWorld(RuleBasedStateMachine):
                 case Propose():
                     assert command.micro_batch == self.real + 1
                     self.undecided = True
-                    assert self.owes or not self.unpublished, "the manifest before is forgotten before it is published"
-                    assert command.owes == (bool(self.unpublished) and command.mode is CommitMode.SUSPENDED)
-                    assert not (command.owes and command.reports), "both have something for sinks"
+                    assert self.owes or not self.unpublished, "a commit drops unpublished committables"
+                    assert command.carries_unpublished == (
+                        bool(self.unpublished) and command.mode is CommitMode.SUSPENDED
+                    )
+                    assert not (command.carries_unpublished and command.reports), "reports beside old committables"
                     assert not self.broken_off
                     self.driver.proposed = command
                 case Publish():
-                    assert command.micro_batch in self.unpublished, "published what is not real, or twice"
+                    assert command.micro_batch in self.unpublished, "published without commit, or twice"
                     assert not self.broken_off
                 case CallShutdown():
                     assert not self.unpublished
@@ -100,9 +102,9 @@ class JobWorld(RuleBasedStateMachine):
                 case End(state):
                     self.ended = True
                     assert (state in (EndState.CANCELLED, EndState.FAILED)) == self.broken_off
-                    told = "\n".join(self.driver.warnings)
-                    assert all(name in self.made or repr(name) in told for name in self.asked), "lost unseen"
-                    assert not any(f"savepoint {name!r} is not made" in told for name in self.made)
+                    warned = "\n".join(self.driver.warnings)
+                    assert all(name in self.made or repr(name) in warned for name in self.asked), "lost silently"
+                    assert not any(f"savepoint {name!r} is not made" in warned for name in self.made)
                     assert self.broken_off or self.owes or not self.unpublished
                     if state is EndState.STOPPED:
                         assert not any(isinstance(each, CallShutdown) for each in self.driver.commands)
@@ -115,7 +117,7 @@ class JobWorld(RuleBasedStateMachine):
                     shut_down = any(isinstance(each, CallShutdown) for each in self.driver.commands)
                     cancelled = self.driver.machine.mode in (Mode.CANCELLING, Mode.FAILING)
                     self.broken_off = cancelled
-                    assert cancelled or suspended or shut_down, "torn down before all is done"
+                    assert cancelled or suspended or shut_down, "torn down too early"
                     if cancelled:
                         self.open.pop(RunMicroBatch, None)
                         self.open.pop(Publish, None)
@@ -200,7 +202,7 @@ class JobWorld(RuleBasedStateMachine):
                 self.it_is_woken()
 
     @rule()
-    def bundles_are_told(self) -> None:
+    def bundles_are_finalized(self) -> None:
         self.say("finalized")
 
     @rule(by=st.integers(0, 40))
@@ -218,7 +220,7 @@ class JobWorld(RuleBasedStateMachine):
         self.look()
 
     @rule(what=st.sampled_from(["drain", "suspend", *["savepoint", "late"] * 4]))
-    def something_is_asked_for(self, what: str) -> None:
+    def a_request_arrives(self, what: str) -> None:
         if what == "late":
             self.say("late 1.99")
             return
@@ -237,7 +239,7 @@ class JobWorld(RuleBasedStateMachine):
         self.say("torn down")
 
     def teardown(self) -> None:
-        """Whatever has happened: if all goes well from now on, the job ends."""
+        """If no further failure happens, the job ends."""
         if self.ended:
             return
         if self.real % 2:
@@ -254,7 +256,7 @@ class JobWorld(RuleBasedStateMachine):
                 self.publishing_is_answered("published")
             self.user_code_has_ended()
             self.time_passes(40)
-        assert self.ended, f"it does not end: {self.driver.machine.story()[-3:]}"
+        assert self.ended, f"the job does not end: {self.driver.machine.story()[-3:]}"
         assert self.driver.machine.phase is Phase.ENDED
 
 

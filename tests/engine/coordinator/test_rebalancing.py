@@ -1,4 +1,4 @@
-"""Restrictions change their shard where one has much more than its share."""
+"""Restrictions move to another shard if a task has much more than its share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _moves(*reports: StageReport, tasks: int = 2) -> tuple[Handover, ...]:
 
 
 @pytest.mark.contract("SDF-08")
-def test_a_stage_is_balanced_by_itself_with_what_cannot_move() -> None:
+def test_stage_is_balanced_including_fixed_restrictions() -> None:
     full, empty = _report("read", 0, 1.0, 1.0, 1.0, 1.0), _report("read", 1, 0.0)
     moves = _moves(full, empty, _report("rates", 0, 9.0), _report("rates", 1, 0.0, 2.0))
     assert {(move.stage, move.source, move.target) for move in moves} == {("read", 0, 1)}
@@ -42,13 +42,13 @@ def test_a_stage_is_balanced_by_itself_with_what_cannot_move() -> None:
     assert _moves(full, _report("read", 1, 4.0)) == ()
 
 
-def test_sizes_that_are_no_numbers_keep_nothing_from_moving() -> None:
+def test_infinite_and_nan_sizes_do_not_prevent_moves() -> None:
     for size in (math.inf, math.nan):
         assert len(_moves(_report("read", 0, size, 1.0, 1.0), _report("read", 1, 0.0))) == 1
 
 
 @pytest.mark.contract("SDF-08")
-def test_shards_of_one_task_are_no_reason_to_move_and_a_move_goes_to_another_task() -> None:
+def test_moves_go_only_between_tasks() -> None:
     there = [_report("read", shard, 0.0) for shard in (1, 2, 3)]
     assert _moves(_report("read", 0, 1.0, 1.0), *there, tasks=1) == ()
     (move,) = _moves(_report("read", 0, 1.0, 1.0), *there)
@@ -60,9 +60,7 @@ def test_shards_of_one_task_are_no_reason_to_move_and_a_move_goes_to_another_tas
 @pytest.mark.parametrize(
     ("ready", "wanted"), [((1, 0), {"read": 4}), ((2, 1), {"read": 2}), ((4, 0), {}), ((0, 0), {})]
 )
-def test_what_runs_is_cut_only_where_a_task_would_have_nothing_to_do(
-    ready: tuple[int, int], wanted: dict[str, int]
-) -> None:
+def test_restrictions_are_cut_only_if_tasks_lack_work(ready: tuple[int, int], wanted: dict[str, int]) -> None:
     reports = [_report("read", shard, 1.0, ready=count) for shard, count in enumerate(ready)]
     places = {(report.stage, report.shard): report for report in reports}
     assert pieces(_layout(8, 4), places) == wanted

@@ -1,4 +1,4 @@
-"""What there is to do: now, later, never, or nothing more."""
+"""The next work of a job: now, later, never, or finished."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _look(*reports: StageReport, times: Times | None = None, published: frozense
 
 
 @pytest.mark.contract("ENG-06")
-def test_when_all_is_at_the_end_and_nothing_waits_all_is_done() -> None:
+def test_job_without_work_at_end_is_finished() -> None:
     assert _look() == Finished()
 
 
@@ -51,13 +51,13 @@ def test_when_all_is_at_the_end_and_nothing_waits_all_is_done() -> None:
         {"restrictions": Restrictions(1, 1.0)},
     ],
 )
-def test_what_waits_for_nothing_that_can_come_waits_for_ever(waiting: dict[str, object]) -> None:
+def test_waiting_work_that_is_never_due_is_never(waiting: dict[str, object]) -> None:
     assert _look(replace(_DONE, **waiting)) == Never()  # type: ignore[arg-type]
     assert _look(times=_times(join=5)) == Never()
 
 
 @pytest.mark.contract("ENG-07")
-def test_the_first_that_is_due_counts() -> None:
+def test_earliest_due_time_decides() -> None:
     later = replace(_DONE, next_due=Timestamp(150))
     assert _look(later, replace(_DONE, next_due=Timestamp(120))) == Later(Timestamp(120))
     assert _look(later, replace(_DONE, next_due=Timestamp(100))) == Ready(Timestamp(100))
@@ -66,7 +66,7 @@ def test_the_first_that_is_due_counts() -> None:
 
 
 @pytest.mark.contract("ENG-05")
-def test_a_side_input_is_looked_at_when_it_is_complete_or_was_added_to() -> None:
+def test_complete_or_grown_side_input_unblocks() -> None:
     parked = replace(_DONE, awaited=(Awaited(_RATES, Timestamp(9)),))
     assert _look(parked, times=_times(rates=9, join=7)) == Never()
     assert _look(parked, times=_times(rates=10, join=7)) == Ready()
@@ -75,7 +75,7 @@ def test_a_side_input_is_looked_at_when_it_is_complete_or_was_added_to() -> None
 
 
 @pytest.mark.contract("WM-01")
-def test_those_who_read_what_was_observed_learn_of_it_in_a_micro_batch_of_its_own() -> None:
+def test_observed_watermark_reaches_readers_in_next_micro_batch() -> None:
     observed = replace(_LAYOUT.stages[0].flow, observed={"main": (Observer("clicks", Duration(0)),)})
     layout = replace(_LAYOUT, stages=(replace(_LAYOUT.stages[0], flow=observed), _LAYOUT.stages[1]))
     held = Local(Hold(Timestamp(8), HolderKind.PARKED, ""), {"main": OutputTime()})
@@ -87,7 +87,7 @@ def test_those_who_read_what_was_observed_learn_of_it_in_a_micro_batch_of_its_ow
     assert at(7) == Ready()
     assert at(9) == Never()
     assert at(7, held) == Ready()
-    assert at(8, held) == Never(), "what waits in a shard keeps it where it is"
+    assert at(8, held) == Never(), "the shard's blocked element holds the watermark"
 
 
 _FIRST, _NEXT = Port("first", "main"), Port("next", "main")
@@ -108,7 +108,7 @@ _GLOBAL = END_OF_GLOBAL_WINDOW
 def _at_end(
     unprepared: str, *changed: StageReport, prepared: str = "", first: int = _GLOBAL, next: int = _GLOBAL, **more: bool
 ) -> object:
-    """All is done but for those that are to prepare."""
+    """All work is done, but some stages still have to prepare."""
     inputs = {"first": MAX_TIMESTAMP, "beside": MAX_TIMESTAMP, "next": first, "sink": next, "reader": MAX_TIMESTAMP}
     times = Times(
         {stage: Timestamp(time) for stage, time in inputs.items()}, {_FIRST: Timestamp(first), _NEXT: Timestamp(next)}
@@ -122,43 +122,43 @@ def _at_end(
 
 
 @pytest.mark.contract("END-05")
-def test_stages_prepare_when_all_else_is_done_from_sources_to_sinks() -> None:
+def test_stages_prepare_last_from_sources_to_sinks() -> None:
     assert _at_end("first next sink") == Finished(frozenset({"first"}))
     assert _at_end("first beside") == Finished(frozenset({"first", "beside"}))
-    assert _at_end("first sink", first=MAX_TIMESTAMP, prepared="first") == Never(), "the next is not there yet"
+    assert _at_end("first sink", first=MAX_TIMESTAMP, prepared="first") == Never(), "'next' has not ended yet"
     assert _at_end("first sink", first=MAX_TIMESTAMP, next=MAX_TIMESTAMP, prepared="first") == Finished(
         frozenset({"sink"})
     )
     everything = {"first": MAX_TIMESTAMP, "next": MAX_TIMESTAMP}
     assert _at_end("sink", prepared="sink", **everything) == Finished()  # type: ignore[arg-type]
-    assert _at_end("sink", goes_on=True, **everything) == Finished(frozenset({"sink"}))  # type: ignore[arg-type]
+    assert _at_end("sink", script_continues=True, **everything) == Finished(frozenset({"sink"}))  # type: ignore[arg-type]
 
 
 @pytest.mark.contract("END-05")
-def test_nobody_prepares_while_anything_above_or_any_restriction_goes_on() -> None:
+def test_upstream_work_and_restrictions_delay_preparing() -> None:
     beside = StageReport("beside", 0, MAX_TIMESTAMP, Local())
-    behind = StageReport("next", 0, Timestamp(_GLOBAL), Local())
+    downstream = StageReport("next", 0, Timestamp(_GLOBAL), Local())
     assert _at_end("first", replace(beside, next_due=Timestamp(150))) == Later(Timestamp(150))
     assert _at_end("first", replace(beside, leftover=True)) == Ready()
-    assert _at_end("first", replace(behind, restrictions=Restrictions(1, 1.0), next_due=Timestamp(150))) == Later(
+    assert _at_end("first", replace(downstream, restrictions=Restrictions(1, 1.0), next_due=Timestamp(150))) == Later(
         Timestamp(150)
     )
     assert _at_end("first", replace(beside, uncommitted=True)) == Ready()
 
 
 @pytest.mark.contract("END-02", "END-05")
-def test_what_waits_for_time_behind_a_stage_that_is_to_prepare_does_not_keep_it_from_that() -> None:
-    """A timer that sets itself again and again is ended by the end of time: so that must come."""
+def test_waiting_work_downstream_does_not_delay_preparing() -> None:
+    """A timer that sets itself again ends only at the end of time, so the watermark must reach it."""
     prepares = Finished(frozenset({"first"}))
     loops = StageReport("next", 0, Timestamp(_GLOBAL), Local(), next_due=Timestamp(100))
     assert _at_end("first", loops) == prepares
     assert _at_end("first", replace(loops, next_due=Timestamp(150), next_event=Timestamp(_GLOBAL))) == prepares
     assert _at_end("first", replace(loops, leftover=True)) == prepares
-    assert _at_end("first", loops, goes_on=True) == Ready(Timestamp(100))
+    assert _at_end("first", loops, script_continues=True) == Ready(Timestamp(100))
     waits = StageReport("reader", 0, Timestamp(3), Local(), awaited=(Awaited(_FIRST, Timestamp(_GLOBAL)),))
     assert _at_end("first", waits) == prepares
-    # Nor what such a timer brings about in each micro-batch: the micro-batch in which the others prepare does that,
-    # too.
+    # Neither does work that such a timer causes in each micro-batch: the micro-batch in which the others prepare does
+    # that work, too.
     loops = replace(loops, uncommitted=True, awaited=(Awaited(_NEXT, Timestamp(3)),))
     assert _at_end("first", loops) == prepares
     assert _at_end("beside", loops) == Ready()

@@ -1,4 +1,4 @@
-"""A job with a script: the next event happens when nothing is left to do, and nothing else moves its clock."""
+"""A job with a script: the next event happens when no work is left, and only the script moves the clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def scripted() -> Driver:
     return Driver(layout=SCRIPTED)
 
 
-def test_each_event_happens_in_a_micro_batch_of_its_own_when_all_before_it_is_done() -> None:
+def test_each_event_has_its_own_micro_batch() -> None:
     driver = play(
         """
         start fresh                 -> run 1.0 initial
@@ -41,7 +41,7 @@ def test_each_event_happens_in_a_micro_batch_of_its_own_when_all_before_it_is_do
     assert driver.proposed.script.events == 3
 
 
-def test_the_clock_is_the_scripts_whatever_time_passes() -> None:
+def test_only_script_moves_clock() -> None:
     driver = play(
         """
         clock 500                   -> -
@@ -60,7 +60,7 @@ def test_the_clock_is_the_scripts_whatever_time_passes() -> None:
     assert driver.plan.time == 50
 
 
-def test_behind_the_end_the_clock_goes_to_what_is_due() -> None:
+def test_after_script_clock_moves_to_next_due_time() -> None:
     driver = play(
         """
         start fresh                 -> run 1.0 initial
@@ -76,7 +76,7 @@ def test_behind_the_end_the_clock_goes_to_what_is_due() -> None:
     assert driver.plan.time == 50
 
 
-def test_the_end_is_the_last_micro_batch_if_all_is_complete() -> None:
+def test_script_end_is_last_micro_batch_if_complete() -> None:
     play(
         """
         start fresh                 -> run 1.0 initial
@@ -90,7 +90,7 @@ def test_the_end_is_the_last_micro_batch_if_all_is_complete() -> None:
     )
 
 
-def test_nobody_prepares_before_the_script_is_over() -> None:
+def test_stages_prepare_after_script_end() -> None:
     play(
         """
         start fresh                 -> run 1.0 initial
@@ -108,7 +108,7 @@ def test_nobody_prepares_before_the_script_is_over() -> None:
     )
 
 
-def test_a_micro_batch_that_fails_is_run_again_with_the_same_event_at_the_same_time() -> None:
+def test_retry_has_same_event_at_same_time() -> None:
     driver = play(
         """
         start fresh                 -> run 1.0 initial
@@ -124,7 +124,7 @@ def test_a_micro_batch_that_fails_is_run_again_with_the_same_event_at_the_same_t
     assert driver.plan.time == 7
 
 
-def test_a_suspended_job_says_how_far_it_has_come() -> None:
+def test_suspended_job_records_script_position() -> None:
     driver = play(
         """
         start fresh                 -> run 1.0 initial
@@ -145,7 +145,7 @@ def test_a_suspended_job_says_how_far_it_has_come() -> None:
     assert driver.proposed.time == 0
 
 
-def test_a_drained_job_reads_nothing_more() -> None:
+def test_drained_job_reads_no_further_event() -> None:
     play(
         """
         start fresh                 -> run 1.0 initial
@@ -161,7 +161,7 @@ def test_a_drained_job_reads_nothing_more() -> None:
     )
 
 
-def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
+def test_unrequested_script_event_is_ignored() -> None:
     play(
         """
         start fresh                 -> run 1.0 initial
@@ -175,7 +175,7 @@ def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
     )
 
 
-def test_a_script_that_cannot_be_read_fails_the_job() -> None:
+def test_unreadable_script_fails_job() -> None:
     play(
         """
         start fresh                 -> run 1.0 initial

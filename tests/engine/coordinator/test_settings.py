@@ -1,4 +1,4 @@
-"""How a job is driven where nobody has set anything."""
+"""The default settings of a job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from arcbeam.engine.coordinator import EndState, Settings, WaitUntil
 from tests.engine.coordinator.script import Driver
+from tests.golden.texts import check_message
 
 MINUTE = 60_000_000
 
@@ -15,7 +16,7 @@ def running(driver: Driver) -> bool:
 
 
 def fails(driver: Driver, what: str) -> None:
-    """What the driver tries fails at once, and it waits until it may try again."""
+    """The command fails at once, and the driver waits until the retry."""
     driver.say(what)
     if running(driver):
         waits = driver.last[-1]
@@ -33,7 +34,7 @@ def fails(driver: Driver, what: str) -> None:
         (("start unpublished",), "publish fails", "published"),
     ],
 )
-def test_a_store_may_be_away_for_a_minute(before: tuple[str, ...], what: str, after: str) -> None:
+def test_store_may_be_unavailable_for_a_minute(before: tuple[str, ...], what: str, after: str) -> None:
     driver = Driver(Settings())
     for line in before:
         driver.say(line)
@@ -44,7 +45,7 @@ def test_a_store_may_be_away_for_a_minute(before: tuple[str, ...], what: str, af
     assert running(driver)
 
 
-def test_behind_that_the_job_fails_and_says_why() -> None:
+def test_longer_outage_of_store_fails_job() -> None:
     driver = Driver(Settings())
     driver.say("start")
     driver.say("reports more")
@@ -54,4 +55,4 @@ def test_behind_that_the_job_fails_and_says_why() -> None:
     driver.say("torn down")
     assert driver.end is not None
     assert driver.end.state is EndState.FAILED
-    assert driver.end.why == "the store refuses micro-batch 1: no space (failure 14 in a row)"
+    check_message("machine-store-refuses", driver.end.why)

@@ -1,4 +1,4 @@
-"""Markers: nothing is concluded from some of them, nor from two attempts of a task."""
+"""Markers count only if all exist and name the same attempts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _gather(markers: Sequence[Marker], committed: int = 0) -> UpstreamWatermarks
 
 
 @pytest.mark.contract("ENG-01", "STORE-02")
-def test_what_all_markers_say_together_is_the_earliest_of_each_port_and_a_digest_of_all_attempts() -> None:
+def test_gathered_markers_have_minimum_times_and_digest() -> None:
     gathered = _gather(_MARKERS[::-1] + _MARKERS[:1])
     assert gathered.times == {_READ: 9, _JOIN: 3}
     assert gathered.input_digest == digest(b"seen", [b"token0", b"token1", b"token2"])
@@ -42,27 +42,27 @@ def test_what_all_markers_say_together_is_the_earliest_of_each_port_and_a_digest
 @pytest.mark.parametrize(
     ("markers", "why"),
     [
-        (_MARKERS[:2], r"no marker came of task\(s\) 2 of level 1"),
-        ([], r"no marker came of task\(s\) 0, 1, 2 of level 1"),
+        (_MARKERS[:2], r"no marker .* 2 of level 1"),
+        ([], r"no marker .* 0, 1, 2 of level 1"),
         ([*_MARKERS, replace(_MARKERS[0], token=b"again")], "two attempts of task 0 of level 1"),
         (
             [*_MARKERS[:2], replace(_MARKERS[2], input_digest=b"other")],
-            "tasks 0 and 2 of level 1 have read different attempts",
+            "tasks 0 and 2 of level 1 .* different attempts",
         ),
         (
             [*_MARKERS[:2], replace(_MARKERS[2], attempt=0)],
-            "micro-batch 7, run 0, came where 3 of level 1, micro-batch 7, run 1",
+            "marker of task 2 of level 1, micro-batch 7, run 0: .* micro-batch 7, run 1",
         ),
-        ([*_MARKERS, replace(_MARKERS[2], task=3)], "a marker of task 3 of level 1"),
+        ([*_MARKERS, replace(_MARKERS[2], task=3)], "marker of task 3 of level 1"),
         ([*_MARKERS[:2], replace(_MARKERS[2], times={_JOIN: Timestamp(3)})], "lacks output 'main' of 'read'"),
     ],
 )
-def test_markers_that_are_missing_or_do_not_agree_are_errors(markers: list[Marker], why: str) -> None:
+def test_missing_or_contradictory_markers_are_errors(markers: list[Marker], why: str) -> None:
     with pytest.raises(InconsistentCutError, match=why):
         _gather(markers)
 
 
-def test_digests_tell_apart_what_could_be_read_two_ways() -> None:
+def test_digests_of_ambiguous_tokens_differ() -> None:
     digests = [
         digest(NO_INPUT, []),
         digest(NO_INPUT, [b""]),

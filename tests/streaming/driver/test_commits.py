@@ -108,7 +108,7 @@ def test_the_heads_committables_are_told_to_who_takes_over() -> None:
     job.commits.propose(proposal(1, 5, reported(staged("join", 0, 5), committables=(part,))), _NOW)
     assert job.commits.unpublished() == (part,)
     assert Job(job.inner).commits.unpublished() == (part,)
-    job.commits.propose(replace(proposal(2, 5), mode=CommitMode.SUSPENDED, owes=True), _NOW)
+    job.commits.propose(replace(proposal(2, 5), mode=CommitMode.SUSPENDED, carries_unpublished=True), _NOW)
     assert Job(job.inner).commits.unpublished() == (part,), "who could not publish it leaves it to the next one"
 
 

@@ -223,7 +223,7 @@ def test_an_unknown_outcome_is_asked_for_again_when_the_clock_says_so() -> None:
     assert world.driver.end is not None
     assert world.driver.end.state is EndState.DONE
     (warned,) = [line for line in world.story if line.startswith("warn")]
-    assert warned.startswith("warn it is not known whether micro-batch 1 is committed")
+    assert warned.startswith("warn the outcome of the commit of micro-batch 1 ")
 
 
 @pytest.mark.contract("END-04")

@@ -189,7 +189,8 @@ def test_a_drain_is_done_when_it_is_committed_and_a_suspension_behind_it_is_refu
     for answer, name in zip(refused, ("other", "another"), strict=True):
         assert answer is not None
         assert answer.said is Said.REFUSED
-        assert f"the job is draining already, to savepoint 'last': nothing comes of '{name}'" in answer.text
+        assert "'last'" in answer.text
+        assert f"'{name}'" in answer.text
     assert world.log.head.mode is CommitMode.DRAINED
     assert [name for name, _ in world.pins] == ["last"]
 
@@ -287,7 +288,8 @@ def test_a_drain_behind_a_suspension_is_refused_whether_it_runs_or_is_over() -> 
     for answer, name in zip(refused, ("last", "other"), strict=True):
         assert answer is not None
         assert answer.said is Said.REFUSED
-        assert f"the job is suspending already, to savepoint 'pause': nothing comes of '{name}'" in answer.text
+        assert "'pause'" in answer.text
+        assert f"'{name}'" in answer.text
     assert world.driver.end == End(EndState.STOPPED)
     with pytest.raises(RequestRefusedError, match=r"is suspended at micro-batch 2\n.*resume it first"):
         files.ask(world.blobs, Asked.DRAIN, "late", NOW)

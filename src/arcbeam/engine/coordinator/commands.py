@@ -1,7 +1,7 @@
-"""What a job's machine wants done: all that it can ask for.
+"""The commands of a job's machine.
 
-Owns the shapes of commands. Each is answered by an event, but for `WaitUntil` that is overtaken by another command or
-event, `Abandon` and `Warn`, which are not answered, and `End`, which is the last.
+Owns the shapes of commands. An event answers each command, with these exceptions: a later command or event may replace
+`WaitUntil`; `Abandon` and `Warn` have no answer; `End` is the last command.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RunMicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Stop a micro-batch that runs, as far as that is possible: nobody waits for it. Not answered."""
+    """Stop the running micro-batch, as far as possible. Its result is ignored. No answer."""
 
     micro_batch: int
     attempt: int
@@ -44,10 +44,10 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Send `ClockAdvanced` when the clock has come to that moment, if this is then the last `WaitUntil`.
+    """Send `ClockAdvanced` at that moment, unless a later `WaitUntil` has replaced this one.
 
     Attributes:
-        moment: of processing time; None: only a request or an answer goes on.
+        moment: in processing time. None: only a request or an answer continues the job.
     """
 
     moment: Timestamp | None
@@ -55,10 +55,10 @@ class WaitUntil:
 
 @dataclass(frozen=True, slots=True)
 class ReadScript:
-    """Say what the job's script has next; answered by `ScriptRead`, or `DriverFailed` if it cannot be read.
+    """Read the next event of the job's script; answered by `ScriptRead`, or by `DriverFailed` if it cannot be read.
 
     Attributes:
-        number: how many events there were before.
+        number: the number of events before it.
     """
 
     number: int
@@ -71,15 +71,17 @@ class Propose:
     Attributes:
         micro_batch: its number.
         time: its recorded time.
-        mode: how the job stands with it.
+        mode: the mode of the commit.
         times: its watermarks.
-        cut: digest of all attempts that make the micro-batch.
-        reports: of its tasks; none: a commit without a micro-batch, that changes nothing but the mode and savepoints.
-        savepoints: names that it gets.
-        drains_to: the name that the last commit will get, if the job is being drained; the next driver must know it.
-        unbegun: the sources that have not begun: no micro-batch is real with them; the next driver must know it.
-        script: how far the job's script has come with it; the next driver must know it.
-        owes: what the head has for sinks is not published: this commit has it, too, for the next driver.
+        cut: the digest of all attempts of the micro-batch.
+        reports: the reports of its tasks. None: a commit without a micro-batch changes only the mode and savepoints.
+        savepoints: the savepoint names that the commit receives.
+        drains_to: the name that the last commit will have, if the job drains; the next driver needs it.
+        unbegun: the sources that have not begun, because no micro-batch with them is committed; the next driver needs
+            them.
+        script: the position in the job's script after this commit; the next driver needs it.
+        carries_unpublished: the head's committables are not published. This commit contains them, too, for the next
+            driver.
     """
 
     micro_batch: int
@@ -92,23 +94,23 @@ class Propose:
     drains_to: str = ""
     unbegun: frozenset[str] = frozenset()
     script: ScriptPlace = AT_BEGINNING
-    owes: bool = False
+    carries_unpublished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Ask again for the outcome of a proposal; answered as `Propose` is."""
+    """Ask again for the outcome of a proposal; answered like `Propose`."""
 
     micro_batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Publish what the micro-batch has for sinks; answered by `Published` or `PublishFailed`.
+    """Publish the committables of a micro-batch; answered by `Published` or `PublishFailed`.
 
     Attributes:
-        micro_batch: which is the head.
-        committables: of the micro-batch; None: those of the head's manifest, which another driver may have made.
+        micro_batch: the head.
+        committables: of the micro-batch. None: read them from the head's manifest, which another driver may have made.
     """
 
     micro_batch: int
@@ -117,18 +119,18 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Finalize:
-    """Tell the bundles of a micro-batch that it is committed, where they still can be told; answered by `Finalized`."""
+    """Finalize the bundles of a committed micro-batch, where their process still runs; answered by `Finalized`."""
 
     micro_batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class CallShutdown:
-    """Call `shutdown` where it is offered; answered by `ShutDown`.
+    """Call `shutdown` of user code that has it; answered by `ShutDown`.
 
     Attributes:
         stages: in the order of the calls: producers before consumers.
-        deadline: nobody waits longer.
+        deadline: the driver waits no longer.
     """
 
     stages: tuple[str, ...]
@@ -137,11 +139,11 @@ class CallShutdown:
 
 @dataclass(frozen=True, slots=True)
 class TearDown:
-    """Tear down all that was set up; answered by `TornDown`.
+    """Call teardown of all user code that was set up; answered by `TornDown`.
 
     Attributes:
         stages: in the order of the calls: consumers before producers.
-        deadline: nobody waits longer.
+        deadline: the driver waits no longer.
     """
 
     stages: tuple[str, ...]
@@ -150,7 +152,7 @@ class TearDown:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Tell people. Not answered."""
+    """Report a warning to the user. No answer."""
 
     text: str
 
@@ -160,8 +162,8 @@ class End:
     """The job has ended: the last command.
 
     Attributes:
-        state: how.
-        why: for people; empty if it ended as it should.
+        state: how it ended.
+        why: the cause, for people; empty if the job ended normally.
     """
 
     state: EndState

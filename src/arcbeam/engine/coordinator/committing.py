@@ -1,6 +1,6 @@
-"""How what a micro-batch did becomes real: proposals, their outcomes, publishing.
+"""Commit a micro-batch: propose it, handle the outcome, publish.
 
-Owns the mode that a commit has, and what is tried again. Must not know how a micro-batch is planned.
+Owns the mode of a commit, and retries. Must not know how a micro-batch is planned.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP
 
 
 def propose(state: JobState, head: Head, cut: Cut | None) -> None:
-    """Proposes a micro-batch that has run; or a commit without one, of what the head has."""
-    cut = None if state.owes else cut
+    """Propose a micro-batch that has run, or a commit without one, with the state of the head."""
+    cut = None if state.carries_unpublished else cut
     mode = _mode(state, cut)
-    names = state.asked_for() if mode in ending.LAST else state.savepoints
+    names = state.requested_savepoints() if mode in ending.LAST else state.savepoints
     command = Propose(
         head.micro_batch + 1,
         cut.plan.time if cut else state.time(head),
@@ -30,16 +30,16 @@ def propose(state: JobState, head: Head, cut: Cut | None) -> None:
         state.last_savepoint if mode is CommitMode.DRAINING else "",
         unbegun=state.unbegun if cut is None else frozenset(),
         script=state.script.after(cut.plan.event) if cut else state.script,
-        owes=state.owes,
+        carries_unpublished=state.carries_unpublished,
     )
     state.cut, state.proposal = None, Proposal(command, cut)
-    state.ask(command)
+    state.issue(command)
 
 
 def _mode(state: JobState, cut: Cut | None) -> CommitMode:
     draining = state.mode is Mode.DRAINING
     if cut and _is_finished(state, cut):
-        # All is done, and nobody is to prepare, or all have: whatever was asked for meanwhile, this is the end.
+        # All work is done, and no stage has to prepare any more: this is the end, whatever was requested meanwhile.
         return CommitMode.DRAINED if draining else CommitMode.DONE
     if state.mode is Mode.SUSPENDING:
         return CommitMode.SUSPENDED
@@ -47,7 +47,7 @@ def _mode(state: JobState, cut: Cut | None) -> CommitMode:
 
 
 def _is_finished(state: JobState, cut: Cut) -> bool:
-    # Of most micro-batches that is all there is to look at.
+    # This decides for most micro-batches.
     if any(time != MAX_TIMESTAMP for time in cut.times.outputs.values()):
         return False
     if state.layout.scripted and not state.script.after(cut.plan.event).over:
@@ -58,53 +58,53 @@ def _is_finished(state: JobState, cut: Cut) -> bool:
 
 
 def proposed(state: JobState, micro_batch: int) -> Proposal:
-    """The proposal that an answer is about.
+    """Return the proposal that an answer belongs to.
 
     Raises:
         ValueError: there is none.
     """
     if state.proposal is None or state.proposal.command.micro_batch != micro_batch:
-        raise ValueError(f"micro-batch {micro_batch} was decided, which was not proposed")
+        raise ValueError(f"an answer about micro-batch {micro_batch}, which was not proposed")
     return state.proposal
 
 
-def conflicted(state: JobState, who: str) -> None:
-    """Another driver has the micro-batch: this one can commit nothing any more."""
+def conflicted(state: JobState, other_driver: str) -> None:
+    """Another driver has committed the micro-batch: this driver cannot commit any more."""
     state.proposal = None
-    ending.overtaken(state, who)
+    ending.overtaken(state, other_driver)
 
 
 def unknown(state: JobState, proposal: Proposal, why: str) -> None:
-    """Nobody knows the outcome: nothing but asking again may follow, for as long as it takes."""
+    """The outcome is unknown. The only valid next command is to ask again, without limit."""
     if state.phase is not Phase.RUNNING:
         return
     tries = state.failures[Resolve] = state.failures.get(Resolve, 0) + 1
     if tries == 1:
-        state.warn(f"it is not known whether micro-batch {proposal.command.micro_batch} is committed: {why}")
-    state.give_later(Resolve(proposal.command.micro_batch), tries)
+        state.warn(f"the outcome of the commit of micro-batch {proposal.command.micro_batch} is unknown: {why}")
+    state.retry_later(Resolve(proposal.command.micro_batch), tries)
 
 
 def refused(state: JobState, proposal: Proposal, why: str) -> None:
-    """Certainly nothing happened: the same is proposed again."""
+    """Certainly nothing was committed: propose the same again."""
     failures = None
     if state.phase is Phase.RUNNING:
         failures = ending.failed(state, Propose, f"the store refuses micro-batch {proposal.command.micro_batch}: {why}")
     if failures is None:
         state.proposal = None
     else:
-        state.give_later(proposal.command, failures)
+        state.retry_later(proposal.command, failures)
 
 
 def committed(state: JobState, proposal: Proposal) -> None:
-    """It is real. If the job was broken off meanwhile, that is all."""
+    """The proposal is committed. If the job was broken off meanwhile, only the head changes."""
     command, cut = proposal.command, proposal.cut
     state.head = Head(command.micro_batch, command.time, command.times)
     state.proposal = None
     state.attempt = 0
-    # SUBTLE: what was asked for while the commit was on its way is not in it; the next one has it.
+    # SUBTLE: this commit does not contain savepoints requested while it was on its way; the next one does.
     state.savepoints = [name for name in state.savepoints if name not in command.savepoints]
-    for gone, made in map(name_change, command.savepoints):
-        state.made = state.made - {gone} | {made} - {""}
+    for dropped, made in map(name_change, command.savepoints):
+        state.made = state.made - {dropped} | {made} - {""}
     for what in (Propose, Resolve):
         state.failures.pop(what, None)
     if cut:
@@ -120,36 +120,38 @@ def committed(state: JobState, proposal: Proposal) -> None:
             publish(state, Publish(command.micro_batch, committables))
         if any(report.finalizations for report in cut.reports):
             state.finalizing = command.micro_batch
-            state.ask(Finalize(command.micro_batch))
+            state.issue(Finalize(command.micro_batch))
     if command.mode in ending.LAST:
         ending.close(state, ending.LAST[command.mode], command.savepoints)
 
 
 def publish(state: JobState, command: Publish) -> None:
-    """Publishes what is real."""
+    """Publish the committables of a committed micro-batch."""
     state.publishing = command
-    state.ask(command)
+    state.issue(command)
 
 
 def published(state: JobState, micro_batch: int) -> None:
-    """It is out."""
+    """All committables are published."""
     if state.publishing and state.publishing.micro_batch == micro_batch:
         state.publishing = None
         state.failures.pop(Publish, None)
-        # It may have been on its way a second time.
+        # A retry may have been planned.
         state.later = [each for each in state.later if not isinstance(each[1], Publish)]
 
 
-def publish_failed(state: JobState, micro_batch: int, why: str, gone: bool) -> None:
-    """Some of it may be out: all of it is tried again, here or, if nothing runs here any more, by the next driver."""
+def publish_failed(state: JobState, micro_batch: int, why: str, session_stopped: bool) -> None:
+    """Some committables may be published. Publish all again: here or, if the session has stopped, by the next
+    driver.
+    """
     if state.publishing is None or state.publishing.micro_batch != micro_batch:
         return
-    told = f"micro-batch {micro_batch} is committed, but not published: {why}"
-    if gone and state.mode is Mode.SUSPENDING:
-        state.warn(f"{told}; it is when the job is resumed")
-        state.publishing, state.owes = None, state.phase is Phase.RUNNING
+    text = f"micro-batch {micro_batch} is committed, but not published: {why}"
+    if session_stopped and state.mode is Mode.SUSPENDING:
+        state.warn(f"{text}; resuming the job publishes it")
+        state.publishing, state.carries_unpublished = None, state.phase is Phase.RUNNING
         state.later = [each for each in state.later if not isinstance(each[1], Publish)]
-    elif gone:
-        ending.fail(state, told)
-    elif (failures := ending.failed(state, Publish, told)) is not None:
-        state.give_later(state.publishing, failures)
+    elif session_stopped:
+        ending.fail(state, text)
+    elif (failures := ending.failed(state, Publish, text)) is not None:
+        state.retry_later(state.publishing, failures)

@@ -1,6 +1,6 @@
-"""Whether the reports of a micro-batch are those of one consistent run, and may follow the head.
+"""Check that the reports of a micro-batch come from one consistent run and may follow the head.
 
-Owns the driver's checks. Must not know what is done when they fail.
+Owns the driver's checks. Must not know what happens when they fail.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ NO_PLACES: Final[Places] = {}
 
 
 def check(layout: Layout, reports: Sequence[TaskReport], first: int = 0) -> bytes:
-    """Checks that the reports are of one attempt of each task, and that all tasks have read those very attempts.
+    """Check that the reports come from one attempt of each task, and that all tasks have read exactly these attempts.
 
     Args:
-        layout: of the micro-batch.
-        reports: of its tasks.
+        layout: the layout of the micro-batch.
+        reports: the reports of its tasks.
         first: the level with which it began.
 
     Returns:
         The digest of the cut.
 
     Raises:
-        InconsistentCutError: not so; a task at fault is named.
+        InconsistentCutError: the check failed; the message names a task at fault.
     """
     tokens: dict[tuple[int, int], bytes] = {}
     digests: dict[tuple[int, int], bytes] = {}
@@ -40,9 +40,9 @@ def check(layout: Layout, reports: Sequence[TaskReport], first: int = 0) -> byte
     for report in reports:
         task = report.level, report.task
         if not (first <= report.level < len(layout.tasks) and 0 <= report.task < layout.tasks[report.level]):
-            raise InconsistentCutError(f"a report came of {_named(task)}, which the micro-batch does not have")
+            raise InconsistentCutError(f"{_named(task)} reported, but the micro-batch has no such task")
         if task in tokens:
-            raise InconsistentCutError(f"two reports came of {_named(task)}")
+            raise InconsistentCutError(f"{_named(task)} reported twice")
         if (other := used.setdefault(report.token, task)) != task:
             raise InconsistentCutError(f"{_named(other)} and {_named(task)} have the same token")
         tokens[task], digests[task] = report.token, report.input_digest
@@ -51,24 +51,24 @@ def check(layout: Layout, reports: Sequence[TaskReport], first: int = 0) -> byte
         for number in range(count):
             task = level, number
             if task not in tokens:
-                raise InconsistentCutError(f"no report came of {_named(task)}")
+                raise InconsistentCutError(f"{_named(task)} did not report")
             if digests[task] != known:
-                raise InconsistentCutError(f"{_named(task)} has read other attempts of level {level - 1} than reported")
+                raise InconsistentCutError(f"{_named(task)} read other attempts of level {level - 1} than reported")
         known = digest(known, [tokens[level, number] for number in range(count)])
     return known
 
 
 def placed(layout: Layout, reports: Sequence[TaskReport], before: Places) -> dict[tuple[str, int], StageReport]:
-    """The reports by stage and shard.
+    """Return the reports by stage and shard.
 
     Args:
-        layout: of the micro-batch.
-        reports: that passed `check`.
-        before: the same of the head.
+        layout: the layout of the micro-batch.
+        reports: reports that passed `check`.
+        before: the head's reports by stage and shard.
 
     Raises:
         InconsistentCutError: a shard of a stage is missing, was reported by a task that does not own it, or its input
-            watermark went back.
+            watermark decreased.
     """
     places: dict[tuple[str, int], StageReport] = {}
     for report in reports:
@@ -79,25 +79,25 @@ def placed(layout: Layout, reports: Sequence[TaskReport], before: Places) -> dic
             if stage.stage not in names or stage.shard not in owned or place in places:
                 raise InconsistentCutError(
                     f"{_named((report.level, report.task))} reports {stage.stage!r} in shard {stage.shard}, "
-                    "which is not its own"
+                    "which it does not own"
                 )
             if (known := before.get(place)) is not None and stage.input < known.input:
                 raise InconsistentCutError(
-                    f"the input watermark of {stage.stage!r} in shard {stage.shard} went back from "
+                    f"the input watermark of {stage.stage!r} in shard {stage.shard} decreased from "
                     f"{shown_time(known.input)} to {shown_time(stage.input)}"
                 )
             places[place] = stage
     for name, shard in layout.places():
         if (name, shard) not in places:
-            raise InconsistentCutError(f"nothing was reported of {name!r} in shard {shard}")
+            raise InconsistentCutError(f"{name!r} in shard {shard} was not reported")
     return places
 
 
 def watermarks(layout: Layout, places: Places, committed: Times) -> Watermarks:
-    """The watermarks that follow from what all shards say, on top of the head's; advanced.
+    """Return the watermarks that follow from the head's and the reports of all shards.
 
     Raises:
-        InconsistentCutError: a watermark went back, or a shard is ahead of all that it reads.
+        InconsistentCutError: a watermark decreased, or a shard's is later than all that it reads.
     """
     marks = Watermarks(layout.flows, committed)
     for (name, shard), report in places.items():
@@ -111,8 +111,8 @@ def watermarks(layout: Layout, places: Places, committed: Times) -> Watermarks:
         upstream = marks.upstream(name)
         if report.input > upstream:
             raise InconsistentCutError(
-                f"{name!r} in shard {shard} is at {shown_time(report.input)}; what it reads is at "
-                f"{shown_time(upstream)}: it has fired what was not complete"
+                f"the input watermark of {name!r} in shard {shard} is {shown_time(report.input)}, but its inputs are "
+                f"at {shown_time(upstream)}: it has fired windows that were not complete"
             )
     return marks
 

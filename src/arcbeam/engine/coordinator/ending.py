@@ -1,6 +1,6 @@
-"""How a job ends: by itself, on request, or because it must.
+"""The end of a job: by itself, on request, or forced.
 
-Owns the order of the last calls of user code, and their deadlines. Must not know micro-batches, nor how a commit is
+Owns the order of the last calls of user code, and their time limits. Must not know micro-batches, nor how a commit is
 made.
 
     the last commit  ->  finalize, publish  ->  [shutdown]  ->  teardown  ->  the end      done, drained, [stopped]
@@ -22,11 +22,11 @@ LAST: Final = {
     CommitMode.DRAINED: EndState.DRAINED,
     CommitMode.SUSPENDED: EndState.STOPPED,
 }
-"""Behind a commit of these modes there is no other."""
+"""No commit follows a commit of these modes."""
 
 
-def told(end: End) -> str:
-    """Return how a job ends, for people: `it is done`, `it failed: WHY`."""
+def outcome(end: End) -> str:
+    """Return how a job ended, for people: `it is done`, `it failed: WHY`."""
     match end.state:
         case EndState.FAILED:
             return f"it failed: {end.why}"
@@ -41,26 +41,26 @@ def told(end: End) -> str:
 
 def close(state: JobState, end: EndState, made: Collection[str] = ()) -> None:
     """The last commit is made, with these savepoints."""
-    _tell_unmade(state, made, "asked for when the last commit of the job was on its way, or behind it")
+    _warn_of_unmade(state, made, "requested while or after the job made its last commit")
     state.phase, state.end = Phase.CLOSING, End(end)
     state.set_deadline()
 
 
 def fail(state: JobState, why: str) -> None:
-    """The job cannot go on."""
+    """End a job that cannot continue."""
     break_off(state, Mode.FAILING, End(EndState.FAILED, why))
 
 
 def overtaken(state: JobState, why: str) -> None:
-    """Another driver runs the job: this one is not in its way for longer than it must be."""
+    """Another driver runs the job: end soon, to not be in its way."""
     break_off(state, Mode.FAILING, End(EndState.FAILED, why), hasty=True)
 
 
 def failed(state: JobState, what: type[Command], why: str) -> int | None:
-    """Counts and tells a failure that may be tried again.
+    """Count and report a failure that may be retried.
 
     Returns:
-        How many there were in a row; None if that was one too many, and the job fails.
+        The number of failures in a row; None if there were too many, and the job fails.
     """
     failures = state.failures[what] = state.failures.get(what, 0) + 1
     if failures > state.settings.retry.times:
@@ -71,10 +71,10 @@ def failed(state: JobState, what: type[Command], why: str) -> int | None:
 
 
 def died(state: JobState, why: str) -> int | None:
-    """Counts and reports a run of a micro-batch in which a worker died.
+    """Count and report a run of a micro-batch in which a worker died.
 
     Returns:
-        How many there were of the micro-batch; None if that was one too many, and the job fails.
+        The number of such runs of the micro-batch; None if there were too many, and the job fails.
     """
     state.deaths += 1
     tries = state.settings.deaths.times + 1
@@ -87,15 +87,14 @@ def died(state: JobState, why: str) -> int | None:
 
 
 def break_off(state: JobState, mode: Mode, end: End, *, hasty: bool = False) -> None:
-    """Ends the job without another commit, and without publishing.
+    """End the job without another commit, and without publishing.
 
-    If only its last calls are left, it ends as it was to end; who cancels it then wants no more than that it does so
-    soon.
+    If only the last calls are left, the job keeps its end. Cancelling then only shortens the time limits.
 
     Args:
-        state: of the job.
-        mode: what it is heading for.
-        end: how it ends.
+        state: the state of the job.
+        mode: the new mode.
+        end: how the job ends.
         hasty: teardown has less time.
     """
     if state.phase in (Phase.SHUTTING_DOWN, Phase.TEARING_DOWN):
@@ -104,12 +103,14 @@ def break_off(state: JobState, mode: Mode, end: End, *, hasty: bool = False) -> 
         return
     if state.publishing:
         unpublished = (
-            f"what micro-batch {state.publishing.micro_batch} has for sinks may be unpublished; resuming publishes it"
+            f"committables of micro-batch {state.publishing.micro_batch} may be unpublished; resuming the job "
+            f"publishes "
+            "them"
         )
         end = End(end.state, f"{end.why}; {unpublished}" if end.why else unpublished)
     if state.running:
-        state.ask(Abandon(state.running.micro_batch, state.running.attempt))
-    _tell_unmade(state, (), f"the job is {mode.value}, and proposes nothing more")
+        state.issue(Abandon(state.running.micro_batch, state.running.attempt))
+    _warn_of_unmade(state, (), f"the job is {mode.value} and makes no further commit")
     state.mode, state.end = mode, end
     state.running = state.cut = state.publishing = state.finalizing = None
     state.later.clear()
@@ -117,20 +118,20 @@ def break_off(state: JobState, mode: Mode, end: End, *, hasty: bool = False) -> 
 
 
 def _hasten(state: JobState) -> None:
-    """Does not wait for `shutdown` any more, and not for long for teardown. Nothing more if it is asked for again."""
+    """Skip `shutdown`, and shorten the time limit of teardown. Repeating it has no effect."""
     if state.phase is Phase.SHUTTING_DOWN:
-        state.warn(f"{state.phase.value} was not over when the job was cancelled; nobody waits for it")
+        state.warn(f"{state.phase.value} was cut short because the job was cancelled")
         _called(state)
     assert state.deadline is not None
     state.deadline = min(state.deadline, shifted(state.now, state.settings.haste))
 
 
-def _tell_unmade(state: JobState, made: Collection[str], why: str) -> None:
-    """No savepoint that was asked for is lost unseen: those that no commit has, nor will have, are told."""
-    for name in state.asked_for():
+def _warn_of_unmade(state: JobState, made: Collection[str], why: str) -> None:
+    """Report requested savepoints that no commit contains or will contain: none is lost silently."""
+    for name in state.requested_savepoints():
         if state.proposal and name in state.proposal.command.savepoints:
             state.warn(
-                f"savepoint {name!r} is there only if micro-batch "
+                f"savepoint {name!r} exists only if micro-batch "
                 f"{state.proposal.command.micro_batch} is committed: {why}"
             )
         elif name not in made:
@@ -138,14 +139,14 @@ def _tell_unmade(state: JobState, made: Collection[str], why: str) -> None:
     state.savepoints.clear()
 
 
-def go_on(state: JobState) -> None:
-    """Does what can be done now behind the last commit, and says until when it waits."""
+def proceed(state: JobState) -> None:
+    """Do what can be done after the last commit, and request the time of the next work."""
     if state.phase is Phase.CLOSING:
         _closing(state)
     if state.phase in (Phase.SHUTTING_DOWN, Phase.TEARING_DOWN):
         assert state.deadline is not None
         if state.now >= state.deadline:
-            state.warn(f"{state.phase.value} was not over in time; nobody waits for it")
+            state.warn(f"{state.phase.value} timed out; continuing")
             _called(state)
     if state.phase in (Phase.SHUTTING_DOWN, Phase.TEARING_DOWN):
         assert state.deadline is not None
@@ -153,7 +154,7 @@ def go_on(state: JobState) -> None:
 
 
 def answered(state: JobState, phase: Phase, errors: tuple[str, ...]) -> None:
-    """User code was called for the last time; in whatever way it went, the job goes on ending."""
+    """User code was called for the last time; the ending continues also after errors."""
     if state.phase is phase:
         for error in errors:
             state.warn(f"{phase.value}: {error}")
@@ -167,9 +168,9 @@ def _closing(state: JobState) -> None:
         if state.now < state.deadline:
             state.wait(state.deadline)
             return
-        state.warn(f"finalizing micro-batch {state.finalizing} was not over in time; nobody waits for it")
+        state.warn(f"finalizing micro-batch {state.finalizing} timed out; continuing")
         state.finalizing = None
-    # Publishing is not given up: what is committed must come out.
+    # Publishing has no time limit: all committed output must be published.
     if state.publishing:
         return
     if state.end.state is EndState.STOPPED:
@@ -177,7 +178,7 @@ def _closing(state: JobState) -> None:
     else:
         state.phase = Phase.SHUTTING_DOWN
         state.set_deadline()
-        state.ask(CallShutdown(_forwards(state), state.deadline))
+        state.issue(CallShutdown(_forwards(state), state.deadline))
 
 
 def _tear_down(state: JobState, *, hasty: bool = False) -> None:
@@ -186,7 +187,7 @@ def _tear_down(state: JobState, *, hasty: bool = False) -> None:
     if hasty:
         state.deadline = shifted(state.now, state.settings.haste)
     assert state.deadline is not None
-    state.ask(TearDown(_backwards(state), state.deadline))
+    state.issue(TearDown(_backwards(state), state.deadline))
 
 
 def _called(state: JobState) -> None:
@@ -195,7 +196,7 @@ def _called(state: JobState) -> None:
     else:
         assert state.end is not None
         state.phase, state.deadline = Phase.ENDED, None
-        state.ask(state.end)
+        state.issue(state.end)
 
 
 def _forwards(state: JobState) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""What happens to a job: all that its machine is told.
+"""The events of a job: everything that its machine receives.
 
-Owns the shapes of events. Each says when it happened (`at`, processing time); the machine has no other clock.
+Owns the shapes of events. Each has the processing time at which it happened (`at`); the machine has no other clock.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from arcbeam.model.timestamps import Duration, Timestamp
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
-    """A driver has taken the job over; its opening is committed.
+    """This driver has taken over the job and committed its opening.
 
     Attributes:
-        micro_batch: number of the opening: the head.
-        time: its recorded time.
-        times: its watermarks.
-        unbegun: the sources that have not begun: all of a new job's, `Propose.unbegun` of the head, and those that the
-            pipeline of the driver before did not have.
-        draining: the job was being drained when the driver before died.
-        savepoint: that the drain is to end with: `Propose.drains_to` of the head.
-        unpublished: the head has committables; whether they were published is not known.
-        ended: the head is the last commit of the job, as a driver made it that died behind it (DONE or DRAINED): all
-            that is left is to publish it, and the last calls of user code.
-        script: how far the job's script has come: `Propose.script` of the head.
+        micro_batch: the number of the opening, which is the head.
+        time: the head's recorded time.
+        times: the head's watermarks.
+        unbegun: the sources that have not begun: all sources of a new job, `Propose.unbegun` of the head, and sources
+            that the previous driver's pipeline did not have.
+        draining: the job was draining when the previous driver died.
+        savepoint: the name of the savepoint that ends the drain: `Propose.drains_to` of the head.
+        unpublished: the head has committables, and it is unknown whether they were published.
+        ended: the head is the job's last commit (DONE or DRAINED), and the driver that made it died afterwards. Only
+            publishing and the last calls of user code are left.
+        script: the position in the job's script: `Propose.script` of the head.
     """
 
     at: Timestamp
@@ -47,18 +47,18 @@ class JobStarted:
 
 @dataclass(frozen=True, slots=True)
 class ClockAdvanced:
-    """Time has passed: what `WaitUntil` asked for."""
+    """Time has passed; requested with `WaitUntil`."""
 
     at: Timestamp
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptRead:
-    """What the job's script has next.
+    """The next event of the job's script.
 
     Attributes:
-        number: how many events there were before.
-        event: what is to happen.
+        number: the number of events before it.
+        event: the event.
     """
 
     at: Timestamp
@@ -68,11 +68,11 @@ class ScriptRead:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchReported:
-    """All tasks of a micro-batch have ended, and said how.
+    """All tasks of a micro-batch have ended and reported.
 
     Attributes:
-        micro-batch, attempt: which run.
-        took: how long it was, from its start to its last report.
+        micro-batch, attempt: the run.
+        took: the time from the micro-batch's start to its last report.
     """
 
     at: Timestamp
@@ -87,11 +87,12 @@ class MicroBatchFailed:
     """A micro-batch has failed.
 
     Attributes:
-        micro-batch, attempt: which run.
-        why: for people.
-        again: it may be run again: a worker was lost. If not (user code raised), the job fails.
-        gone: nothing can run here any more. A job that is to be suspended is: for that, nothing has to.
-        died: the process that ran user code died, perhaps because of it. Such a micro-batch is run again less often.
+        micro-batch, attempt: the run.
+        why: the cause, for people.
+        again: the micro-batch may run again, because a worker was lost. Otherwise (user code raised) the job fails.
+        session_stopped: this driver can run nothing more. A job that is being suspended still is suspended, because
+            that requires no run.
+        died: a process that ran user code died, perhaps because of that code. Such runs have fewer retries.
     """
 
     at: Timestamp
@@ -99,13 +100,13 @@ class MicroBatchFailed:
     attempt: int
     why: str
     again: bool
-    gone: bool = False
+    session_stopped: bool = False
     died: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CommitDecided:
-    """The micro-batch that was proposed is real."""
+    """The proposed micro-batch is committed."""
 
     at: Timestamp
     micro_batch: int
@@ -113,24 +114,27 @@ class CommitDecided:
 
 @dataclass(frozen=True, slots=True)
 class CommitConflicted:
-    """Another driver took the micro-batch that was proposed; `who` it is."""
+    """Another driver committed the micro-batch that was proposed; `other_driver` describes it."""
 
     at: Timestamp
     micro_batch: int
-    who: str
+    other_driver: str
 
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """Another driver took the micro-batch after the head, while this one had nothing to propose; `who` it is."""
+    """Another driver committed the micro-batch after the head, and this driver had no proposal; `other_driver`
+    describes
+    the other one.
+    """
 
     at: Timestamp
-    who: str
+    other_driver: str
 
 
 @dataclass(frozen=True, slots=True)
 class CommitUnknown:
-    """The store does not say whether the micro-batch that was proposed is real."""
+    """The store does not report whether the proposed micro-batch is committed."""
 
     at: Timestamp
     micro_batch: int
@@ -139,7 +143,7 @@ class CommitUnknown:
 
 @dataclass(frozen=True, slots=True)
 class CommitRefused:
-    """The store refused what was proposed: certainly nothing happened."""
+    """The store refused the proposal, and certainly nothing was committed."""
 
     at: Timestamp
     micro_batch: int
@@ -148,7 +152,7 @@ class CommitRefused:
 
 @dataclass(frozen=True, slots=True)
 class DriverFailed:
-    """A command cannot be carried out, and trying again would not help: a proposal contradicts the head, say."""
+    """A command cannot be carried out, and a retry would not help. Example: a proposal contradicts the head."""
 
     at: Timestamp
     why: str
@@ -164,23 +168,23 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class PublishFailed:
-    """Not all committables of a micro-batch are published; trying again is safe.
+    """Not all committables of a micro-batch are published; a retry is safe.
 
     Attributes:
-        micro_batch: which.
-        why: for people.
-        gone: nothing can be published here any more; whoever goes on with the job does.
+        micro_batch: its number.
+        why: the cause, for people.
+        session_stopped: this driver can publish nothing more; the driver that resumes the job publishes.
     """
 
     at: Timestamp
     micro_batch: int
     why: str
-    gone: bool = False
+    session_stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Finalized:
-    """The bundles of a micro-batch have been told that it is committed, as far as they still could be."""
+    """The bundles of a micro-batch were finalized, except those whose process has ended."""
 
     at: Timestamp
     micro_batch: int
@@ -188,7 +192,7 @@ class Finalized:
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """`shutdown` was called; `errors` are those of user code."""
+    """`shutdown` was called; `errors` come from user code."""
 
     at: Timestamp
     errors: tuple[str, ...] = ()
@@ -196,7 +200,7 @@ class ShutDown:
 
 @dataclass(frozen=True, slots=True)
 class TornDown:
-    """Teardown was called; `errors` are those of user code."""
+    """Teardown was called; `errors` come from user code."""
 
     at: Timestamp
     errors: tuple[str, ...] = ()
@@ -204,10 +208,10 @@ class TornDown:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """The user wants the job to finish what it has, and take in nothing more.
+    """The user drains the job: it reads nothing more, finishes its work and ends.
 
     Attributes:
-        savepoint: name of the last micro-batch.
+        savepoint: the name of the last micro-batch.
     """
 
     at: Timestamp
@@ -216,10 +220,10 @@ class DrainRequested:
 
 @dataclass(frozen=True, slots=True)
 class SuspendRequested:
-    """The user wants the job to stop so that it can go on later.
+    """The user suspends the job: it stops and can be resumed.
 
     Attributes:
-        savepoint: name of the last micro-batch.
+        savepoint: the name of the last micro-batch.
     """
 
     at: Timestamp
@@ -228,7 +232,7 @@ class SuspendRequested:
 
 @dataclass(frozen=True, slots=True)
 class SavepointRequested:
-    """The user wants a micro-batch to have a name; the job goes on."""
+    """The user requests a savepoint; the job continues."""
 
     at: Timestamp
     savepoint: str
@@ -236,7 +240,7 @@ class SavepointRequested:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """The user wants the job to end at once."""
+    """The user cancels the job: it ends at once."""
 
     at: Timestamp
 

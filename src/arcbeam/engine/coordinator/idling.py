@@ -1,10 +1,12 @@
-"""The levels that have nothing to do any more, and take no part in a micro-batch.
+"""The levels that have no more work and take no part in a micro-batch.
 
-Owns which those are, and what is said in their place. Must not know why a micro-batch is run.
+Owns which levels these are, and the reports that replace theirs. Must not know why a micro-batch runs.
 
-A job that reads a splittable DoFn has at least one: what made its restrictions ended in the first micro-batch. A stage
-rests when it is at the end of time, and nothing waits in any of its shards: nothing can come to it, and whatever it has
-to say it has said. If all stages of the first levels rest, a micro-batch begins behind them.
+A job that reads a splittable DoFn has at least one such level: the level that made the restrictions ended in the first
+micro-batch. A stage is idle when its watermarks are at the end of time and nothing waits in any of its shards. Nothing
+can reach it, and all its reports are final. If all stages of the first levels are idle, a micro-batch begins after
+these
+levels.
 """
 
 from __future__ import annotations
@@ -23,21 +25,21 @@ from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import MAX_TIMESTAMP
 
 
-def resting(layout: Layout, places: Places, times: Times) -> int:
-    """How many levels rest, from the first one on; never all of them.
+def idle_levels(layout: Layout, places: Places, times: Times) -> int:
+    """Return the number of idle levels, counted from the first; never all levels.
 
     Args:
-        layout: of the job.
+        layout: the layout of the job.
         places: the reports of the head.
-        times: its watermarks.
+        times: the watermarks of the head.
     """
     busy = {report.stage for report in places.values() if _has_work(report)}
     awake = (placed.level for placed in layout.stages if placed.name in busy or not _is_over(placed, times))
     return min(awake, default=len(layout.tasks) - 1)
 
 
-def said_before(layout: Layout, places: Places, levels: int) -> Iterator[TaskReport]:
-    """What the tasks of the first levels would report, had they been run: what they did, and that nothing happened."""
+def idle_reports(layout: Layout, places: Places, levels: int) -> Iterator[TaskReport]:
+    """Yield the reports that tasks of the first levels would make if they ran: their last reports, without activity."""
     for level in range(levels):
         for task in range(layout.tasks[level]):
             stages = tuple(
@@ -49,7 +51,7 @@ def said_before(layout: Layout, places: Places, levels: int) -> Iterator[TaskRep
 
 
 def _without_news(report: StageReport) -> StageReport:
-    """How a stage stands, and nothing of what it did in the micro-batch of the report."""
+    """Return the report's state of a stage, without what the stage did in that micro-batch."""
     local = replace(report.local, seen=NOTHING_SEEN, sketches={}, doubted=NOTHING_DOUBTED)
     return replace(report, local=local, counts=Counts(), kept=NO_STATE)
 
@@ -60,6 +62,6 @@ def _is_over(placed: Placed, times: Times) -> bool:
 
 
 def _has_work(report: StageReport) -> bool:
-    """Whether something is left, or waits: for time, the clock, a side input, the commit, or the job's end."""
+    """Return whether work is left or waits: for time, the clock, a side input, the commit, or the job's end."""
     left = report.leftover or report.restrictions.live or report.uncommitted or report.unprepared
     return report.waits or bool(left)

@@ -1,4 +1,4 @@
-"""What is real, and what may become so: values of the machine.
+"""Values of the machine: the newest commit, and what may be committed next.
 
 Owns their shapes.
 """
@@ -27,16 +27,16 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A micro-batch that has run, and is consistent.
+    """A micro-batch that has run and is consistent.
 
     Attributes:
-        plan: of the micro-batch.
-        reports: of its tasks.
-        digest: of all its attempts.
+        plan: the plan of the micro-batch.
+        reports: the reports of its tasks.
+        digest: the digest of all its attempts.
         places: the reports by stage and shard.
         marks: the watermarks that follow from them.
-        took: how long it was.
-        prompt: nothing it did had to wait for the clock.
+        took: its duration.
+        prompt: nothing in it had to wait for the clock.
     """
 
     plan: MicroBatchPlan
@@ -49,7 +49,7 @@ class Cut:
 
     @property
     def times(self) -> Times:
-        """Where the watermarks are."""
+        """The watermarks after the micro-batch."""
         return self.marks.times()
 
     @property
@@ -60,7 +60,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What is to become real; without `cut` it is a commit without a micro-batch."""
+    """A proposed commit; without `cut` it has no micro-batch."""
 
     command: Propose
     cut: Cut | None

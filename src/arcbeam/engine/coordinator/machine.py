@@ -1,10 +1,10 @@
-"""The driver's machine of an unbounded job: what happened in, what to do out.
+"""The driver's machine of an unbounded job: events in, commands out.
 
-Owns when a micro-batch is run, and with what. Must not know how any of it is done, nor a clock: time is in the events.
-What it knows is in `state`, how micro-batches become real in `committing`, how a job ends in `ending`.
+Owns when a micro-batch runs, and with which plan. Must not know how commands are carried out, nor a clock: times come
+with events. `state` has its state, `committing` commits micro-batches, `ending` ends the job.
 
-One micro-batch runs at a time. While a micro-batch's committables are published, the next micro-batch may run already,
-but it is proposed only when they are: the manifest that follows does not hold them any more.
+Micro-batches run one after the other. While the committables of one are published, the next may already run. It is
+proposed only after the publishing, because the next manifest does not contain these committables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from arcbeam.engine.coordinator import committing, ending
 from arcbeam.engine.coordinator import consistentcut as cuts
 from arcbeam.engine.coordinator import events as on
 from arcbeam.engine.coordinator.commands import Command, End, EndState, Publish, ReadScript, RunMicroBatch, WaitUntil
-from arcbeam.engine.coordinator.idling import resting, said_before
+from arcbeam.engine.coordinator.idling import idle_levels, idle_reports
 from arcbeam.engine.coordinator.inflight import Cut, Head
 from arcbeam.engine.coordinator.rebalancing import handovers, pieces
 from arcbeam.engine.coordinator.scheduling import Dump, Finished, Later, Never, Outlook, Ready, dump, look
@@ -36,67 +36,67 @@ _OPEN: Final = (Phase.NEW, Phase.RUNNING)
 
 
 class JobMachine:
-    """Drives one job, from taking it over to its end.
+    """Drives one job, from its takeover to its end.
 
-    Give `handle` everything that happens, in the order in which it happens, and carry out what it returns, in that
-    order. Answers to what nobody waits for any more (an abandoned micro-batch's report) are welcome, and change
-    nothing.
+    Pass each event to `handle`, in the order in which events happen, and carry out the returned commands in their
+    order.
+    Late answers (the report of an abandoned micro-batch) are accepted and have no effect.
 
     Args:
-        layout: of the job.
-        settings: how to drive it.
+        layout: the layout of the job.
+        settings: how to drive the job.
     """
 
     def __init__(self, layout: Layout, settings: Settings | None = None) -> None:
         self._state = JobState(layout, settings or Settings())
-        # Of the next micro-batch.
+        # The budget of the next micro-batch.
         self._budget: MicroBatchBudget = self._state.settings.budget
-        # The last events, and what they led to.
+        # The last events and the commands that they caused.
         self._story: deque[tuple[on.Event, tuple[Command, ...]]] = deque(maxlen=_STORY)
 
     @property
     def mode(self) -> Mode:
-        """What the job is heading for."""
+        """The aim of the job."""
         return self._state.mode
 
     @property
     def phase(self) -> Phase:
-        """How far it has come."""
+        """The progress of the job."""
         return self._state.phase
 
     @property
     def head(self) -> Head | None:
-        """What is real; None before the job has started."""
+        """The newest commit; None before the job has started."""
         return self._state.head
 
     @property
     def deaths(self) -> int:
-        """How many runs of the micro-batch after the head have ended with a worker that died."""
+        """The number of runs of the micro-batch after the head in which a worker died."""
         return self._state.deaths
 
     @property
     def failures(self) -> int:
-        """How many runs of the micro-batch after the head have failed in a row for another reason."""
+        """The number of runs in a row of the micro-batch after the head that failed for another reason."""
         return self._state.failures.get(RunMicroBatch, 0)
 
     def story(self) -> list[tuple[on.Event, tuple[Command, ...]]]:
-        """The last events, and what they led to."""
+        """Return the last events and the commands that they caused."""
         return list(self._story)
 
     def waiting(self) -> Dump:
-        """What each stage waits for, as of the newest micro-batch of this driver."""
+        """Return what each stage waits for, as of this driver's newest micro-batch."""
         places, marks = self._state.places, self._state.marks
         return Dump(()) if places is None or marks is None else dump(places, marks)
 
     def validate(self) -> None:
-        """Checks all invariants; AssertionError if one does not hold."""
+        """Check all invariants; AssertionError if one does not hold."""
         self._state.validate()
 
     def handle(self, event: on.Event) -> list[Command]:
-        """Takes in what happened; what is to be done.
+        """Handle an event and return the commands that it causes.
 
         Raises:
-            ValueError: the event is an answer to what was never asked.
+            ValueError: the event answers a command that was never issued.
         """
         state = self._state
         if state.phase is Phase.ENDED:
@@ -107,7 +107,7 @@ class JobMachine:
         if state.waits_until is not None and state.now >= state.waits_until:
             state.waits_until = None
         self._take(event)
-        self._go_on()
+        self._proceed()
         if self.phase is not Phase.ENDED and state.wanted != state.waits_until:
             state.waits_until = state.wanted
             out.append(WaitUntil(state.wanted))
@@ -122,21 +122,21 @@ class JobMachine:
             case on.ClockAdvanced():
                 pass
             case on.ScriptRead(_, number, what):
-                if state.asked and number == state.script.events:
-                    state.asked, state.event = False, what
+                if state.script_requested and number == state.script.events:
+                    state.script_requested, state.event = False, what
             case on.MicroBatchReported():
                 self._reported(event)
             case on.MicroBatchFailed():
                 if self._is_running(event.micro_batch, event.attempt):
-                    self._micro_batch_failed(event.why, event.again, event.gone, event.died)
+                    self._micro_batch_failed(event.why, event.again, event.session_stopped, event.died)
             case on.CommitDecided(_, micro_batch):
                 self._committed(micro_batch)
-            case on.CommitConflicted(_, micro_batch, who):
+            case on.CommitConflicted(_, micro_batch, other_driver):
                 committing.proposed(state, micro_batch)
-                committing.conflicted(state, who)
-            case on.Overtaken(_, who):
-                # What is proposed by now will be answered, too.
-                ending.overtaken(state, who)
+                committing.conflicted(state, other_driver)
+            case on.Overtaken(_, other_driver):
+                # An open proposal is answered, too.
+                ending.overtaken(state, other_driver)
             case on.CommitUnknown(_, micro_batch, why):
                 committing.unknown(state, committing.proposed(state, micro_batch), why)
             case on.CommitRefused(_, micro_batch, why):
@@ -145,8 +145,8 @@ class JobMachine:
                 ending.fail(state, why)
             case on.Published(_, micro_batch):
                 committing.published(state, micro_batch)
-            case on.PublishFailed(_, micro_batch, why, gone):
-                committing.publish_failed(state, micro_batch, why, gone)
+            case on.PublishFailed(_, micro_batch, why, session_stopped):
+                committing.publish_failed(state, micro_batch, why, session_stopped)
             case on.Finalized(_, micro_batch):
                 if state.finalizing == micro_batch:
                     state.finalizing = None
@@ -175,11 +175,11 @@ class JobMachine:
     # Requests.
 
     def _is_open(self, request: str) -> bool:
-        """Whether a request still comes in time; if not, that is told."""
+        """Return whether a request is still possible; if not, warn."""
         is_open = self._state.phase in _OPEN
         if not is_open:
             assert self._state.end is not None
-            self._state.warn(f"{request} has no effect: {ending.told(self._state.end)}")
+            self._state.warn(f"{request} has no effect: {ending.outcome(self._state.end)}")
         return is_open
 
     def _request(self, mode: Mode, savepoint: str) -> None:
@@ -189,10 +189,10 @@ class JobMachine:
         if not self._is_open(f"{mode.value} to savepoint {savepoint!r}" if savepoint else mode.value):
             return
         if state.mode is not Mode.RUNNING:
-            # Both end with a savepoint. Which of them it is does not change any more: somebody may wait for it.
+            # Both end with a savepoint. Keep the first: its requester may wait for it.
             self._warn_already(state.mode, state.last_savepoint, savepoint)
             return
-        if mode is Mode.DRAINING and savepoint in state.given():
+        if mode is Mode.DRAINING and savepoint in state.taken_names():
             state.warn(
                 f"a micro-batch before the last one gets the name {savepoint!r}: the job is not drained to it; "
                 "choose another name"
@@ -203,8 +203,8 @@ class JobMachine:
 
     def _warn_already(self, mode: Mode, savepoint: str, other: str) -> None:
         self._state.warn(
-            f"the job is {mode.value} already, to savepoint {savepoint!r}: nothing comes of {other!r}; "
-            "wait for its end, or cancel it"
+            f"the job is {mode.value} already, to savepoint {savepoint!r}: the request for {other!r} has no effect; "
+            "wait for the job's end, or cancel it"
         )
 
     # Micro-batches.
@@ -242,7 +242,7 @@ class JobMachine:
         try:
             digest = cuts.check(state.layout, event.reports, plan.first)
             before = state.places or cuts.NO_PLACES
-            reports = (*said_before(state.layout, before, plan.first), *event.reports)
+            reports = (*idle_reports(state.layout, before, plan.first), *event.reports)
             places = cuts.placed(state.layout, reports, before)
             marks = cuts.watermarks(state.layout, places, plan.times)
         except InconsistentCutError as e:
@@ -253,10 +253,10 @@ class JobMachine:
         state.running = None
         state.cut = Cut(plan, reports, digest, places, marks, event.took, state.prompt)
 
-    def _micro_batch_failed(self, why: str, again: bool, gone: bool = False, died: bool = False) -> None:
+    def _micro_batch_failed(self, why: str, again: bool, session_stopped: bool = False, died: bool = False) -> None:
         state = self._state
         state.running = None
-        if gone and state.mode is Mode.SUSPENDING:
+        if session_stopped and state.mode is Mode.SUSPENDING:
             return
         if not again:
             ending.fail(state, why)
@@ -268,7 +268,7 @@ class JobMachine:
             state.not_before = shifted(state.now, policy.pause(failures))
 
     def _committed(self, micro_batch: int) -> None:
-        """A commit is real: what its micro-batch has told counts from now on."""
+        """Take over the reports of a committed micro-batch."""
         state = self._state
         proposal = committing.proposed(state, micro_batch)
         cut = proposal.cut
@@ -287,15 +287,15 @@ class JobMachine:
         committing.committed(state, proposal)
         if state.fruitless and state.phase is Phase.RUNNING and state.settings.patience.warns(state.fruitless):
             state.warn(
-                f"{state.fruitless} micro-batches in a row got nowhere: nothing was read or put out, "
+                f"{state.fruitless} micro-batches in a row made no progress: nothing was read or written, "
                 "and no watermark moved\n"
                 f"{self.waiting()}"
             )
 
     # What is next.
 
-    def _go_on(self) -> None:
-        """Does what can be done now, and says when there will be more."""
+    def _proceed(self) -> None:
+        """Do what can be done now, and request the time of the next work."""
         state = self._state
         due = [command for moment, command in state.later if moment <= state.now]
         state.later = [each for each in state.later if each[0] > state.now]
@@ -306,10 +306,12 @@ class JobMachine:
             self._micro_batch_on(state.head)
         if state.running and state.running.preparing:
             self._watch_preparing(state.running)
-        ending.go_on(state)
+        ending.proceed(state)
 
     def _watch_preparing(self, plan: MicroBatchPlan) -> None:
-        """Who takes long to prepare is told, and waited for: what it puts out would be lost, and the end not be one."""
+        """Warn if preparing takes long, but wait: otherwise outputs would be lost, and the job would not be
+        complete.
+        """
         state = self._state
         if state.slow_at is None:
             return
@@ -317,11 +319,10 @@ class JobMachine:
             state.wait(state.slow_at)
             return
         state.slow_at = None
-        who = ", ".join(map(repr, sorted(plan.preparing)))
+        stages = ", ".join(map(repr, sorted(plan.preparing)))
         state.warn(
-            f"micro-batch {plan.micro_batch} takes long: user code of {who} prepares to shut down in "
-            "it, and nothing goes on before "
-            f"that is done"
+            f"micro-batch {plan.micro_batch} takes long: user code of {stages} prepares to shut down in it; "
+            "the job continues after that"
         )
 
     def _micro_batch_on(self, head: Head) -> None:
@@ -348,41 +349,43 @@ class JobMachine:
                 if state.savepoints and published:
                     committing.propose(state, head, None)
                 elif state.layout.scripted:
-                    # Nobody is left to move the clock: it goes to where there is something to do.
+                    # Only this advances the clock now: move it to the time of the next work.
                     self._run(head, prompt=True, clock=moment)
                 else:
                     state.wait(moment)
             case Finished():
                 self._run(head, prompt=False, end=outlook)
             case Never():
-                ending.fail(state, f"nothing is left that could go on, but something waits:\n{self.waiting()}")
+                ending.fail(state, f"something waits, but no work is left that could end the wait:\n{self.waiting()}")
 
     def _follow_script(self, head: Head, outlook: Outlook) -> None:
-        """Nothing is left to do: so the next thing in the script happens, when it is known."""
+        """Run the script's next event, once it is known: no other work is left."""
         state = self._state
         if state.mode is Mode.DRAINING:
-            # Nothing new is taken in.
-            state.asked, state.event = False, ScriptOver()
+            # A draining job reads nothing new.
+            state.script_requested, state.event = False, ScriptOver()
         if state.event is not None:
             at_end = outlook if isinstance(outlook, Finished) and isinstance(state.event, ScriptOver) else None
             self._run(head, prompt=False, end=at_end, event=state.event)
         elif state.savepoints and state.publishing is None:
             committing.propose(state, head, None)
-        elif not state.asked:
-            state.asked = True
-            state.ask(ReadScript(state.script.events))
+        elif not state.script_requested:
+            state.script_requested = True
+            state.issue(ReadScript(state.script.events))
 
     def _has_to_truncate(self) -> bool:
         return self._state.mode is Mode.DRAINING and not self._state.drained
 
     def _outlook(self, head: Head) -> Outlook:
         state = self._state
-        # What shards have, only a micro-batch can tell; and only a micro-batch truncates.
+        # Only a micro-batch can report what shards contain; and only a micro-batch truncates.
         if state.places is None or self._has_to_truncate():
             return Ready()
         now = head.time if state.layout.scripted else state.now
-        goes_on = state.layout.scripted and not state.script.over
-        return look(state.layout, state.places, head.times, state.side, now, state.prepared, goes_on=goes_on)
+        script_continues = state.layout.scripted and not state.script.over
+        return look(
+            state.layout, state.places, head.times, state.side, now, state.prepared, script_continues=script_continues
+        )
 
     def _run(
         self,
@@ -400,7 +403,7 @@ class JobMachine:
         if isinstance(event, AdvanceClock):
             time = shifted(time, event.by)
         places = state.places or cuts.NO_PLACES
-        # What is done now and then only is done by all.
+        # In these special micro-batches all levels take part.
         usual = state.places is not None and end is None and event is None and not self._has_to_truncate()
         state.running = MicroBatchPlan(
             head.micro_batch + 1,
@@ -416,6 +419,6 @@ class JobMachine:
             moves=handovers(state.layout, places),
             pieces=pieces(state.layout, places),
             event=event,
-            first=resting(state.layout, places, head.times) if usual else 0,
+            first=idle_levels(state.layout, places, head.times) if usual else 0,
         )
-        state.ask(RunMicroBatch(state.running))
+        state.issue(RunMicroBatch(state.running))

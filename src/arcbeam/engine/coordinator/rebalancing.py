@@ -1,7 +1,6 @@
-"""Which restrictions change their shard with the next micro-batch, and which are to be cut, so that every task has
-some.
+"""Move restrictions to other shards and cut them, so that every task has some.
 
-Owns how what shards report becomes a balance of each stage. Must not know why a micro-batch is run: none is run for
+Owns how each stage is balanced, from the reports of its shards. Must not know why a micro-batch runs: none runs for
 this.
 """
 
@@ -18,9 +17,9 @@ from arcbeam.engine.state.balancing import Sized, rebalance
 
 
 def handovers(layout: Layout, places: Places) -> tuple[Handover, ...]:
-    """What to move so that no task has much more of a stage's restrictions than its share, by their sizes.
+    """Return the moves after which no task has much more than its share of a stage's restrictions, by their sizes.
 
-    Not by shard: those of a task have their turns one after the other, wherever its restrictions are.
+    The balance is between tasks, not shards: a task runs its restrictions one after the other, in whichever shard.
     """
     moves: list[Handover] = []
     for stage, reports in _by_stage(places).items():
@@ -48,8 +47,8 @@ def handovers(layout: Layout, places: Places) -> tuple[Handover, ...]:
 
 
 def pieces(layout: Layout, places: Places) -> dict[str, int]:
-    """The stages that have less to do at once than there are tasks, and into how many parts what runs is to be cut
-    where a checkpoint is made of it: with them there is enough for each task, and less than for twice as many.
+    """Return, for each stage with less ready work than tasks, into how many parts a checkpoint cuts a restriction. The
+    parts are enough for each task, and fewer than for twice as many.
     """
     wanted: dict[str, int] = {}
     for stage, reports in _by_stage(places).items():
@@ -68,6 +67,6 @@ def _by_stage(places: Places) -> Mapping[str, Mapping[int, StageReport]]:
 
 
 def _rest(restrictions: Restrictions) -> float:
-    """The size of what is not offered; nothing if some size is no number that can be reckoned with."""
+    """Return the size of the restrictions that were not offered; 0 if a size is not a finite number."""
     rest = restrictions.size - sum(each.size for each in restrictions.movable)
     return rest if 0 < rest < math.inf else 0.0

@@ -1,20 +1,20 @@
-"""What there is to do for a job, as far as its shards have told.
+"""The next work of a job, according to its shards' reports.
 
-Owns the difference between now, later, never and nothing more; and the story of a job that waits for what cannot come.
-Must not know how a micro-batch is run, nor what was asked of the job.
+Owns the difference between now, later, never and finished; and the explanation of a job that waits for something that
+cannot happen. Must not know how a micro-batch runs, nor the requests to the job.
 
-After a micro-batch nothing is on its way between levels: what came was processed, or waits in a shard as rows. So there
-is something to do only for one of these reasons:
+After a micro-batch nothing is in transit between levels: elements were processed, or wait in a shard as rows. So there
+is work only for one of these reasons:
 
-- the budget of the micro-batch ended before all that was due was done;
-- the clock has come to a timer or a restriction;
-- a side input that elements wait for is complete, or has been added to: shards learn of both from the head;
-- elements have waited for the micro-batch to become real;
-- what was observed in the micro-batch has moved a watermark: those who read it learn of it from the head;
-- nothing else is left: then stages whose user code prepares to shut down do so, from sources to sinks.
+- the budget of the micro-batch ended before all due work was done;
+- the clock has reached a timer or a restriction;
+- a side input that elements wait for is complete or has grown: shards learn of both from the head;
+- elements have waited for the commit of the micro-batch;
+- what was observed in the micro-batch has moved a watermark: the stages that read it learn of it from the head;
+- no other work is left: then stages whose user code prepares to shut down do so, from sources to sinks.
 
-Else event time is no reason of its own: watermarks flow through all levels within a micro-batch, and each shard fires
-all that they let fire.
+Event time alone is no reason: watermarks flow through all levels within a micro-batch, and each shard fires everything
+that they allow.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """There is something to do.
+    """There is work.
 
     Attributes:
-        since: the moment of processing time at which it became so; None: as soon as the micro-batch before was
-            committed.
+        since: the processing time since which there is work. None: since the commit of the last micro-batch.
     """
 
     since: Timestamp | None = None
@@ -46,18 +45,18 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """There is nothing to do before that moment."""
+    """There is no work before that moment."""
 
     due: Timestamp
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """There is nothing to do, and never will be: all watermarks are at the end of time, and nothing waits; but perhaps
-    for stages that are to prepare to shut down.
+    """There is no more work: all watermarks are at the end of time, and nothing waits. Stages may still have to prepare
+    to shut down.
 
     Attributes:
-        preparing: the stages that have their turn with that. None: all have had it.
+        preparing: the stages that prepare next. Empty: all have prepared.
     """
 
     preparing: frozenset[str] = frozenset()
@@ -65,7 +64,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """Something waits for what will not come: nothing is due, and nobody is left who could bring it."""
+    """Something waits, but nothing is due, and no event can end the wait."""
 
 
 Outlook = Ready | Later | Finished | Never
@@ -79,21 +78,21 @@ def look(
     now: Timestamp,
     prepared: Set[str] = frozenset(),
     *,
-    goes_on: bool = False,
+    script_continues: bool = False,
 ) -> Outlook:
-    """What there is to do.
+    """Return the next work of a job.
 
     Args:
-        layout: of the job.
+        layout: the layout of the job.
         places: the reports of the head.
-        times: its watermarks.
-        published: the side inputs that it has added to.
+        times: the watermarks of the head.
+        published: the side inputs that the head has added to.
         now: processing time.
         prepared: the stages that have prepared to shut down.
-        goes_on: somebody else may still move time and clock: what waits for these is not to be ended.
+        script_continues: the script may still move watermarks and the clock. Do not end what waits for these.
     """
     unprepared = {report.stage for report in places.values() if report.unprepared} - prepared
-    if unprepared and not goes_on and (preparing := _preparing(layout, places, times, published, unprepared)):
+    if unprepared and not script_continues and (preparing := _preparing(layout, places, times, published, unprepared)):
         return Finished(preparing)
     return _look(layout, places, times, published, now, unprepared)
 
@@ -107,25 +106,27 @@ def _look(
     unprepared: Set[str],
 ) -> Outlook:
     first = MAX_TIMESTAMP
-    told = layout.told_at_commits(times.outputs)
+    observed_inputs = layout.observed_inputs(times.outputs)
     for report in places.values():
-        if report.leftover or _is_woken(report, told, times, published):
+        if report.leftover or _is_woken(report, observed_inputs, times, published):
             return Ready()
         if report.next_due is not None:
             first = min(first, report.next_due)
     if first < MAX_TIMESTAMP:
         return Ready(first) if due(now, first) else Later(first)
     complete = all(time == MAX_TIMESTAMP for each in (times.inputs, times.outputs) for time in each.values())
-    # What is due at the end of time is due never.
+    # A timer at the end of time never fires.
     waiting = any(report.restrictions.live or report.waits for report in places.values())
     return Finished(frozenset(unprepared)) if complete and not waiting else Never()
 
 
-def _is_woken(report: StageReport, told: Mapping[str, Timestamp], times: Times, published: Set[Port]) -> bool:
-    """Whether the commit lets something go on."""
+def _is_woken(
+    report: StageReport, observed_inputs: Mapping[str, Timestamp], times: Times, published: Set[Port]
+) -> bool:
+    """Return whether the commit unblocks some work."""
     return (
         report.uncommitted
-        or (report.stage in told and report.input < input_time(told[report.stage], report.local))
+        or (report.stage in observed_inputs and report.input < input_time(observed_inputs[report.stage], report.local))
         or any(each.port in published or passed(times.outputs[each.port], each.until) for each in report.awaited)
     )
 
@@ -133,60 +134,61 @@ def _is_woken(report: StageReport, told: Mapping[str, Timestamp], times: Times, 
 def _preparing(
     layout: Layout, places: Places, times: Times, published: Set[Port], unprepared: Set[str]
 ) -> frozenset[str]:
-    """The stages that are to prepare to shut down, if the job is at its end but for that: those that have none above
-    them which are to do it first.
+    """Return the stages that prepare to shut down next, if nothing else keeps the job from its end. These are the
+    stages without an unprepared stage upstream.
 
-    What is behind a stage that has not prepared is held by it: there, whatever waits for time or the clock is ended by
-    the end of time, and does not count. Nor does what the commit lets go on, which the micro-batch does in which they
-    prepare: a timer that sets itself again and again may bring it about for ever. Restrictions, which no time ends,
-    count.
+    A stage that has not prepared holds the watermarks of all stages downstream of it. What waits there for time or the
+    clock is ended by the end of time, and does not count. Work that the commit unblocks there does not count either:
+    the
+    micro-batch in which stages prepare does it, and a timer that sets itself again may cause it for ever. Restrictions
+    count, because no watermark ends them.
     """
-    behind = _behind(layout, unprepared)
-    told = layout.told_at_commits(times.outputs)
+    downstream = _downstream(layout, unprepared)
+    observed_inputs = layout.observed_inputs(times.outputs)
     for report in places.values():
-        goes_on = report.leftover or report.waits or _is_woken(report, told, times, published)
-        if report.restrictions.live or (report.stage not in behind and goes_on):
+        has_work = report.leftover or report.waits or _is_woken(report, observed_inputs, times, published)
+        if report.restrictions.live or (report.stage not in downstream and has_work):
             return frozenset()
     for stage in layout.stages:
-        if stage.name in behind:
+        if stage.name in downstream:
             continue
         ends = [times.inputs.get(stage.name)]
         if stage.name not in unprepared:
             ends += [times.outputs.get(port) for port in stage.ports]
         if any(time != MAX_TIMESTAMP for time in ends):
             return frozenset()
-    return frozenset(unprepared - behind)
+    return frozenset(unprepared - downstream)
 
 
-def _behind(layout: Layout, stages: Set[str]) -> set[str]:
-    """The stages that read what those have put out, whatever is in between; also as a side input."""
-    behind: set[str] = set()
+def _downstream(layout: Layout, stages: Set[str]) -> set[str]:
+    """Return the stages that read, directly or not, the outputs of these stages, also as a side input."""
+    downstream: set[str] = set()
     while True:
-        known = stages | behind
+        known = stages | downstream
         more = {
             stage.name
             for stage in layout.stages
             if any(port.stage in known for port in (*stage.flow.inputs, *(port for _, port in stage.side_inputs)))
         }
-        if more <= behind:
-            return behind
-        behind |= more
+        if more <= downstream:
+            return downstream
+        downstream |= more
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a stage waits for; prints as a line, or several.
+    """What a stage waits for; prints as one or more lines.
 
     Attributes:
         stage: its name.
-        why: what keeps its input watermark where it is.
-        outputs: the same of each output that is behind the input.
-        parked: what elements wait for, each once.
-        live: restrictions that are not done.
-        size: of them together.
+        why: what holds its input watermark.
+        outputs: what holds each output watermark that lags behind the input watermark.
+        parked: what blocked elements wait for, each once.
+        live: the number of restrictions that are not done.
+        size: their total size.
         next_event: its first event-time timer or waiting element.
         next_due: when its first timer or restriction is due by the clock.
-        leftover: in how many shards the micro-batch's budget ended before the work.
+        leftover: the number of shards whose budget ended before their work.
     """
 
     stage: str
@@ -201,16 +203,16 @@ class Waiting:
 
     def __str__(self) -> str:
         lines = [f"'{self.stage}': {self.why}", *map(str, self.outputs)]
-        lines += [f"elements are parked until {each}" for each in self.parked]
+        lines += [f"elements are blocked until {each}" for each in self.parked]
         if self.live:
             lines.append(f"{self.live} restriction(s) of size {self.size:g} are not done")
         if self.next_event is not None:
-            lines.append(f"what is first in event time has its turn behind {shown_time(self.next_event)}")
+            lines.append(f"the first event-time timer or element fires after {shown_time(self.next_event)}")
         if self.next_due is not None:
             when = "never" if self.next_due == MAX_TIMESTAMP else f"at {shown_time(self.next_due)}"
-            lines.append(f"what is first by the clock is due {when}")
+            lines.append(f"the first processing-time timer or restriction is due {when}")
         if self.leftover:
-            lines.append(f"{self.leftover} shard(s) did not come to the end of what was due")
+            lines.append(f"the budget of {self.leftover} shard(s) ended before their due work")
         return "\n    ".join(lines)
 
 
@@ -225,7 +227,7 @@ class Dump:
 
 
 def dump(places: Places, marks: Watermarks) -> Dump:
-    """What each stage waits for; stages that wait for nothing are left out."""
+    """Return what each stage waits for, without stages that wait for nothing."""
     times = marks.times()
     waiting: list[Waiting] = []
     for name, input in times.inputs.items():

@@ -1,6 +1,6 @@
-"""How far the script of a job has come.
+"""A position in the script of a job.
 
-Owns the value. Must not know when an event is asked for.
+Owns the value. Must not know when the machine requests an event.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from arcbeam.model.script import ScriptEvent, ScriptOver
 
 @dataclass(frozen=True, slots=True)
 class ScriptPlace:
-    """What of a script is real.
+    """The part of a script that is committed.
 
     Attributes:
-        events: how many have happened.
-        over: the end was among them.
+        events: the number of committed events.
+        over: the script's end is among them.
     """
 
     events: int = 0
     over: bool = False
 
     def after(self, event: ScriptEvent | None) -> ScriptPlace:
-        """The same when that has happened, too."""
+        """Return the position after that event; the same position if there is none."""
         return self if event is None else ScriptPlace(self.events + 1, isinstance(event, ScriptOver))
 
 

@@ -1,6 +1,6 @@
-"""What a user may set about how a job is driven.
+"""Settings of how the driver runs a job.
 
-Owns the bounds and their defaults. Must not know what is done with them.
+Owns the bounds and their defaults. Must not know how they are applied.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from arcbeam.model.timestamps import Duration
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often, and how soon, something that failed is tried again.
+    """How often, and how soon, a failed command is retried.
 
     Attributes:
-        times: in a row, before it is given up.
-        least: pause before the first time; it doubles with each one more.
-        most: no pause is longer.
+        times: the number of retries in a row before the job fails.
+        least: the pause before the first retry; it doubles with each further retry.
+        most: the longest pause.
     """
 
     times: int
@@ -29,46 +29,53 @@ class Retry:
     most: Duration
 
     def __post_init__(self) -> None:
-        """Checks the bounds.
+        """Check the bounds.
 
         Raises:
-            ValueError: they make no sense.
+            ValueError: the bounds contradict each other.
         """
         if self.times < 0 or not 0 < self.least <= self.most:
-            raise ValueError(f"{self.times} tries with pauses from {self.least} to {self.most} µs: not less than none")
+            raise ValueError(
+                f"{self.times} retries with pauses from {self.least} to {self.most} µs: times must be at least 0, "
+                f"pauses "
+                "more than 0, and the longest at least the shortest"
+            )
 
     def pause(self, failures: int) -> Duration:
-        """How long to wait after so many failures in a row."""
+        """Return the pause after so many failures in a row."""
         return Duration(min(self.least << min(failures - 1, 40), self.most))
 
 
 _SECOND: Final = 1_000_000
 _LATE: Final = Duration(10 * _SECOND)
-# Of elements and bytes, far more than a task comes to in half a second: they are for restrictions that are quick beside
-# what their elements lead to.
+# Far more elements and bytes than a task processes in half a second. These bounds are for restrictions that are quick
+# compared with the work that their elements cause downstream.
 _FIRST: Final = 1_000_000, 256 << 20
 _LEAST: Final = MicroBatchBudget(Duration(_SECOND // 20), 1_000, 1 << 20)
 _MOST: Final = 20_000_000, 1 << 30
 _PATIENCE: Final = Patience(100, Duration(_SECOND // 100), Duration(_SECOND))
-# A store may be away for a minute.
+# A store may be unavailable for a minute.
 _RETRY: Final = Retry(13, Duration(_SECOND // 10), Duration(10 * _SECOND))
-# A worker that an operator or the system has killed is replaced at once. User code that kills its worker does so each
-# time, and Spark has tried each task several times by then.
+# Spark replaces at once a worker that an operator or the system has killed. User code that kills its worker does so
+# each
+# time, and Spark has then tried each task several times.
 _DEATHS: Final = Retry(2, Duration(_SECOND), Duration(2 * _SECOND))
 
 
-def paced(target: Duration, behind: Duration) -> tuple[MicroBatchBudget, Pace]:
-    """The first micro-batch's budget, and how it goes on, for micro-batches that should take so long.
+def paced(target: Duration, catch_up: Duration) -> tuple[MicroBatchBudget, Pace]:
+    """Return the first micro-batch's budget, and how later budgets follow from it.
 
     Args:
-        target: of a micro-batch.
-        behind: of a micro-batch of a job that is behind; not less.
+        target: the duration of a micro-batch.
+        catch_up: the duration of a micro-batch while the job lags; at least `target`.
 
     Raises:
-        ValueError: it is less.
+        ValueError: `catch_up` is less than `target`.
     """
-    most = MicroBatchBudget(Duration(max(2 * behind, _LEAST.time)), *_MOST)
-    return MicroBatchBudget(Duration(max(target // 2, _LEAST.time)), *_FIRST), Pace(target, _LEAST, most, behind, _LATE)
+    most = MicroBatchBudget(Duration(max(2 * catch_up, _LEAST.time)), *_MOST)
+    return MicroBatchBudget(Duration(max(target // 2, _LEAST.time)), *_FIRST), Pace(
+        target, _LEAST, most, catch_up, _LATE
+    )
 
 
 _BUDGET, _PACE = paced(Duration(_SECOND // 2), Duration(5 * _SECOND))
@@ -76,19 +83,19 @@ _BUDGET, _PACE = paced(Duration(_SECOND // 2), Duration(5 * _SECOND))
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a job is driven.
+    """Settings of how the driver runs a job.
 
     Attributes:
-        budget: of the first micro-batch.
-        pace: how it follows what micro-batches take.
-        patience: about micro-batches that get nowhere.
-        retry: of micro-batches, commits that the store refuses, and publishing. Unclear commits are asked about for
-            ever.
-        deaths: of micro-batches in which a worker died.
-        grace: how long finalization, shutdown and teardown may take, each, when the job ends; and a micro-batch in
-            which stages prepare for that, before it is told that it takes long.
-        haste: how long teardown may take from when the job is cancelled while it ends, if that is sooner; and when
-            another driver has taken the job over.
+        budget: the budget of the first micro-batch.
+        pace: how the budget follows the duration of micro-batches.
+        patience: what happens after micro-batches without progress.
+        retry: retries of micro-batches, of commits that the store refuses, and of publishing. A commit whose outcome is
+            unknown is retried without limit.
+        deaths: retries of micro-batches in which a worker died.
+        grace: the time limit, each, of finalization, shutdown and teardown when the job ends. A warning follows if a
+            micro-batch in which stages prepare to shut down takes longer.
+        haste: the time limit of teardown when the job is cancelled while it ends, if that is sooner; and when another
+            driver has taken over the job.
     """
 
     budget: MicroBatchBudget = _BUDGET
@@ -96,5 +103,5 @@ class Settings:
     patience: Patience = _PATIENCE
     retry: Retry = _RETRY
     deaths: Retry = _DEATHS
-    grace: Duration = Duration(60 * _SECOND)  # noqa: RUF009  # a number to everybody but the type checker
+    grace: Duration = Duration(60 * _SECOND)  # noqa: RUF009  # an immutable number; only the type checker sees a call
     haste: Duration = Duration(3 * _SECOND)  # noqa: RUF009

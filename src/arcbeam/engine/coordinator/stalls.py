@@ -1,10 +1,10 @@
-"""Whether micro-batches get anywhere.
+"""Detect micro-batches without progress.
 
-Owns what progress is, and how often a job may go on without it before somebody is told. Must not know what is done
-about it.
+Owns the definition of progress, and how many micro-batches without it cause a warning. Must not know the reaction.
 
-What looks like a livelock may be a source that is polled without a delay in a quiet night: so it ends no job. It is
-slowed down at once, so that it costs little, and told if it lasts.
+A stall may be a source that is polled without a delay while no data arrives, so it does not end the job. Pauses begin
+at
+once, so that a stall costs little; a warning follows if it lasts.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ _NO_PAUSE = Duration(0)
 
 @dataclass(frozen=True, slots=True)
 class ProgressMark:
-    """Where a job stands, as far as it tells progress from none: if it is the same after a micro-batch, the micro-batch
-    got nowhere.
+    """The state of a job that shows progress: if it is equal after a micro-batch, that made no progress.
 
-    Timers that fired and restrictions that ran are not in it: both may do so for ever.
+    It excludes timers that fired and restrictions that ran, because both may do so for ever.
 
     Attributes:
         times: all watermarks.
-        waiting: by stage and shard, restrictions that are not done with their size, what elements are parked for, and
+        waiting: by stage and shard: the number and size of unfinished restrictions, what blocked elements wait for, and
             whether the budget ended too early.
     """
 
@@ -36,9 +35,9 @@ class ProgressMark:
 
     @staticmethod
     def of(places: Places, times: Times) -> ProgressMark:
-        """The footing that reports and watermarks make."""
+        """Return the mark for reports and watermarks."""
         waiting = [
-            # SUBTLE: a size that is no number would equal no other, and never be the same as before.
+            # SUBTLE: a size that is NaN differs from itself, and so would always look like progress.
             (place, report.restrictions.live, str(report.restrictions.size), report.awaited, report.leftover)
             for place, report in places.items()
             if report.restrictions.live or report.awaited or report.leftover
@@ -47,7 +46,7 @@ class ProgressMark:
 
 
 def moved(places: Places) -> bool:
-    """Whether any element came or went in a micro-batch."""
+    """Return whether any element was read or written in a micro-batch."""
     return any(
         report.counts.read or report.counts.written or report.counts.unparked or report.counts.late
         for report in places.values()
@@ -56,12 +55,12 @@ def moved(places: Places) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """What is done about micro-batches that get nowhere though none had to wait for the clock.
+    """Pauses and warnings after micro-batches without progress, none of which had to wait for the clock.
 
     Attributes:
-        micro_batches: after so many in a row somebody is told; again each time that they have doubled.
-        least: pause after the first; it doubles with each one more.
-        most: no pause is longer.
+        micro_batches: a warning follows after so many in a row, and each time that their number has doubled.
+        least: the pause after the first; it doubles with each further one.
+        most: the longest pause.
     """
 
     micro_batches: int
@@ -69,23 +68,24 @@ class Patience:
     most: Duration
 
     def __post_init__(self) -> None:
-        """Checks the bounds.
+        """Check the bounds.
 
         Raises:
-            ValueError: they make no sense.
+            ValueError: they contradict each other.
         """
         if self.micro_batches < 1 or not 0 < self.least <= self.most:
             raise ValueError(
-                f"after {self.micro_batches} micro-batches without progress, pauses from {self.least} "
-                f"to {self.most} µs: at least one "
-                "micro-batch, and pauses of more than nothing"
+                f"a warning after {self.micro_batches} micro-batches without progress, with pauses from {self.least} "
+                f"to "
+                f"{self.most} µs: the number must be at least 1, pauses more than 0, and the longest at least the "
+                "shortest"
             )
 
     def pause(self, fruitless: int) -> Duration:
-        """How long to wait after so many fruitless micro-batches in a row."""
+        """Return the pause after so many micro-batches in a row without progress."""
         return Duration(min(self.least << min(fruitless - 1, 40), self.most)) if fruitless else _NO_PAUSE
 
     def warns(self, fruitless: int) -> bool:
-        """Whether this is one of the moments at which somebody is told."""
+        """Return whether to warn now."""
         times, rest = divmod(fruitless, self.micro_batches)
         return not rest and times.bit_count() == 1

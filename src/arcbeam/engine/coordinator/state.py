@@ -1,6 +1,6 @@
-"""What a job's machine knows between two events.
+"""The state of a job's machine between two events.
 
-Owns its attributes, what always holds of each, and the check of that. Must not know what an event does to them.
+Owns its attributes, their invariants, and the check of these. Must not know how events change them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp, shifted
 
 
 class Mode(Enum):
-    """What the job is heading for."""
+    """The aim of the job."""
 
     RUNNING = "running"
     DRAINING = "draining"
@@ -33,177 +33,179 @@ class Mode(Enum):
 
 
 class Phase(Enum):
-    """How far the job has come."""
+    """The progress of the job."""
 
     NEW = "new"
     RUNNING = "stepping"
     CLOSING = "closing"
-    """The last commit is made; it is published."""
+    """The last commit is made; its committables are being published."""
     SHUTTING_DOWN = "shutting down"
     TEARING_DOWN = "tearing down"
     ENDED = "ended"
 
 
 Retried = Propose | Resolve | Publish
-"""Commands that are given again after a pause."""
+"""Commands that are repeated after a pause."""
 
 
 @dataclass(slots=True)
 class JobState:
-    """What the machine of one job knows. What stands above an attribute holds between any two events."""
+    """The state of one job's machine. The comment above an attribute states what holds between any two events."""
 
     layout: Layout
     settings: Settings
 
-    # The latest time that was told. Never goes back.
+    # The latest time of an event. Never decreases.
     now: Timestamp = MIN_TIMESTAMP
     # CANCELLING and FAILING are never left, and only for these two is DRAINING or SUSPENDING left.
     mode: Mode = Mode.RUNNING
     # Only moves forward.
     phase: Phase = Phase.NEW
-    # What is real. None exactly in phase NEW, or if the job ended from there. Its micro-batch, time and times only
+    # The newest commit. None exactly in phase NEW, or if the job ended from there. Its micro-batch, time and times only
     # grow.
     head: Head | None = None
 
-    # Of what is in flight, at most one is there: a micro-batch that runs, one that has run and is consistent, or a
-    # proposal. All of the micro-batch after the head. None behind phase STEPPING, but for a proposal that was open when
-    # the job was cancelled or failed: its outcome changes the head, and has no other effect.
+    # At most one of these exists: a running micro-batch, a consistent one that has run, or a proposal. Each is the
+    # micro-batch after the head. None exists after phase RUNNING, with one exception: a proposal that was open when the
+    # job was cancelled or failed. Its outcome changes the head and has no other effect.
     running: MicroBatchPlan | None = None
     cut: Cut | None = None
     proposal: Proposal | None = None
-    # Whether nothing that the running micro-batch does had to wait for the clock. Of a micro-batch that runs.
+    # Whether nothing in the running micro-batch had to wait for the clock. Only valid while a micro-batch runs.
     prompt: bool = False
-    # Runs of the micro-batch after the head that failed, and so the number of the next run. 0 after each commit.
+    # The number of failed runs of the micro-batch after the head, which is the number of the next run. 0 after each
+    # commit.
     attempt: int = 0
 
-    # What all shards said in the newest micro-batch of this driver, and where its watermarks are; None before that. The
-    # watermarks are the head's.
+    # The reports of all shards in this driver's newest micro-batch, and the watermarks that follow from them. None
+    # before the first. The watermarks are the head's.
     places: Places | None = None
     marks: Watermarks | None = None
     # The side inputs that this micro-batch has added to.
     side: frozenset[Port] = frozenset()
-    # Sources with which no micro-batch was committed. None behind the first micro-batch that this driver has committed.
+    # Sources that no committed micro-batch contains. Empty after the first commit of this driver with a micro-batch.
     unbegun: frozenset[str] = frozenset()
-    # A micro-batch that truncates was committed. Not if the job is just running.
+    # A micro-batch that truncates restrictions was committed. Never in mode RUNNING.
     drained: bool = False
-    # How far the head is in the job's script; never further without one. What is next in it, if that is known, and
-    # whether it was asked for: one of both at most, and neither behind the script's end.
+    # The head's position in the job's script; it stays at the beginning if there is no script. Then the next event, if
+    # known, and whether it was requested. Never both, and neither after the script's end.
     script: ScriptPlace = AT_BEGINNING
     event: ScriptEvent | None = None
-    asked: bool = False
+    script_requested: bool = False
     # The stages that have prepared to shut down in a micro-batch that this driver has committed.
     prepared: frozenset[str] = frozenset()
-    # When people are told of a running micro-batch in which stages prepare that it takes long; None if they were.
+    # When to warn that a running micro-batch in which stages prepare takes long. None after the warning.
     slow_at: Timestamp | None = None
-    # Committed micro-batches in a row that got nowhere, none of which had to wait for the clock.
+    # The number of committed micro-batches in a row without progress, none of which had to wait for the clock.
     fruitless: int = 0
 
-    # What is being published: of the head, or a micro-batch before it. None behind phase CLOSING.
+    # What is being published: committables of the head or of an earlier micro-batch. None after phase CLOSING.
     publishing: Publish | None = None
-    # What the head has for sinks is not published, and cannot be here: the next commit has it, and no micro-batch.
-    owes: bool = False
-    # The micro-batch whose bundles are being told; the head's or an earlier one. None behind phase CLOSING.
+    # The head's committables are not published, and this driver cannot publish them. The next commit contains them, and
+    # no micro-batch.
+    carries_unpublished: bool = False
+    # The micro-batch whose bundles are being finalized: the head or an earlier one. None after phase CLOSING.
     finalizing: int | None = None
-    # Names for the next commit, and changes of names (see `name_change`), none behind phase STEPPING; and a name
-    # for the last one, if the job is drained or suspended.
+    # Names for the next commit, and changes of names (see `name_change`). Empty after phase RUNNING. Then the name of
+    # the last commit, if the job is drained or suspended.
     savepoints: list[str] = field(default_factory=list)
     last_savepoint: str = ""
-    # Names that this driver has committed, and not given up since.
+    # Names that this driver has committed and not deleted since.
     made: set[str] = field(default_factory=set)
 
-    # Failures in a row, by the command that failed: forgotten when one succeeds. Never more than are allowed, while the
-    # job goes on; but asking for an unknown outcome may fail for ever.
+    # Failures in a row, by the failed command; a success resets its count. Never more than allowed while the job runs,
+    # but a request for an unknown outcome may fail without limit.
     failures: dict[type[Command], int] = field(default_factory=dict)
-    # Runs of the micro-batch after the head in which a worker died. 0 once it has reported. Never more than are
-    # allowed, while the job goes on.
+    # Runs of the micro-batch after the head in which a worker died. 0 once it has reported. Never more than allowed
+    # while the job runs.
     deaths: int = 0
-    # What is given again, and when: at most one about the commit, while there is a proposal; and one about publishing,
-    # while something is being published. Empty behind phase CLOSING.
+    # Commands to repeat, and when. At most one concerns the commit, while there is a proposal, and one publishing,
+    # while
+    # something is being published. Empty after phase CLOSING.
     later: list[tuple[Timestamp, Retried]] = field(default_factory=list)
-    # No micro-batch begins before.
+    # No micro-batch begins before this time.
     not_before: Timestamp = MIN_TIMESTAMP
-    # Nobody waits longer for the end's next answer. There exactly from phase CLOSING until the end.
+    # The time limit of the ending's next answer. Set exactly from phase CLOSING until the end.
     deadline: Timestamp | None = None
-    # How the job will end. There exactly from phase CLOSING on.
+    # How the job will end. Set exactly from phase CLOSING on.
     end: End | None = None
 
-    # The last WaitUntil that still counts, None if there is none: always ahead. And, while an event is handled, what is
-    # wanted.
+    # The valid WaitUntil, None if there is none; always in the future. While an event is handled: the wanted one.
     waits_until: Timestamp | None = None
     wanted: Timestamp | None = None
-    # What the event that is handled has led to so far.
+    # The commands that the current event has caused so far.
     out: list[Command] = field(default_factory=list)
 
-    # What people were told of restrictions, by stage: nothing twice.
+    # The warnings about restrictions already issued, by stage: none is issued twice.
     warned_of: set[tuple[str, str]] = field(default_factory=set)
 
-    # What all parts of the machine do.
+    # Helpers for all parts of the machine.
 
     def time(self, head: Head) -> Timestamp:
-        """What the job's clock shows: in a job with a script, only that moves it, and where it is is recorded."""
+        """Return the job's clock. Only a script moves the clock of a job that has one; its commits record it."""
         return head.time if self.layout.scripted else max(self.now, head.time)
 
-    def asked_for(self) -> list[str]:
-        """The savepoints that were asked for and are not made, with that of the last commit; each once."""
+    def requested_savepoints(self) -> list[str]:
+        """Return the requested savepoints not yet made, each once; that of the last commit is included."""
         last = [self.last_savepoint] if self.last_savepoint and self.phase in (Phase.NEW, Phase.RUNNING) else []
         return list(dict.fromkeys([*self.savepoints, *last]))
 
-    def given(self) -> set[str]:
-        """The names that are a micro-batch's, or the next ones': no later one can get them."""
+    def taken_names(self) -> set[str]:
+        """Return the names that a micro-batch has, or that the next commits will have. No later one can get them."""
         wishes = *self.savepoints, *(self.proposal.command.savepoints if self.proposal else ())
         return {*self.made, *(name_change(wish)[1] for wish in wishes)} - {""}
 
-    def ask(self, command: Command) -> None:
-        """Wants something done."""
+    def issue(self, command: Command) -> None:
+        """Issue a command."""
         self.out.append(command)
 
     def warn(self, text: str) -> None:
-        """Wants people told."""
+        """Issue a warning for the user."""
         self.out.append(Warn(text))
 
     def clock(self, cut: Cut | None) -> Timestamp:
-        """What time it is to what a micro-batch has left: a script has a clock of its own."""
+        """Return the processing time for the work that a micro-batch has left: a script has its own clock."""
         return cut.plan.time if cut and self.layout.scripted else self.now
 
     def wait(self, moment: Timestamp) -> None:
-        """Wants to be told when the clock has come to that moment."""
+        """Request `ClockAdvanced` at that moment."""
         self.wanted = moment if self.wanted is None else min(self.wanted, moment)
 
-    def give_later(self, command: Retried, failures: int) -> None:
-        """Gives a command after the pause that so many failures call for."""
+    def retry_later(self, command: Retried, failures: int) -> None:
+        """Issue a command after the pause that so many failures require."""
         self.later.append((shifted(self.now, self.settings.retry.pause(failures)), command))
 
     def set_deadline(self) -> None:
-        """Gives the end's next answer as much time as it may take."""
+        """Set the time limit of the ending's next answer."""
         self.deadline = shifted(self.now, self.settings.grace)
 
     def validate(self) -> None:
-        """Checks what is said of the attributes; AssertionError if it does not hold."""
+        """Check the invariants of the attributes; AssertionError if one does not hold."""
         self._validate_flight()
         self._validate_end()
         assert (self.places is None) == (self.marks is None), "watermarks without reports"
         if self.marks and self.head:
             assert self.marks.times() == self.head.times, "the watermarks are not the head's"
         if self.publishing:
-            assert self.head is not None, "nothing is real, and is published"
-            assert self.publishing.micro_batch <= self.head.micro_batch, "what is not real is published"
-        assert self.finalizing is None or self.head is not None, "nothing is real, and is finalized"
-        assert not self.owes or self.publishing is None, "it is published, and cannot be"
+            assert self.head is not None, "publishing without a head"
+            assert self.publishing.micro_batch <= self.head.micro_batch, "publishing a micro-batch after the head"
+        assert self.finalizing is None or self.head is not None, "finalizing without a head"
+        assert not self.carries_unpublished or self.publishing is None, "publishing, but it cannot publish"
         commits = [command for _, command in self.later if not isinstance(command, Publish)]
         publishes = [command for _, command in self.later if isinstance(command, Publish)]
-        assert len(commits) <= (self.proposal is not None), "a commit is tried again that is not open"
-        assert publishes in ([], [self.publishing]), "something is published again that is published"
-        assert not self.drained or self.mode is not Mode.RUNNING, "truncated, and running"
-        assert self.waits_until is None or self.waits_until > self.now, "it waits for what has been"
+        assert len(commits) <= (self.proposal is not None), "a commit is retried without an open proposal"
+        assert publishes in ([], [self.publishing]), "a retry publishes what is not being published"
+        assert not self.drained or self.mode is not Mode.RUNNING, "restrictions are truncated in mode RUNNING"
+        assert self.waits_until is None or self.waits_until > self.now, "it waits for a moment in the past"
         allowed = self.settings.retry.times
         if self.phase in (Phase.NEW, Phase.RUNNING, Phase.CLOSING):
-            assert all(each is Resolve or tries <= allowed for each, tries in self.failures.items()), "not given up"
-            assert self.deaths <= self.settings.deaths.times, "workers die, and it is not given up"
-        assert not (self.asked and self.event), "an event is there, and asked for"
-        unread = self.event is None and not self.asked
-        assert unread or not self.script.over, "more is to come behind the end"
-        assert self.layout.scripted or (unread and self.script == AT_BEGINNING), "a script that is not there"
-        assert not self.unbegun or self.places is None, "a micro-batch was committed, and its sources have not begun"
+            assert all(each is Resolve or tries <= allowed for each, tries in self.failures.items()), "many failures"
+            assert self.deaths <= self.settings.deaths.times, "too many deaths of workers"
+        assert not (self.script_requested and self.event), "an event of the script is known and requested"
+        unread = self.event is None and not self.script_requested
+        assert unread or not self.script.over, "an event after the script's end"
+        assert self.layout.scripted or (unread and self.script == AT_BEGINNING), "an event without a script"
+        assert not self.unbegun or self.places is None, "a micro-batch is committed, but sources have not begun"
 
     def _validate_flight(self) -> None:
         ending = self.mode in (Mode.CANCELLING, Mode.FAILING)
@@ -213,28 +215,28 @@ class JobState:
             self.proposal and self.proposal.command.micro_batch,
         )
         micro_batches = [micro_batch for micro_batch in flight if micro_batch is not None]
-        assert len(micro_batches) <= 1, "two in flight"
+        assert len(micro_batches) <= 1, "two micro-batches in flight"
         if self.head is None:
-            assert self.phase is Phase.NEW or ending, "a job without a head goes on"
-            assert not micro_batches, "a micro-batch stands on nothing"
+            assert self.phase is Phase.NEW or ending, "a job runs without a head"
+            assert not micro_batches, "a micro-batch without a head"
         else:
-            assert self.phase is not Phase.NEW, "a job with a head has not begun"
+            assert self.phase is not Phase.NEW, "a job with a head is in phase NEW"
             assert all(micro_batch == self.head.micro_batch + 1 for micro_batch in micro_batches), (
-                f"micro-batches {micro_batches} stand on micro-batch {self.head.micro_batch}"
+                f"micro-batches {micro_batches} do not follow the head, {self.head.micro_batch}"
             )
         if self.phase not in (Phase.NEW, Phase.RUNNING):
-            assert not self.savepoints, "a savepoint was asked for, and neither made nor told"
+            assert not self.savepoints, "a requested savepoint is neither made nor reported as not made"
         if self.phase is not Phase.RUNNING:
-            assert self.running is None, "a micro-batch runs, but not while it should"
-            assert self.cut is None, "a micro-batch waits, but not while it should"
-            assert self.proposal is None or ending, "a proposal behind the last commit"
+            assert self.running is None, "a micro-batch runs after phase RUNNING"
+            assert self.cut is None, "a micro-batch waits for its commit after phase RUNNING"
+            assert self.proposal is None or ending, "a proposal after the last commit"
         assert self.running is None or self.running.attempt == self.attempt, "runs are counted wrong"
 
     def _validate_end(self) -> None:
         closed = self.phase in (Phase.CLOSING, Phase.SHUTTING_DOWN, Phase.TEARING_DOWN)
-        assert (self.deadline is not None) == closed, "a deadline that is not the end's"
-        assert (self.end is not None) == (closed or self.phase is Phase.ENDED), "an end that is not decided"
+        assert (self.deadline is not None) == closed, "the deadline does not fit the phase"
+        assert (self.end is not None) == (closed or self.phase is Phase.ENDED), "the end does not fit the phase"
         if self.phase not in (Phase.RUNNING, Phase.CLOSING):
-            assert self.publishing is None, "something is published, but not while it should"
-            assert self.finalizing is None, "something is finalized, but not while it should"
-            assert not self.later, "something is tried again, but not while it should"
+            assert self.publishing is None, "publishing after phase CLOSING"
+            assert self.finalizing is None, "finalizing after phase CLOSING"
+            assert not self.later, "retries after phase CLOSING"

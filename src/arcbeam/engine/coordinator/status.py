@@ -1,6 +1,6 @@
-"""What shards report that somebody should know who looks after a job.
+"""Warnings from the reports of shards, for the operator of a job.
 
-Owns what is told, and that it is told once. Must not know who is told.
+Owns the warnings, and that each is issued once. Must not know where they are shown.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ from arcbeam.engine.coordinator.consistentcut import Places
 from arcbeam.engine.protocol.layout import Layout
 
 
-def news(layout: Layout, places: Places, told: set[tuple[str, str]]) -> Iterator[str]:
-    """What has not been told yet of the restrictions of a micro-batch.
+def news(layout: Layout, places: Places, reported: set[tuple[str, str]]) -> Iterator[str]:
+    """Yield new warnings about the restrictions of a micro-batch.
 
     Args:
-        layout: of the job; who observes an output on all ways to it need not be told.
+        layout: the layout of the job. An output that is observed on all ways to it causes no warning.
         places: the micro-batch's reports.
-        told: by stage, what was told already; added to.
+        reported: the warnings issued so far, by stage; new ones are added.
     """
     flows = {flow.name: flow for flow in layout.flows}
     for (stage, _), report in places.items():
         for output in report.restrictions.silent:
-            if None in flows[stage].ways(output) and _is_new(told, stage, output):
+            if None in flows[stage].ways(output) and _is_new(reported, stage, output):
                 yield (
-                    f"'{stage}' reports no watermark for {output!r}, which stays at the beginning of time until all it "
-                    "reads is done: no window behind it ends before that. A watermark estimator lets it move "
-                    "(DoFn.WatermarkEstimatorParam), or arcbeam.io.WithWatermark behind it"
+                    f"'{stage}' reports no watermark for {output!r}, which stays at the beginning of time until all "
+                    f"its "
+                    "input is processed: no window downstream ends before that. To advance it, use a watermark "
+                    "estimator (DoFn.WatermarkEstimatorParam), or arcbeam.io.WithWatermark on its output"
                 )
         for crowded in report.restrictions.crowded:
-            if _is_new(told, stage, crowded.root):
+            if _is_new(reported, stage, crowded.root):
                 yield f"'{stage}': {crowded}"
 
 
-def _is_new(told: set[tuple[str, str]], stage: str, what: str) -> bool:
-    before = len(told)
-    told.add((stage, what))
-    return len(told) > before
+def _is_new(reported: set[tuple[str, str]], stage: str, what: str) -> bool:
+    before = len(reported)
+    reported.add((stage, what))
+    return len(reported) > before

@@ -1,1 +1,1 @@
-"""What a micro-batch is told, and what comes back: layout, stages, plans, markers, reports."""
+"""The messages between driver and tasks: layout, stages, plans, markers, reports."""

@@ -1,4 +1,4 @@
-"""Where the stages of a job run: levels, shards, and the tasks that own ranges of shards.
+"""The places of a job's stages: levels, shards, and the tasks that own ranges of shards.
 
 Owns what follows from a plan alone. Must not know what a stage does.
 """
@@ -18,12 +18,11 @@ class Placed:
     """A stage and its place.
 
     Attributes:
-        flow: what it reads and puts out; it runs in every shard of the layout.
-        number: of the stage, unique; its rows are known by it as long as the job lives.
-        level: above the levels of all that it reads.
-        side_inputs: the port behind each of its side inputs, by the stage's own name for it.
-        scripted: it reads nothing: what it puts out, and up to where that is complete, is in the plans of
-            micro-batches.
+        flow: its inputs and outputs; it runs in every shard of the layout.
+        number: its unique number, which marks its rows for the whole life of the job.
+        level: greater than the levels of all its inputs.
+        side_inputs: the port of each side input, by the stage's own name for it.
+        scripted: it has no input: the plans of micro-batches contain its outputs and their watermarks.
     """
 
     flow: StageFlow
@@ -49,8 +48,9 @@ class Layout:
 
     Attributes:
         stages: producers before consumers.
-        shards: of each level.
-        tasks: how many tasks each level has in a micro-batch, at most one for each shard; may differ from run to run.
+        shards: the number of shards of each level.
+        tasks: the number of tasks of each level in a micro-batch, at most one for each shard; may differ from run to
+            run.
     """
 
     stages: tuple[Placed, ...]
@@ -58,10 +58,10 @@ class Layout:
     tasks: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Checks that a micro-batch can flow through the levels.
+        """Check that a micro-batch can flow through the levels.
 
         Raises:
-            ValueError: it cannot; the stage or level at fault is named.
+            ValueError: it cannot; the message names the stage or level at fault.
         """
         levels: dict[Port, int] = {}
         numbers: dict[int, str] = {}
@@ -73,13 +73,15 @@ class Layout:
             if numbers.setdefault(stage.number, stage.name) != stage.name:
                 raise ValueError(f"{numbers[stage.number]!r} and {stage.name!r} both have number {stage.number}")
             if not 0 <= stage.level < len(self.tasks):
-                raise ValueError(f"{stage.name!r} is at level {stage.level}; there are {len(self.tasks)}")
+                raise ValueError(f"{stage.name!r} is at level {stage.level}; there are {len(self.tasks)} levels")
             for port in stage.flow.inputs:
                 if port not in levels:
-                    raise ValueError(f"{stage.name!r} reads {port}, which no stage before it has")
-                # A shard may not follow its own half of a producer: another shard may hand it earlier work.
+                    raise ValueError(f"{stage.name!r} reads {port}, which no earlier stage has")
+                # A shard may not use its own half of a producer: another shard may still send it earlier elements.
                 if levels[port] >= stage.level:
-                    raise ValueError(f"{stage.name!r} reads {port} at its own level {stage.level}, or above it")
+                    raise ValueError(
+                        f"{stage.name!r} at level {stage.level} reads {port}, which is not at a lower level"
+                    )
             levels.update(dict.fromkeys(stage.ports, stage.level))
         for stage in self.stages:
             for name, port in stage.side_inputs:
@@ -91,22 +93,22 @@ class Layout:
 
     @property
     def scripted(self) -> bool:
-        """Whether a script says what comes, and what the clock shows."""
+        """Whether a script provides the elements and moves the clock."""
         return any(stage.scripted for stage in self.stages)
 
     @property
     def sources(self) -> frozenset[str]:
-        """The stages that read nothing."""
+        """The stages without inputs."""
         return frozenset(stage.name for stage in self.stages if not stage.flow.inputs)
 
     @property
     def flows(self) -> tuple[StageFlow, ...]:
-        """The stages as watermarks know them."""
+        """The stages' flows, for the computation of watermarks."""
         return tuple(stage.flow for stage in self.stages)
 
-    def told_at_commits(self, outputs: Mapping[Port, Timestamp]) -> dict[str, Timestamp]:
-        """The upstream watermark of each stage that reads an output that is observed: what that has seen in a
-        micro-batch, its readers learn in the next one.
+    def observed_inputs(self, outputs: Mapping[Port, Timestamp]) -> dict[str, Timestamp]:
+        """Return the upstream watermark of each stage that reads an observed output. What the output observed in a
+        micro-batch reaches its readers in the next one.
 
         Args:
             outputs: the watermarks of all outputs.
@@ -121,18 +123,18 @@ class Layout:
         }
 
     def at(self, level: int) -> tuple[Placed, ...]:
-        """The stages of a level."""
+        """Return the stages of a level."""
         return tuple(stage for stage in self.stages if stage.level == level)
 
     def ports_before(self, level: int) -> tuple[Port, ...]:
-        """All outputs of the levels before one: what its markers tell of."""
+        """Return all outputs of the levels before one: the ports in its markers."""
         return tuple(port for stage in self.stages if stage.level < level for port in stage.ports)
 
     def range_of(self, level: int, task: int) -> range:
-        """The shards that a task owns. The ranges of a level are adjacent, and differ in length by one at most."""
+        """Return the shards that a task owns. The ranges of a level are adjacent and differ in length by at most 1."""
         count = self.tasks[level]
         return range(self.shards * task // count, self.shards * (task + 1) // count)
 
     def places(self) -> Iterator[tuple[str, int]]:
-        """Every stage and shard: each is in exactly one report of a micro-batch."""
+        """Return every stage and shard: each is in exactly one report of a micro-batch."""
         return ((stage.name, shard) for stage in self.stages for shard in range(self.shards))

@@ -1,11 +1,10 @@
-"""Markers: what a task of a level says to every task of the next one, and what those may conclude.
+"""Markers: the message of each task to every task of the next level.
 
-Owns the digest by which a cut is known. Must not know who sends a marker, nor what a watermark is for.
+Owns the digest that identifies a cut. Must not know who sends a marker, nor what a watermark is for.
 
-A task may run more than once, and two attempts of it may have put out different rows. So a marker names its attempt
-with a token that no other attempt has, and what a task has read is known by one digest of all tokens before it: those
-of the level before, and that level's own digest. Two tasks have read the same attempts if their digests are equal, all
-the way up.
+A task may run more than once, and two attempts may have written different rows. So a marker names its attempt by a
+unique token. One digest identifies what a task has read: it covers the tokens of the previous level and that level's
+own digest. If two tasks have equal digests, they have read the same attempts on all levels.
 """
 
 from __future__ import annotations
@@ -22,30 +21,31 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.model.timestamps import Timestamp
 
 NO_INPUT: Final = b""
-"""The digest of a task of the level with which a micro-batch begins: it reads no other."""
+"""The digest of a task at a micro-batch's first level, which reads no other level."""
 _DIGEST_BYTES: Final = 16
 
 
 class InconsistentCutError(ArcbeamError):
-    """Tasks of a micro-batch have not read the same attempts of the tasks before them: the micro-batch counts for
-    nothing.
+    """Tasks of a micro-batch have not read the same attempts of the tasks before them. The micro-batch has no
+    effect.
     """
 
     def __init__(self, why: str) -> None:
-        super().__init__(why, "nothing is lost: the micro-batch is run again from the head")
+        super().__init__(why, "nothing is lost: the micro-batch runs again from the head")
         self.args = (why,)
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a task says when its part of a micro-batch is done.
+    """The message of a task when its part of a micro-batch is done.
 
     Attributes:
-        micro-batch, attempt: of which run of which micro-batch.
-        level, task: who says it.
+        micro-batch, attempt: the run of the micro-batch.
+        level, task: the sender.
         token: of the task's attempt; no other attempt of any task has it.
-        input_digest: digest of the attempts that the task has read.
-        times: output watermark of each port: of its own, the least of its shards; of levels before, as gathered.
+        input_digest: the digest of the attempts that the task has read.
+        times: the output watermark of each port. For the task's own ports, the minimum of its shards; for ports of
+            earlier levels, as gathered.
     """
 
     micro_batch: int
@@ -59,11 +59,11 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamWatermarks:
-    """What all markers of a level tell together.
+    """The combined content of all markers of a level.
 
     Attributes:
-        times: output watermark of each port of all levels before.
-        input_digest: digest of the attempts that they name.
+        times: the output watermark of each port of all levels before.
+        input_digest: the digest of the attempts that the markers name.
     """
 
     times: Mapping[Port, Timestamp]
@@ -71,11 +71,11 @@ class UpstreamWatermarks:
 
 
 def digest(input_digest: bytes, tokens: Iterable[bytes]) -> bytes:
-    """What a level has read.
+    """Return the digest of what a level has read.
 
     Args:
-        input_digest: the digest of the level before.
-        tokens: of that level's tasks, in the order of their numbers.
+        input_digest: the digest of the previous level.
+        tokens: the tokens of the previous level's tasks, in the order of their numbers.
     """
     hashed = hashlib.blake2b(sequences.framed(input_digest), digest_size=_DIGEST_BYTES)
     for token in tokens:
@@ -93,19 +93,19 @@ def gather(
     ports: Sequence[Port],
     committed_outputs: Mapping[Port, Timestamp],
 ) -> UpstreamWatermarks:
-    """What a task may conclude when it has read its exchange: nothing, unless all markers are there and agree.
+    """Combine the markers that a task has read; fails unless all exist and agree.
 
     Args:
-        markers: that came, in any order; one that came twice says the same twice.
-        micro_batch: that runs.
-        attempt: of the micro-batch.
-        level: of the tasks that send them.
-        tasks: how many there are.
-        ports: what they tell of: all outputs of that level and of those before.
+        markers: the received markers, in any order; duplicates are equal.
+        micro_batch: the running micro-batch.
+        attempt: the attempt of the micro-batch.
+        level: the level of the senders.
+        tasks: the number of senders.
+        ports: the ports in the markers: all outputs of that level and of those before.
         committed_outputs: the watermarks of the micro-batch's head.
 
     Raises:
-        InconsistentCutError: one is missing, is of another run, or was made from other attempts than another one.
+        InconsistentCutError: a marker is missing, is of another run, or was made from other attempts than another one.
     """
     known: dict[int, Marker] = {}
     for marker in markers:
@@ -115,19 +115,19 @@ def gather(
             level,
         ) or not 0 <= marker.task < tasks:
             raise InconsistentCutError(
-                f"a marker of task {marker.task} of level {marker.level}, micro-batch "
-                f"{marker.micro_batch}, run {marker.attempt}, "
-                f"came where {tasks} of level {level}, micro-batch {micro_batch}, run {attempt}, belong"
+                f"unexpected marker of task {marker.task} of level {marker.level}, micro-batch {marker.micro_batch}, "
+                f"run {marker.attempt}: expected {tasks} task(s) of level {level}, micro-batch {micro_batch}, "
+                f"run {attempt}"
             )
         if known.setdefault(marker.task, marker) != marker:
-            raise InconsistentCutError(f"the rows of two attempts of task {marker.task} of level {level} were read")
+            raise InconsistentCutError(f"rows of two attempts of task {marker.task} of level {level} were read")
     if missing := sorted(set(range(tasks)) - known.keys()):
-        raise InconsistentCutError(f"no marker came of task(s) {', '.join(map(str, missing))} of level {level}")
+        raise InconsistentCutError(f"no marker from task(s) {', '.join(map(str, missing))} of level {level}")
     ordered = [known[task] for task in range(tasks)]
     for marker in ordered:
         if marker.input_digest != ordered[0].input_digest:
             raise InconsistentCutError(
-                f"tasks 0 and {marker.task} of level {level} have read different attempts of the level before"
+                f"tasks 0 and {marker.task} of level {level} have read different attempts of the previous level"
             )
         if absent := [str(port) for port in ports if port not in marker.times]:
             raise InconsistentCutError(f"the marker of task {marker.task} of level {level} lacks {', '.join(absent)}")

@@ -1,6 +1,6 @@
-"""What the tasks of a micro-batch are told.
+"""The plan of a micro-batch: what the driver sends to its tasks.
 
-Owns the shape of a plan. Must not know why it is so (`progress`), nor what is made of it (`shard`).
+Owns the shape of a plan. Must not know why a plan is as it is (`coordinator`), nor how a task runs it (`task`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from arcbeam.model.timestamps import Duration, Timestamp
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchBudget:
-    """What a task may use of each before it leaves the rest for the next micro-batch. It always does something.
+    """The limits of a task in a micro-batch; it leaves the rest for the next one. A task always does some work.
 
     Attributes:
-        time: for what can be left: restrictions and timers. What has come by the exchange is always processed.
-        elements: put out by restrictions, and timers fired.
-        bytes: put out by restrictions.
+        time: for work that can be left over: restrictions and timers. Elements from the exchange are always processed.
+        elements: the number of elements from restrictions plus the number of timers fired.
+        bytes: the size of elements from restrictions.
     """
 
     time: Duration
@@ -28,7 +28,7 @@ class MicroBatchBudget:
     bytes: int
 
     def scaled(self, factor: float, least: MicroBatchBudget, most: MicroBatchBudget) -> MicroBatchBudget:
-        """So many times as much of each, between bounds."""
+        """Return the budget with each part multiplied, between bounds."""
         return MicroBatchBudget(
             Duration(min(max(round(self.time * factor), least.time), most.time)),
             min(max(round(self.elements * factor), least.elements), most.elements),
@@ -38,13 +38,13 @@ class MicroBatchBudget:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A restriction goes from one shard to another, before anything else happens in the micro-batch.
+    """A restriction moves from one shard to another, before anything else happens in the micro-batch.
 
     Attributes:
-        stage: whose it is.
-        id: of it.
+        stage: its stage.
+        id: its id.
         source, target: the shards.
-        handed: what the target needs; as the source has it at the head.
+        handed: what the target needs, as the source has it at the head.
     """
 
     stage: str
@@ -56,25 +56,24 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchPlan:
-    """What all tasks of a micro-batch are told.
+    """The plan that all tasks of a micro-batch receive.
 
     Attributes:
-        micro_batch: its number: the head's and one.
-        attempt: how often it was tried before; what an earlier run says does not count any more.
-        time: recorded time: what the clock shows to everything in the micro-batch.
-        head: number of the micro-batch that it stands on.
-        times: watermarks of the head.
-        budget: how much to do.
-        beginning: the sources that begin in it: no micro-batch was committed with them.
-        drain: truncate all restrictions that were not truncated yet, at first those that wait, later those that come.
+        micro_batch: its number: the head's plus 1.
+        attempt: how many runs of it have failed. Reports of earlier runs are ignored.
+        time: its recorded time: the processing time that everything in the micro-batch sees.
+        head: the number of the micro-batch whose state it continues.
+        times: the watermarks of the head.
+        budget: the limits of each task.
+        beginning: the sources that begin in it, because no micro-batch with them is committed.
+        drain: truncate all restrictions not truncated yet: first those that wait, then those that arrive.
         moves: restrictions that change their shard.
-        first: the level with which it begins: those before have nothing to do any more, and say nothing new.
-        pieces: by stage, into how many parts what a checkpoint leaves is cut, so that all tasks have some; one if a
-            stage is not there.
-        prepare: nothing is left to do: if nothing comes of this micro-batch either, it is the last.
+        first: the level with which it begins: those before are idle and report nothing new.
+        pieces: by stage, into how many parts a checkpoint's residual is cut, so that all tasks have work; a stage that
+            is missing has 1.
+        prepare: no work is left: unless this micro-batch makes new work, it is the last.
         preparing: the stages that call `prepare_to_shutdown` in it.
-        event: what the job's script says is to happen in this micro-batch; `time` has taken in what it says of the
-            clock.
+        event: the script's event that happens in this micro-batch; `time` includes its change of the clock.
     """
 
     micro_batch: int

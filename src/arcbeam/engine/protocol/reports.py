@@ -1,7 +1,7 @@
-"""What the tasks of a micro-batch report to the driver, as values.
+"""The reports of a micro-batch's tasks to the driver, as values.
 
-Owns their shapes: all that the driver knows of shards. Must not know what is concluded from them (`progress`), nor how
-they come about (`shard`).
+Owns their shapes: all that the driver knows about shards. Must not know how the driver uses them (`coordinator`), nor
+how tasks make them (`task`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from arcbeam.model.timestamps import Timestamp
 
 @dataclass(frozen=True, slots=True, order=True)
 class Awaited:
-    """Parked elements wait for a side input.
+    """Blocked elements wait for a side input.
 
     Attributes:
-        port: what it is made of.
-        until: at the latest it is ready when the port's watermark has passed that: nothing more comes to its window.
+        port: the output that it is made from.
+        until: it is ready at the latest when the port's watermark has passed this: its window is complete then.
     """
 
     port: Port
@@ -31,11 +31,11 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True)
 class Movable:
-    """A restriction that waits, and may be given to another shard.
+    """A waiting restriction that may move to another shard.
 
     Attributes:
-        id: of it.
-        size: of it.
+        id: its id.
+        size: its size.
         handed: what the other shard needs.
     """
 
@@ -46,15 +46,15 @@ class Movable:
 
 @dataclass(frozen=True, slots=True)
 class Restrictions:
-    """The restrictions of a stage in one shard when a micro-batch ends.
+    """The restrictions of a stage in one shard at the end of a micro-batch.
 
     Attributes:
-        live: how many are not done.
-        size: of all together.
-        silent: outputs that some of them report no watermark for.
-        crowded: roots of which too many live, of those to which some came in the micro-batch.
-        movable: some of them.
-        ready: how many of them are due at once; of a thousand, no more are counted.
+        live: the number of restrictions that are not done.
+        size: their total size.
+        silent: outputs for which some of them report no watermark.
+        crowded: roots with too many live restrictions, among those that gained some in the micro-batch.
+        movable: some restrictions that may move.
+        ready: the number of restrictions that are due at once; the count ends at 1,000.
     """
 
     live: int = 0
@@ -67,17 +67,17 @@ class Restrictions:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a stage did in one shard in a micro-batch.
+    """The counters of a stage in one shard in a micro-batch.
 
     Attributes:
-        read: elements that came.
-        written: elements that were put out, of all outputs.
-        fired: timers.
+        read: elements received.
+        written: elements output, over all outputs.
+        fired: timers fired.
         resumed: restrictions that ran.
-        made: elements that they put out, before any transform behind them.
-        unparked: elements that had waited, and went on: for a side input, for a commit, or for the end of their window
-            where that did not make a pane of them by itself.
-        late: elements that were dropped because they were too late.
+        made: elements that these restrictions output, before any downstream transform.
+        unparked: elements that were blocked and then processed. They waited for a side input, for a commit, or for the
+            end of their window where that alone does not make a pane.
+        late: elements dropped because they were too late.
     """
 
     read: int = 0
@@ -91,22 +91,22 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """How a stage stands in one shard when a micro-batch ends.
+    """The state of a stage in one shard at the end of a micro-batch.
 
     Attributes:
         stage: its name.
-        shard: of all shards.
+        shard: the number of the shard.
         input: the shard's input watermark.
-        local: what keeps its watermarks.
-        leftover: whether the micro-batch's budget ended before all that was due was done.
-        next_event: when the first event-time timer or waiting element that is left has its turn.
-        next_due: processing time at which the first timer or restriction that is left is due.
-        awaited: what parked elements wait for.
-        restrictions: that are not done.
-        counts: of the micro-batch.
-        uncommitted: whether elements wait for the commit of the micro-batch: in the next one they go on.
-        unprepared: whether its user code is still to be asked to prepare to shut down.
-        kept: by how much more it keeps than before the micro-batch.
+        local: what holds its watermarks.
+        leftover: whether the micro-batch's budget ended before all due work was done.
+        next_event: the time of the first event-time timer or waiting element that is left.
+        next_due: the processing time at which the first timer or restriction that is left is due.
+        awaited: what blocked elements wait for.
+        restrictions: the restrictions that are not done.
+        counts: the counters of the micro-batch.
+        uncommitted: whether elements wait for the commit of the micro-batch; the next one processes them.
+        unprepared: whether its user code still has to prepare to shut down.
+        kept: the change of its state's size in the micro-batch.
     """
 
     stage: str
@@ -131,17 +131,17 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What a task reports when its part of a micro-batch is done.
+    """The report of a task when its part of a micro-batch is done.
 
     Attributes:
-        level, task: which one.
-        token: of its attempt, as in its markers.
-        input_digest: digest of the attempts that it has read, as in its markers.
-        stages: of its level, in each of its shards.
-        published: side inputs of which it wrote something.
-        committables: for sinks.
-        finalizations: how many bundles want to be told that the micro-batch is committed.
-        files: that it wrote: what the manifest is made of. The engine does not look at them.
+        level, task: the task.
+        token: the token of its attempt, as in its markers.
+        input_digest: the digest of the attempts that it has read, as in its markers.
+        stages: the reports of its level's stages, in each of its shards.
+        published: the side inputs that it has written to.
+        committables: its output for sinks.
+        finalizations: the number of bundles to finalize after the commit.
+        files: the files that it wrote, for the manifest. The engine does not interpret them.
     """
 
     level: int

@@ -1,6 +1,6 @@
-"""What the engine must know of a stage to run it: its kind, as values.
+"""The kinds of stages: what the engine must know of a stage to run it, as values.
 
-Owns what a kind is made of, and which parts do not go together. Must not know a plan's protos.
+Owns the parts of a kind, and which parts exclude each other. Must not know a plan's protos.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from arcbeam.model.windows import Window
 from arcbeam.sizes import threshold
 
 Decode = Callable[[bytes], Window]
-"""Makes a window of what its `ordered` gave."""
+"""Makes a window from the result of its `ordered`."""
 
 
 def _none_are_packed(packed: bytes) -> Iterable[bytes]:
-    raise AssertionError("elements were packed, and nobody says how they are unpacked")
+    raise AssertionError("elements are packed, but the stage has no function to unpack them")
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Elements are processed as they come."""
+    """Elements are processed when they arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Grouped:
     """Elements are grouped by key and window; panes are processed.
 
     Attributes:
-        strategy: how.
-        decode: of its windows.
-        unpack: of what its elements were packed to (`arcbeam.engine.grouping.groupings.Together`), if any are.
+        strategy: the grouping strategy.
+        decode: the decoder of its windows.
+        unpack: the function that unpacks elements (`arcbeam.engine.grouping.groupings.Together`), if any are packed.
     """
 
     strategy: Strategy
@@ -50,14 +50,15 @@ class Stateful:
     """Elements are processed by key, with state and timers.
 
     Attributes:
-        families: of timers.
-        decode: of its windows.
-        expires: when the state of a window goes: its end and the allowed lateness; just its end if the input is in
-            order, because the lateness is in its clock then.
-        in_order: elements are processed in the order of their times, so much behind the watermark; None: as they
-            come.
-        at_expiration: there is a callback for it, which may put out elements of the window's last moment.
-        cells: there is state. Without it, nothing may be left at the end of a window but timers of processing time.
+        families: the timer families.
+        decode: the decoder of its windows.
+        expires: when the state of a window expires: at its end plus the allowed lateness. If the input is in order, at
+            its end, because the clock of such a stage includes the lateness.
+        in_order: elements are processed in the order of their times, later than the watermark by this; None: when they
+            arrive.
+        at_expiration: the user code has a callback for expiration, which may output elements at the window's last
+            moment.
+        cells: there is state. Without it, only processing-time timers may be left at the end of a window.
     """
 
     families: Mapping[str, TimeDomain]
@@ -73,7 +74,7 @@ class Splittable:
     """Elements have restrictions, which are processed in parts.
 
     Attributes:
-        bound: how many of one root should live in a shard at most.
+        bound: the wanted maximum of restrictions of one root in a shard.
     """
 
     bound: int = threshold(1000, 3)
@@ -87,12 +88,12 @@ class StageSpec:
     """A stage, its place and its kind.
 
     Attributes:
-        placed: where it is.
-        kind: what it does with what comes.
-        decode: of its elements' windows; only needed if it has side inputs, or stable input.
-        stable: elements are processed in a micro-batch after the one in which they came: the same ones however often it
-            runs.
-        prepares: its user code offers `prepare_to_shutdown`.
+        placed: its place.
+        kind: how it processes elements.
+        decode: the decoder of its elements' windows; required only with side inputs or stable input.
+        stable: elements are processed in a micro-batch after the one in which they arrived, so that retries see the
+            same elements.
+        prepares: its user code has `prepare_to_shutdown`.
     """
 
     placed: Placed
@@ -102,18 +103,18 @@ class StageSpec:
     prepares: bool = False
 
     def __post_init__(self) -> None:
-        """Checks what goes together.
+        """Check that the parts fit together.
 
         Raises:
-            ValueError: it does not; the stage is named.
+            ValueError: they do not; the message names the stage.
         """
         if self.placed.side_inputs and isinstance(self.kind, Grouped):
-            raise ValueError(f"{self.placed.name!r} groups, and has side inputs: what reads them is a stage of its own")
+            raise ValueError(f"{self.placed.name!r} groups and has side inputs: read these in a stage of its own")
         if self.stable and isinstance(self.kind, Grouped):
-            raise ValueError(f"{self.placed.name!r} groups, and wants stable input: who wants it is a stage of its own")
+            raise ValueError(f"{self.placed.name!r} groups and requires stable input: require it in a stage of its own")
         if self.stable and self.decode is None:
-            raise ValueError(f"{self.placed.name!r} wants stable input, so its windows must be known to be parked")
+            raise ValueError(f"{self.placed.name!r} requires stable input: blocking its elements requires `decode`")
         if self.placed.side_inputs and self.decode is None:
-            raise ValueError(f"{self.placed.name!r} has side inputs, so its windows must be known to be parked")
+            raise ValueError(f"{self.placed.name!r} has side inputs: blocking its elements requires `decode`")
         if isinstance(self.kind, Stateful) and EXPIRATION in self.kind.families:
-            raise ValueError(f"a timer family of {self.placed.name!r} has no name: that is the end of a window's")
+            raise ValueError(f"a timer family of {self.placed.name!r} has an empty name, which is reserved")

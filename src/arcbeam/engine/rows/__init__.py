@@ -1,1 +1,1 @@
-"""How the engine's rows lie in a shard's key-value space."""
+"""The engine's rows in a shard's key-value space."""

@@ -1,1 +1,1 @@
-"""What waits in a shard between micro-batches: cells, timers, parked elements, restrictions."""
+"""The state of a shard between micro-batches: cells, timers, blocked elements, restrictions."""

@@ -1,1 +1,1 @@
-"""What one task does in a micro-batch: stages in shards, with user code behind a protocol."""
+"""The work of one task in a micro-batch: stages in shards, and the protocol to user code."""

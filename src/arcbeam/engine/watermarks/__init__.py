@@ -1,1 +1,1 @@
-"""Watermarks: what has passed, what holds them back, and the clocks of stages and shards."""
+"""Watermarks and holds, and the clocks of stages and shards."""

@@ -62,7 +62,7 @@ def draft(
         shards=_shards(log.head, command.reports),
         side_files=_side_files(log.head, command.reports, readers),
         committables=log.head.committables
-        if command.owes
+        if command.carries_unpublished
         else tuple(each for report in command.reports for each in report.committables),
         progress=Progress(
             layout.sources - command.unbegun,
