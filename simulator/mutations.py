@@ -201,13 +201,13 @@ def _ahead_believed() -> AbstractContextManager[object]:
 
 
 def _silent_for_ever() -> AbstractContextManager[object]:
-    heard = watermarks._heard
+    active = watermarks._active
 
     def though_quiet(upstream: Timestamp, locals: Sequence[Local], output: str) -> Timestamp:
         speaking = [replace(of, outputs={output: replace(of.outputs[output], quiet=False)}) for of in locals]
-        return heard(upstream, speaking, output)
+        return active(upstream, speaking, output)
 
-    return patch.object(watermarks, "_heard", though_quiet)
+    return patch.object(watermarks, "_active", though_quiet)
 
 
 def _silent_at_once() -> AbstractContextManager[object]:
@@ -233,7 +233,7 @@ def _quantile_of_a_micro_batch() -> AbstractContextManager[object]:
 
 
 def _told_though_observed() -> AbstractContextManager[object]:
-    return patch.object(shard, "told_time", lambda ways, said: said)
+    return patch.object(shard, "marker_time", lambda ways, said: said)
 
 
 def _late_panes_at_the_expiry() -> AbstractContextManager[object]:

@@ -1,7 +1,7 @@
-"""Who observes the times of elements, and so decides up to where they are all there.
+"""Observers: transforms that observe the times of elements and so determine watermarks.
 
-Owns what of that is part of a plan, and how a pipeline says it. Must not know the formula: that is
-`arcbeam.engine.watermarks.observed`'s.
+Owns the part of them that a plan contains, and how a pipeline declares it. Must not know the formula, which is in
+`arcbeam.engine.watermarks.observed`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Final
 from arcbeam.model.timestamps import Duration
 
 ANNOTATION: Final = "arcbeam:watermark:v1"
-"""Of a ParDo that observes; its value is an `Observing`. Its DoFn has `times_of(values)`: event times in microseconds,
-in the order of the values; None if elements keep theirs.
+"""The annotation of a ParDo that observes; its value is an `Observing`. Its DoFn has `times_of(values)`: event times in
+microseconds, in the order of the values; None if elements keep theirs.
 """
 CONFIRMED_BY: Final = 2
-"""So many others make a time believed that was not, unless a pipeline says otherwise."""
+"""By default, a doubted time is accepted if so many other times are near it."""
 MOST: Final = 1000
-"""As many times are never doubted together."""
+"""Fewer than this many times are doubted together."""
 PART: Final = "Observe"
-"""What the ParDo is called in the composite that users write."""
+"""The name of the ParDo in the composite that users write."""
 
 
 class Policy(StrEnum):
-    """Which of two watermarks counts: what the input says, and what was observed."""
+    """Which of two watermarks counts: that of the input, or the observed one."""
 
     MIN = "min"
     MAX = "max"
@@ -35,12 +35,12 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observing:
-    """What a pipeline says of a ParDo that observes.
+    """A pipeline's declaration of a ParDo that observes.
 
     Attributes:
         delay: microseconds.
         policy: see `Observer`.
-        max_skew: microseconds by which a time may be ahead of the clock, and is still believed; None: whatever it is.
+        max_skew: microseconds by which an accepted time may be later than the clock; None: no limit.
         idle_after: microseconds; see `Observer`.
         quantile: see `Observer`.
         max_jump: microseconds; see `Observer`.
@@ -58,23 +58,23 @@ class Observing:
     shared: Policy | None = None
 
     def to_text(self) -> str:
-        """The annotation's value."""
+        """Return the annotation's value."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_bytes(data: bytes) -> Observing:
-        """Reads an annotation's value back."""
+        """Return the declaration in an annotation's value."""
         record = json.loads(data)
         shared = record["shared"] and Policy(record["shared"])
         return Observing(**{**record, "policy": Policy(record["policy"]), "shared": shared})
 
-    def observer(self, transform: str, behind: Ways) -> Observer:
-        """What a plan has of a ParDo's."""
+    def observer(self, transform: str, upstream: Ways) -> Observer:
+        """Return the plan's observer for a ParDo."""
         return Observer(
             observer_name(transform),
             Duration(self.delay),
             self.policy,
-            behind,
+            upstream,
             _span(self.idle_after),
             self.quantile,
             _span(self.max_jump),
@@ -91,29 +91,28 @@ def _span(micros: int | None) -> Duration | None:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """A transform that observes the times of what it puts out.
+    """A transform that observes the times of its output.
 
     Attributes:
-        name: of the transform; what it has seen is known by it.
-        delay: how late what comes may be.
-        policy: how that goes together with what its input says.
-        behind: the ways to its input.
-        idle_after: what its input says in a shard does not count when it has stood for so long; None: it always does.
-        quantile: what counts as the latest is the time that this part of those of late have not passed; None: the
-            latest.
-        max_jump: how far ahead of all others a time may be, and is still believed; None: whatever it is.
-        confirmed_by: so many others near it, and it is believed nevertheless.
-        max_skew: how far ahead of the clock a time may be, and is still believed; None: whatever it is.
-        shared: what it has seen is no time of elements, but what the inputs of all observers of its name say, which are
-            parts of one transform: the latest of them, or the earliest of those that have not stood for `idle_after`;
-            it is at that if its own input is not later. None: it sees elements.
-        part: of one of those, the name of its own.
+        name: the transform's name; what it has seen is stored under it.
+        delay: how late following elements may be.
+        policy: how this is combined with its input's watermark.
+        upstream: the ways to its input.
+        idle_after: a shard's input watermark that has not moved for so long is ignored; None: it always counts.
+        quantile: the quantile of recent times that counts as the latest time; None: the maximum.
+        max_jump: how much later than all others an accepted time may be; None: no limit.
+        confirmed_by: a later time is accepted nevertheless if so many other times are near it.
+        max_skew: how much later than the clock an accepted time may be; None: no limit.
+        shared: it sees not the times of elements but the watermarks of the inputs of all observers of its name, which
+            are parts of one transform. The latest of them counts, or the earliest of those that are not idle by
+            `idle_after`. Its own watermark is that one, unless its own input is later. None: it sees elements.
+        part: the name of this part, if it is shared.
     """
 
     name: str
     delay: Duration
     policy: Policy = Policy.MIN
-    behind: Ways = (None,)
+    upstream: Ways = (None,)
     idle_after: Duration | None = None
     quantile: float | None = None
     max_jump: Duration | None = None
@@ -124,20 +123,20 @@ class Observer:
 
 
 Ways = tuple[Observer | None, ...]
-"""The last observers on the ways from a stage's root to an output, or to a transform; None: there is none on a way."""
+"""The last observers on the ways from a stage's root to an output or a transform; None: a way without observers."""
 
 NOT_OBSERVED: Final[Ways] = (None,)
 
 
 def along(ways: Ways) -> Iterator[Observer]:
-    """All observers on some ways, those that are behind others first; some perhaps more than once."""
+    """Yield all observers on some ways, upstream ones first; an observer may appear more than once."""
     for observer in ways:
         if observer is not None:
-            yield from along(observer.behind)
+            yield from along(observer.upstream)
             yield observer
 
 
 def observer_name(transform: str) -> str:
-    """The name of an observer, of that of its ParDo, or of one of several: that of the composite that users write."""
+    """Return an observer's name from that of its ParDo, or of one of several: the composite that users write."""
     name, _, part = transform.rpartition("/")
     return name if part.startswith(PART) else transform

@@ -169,7 +169,7 @@ def test_a_source_that_will_never_go_on_fails_the_job_with_who_waits_for_it() ->
         "nothing is left that could go on, but something waits:\n  - 'rates': input of 'rates' is at"
     )
     assert "1 restriction(s) of size 0 " in end.why
-    assert "'join': input of 'join' is at 1970-01-01T00:00:00.000011Z: held by parked element" in end.why
+    assert "'join': input of 'join' is at 1970-01-01T00:00:00.000011Z: held by blocked element" in end.why
     assert "elements are blocked until output 'main' of 'rates' is past 1970-01-01T00:00:00.000019Z" in end.why
     # What does not wait for it is out, and stays.
     assert sum(row[0] == "sum" for row in toy.out) == 6

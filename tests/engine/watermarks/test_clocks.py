@@ -1,4 +1,4 @@
-"""A shard's input watermark waits for what is pending; its outputs also for what holds them."""
+"""A shard's input watermark waits for pending work; its outputs also wait for holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARKED = Holder(HolderKind.PARKED, "rates", b"k", b"w")
 
 
 @pytest.mark.contract("ENG-01")
-def test_the_input_watermark_waits_for_pending_work_and_never_goes_back() -> None:
+def test_input_watermark_waits_for_pending_work_and_never_decreases() -> None:
     view = MemoryView()
     clock, pending = Clock(view, 0, _OUTPUTS), Holds(view, 0, Side.INPUT)
     assert clock.input == MIN_TIMESTAMP
@@ -32,7 +32,7 @@ def test_the_input_watermark_waits_for_pending_work_and_never_goes_back() -> Non
 
 
 @pytest.mark.contract("ENG-03")
-def test_a_parked_element_keeps_a_timer_of_its_window_from_firing_though_an_output_hold_would_not() -> None:
+def test_blocked_element_delays_timer_but_output_hold_does_not() -> None:
     view = MemoryView()
     clock, timers = Clock(view, 0, ()), Timers(view, 0, {"window": TimeDomain.EVENT})
     timers.set(b"k", b"w", "window", Timestamp(9), None)
@@ -44,7 +44,7 @@ def test_a_parked_element_keeps_a_timer_of_its_window_from_firing_though_an_outp
 
 
 @pytest.mark.contract("ENG-03", "SDF-02", "SDF-10")
-def test_a_restriction_is_pending_for_each_output_at_what_it_promised_for_it() -> None:
+def test_restriction_is_pending_per_output() -> None:
     view = MemoryView()
     clock = Clock(view, 0, _OUTPUTS)
     residuals = Residuals(view, 0, _OUTPUTS)
@@ -63,7 +63,7 @@ def test_a_restriction_is_pending_for_each_output_at_what_it_promised_for_it() -
 
 
 @pytest.mark.contract("ENG-01")
-def test_an_output_waits_for_what_holds_it() -> None:
+def test_output_waits_for_its_holds() -> None:
     view = MemoryView()
     clock, holds = Clock(view, 0, _OUTPUTS), Holds(view, 0)
     holds.set(Holder(HolderKind.STATE, "pane", b"k", b"w"), Timestamp(20))
@@ -90,5 +90,5 @@ def test_an_output_waits_for_what_holds_it() -> None:
         (Timestamp(END_OF_GLOBAL_WINDOW - 1), "9223371950454774998 µs"),
     ],
 )
-def test_times_are_shown_to_people(time: Timestamp, shown: str) -> None:
+def test_times_are_shown_as_text(time: Timestamp, shown: str) -> None:
     assert shown_time(time) == shown

@@ -1,4 +1,4 @@
-"""A watermark passes what is strictly earlier; the clock reaches what it shows."""
+"""A watermark passes strictly earlier moments; the clock reaches a moment when it shows it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TI
         (MAX_TIMESTAMP, MAX_TIMESTAMP, True),
     ],
 )
-def test_a_watermark_passes_what_is_strictly_earlier(watermark: Timestamp, moment: Timestamp, expected: bool) -> None:
+def test_watermark_passes_strictly_earlier_moments(watermark: Timestamp, moment: Timestamp, expected: bool) -> None:
     assert passed(watermark, moment) is expected
 
 
-def test_something_is_due_from_its_moment_on() -> None:
+def test_moment_is_due_when_reached() -> None:
     assert [due(Timestamp(now), Timestamp(10)) for now in (9, 10, 11)] == [False, True, True]

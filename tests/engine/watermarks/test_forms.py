@@ -1,7 +1,7 @@
-"""Whatever observers there are, and whoever sees what when: watermarks never go back, and are where they must be.
+"""Whatever the observers and shards: watermarks never decrease, and follow the formula.
 
-What comes is chosen, and runs twice: once as it is, once with other cuts: bundles, the order in which shards report,
-tasks, and drivers that begin anew from what is committed.
+The input is chosen, and runs twice: once as it is, and once with other cuts (bundles, the order in which shards report,
+tasks, and drivers that resume from the commit).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port, output_time, told_time
+from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port, marker_time, output_time
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.idleness import heard
+from arcbeam.engine.watermarks.idleness import mark_idle
 from arcbeam.engine.watermarks.observed import later
 from arcbeam.engine.watermarks.sketches import Recent, sketched
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks, upstream_watermarks
@@ -32,12 +32,12 @@ _OUT, _GROUPED = Port("read", "main"), Port("group", "main")
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What a micro-batch brings.
+    """The input of a micro-batch.
 
     Attributes:
-        after: so much later than the one before it is.
+        after: the time since the previous micro-batch.
         seen: by shard, times of elements; all observers see them.
-        holds: by shard, where its source is; None: it has ended.
+        holds: by shard, the watermark of its source; None: it has ended.
     """
 
     after: int
@@ -47,14 +47,14 @@ class MicroBatch:
 
 @st.composite
 def _observers(draw: st.DrawFn, depth: int = 2) -> Observer:
-    behind: Ways = (None,)
+    upstream: Ways = (None,)
     if depth > 1 and draw(st.booleans()):
-        behind = tuple(draw(st.lists(st.none() | _observers(depth - 1), min_size=1, max_size=2)))
+        upstream = tuple(draw(st.lists(st.none() | _observers(depth - 1), min_size=1, max_size=2)))
     return Observer(
         "",
         Duration(draw(st.sampled_from((0, 1, 5, 30)))),
         draw(st.sampled_from(Policy)),
-        behind,
+        upstream,
         draw(st.none() | st.sampled_from((Duration(3), Duration(20)))),
         draw(st.none() | st.sampled_from((0.5, 0.75, 0.9))),
     )
@@ -62,7 +62,7 @@ def _observers(draw: st.DrawFn, depth: int = 2) -> Observer:
 
 def _named(ways: Ways, name: str = "o") -> Ways:
     return tuple(
-        each and replace(each, name=f"{name}{n}", behind=_named(each.behind, f"{name}{n}."))
+        each and replace(each, name=f"{name}{n}", upstream=_named(each.upstream, f"{name}{n}."))
         for n, each in enumerate(ways)
     )
 
@@ -74,7 +74,7 @@ _HOLDS = st.none() | st.just(int(MIN_TIMESTAMP)) | _TIMES
 
 @st.composite
 def _micro_batches(draw: st.DrawFn) -> list[MicroBatch]:
-    """Some; sources often stand still."""
+    """Some micro-batches; sources often do not move."""
     holds: list[int | None] = [draw(_HOLDS) for _ in range(_SHARDS)]
     micro_batches = []
     for _ in range(draw(st.integers(1, 8))):
@@ -92,7 +92,7 @@ class Job:
     """A source with observers, and a grouping that reads it, from micro-batch to micro-batch.
 
     Attributes:
-        cuts: by which all else is cut; None: nothing is.
+        cuts: the random choice of cuts; None: no cuts.
     """
 
     ways: Ways
@@ -112,14 +112,14 @@ class Job:
         return Watermarks(flows, self.times)
 
     def run(self, micro_batch: MicroBatch) -> Times:
-        """A micro-batch is committed; where all is then."""
+        """Commit a micro-batch; return the watermarks."""
         self.now += micro_batch.after
         if self.cuts and self.cuts.random() < 0.4:
             self._driver_begins()
         if self.cuts and self.cuts.random() < 0.2:
             self._is_lost(micro_batch)
         locals = [self._local(micro_batch, shard, self.views[shard]) for shard in range(_SHARDS)]
-        told = self._told(locals)
+        received = self._received(locals)
         for shard in self._shuffled(range(_SHARDS)):
             self.marks.report("read", shard, locals[shard])
         for shard in self._shuffled(range(_SHARDS)):
@@ -127,20 +127,20 @@ class Job:
         before, self.times = self.times, self.marks.advance()
         self.times.check_after(before)
         assert all(self.times.seen[name] >= time for name, time in before.seen.items())
-        assert told == max(before.outputs.get(_OUT, MIN_TIMESTAMP), told), "what was said is not taken back"
-        assert self.times.outputs[_OUT] >= told
-        # What was seen in the micro-batch is told to nobody in it.
-        assert self.times.inputs["group"] == max(told, before.inputs.get("group", MIN_TIMESTAMP))
+        assert received == max(before.outputs.get(_OUT, MIN_TIMESTAMP), received), "the watermark decreased"
+        assert self.times.outputs[_OUT] >= received
+        # The tasks of the micro-batch do not know what was seen in it.
+        assert self.times.inputs["group"] == max(received, before.inputs.get("group", MIN_TIMESTAMP))
         return self.times
 
     def _driver_begins(self) -> None:
-        """From what is committed: what has been said since by nobody."""
+        """A driver resumes from the commit; later reports are lost."""
         recent = {name: Recent.decoded(of.encoded()) for name, of in self.times.recent.items()}
         self.times = replace(self.times, recent=recent)
         self.marks = self._begun()
 
     def _is_lost(self, micro_batch: MicroBatch) -> None:
-        """A driver that dies behind the micro-batch and before its commit: state and watermarks are as they were."""
+        """A driver dies after the micro-batch and before its commit: state and watermarks are as they were."""
         views = [MemoryView(dict(view.scan(b"", b"\xff" * 8))) for view in self.views]
         for shard, view in enumerate(views):
             self.marks.report("read", shard, self._local(micro_batch, shard, view))
@@ -159,25 +159,25 @@ class Job:
                 else:
                     sketches[observer.name] = sketched(times, sketches.get(observer.name, b""))
         local = Local(hold, {"main": OutputTime(hold)}, None, seen, sketches)
-        return heard(view, 1, {"main": self.ways}, MAX_TIMESTAMP, local, Timestamp(self.now))[0]
+        return mark_idle(view, 1, {"main": self.ways}, MAX_TIMESTAMP, local, Timestamp(self.now))[0]
 
     def _cut(self, times: Sequence[int]) -> Iterator[Sequence[int]]:
-        """The times in bundles."""
+        """Yield the times in bundles."""
         left = self._shuffled(times)
         while left:
             count = self.cuts.randint(1, len(left)) if self.cuts else len(left)
             yield left[:count]
             left = left[count:]
 
-    def _told(self, locals: Sequence[Local]) -> Timestamp:
-        """What the grouping's tasks are told, by however many tasks."""
+    def _received(self, locals: Sequence[Local]) -> Timestamp:
+        """Return the time that the grouping's tasks receive, for any number of tasks."""
         tasks: list[list[Local]] = [[]]
         for local in locals:
             if self.cuts and tasks[-1] and self.cuts.random() < 0.5:
                 tasks.append([])
             tasks[-1].append(local)
         markers = [
-            {_OUT: min(told_time(self.ways, output_time(MAX_TIMESTAMP, local, "main")) for local in task)}
+            {_OUT: min(marker_time(self.ways, output_time(MAX_TIMESTAMP, local, "main")) for local in task)}
             for task in tasks
         ]
         return upstream_watermarks(self._shuffled(markers), {_OUT: len(tasks)}, self.times.outputs)[_OUT]
@@ -188,9 +188,7 @@ class Job:
 
 @pytest.mark.contract("WM-01", "WM-02", "WM-03", "WM-04", "ENG-01", "ENG-08")
 @given(_WAYS, _MICRO_BATCHES, st.integers(0, 1000))
-def test_it_does_not_matter_who_sees_what_when_and_nothing_goes_back(
-    ways: Ways, micro_batches: Sequence[MicroBatch], chance: int
-) -> None:
+def test_watermarks_are_independent_of_cuts(ways: Ways, micro_batches: Sequence[MicroBatch], chance: int) -> None:
     whole, cut = Job(ways), Job(ways, random.Random(chance))
     exact = all(observer.quantile is None for observer in along(ways))
     for micro_batch in micro_batches:
@@ -201,14 +199,14 @@ def test_it_does_not_matter_who_sees_what_when_and_nothing_goes_back(
 
 @pytest.mark.contract("WM-01", "WM-02", "WM-04")
 @given(_WAYS, _MICRO_BATCHES)
-def test_an_output_is_where_the_formula_says(ways: Ways, micro_batches: Sequence[MicroBatch]) -> None:
+def test_output_follows_formula(ways: Ways, micro_batches: Sequence[MicroBatch]) -> None:
     job, latest, output = Job(ways), Latest(ways), MIN_TIMESTAMP
     for micro_batch in micro_batches:
         latest.add(micro_batch)
         times = job.run(micro_batch)
         for observer in along(ways):
             if observer.quantile is not None and observer.name in times.seen:
-                # A part of what came last: not beyond it.
+                # A quantile of recent times, so within their range.
                 assert min(latest.all) <= times.seen[observer.name] <= max(latest.all)
             elif latest.all and observer.quantile is None:
                 assert times.seen[observer.name] == max(latest.all)
@@ -217,10 +215,10 @@ def test_an_output_is_where_the_formula_says(ways: Ways, micro_batches: Sequence
 
 
 class Latest:
-    """What has come, and since when which shard says the same; with an arithmetic of its own."""
+    """The times so far, and since when each shard has reported the same; computed independently."""
 
     def __init__(self, ways: Ways) -> None:
-        # Who is silent is known of an output: the least patient of all decides.
+        # Idleness is known per output: the least patient observer decides.
         self._patience = min((each.idle_after for each in along(ways) if each.idle_after is not None), default=None)
         self.all: list[int] = []
         self._said: list[int | None] = [0] * _SHARDS
@@ -228,7 +226,7 @@ class Latest:
         self._now, self._begun = 0, False
 
     def add(self, micro_batch: MicroBatch) -> None:
-        """A micro-batch is committed."""
+        """Add a committed micro-batch."""
         self._now += micro_batch.after
         self.all += [time for times in micro_batch.seen for time in times]
         for shard, said in enumerate(micro_batch.holds):
@@ -237,12 +235,12 @@ class Latest:
         self._said, self._begun = list(micro_batch.holds), True
 
     def there(self, observer: Observer | None, seen: Mapping[str, Timestamp], patience: int | None = None) -> int:
-        """Where a way is."""
+        """Return the time of a way."""
         if observer is None:
             return self._input(patience)
         if observer.idle_after is not None and self._input(None) < MAX_TIMESTAMP:
             patience = self._patience
-        said = min(self.there(each, seen, patience) for each in observer.behind)
+        said = min(self.there(each, seen, patience) for each in observer.upstream)
         known = seen.get(observer.name)
         lagging = MIN_TIMESTAMP if known is None else known - observer.delay
         if said in (MIN_TIMESTAMP, MAX_TIMESTAMP):

@@ -1,4 +1,4 @@
-"""Holds: the earliest is known, by name, whatever was set, moved and cleared."""
+"""The earliest hold is known, by name, after any sequence of set, move and clear."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ TestHolds.settings = settings(max_examples=25, stateful_step_count=20, deadline=
 
 
 @pytest.mark.contract("ENG-01")
-def test_a_hold_says_who_holds() -> None:
+def test_hold_names_its_holder() -> None:
     holds = Holds(MemoryView(), 3)
     holds.set(Holder(HolderKind.STATE, "pane", b"user7", b"w"), Timestamp(5))
     holds.set(Holder(HolderKind.RESIDUAL, "r1"), Timestamp(4), "errors")
@@ -87,7 +87,7 @@ def test_a_hold_says_who_holds() -> None:
 
 
 @pytest.mark.contract("ENG-01")
-def test_a_hold_does_not_take_back_what_a_watermark_has_said() -> None:
+def test_hold_does_not_decrease_reported_watermark() -> None:
     holds = Holds(MemoryView(), 0)
     late = Holder(HolderKind.STATE, "pane", b"k", b"w")
     assert holds.set(late, Timestamp(3), floor=Timestamp(10)) == 10

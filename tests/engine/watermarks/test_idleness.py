@@ -1,4 +1,4 @@
-"""What is said of an output does not count when it has stood for long, and counts again when it moves."""
+"""An output that has not moved for long is ignored, and counts again when it moves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.idleness import heard
+from arcbeam.engine.watermarks.idleness import mark_idle
 from arcbeam.model.observers import Observer
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.testing.views import MemoryView
@@ -21,14 +21,14 @@ def _hold(time: int, kind: HolderKind) -> Hold:
 def _look(view: MemoryView, now: int, known: OutputTime, upstream: int = MAX_TIMESTAMP) -> tuple[bool, int | None]:
     local = Local(known.pending, {"main": known, "other": known})
     observed = {"main": (_IMPATIENT, _PATIENT), "other": (_PATIENT,)}
-    told, due = heard(view, 7, observed, Timestamp(upstream), local, Timestamp(now))
-    assert not told.outputs["other"].quiet
-    return told.outputs["main"].quiet, due
+    marked, due = mark_idle(view, 7, observed, Timestamp(upstream), local, Timestamp(now))
+    assert not marked.outputs["other"].quiet
+    return marked.outputs["main"].quiet, due
 
 
 @pytest.mark.contract("WM-04")
 @pytest.mark.parametrize("kind", [HolderKind.RESIDUAL, HolderKind.SCRIPT, None])
-def test_what_a_source_says_does_not_count_when_it_has_stood_too_long_until_it_moves(kind: HolderKind | None) -> None:
+def test_idle_source_is_ignored_until_it_moves(kind: HolderKind | None) -> None:
     view = MemoryView()
 
     def look(now: int, said: int) -> tuple[bool, int | None]:
@@ -41,7 +41,7 @@ def test_what_a_source_says_does_not_count_when_it_has_stood_too_long_until_it_m
     assert look(110, 5) == (True, None)
     assert look(150, 5) == (True, None)
     assert look(151, 6) == (False, 161)
-    assert look(200, MIN_TIMESTAMP) == (False, None), "what says nothing does not hold anything back"
+    assert look(200, MIN_TIMESTAMP) == (False, None), "an output without a watermark holds nothing"
     assert look(250, MAX_TIMESTAMP) == (False, None)
 
 
@@ -55,7 +55,7 @@ def test_what_a_source_says_does_not_count_when_it_has_stood_too_long_until_it_m
     ],
     ids=str,
 )
-def test_what_waits_is_not_silent(known: OutputTime) -> None:
+def test_waiting_work_is_not_idle(known: OutputTime) -> None:
     view = MemoryView()
     assert _look(view, 100, known) == (False, None)
     assert _look(view, 200, known) == (False, None)

@@ -1,4 +1,4 @@
-"""Where an output is by what was seen: less the delay, together with what its input says."""
+"""An observed output is at the seen time less the delay, combined with its input's watermark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _said(time: int) -> Said:
         (_SAFE, _NO, _END, END_OF_GLOBAL_WINDOW, True),
     ],
 )
-def test_what_was_seen_goes_together_with_what_the_input_says(
+def test_seen_time_is_combined_with_input(
     observer: Observer, said: int, latest: int | None, there: int, by: bool
 ) -> None:
     seen = {} if latest is None else {observer.name: Timestamp(latest)}
@@ -51,7 +51,7 @@ def test_what_was_seen_goes_together_with_what_the_input_says(
 
 
 @pytest.mark.contract("WM-02")
-def test_of_several_ways_the_earliest_counts_and_observers_behind_one_another_go_together() -> None:
+def test_earliest_way_counts_and_observers_in_sequence_combine() -> None:
     seen = {"safe": Timestamp(50), "bold": Timestamp(90)}
     assert observed_time((None, _SAFE), _said(20), seen) == 20
     assert observed_time((None, _SAFE), _said(60), seen) == 40
@@ -69,19 +69,19 @@ _SEEN = st.dictionaries(st.sampled_from("ab"), st.integers(-20, 20).map(Timestam
 
 
 @pytest.mark.contract("WM-04")
-def test_who_does_not_wait_for_what_says_nothing_hears_the_others_only() -> None:
+def test_impatient_observer_ignores_idle_shards() -> None:
     seen, root = {"safe": Timestamp(50)}, Said(Timestamp(5), Timestamp(30))
     assert observed_time((_SAFE,), root, seen) == 5
     assert observed_time((_IMPATIENT,), root, seen) == 30
-    assert observed_time((None, _IMPATIENT), root, seen) == 5, "of a way that nobody observes all counts"
-    assert observed_time((_IMPATIENT,), Said(Timestamp(5), _NO), seen) == 40, "nobody says anything"
+    assert observed_time((None, _IMPATIENT), root, seen) == 5, "a way without observers uses all shards"
+    assert observed_time((_IMPATIENT,), Said(Timestamp(5), _NO), seen) == 40, "all shards are idle"
     assert observed_time((_IMPATIENT,), Said(_END, _NO), seen) == _END
-    behind = Observer("last", Duration(0), Policy.MAX, (_SAFE,), Duration(5))
-    assert observed_time((behind,), root, seen) == 30
+    second = Observer("last", Duration(0), Policy.MAX, (_SAFE,), Duration(5))
+    assert observed_time((second,), root, seen) == 30
 
 
 @given(st.lists(_SEEN, max_size=5))
-def test_what_was_seen_is_the_latest_of_all_in_whatever_order(parts: list[dict[str, Timestamp]]) -> None:
+def test_seen_time_is_maximum_in_any_order(parts: list[dict[str, Timestamp]]) -> None:
     forwards: dict[str, Timestamp] = {}
     backwards: dict[str, Timestamp] = {}
     for part in parts:

@@ -1,4 +1,4 @@
-"""Observers that share what they have seen: the latest that their inputs say, or the earliest that is not idle."""
+"""Observers that share what they see: the latest of their inputs, or the earliest that is not idle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.idleness import heard
+from arcbeam.engine.watermarks.idleness import mark_idle
 from arcbeam.engine.watermarks.observed import together
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
 from arcbeam.model.observers import Observer, Policy
@@ -24,13 +24,13 @@ _CLICKS = Observer("clicks", Duration(10))
 _END = MAX_TIMESTAMP
 
 
-def _shared(policy: Policy, part: str, *behind: Observer | None, idle_after: int | None = None) -> Observer:
+def _shared(policy: Policy, part: str, *upstream: Observer | None, idle_after: int | None = None) -> Observer:
     idle = None if idle_after is None else Duration(idle_after)
-    return Observer("both", Duration(0), Policy.MAX, behind or (None,), idle, shared=policy, part=part)
+    return Observer("both", Duration(0), Policy.MAX, upstream or (None,), idle, shared=policy, part=part)
 
 
 def _marks(policy: Policy, before: Times | None = None, idle_after: int | None = None) -> Watermarks:
-    """Two sources, the first of which is observed, and what reads both."""
+    """Two sources, the first of which is observed, and a stage that reads both."""
     first, second = _shared(policy, "a", _CLICKS, idle_after=idle_after), _shared(policy, "b", idle_after=idle_after)
     return Watermarks(
         [
@@ -43,7 +43,7 @@ def _marks(policy: Policy, before: Times | None = None, idle_after: int | None =
 
 
 def _micro_batch(marks: Watermarks, seen: int | None, said: int, idle: str = "") -> Times:
-    """A micro-batch in which the first has seen a time, and the second says one."""
+    """A micro-batch in which the first source's observer sees a time, and the second source reports one."""
     for stage, time in (("a", MIN_TIMESTAMP), ("b", said)):
         hold = None if time == _END else Hold(Timestamp(time), HolderKind.RESIDUAL, stage)
         known = OutputTime(hold, idle=frozenset([stage]) if stage in idle else frozenset())
@@ -57,12 +57,12 @@ def _there(times: Times) -> tuple[int, int]:
     return times.outputs[_A], times.outputs[_B]
 
 
-def test_each_is_where_the_latest_is_from_the_commit_on_and_goes_on_from_there() -> None:
+def test_each_part_is_at_latest_input_after_commit() -> None:
     marks = _marks(Policy.MAX)
     times = _micro_batch(marks, 50, 5)
     assert _there(times) == (40, 40)
     assert (times.seen["both"], times.inputs["sum"]) == (40, MIN_TIMESTAMP)
-    assert "observed by 'clicks'" in str(marks.explain_output(_B)), "it waits for what is the latest"
+    assert "observed by 'clicks'" in str(marks.explain_output(_B)), "it waits for the latest input"
     times = _micro_batch(marks, None, 60)
     assert (_there(times), times.inputs["sum"]) == ((60, 60), 40)
     assert str(marks.explain_output(_A)).endswith("held by residual 'b' in shard 0")
@@ -71,29 +71,29 @@ def test_each_is_where_the_latest_is_from_the_commit_on_and_goes_on_from_there()
     assert _there(again) == (60, 60)
 
 
-def test_one_that_has_ended_does_not_count_while_the_other_goes_on() -> None:
+def test_ended_input_is_ignored_while_another_continues() -> None:
     marks = _marks(Policy.MAX)
     assert _there(_micro_batch(marks, 50, 70)) == (70, 70)
     times = _micro_batch(marks, 60, _END)
     assert (_there(times), times.seen["both"]) == ((70, _END), 70)
-    assert "at what others of 'both' have said, which is 1970-01-01T00:00:00.000070Z" in str(marks.explain_output(_A))
+    assert "'both' share, which is 1970-01-01T00:00:00.000070Z" in str(marks.explain_output(_A))
     assert _there(_micro_batch(marks, 95, _END)) == (85, _END)
 
 
-def test_one_that_is_idle_does_not_hold_back_the_rest_and_counts_again_when_it_moves() -> None:
+def test_idle_input_is_ignored_until_it_moves() -> None:
     marks = _marks(Policy.MIN, idle_after=7)
     assert _micro_batch(marks, 50, 5).outputs == {_A: 40, _B: 5}
     assert _micro_batch(marks, 60, 5, idle="b").outputs == {_A: 50, _B: 50}
     times = _micro_batch(marks, 70, 6)
-    assert times.outputs == {_A: 60, _B: 50}, "it is behind, and what it brings late"
+    assert times.outputs == {_A: 60, _B: 50}, "it lags, and its elements are late"
     assert _micro_batch(_marks(Policy.MIN, times, 7), 80, 55).outputs == {_A: 70, _B: 55}
     marks = _marks(Policy.MIN, times, 7)
-    assert _micro_batch(marks, None, 55, idle="ab").outputs == {_A: 60, _B: 55}, "all are: nobody has gone on"
+    assert _micro_batch(marks, None, 55, idle="ab").outputs == {_A: 60, _B: 55}, "all inputs are idle"
     assert _micro_batch(marks, None, 90, idle="a").outputs == {_A: 90, _B: 90}
     assert _micro_batch(marks, None, _END, idle="a").outputs == {_A: 90, _B: _END}
 
 
-def test_where_not_all_have_reported_the_earliest_is_not_known() -> None:
+def test_earliest_input_is_unknown_until_all_have_reported() -> None:
     marks = _marks(Policy.MIN, idle_after=7)
     hold = Hold(Timestamp(5), HolderKind.RESIDUAL, "b")
     marks.report("b", 0, Local(hold, {"main": OutputTime(hold)}))
@@ -114,13 +114,13 @@ def test_where_not_all_have_reported_the_earliest_is_not_known() -> None:
         (Policy.MIN, [(5, False), (NOT_BEGUN, False)], None),
     ],
 )
-def test_the_end_of_one_says_nothing_of_the_others(
+def test_end_of_one_input_does_not_affect_others(
     policy: Policy, inputs: list[tuple[int, bool]], there: int | None
 ) -> None:
     assert together(policy, ((Timestamp(time), idle) for time, idle in inputs)) == there
 
 
-def test_an_input_is_idle_when_neither_what_its_source_says_nor_what_was_seen_of_it_has_moved() -> None:
+def test_input_is_idle_if_source_and_observer_do_not_move() -> None:
     first, second = _shared(Policy.MIN, "a", _CLICKS, idle_after=10), _shared(Policy.MIN, "b", idle_after=500)
     view, observed = MemoryView(), {"main": (first, second)}
 
@@ -128,12 +128,12 @@ def test_an_input_is_idle_when_neither_what_its_source_says_nor_what_was_seen_of
         hold = Hold(Timestamp(said), HolderKind.RESIDUAL, "it")
         known = {} if seen is None else {"clicks": Timestamp(seen)}
         local = Local(hold, {"main": OutputTime(hold)})
-        told, due = heard(view, 7, observed, MAX_TIMESTAMP, local, Timestamp(now), known)
-        return told.outputs["main"].idle, due
+        marked, due = mark_idle(view, 7, observed, MAX_TIMESTAMP, local, Timestamp(now), known)
+        return marked.outputs["main"].idle, due
 
     busy, idle = frozenset[str](), frozenset(["a"])
     assert look(100, None) == (busy, 110)
-    assert look(110, None) == (idle, 600), "also what has never said anything"
+    assert look(110, None) == (idle, 600), "also without any watermark"
     assert look(115, 50) == (busy, 125)
     assert look(120, 60) == (busy, 130)
     assert look(129, 60) == (busy, 130)
@@ -142,16 +142,18 @@ def test_an_input_is_idle_when_neither_what_its_source_says_nor_what_was_seen_of
     assert look(132, 70, said=30) == (busy, 141), "what the source says is earlier, and stands"
 
 
-def test_what_waits_is_not_idle() -> None:
+def test_waiting_work_is_not_idle() -> None:
     view, observed = MemoryView(), {"main": (_shared(Policy.MIN, "a", idle_after=10),)}
     parked = Hold(Timestamp(5), HolderKind.PARKED, "it")
     local = Local(parked, {"main": OutputTime(parked)})
     for now in (100, 200):
-        assert heard(view, 7, observed, MAX_TIMESTAMP, local, Timestamp(now))[1] is None
-    assert heard(view, 7, observed, MAX_TIMESTAMP, replace(local, outputs={"main": OutputTime()}), Timestamp(300)) == (
+        assert mark_idle(view, 7, observed, MAX_TIMESTAMP, local, Timestamp(now))[1] is None
+    assert mark_idle(
+        view, 7, observed, MAX_TIMESTAMP, replace(local, outputs={"main": OutputTime()}), Timestamp(300)
+    ) == (
         replace(local, outputs={"main": OutputTime()}),
         None,
-    ), "nor what has ended"
+    ), "neither is an ended input"
 
 
 _MICRO_BATCHES = st.lists(
@@ -160,7 +162,7 @@ _MICRO_BATCHES = st.lists(
 
 
 @given(st.sampled_from(Policy), _MICRO_BATCHES, st.booleans())
-def test_no_watermark_ever_goes_back_and_no_driver_forgets(
+def test_watermarks_never_decrease_across_drivers(
     policy: Policy, micro_batches: list[tuple[int | None, int, str]], resumes: bool
 ) -> None:
     idle_after = 7 if policy is Policy.MIN else None

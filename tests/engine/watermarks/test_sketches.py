@@ -1,4 +1,4 @@
-"""A quantile of the times that came last: whoever has seen them, and whatever came long before."""
+"""A quantile of the recent times of all shards, without effect of much older times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOW = 1_700_000_000_000_000
 _FAR = 9_000_000_000_000_000
 
 
-def test_a_few_that_are_far_ahead_do_not_count() -> None:
+def test_few_outliers_do_not_count() -> None:
     times = [_NOW + n for n in range(1000)]
     recent = with_more(None, [sketched(times[::2]), sketched([_FAR] * 5), sketched(times[1::2])])
     latest = quantile_of(recent, 0.99)
@@ -26,13 +26,13 @@ def test_a_few_that_are_far_ahead_do_not_count() -> None:
     assert times[980] <= latest <= times[-1]
 
 
-def test_it_takes_some_to_tell() -> None:
+def test_too_few_times_have_no_quantile() -> None:
     recent = with_more(None, [sketched([_NOW] * 50)])
     assert quantile_of(recent, 0.99) is None
     assert quantile_of(with_more(recent, [sketched([_NOW] * 50)]), 0.99) == _NOW
 
 
-def test_what_came_long_before_does_not_keep_it() -> None:
+def test_old_times_have_no_effect() -> None:
     recent: Recent | None = None
     for micro_batch in range(12):
         recent = with_more(recent, [sketched([_NOW + micro_batch * 1_000_000] * (GENERATION // 4))])
@@ -41,14 +41,14 @@ def test_what_came_long_before_does_not_keep_it() -> None:
     assert max(map(len, recent)) < 2500
 
 
-def test_shards_go_together_in_whatever_order_and_are_kept() -> None:
+def test_sketches_merge_in_any_order_and_survive_encoding() -> None:
     chance = random.Random(1)
     parts = [sketched([chance.randrange(_NOW, 2 * _NOW) for _ in range(300)]) for _ in range(7)]
     forwards, backwards = with_more(None, parts), with_more(None, reversed(parts))
     assert forwards == backwards == Recent.decoded(forwards.encoded())
 
 
-def test_a_watermark_follows_the_quantile_and_not_the_latest() -> None:
+def test_watermark_follows_quantile_instead_of_maximum() -> None:
     observer = Observer("clicks", Duration(10), quantile=0.9)
     port = Port("read", "main")
     marks = Watermarks([StageFlow("read", (), ("main",), 2, {"main": (observer,)})])
@@ -56,7 +56,7 @@ def test_a_watermark_follows_the_quantile_and_not_the_latest() -> None:
         sketch = sketched([*range(1000, 1000 + 99), _FAR])
         local = Local(None, {"main": OutputTime()}, None, {}, {"clicks": sketch})
         marks.report("read", shard, Local(local.pending, {"main": OutputTime()}, None, {}, local.sketches))
-    # Its input is at the end: without a hold nothing is waited for.
+    # The input is at the end and has no hold, so the output waits for nothing else.
     assert marks.advance().outputs[port] > MIN_TIMESTAMP
     times = marks.times()
     assert 1080 <= times.seen["clicks"] <= 1099

@@ -19,7 +19,7 @@ from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.task.bundles import Budget, BundleResult, Exchange, Shards, SideInputs
 from arcbeam.engine.task.stagecontext import StageContext
 from arcbeam.engine.task.stagerun import StageRun
-from arcbeam.engine.watermarks.clocks import Clock, Port, output_time, told_time
+from arcbeam.engine.watermarks.clocks import Clock, Port, marker_time, output_time
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 _WAITING: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING, Kind.SORTED)
@@ -95,7 +95,7 @@ class EngineTask:
                 ends.append(closed)
                 for port in placed.ports:
                     there = output_time(upstream, report.local, port.output)
-                    there = told_time(placed.flow.ways(port.output), there)
+                    there = marker_time(placed.flow.ways(port.output), there)
                     times[port] = min(there, times.get(port, MAX_TIMESTAMP))
         exchange.send(
             Marker(plan.micro_batch, plan.attempt, self._level, self._task, self._token, gathered.input_digest, times)

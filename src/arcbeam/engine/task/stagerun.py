@@ -26,7 +26,7 @@ from arcbeam.engine.task.statefulstage import StatefulLogic
 from arcbeam.engine.watermarks.clocks import Local, Port
 from arcbeam.engine.watermarks.comparison import passed
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.idleness import heard
+from arcbeam.engine.watermarks.idleness import mark_idle
 from arcbeam.engine.watermarks.observed import Seen
 from arcbeam.model.script import AdvanceWatermark, ScriptOver
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
@@ -208,7 +208,7 @@ class StageRun:
             local = _with_hold(local, _UNPREPARED)
         next_due = work.next_due()
         if flow.observed:
-            local, ends = heard(place.view, place.placed.number, flow.observed, upstream, local, place.now, seen)
+            local, ends = mark_idle(place.view, place.placed.number, flow.observed, upstream, local, place.now, seen)
             next_due = min((each for each in (next_due, ends) if each is not None), default=None)
         return StageReport(
             place.placed.name,

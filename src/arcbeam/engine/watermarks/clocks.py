@@ -1,20 +1,20 @@
-"""What one shard knows about the watermarks of one stage.
+"""The watermarks of one stage, as one shard knows them.
 
-Owns the formulas of watermarks, and the shard's own input watermark. Must not know other shards: how they go together
-is `stages`.
+Owns the formulas of watermarks, and the shard's own input watermark. Must not know other shards: `stages` combines
+shards.
 
-With U the upstream watermark, which is the same for all shards (the earliest of the producers' outputs):
+U is the upstream watermark, which is the same for all shards: the minimum of the producers' outputs.
 
     input     = max(itself, min(U, pending))      pending: the earliest of all pending work
-    output(o) = min(U, pending(o), holds(o))      pending(o): the earliest that may bring something for o
+    output(o) = min(U, pending(o), holds(o))      pending(o): the earliest work that may output something to o
 
-That is what a marker says of an output, unless it is observed (`observing`): of such a one it says nothing, or that its
-end has come. What was seen counts from the commit on.
+A marker contains the output's watermark, unless the output is observed (`observed`). For an observed output, the marker
+only reports whether its end has come. Observed times count from the commit on.
 
-A shard's input watermark never goes back. Its outputs are plain minima, and may: a restriction that comes from another
-shard brings an earlier hold. Only their minimum over all shards is said to anybody, and that never goes back. Residuals
-are pending for each output on its own: a restriction that has promised more for one output than for another does not
-keep the one at the other.
+A shard's input watermark never decreases. Its outputs are plain minima and may decrease: a restriction that arrives
+from
+another shard brings an earlier hold. Only the minimum over all shards is reported, and that never decreases. Residuals
+are pending for each output separately: a restriction may have promised a later time for one output than for another.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class OutputTime:
-    """What keeps one output of a stage where it is, in one shard; the earliest of each sort.
+    """What holds one output of a stage in one shard; the earliest of each sort.
 
     Attributes:
-        pending: of the work that may still bring something for it.
-        hold: of what holds it.
-        quiet: what is said of it has stood for so long that it does not count for those who do not wait for it.
-        idle: the parts of shared observers whose input here has stood for so long that it does not count.
+        pending: the work that may still output something to it.
+        hold: the hold on it.
+        quiet: its watermark has not moved for so long that impatient observers ignore it.
+        idle: the parts of shared observers whose input here has not moved for so long that it is ignored.
     """
 
     pending: Hold | None = None
@@ -68,15 +68,15 @@ class OutputTime:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What one shard says about the time of one stage when a micro-batch ends.
+    """The times of one stage in one shard at the end of a micro-batch.
 
     Attributes:
-        pending: the earliest work that is pending, parked or in progress, for whatever output.
-        outputs: by name; every output of the stage is there.
-        waits_for: the side input that the earliest parked element waits for.
-        seen: the latest time that each observer has seen in the micro-batch, if it has seen one.
-        sketches: of the times that those have seen that go by a quantile.
-        doubted: later times, which those have seen that do not believe any.
+        pending: the earliest work that is pending, blocked or running, for any output.
+        outputs: by name; every output of the stage is included.
+        waits_for: the side input that the earliest blocked element waits for.
+        seen: the latest time that each observer has seen in the micro-batch, if any.
+        sketches: sketches of the times, for observers with a quantile.
+        doubted: later times that observers with an outlier filter have seen and not accepted.
     """
 
     pending: Hold | None = None
@@ -88,18 +88,18 @@ class Local:
 
 
 def input_time(upstream: Timestamp, local: Local) -> Timestamp:
-    """Up to where a shard has all input of a stage: nothing earlier is on its way to it, or waits in it."""
+    """Return up to which time a shard has all input of a stage: nothing earlier is in transit or waits in the shard."""
     return upstream if local.pending is None else min(upstream, local.pending.time)
 
 
 def output_time(upstream: Timestamp, local: Local, output: str) -> Timestamp:
-    """Up to where a shard has put out all of one output."""
+    """Return up to which time a shard has output everything to one output."""
     known = local.outputs[output]
     return min([upstream, *(each.time for each in (known.pending, known.hold) if each is not None)])
 
 
-def told_time(ways: Ways, said: Timestamp) -> Timestamp:
-    """What a marker says of an output that is at `said` in its task, and that observers may be on the ways to."""
+def marker_time(ways: Ways, said: Timestamp) -> Timestamp:
+    """Return the time in a marker for an output at `said` in its task, which observers may be upstream of."""
     observed = ways != NOT_OBSERVED and said != MAX_TIMESTAMP
     return MIN_TIMESTAMP if observed or said == NOT_BEGUN else said
 
@@ -108,10 +108,10 @@ _SCRIPT: Final = Holder(HolderKind.SCRIPT, "")
 
 
 class Clock:
-    """The times of one stage in one shard, durable in its view.
+    """The times of one stage in one shard, stored in its view.
 
     Args:
-        view: of the shard.
+        view: the view of the shard.
         stage: the stage's number.
         outputs: the stage's outputs.
     """
@@ -127,26 +127,26 @@ class Clock:
 
     @property
     def input(self) -> Timestamp:
-        """The input watermark, as it was last advanced."""
+        """The input watermark, as last advanced."""
         stored = self._view.get(self._row)
         return MIN_TIMESTAMP if stored is None else time_of(stored)
 
     def advance(self, upstream: Timestamp) -> Timestamp:
-        """Moves the input watermark as far as the upstream watermark and pending work let it; where it is then."""
+        """Move the input watermark as far as the upstream watermark and pending work allow; return it."""
         before, now = self.input, self.ahead(upstream)
         if now > before:
             self._view.put(self._row, moment(now))
         return now
 
     def follow(self, watermark: Timestamp) -> None:
-        """A script says: what it adds from now on has this time or a later one, or is late."""
+        """Set a script's watermark: elements that the script adds later have this time or a later one, or are late."""
         if watermark < MAX_TIMESTAMP:
             self._pending.set(_SCRIPT, watermark)
         else:
             self._pending.clear(_SCRIPT)
 
     def ahead(self, upstream: Timestamp) -> Timestamp:
-        """Where `advance` would move it now."""
+        """Return where `advance` would move the input watermark now."""
         pending = self._pending.earliest()
         return max(self.input, upstream if pending is None else min(upstream, pending.time))
 
@@ -157,13 +157,13 @@ class Clock:
         sketches: Mapping[str, bytes] | None = None,
         doubted: Doubted | None = None,
     ) -> Local:
-        """What the shard says at the end of a micro-batch.
+        """Return the shard's times at the end of a micro-batch.
 
         Args:
-            waits_for: the side input that the earliest parked element waits for.
+            waits_for: the side input that the earliest blocked element waits for.
             seen: the latest times that observers have seen in it.
-            sketches: of the times that those have seen that go by a quantile.
-            doubted: later times, which those have seen that do not believe any.
+            sketches: sketches of the times, for observers with a quantile.
+            doubted: later times that observers with an outlier filter have seen and not accepted.
         """
         return Local(
             self._pending.earliest(),
@@ -179,7 +179,7 @@ class Clock:
 
 
 def shown_time(time: Timestamp) -> str:
-    """A time for people."""
+    """Return a time as text for people."""
     if time <= NOT_BEGUN:
         return "the beginning of time"
     if time >= MAX_TIMESTAMP:

@@ -1,7 +1,8 @@
-"""What it means that time has passed a moment.
+"""The comparisons of watermarks and clocks with moments.
 
-Owns the two comparisons that everything about time is made of, so that nobody writes them a second time with another
-sign. Must not know what happens then.
+Owns the only two comparisons of time, so that no other module repeats them with a different boundary. Must not know
+what
+happens after a moment has passed.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
 
 def passed(watermark: Timestamp, moment: Timestamp) -> bool:
-    """Whether an event-time watermark has passed a moment: nothing of that moment may come any more, but late.
+    """Return whether an event-time watermark has passed a moment: only late elements of that moment can follow.
 
-    A watermark says that what comes has its time or a later one. So it has passed what is strictly earlier; and the
-    last watermark of all, behind which nothing comes, has passed everything.
+    A watermark states that following elements have its time or a later one. So it has passed strictly earlier moments.
+    The last watermark of all has passed every moment, because nothing follows it.
     """
     return watermark > moment or watermark == MAX_TIMESTAMP
 
 
 def due(now: Timestamp, moment: Timestamp) -> bool:
-    """Whether a moment of processing time has come: the clock shows it, or a later one."""
+    """Return whether the clock shows a moment of processing time, or a later one."""
     return now >= moment

@@ -1,6 +1,6 @@
-"""Why a watermark is where it is, as values that print as one line.
+"""The reasons why a watermark does not advance, as values that print as one line.
 
-Owns their words. Must not know how a cause is found: that is `stages`.
+Owns their texts. Must not know how a reason is found: that is `stages`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Something in a shard holds it."""
+    """A hold in a shard."""
 
     hold: Hold
     shard: int
@@ -28,7 +28,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """An observer has seen no more, or does not believe what it has seen."""
+    """An observer has seen no later time, or has not accepted later times."""
 
     observer: Observer
     latest: Timestamp | None
@@ -37,28 +37,28 @@ class Observed:
     def __str__(self) -> str:
         if self.observer.shared is not None:
             known = "nothing" if self.latest is None else shown_time(self.latest)
-            return f"at what others of {self.observer.name!r} have said, which is {known}"
+            return f"at the time that the inputs of {self.observer.name!r} share, which is {known}"
         delay = timedelta(microseconds=self.observer.delay)
         seen = "has seen nothing yet" if self.latest is None else f"has seen {shown_time(self.latest)}, less {delay}"
         if self.doubted:
             first = shown_time(self.doubted[0])
-            seen += f", and does not believe {len(self.doubted)} later time(s), the first of them {first}"
+            seen += f", and has not accepted {len(self.doubted)} later time(s), the first of them {first}"
         return f"observed by {self.observer.name!r}, which {seen}"
 
 
 @dataclass(frozen=True, slots=True)
 class Unreported:
-    """A shard has said nothing yet."""
+    """A shard has not reported yet."""
 
     shard: int
 
     def __str__(self) -> str:
-        return f"not known yet of shard {self.shard}"
+        return f"not known yet in shard {self.shard}"
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Nothing keeps it: there is nothing to come."""
+    """No limit: nothing more can arrive."""
 
     def __str__(self) -> str:
         return "complete"
@@ -69,13 +69,13 @@ Cause = Held | Observed | Unreported | Complete
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A micro-batch of the way to the cause: a watermark, and where it is.
+    """A link of the chain to the cause: a watermark and its value.
 
     Attributes:
-        subject: which watermark.
-        time: where it is.
-        waiting: why it is looked at: a parked element waits for it; None if it is upstream.
-        stage, output: whose it is; no output: the input's.
+        subject: the name of the watermark.
+        time: its value.
+        waiting: the blocked element that waits for it; None if it is upstream.
+        stage, output: its stage and output; without an output it is the stage's input watermark.
     """
 
     subject: str
@@ -87,24 +87,24 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class HoldReason:
-    """Why a watermark is where it is; prints as one line.
+    """The reason why a watermark does not advance; prints as one line.
 
     Attributes:
-        links: from the watermark that was asked for to the one that the cause keeps.
-        cause: what keeps it.
+        links: from the requested watermark to the one that the cause limits.
+        cause: what limits it.
     """
 
     links: tuple[Link, ...]
     cause: Cause
 
     def __str__(self) -> str:
-        told: list[str] = []
+        texts: list[str] = []
         time: Timestamp | None = None
         for link in self.links:
             at = "" if link.time == time else f" is at {shown_time(link.time)}"
             if link.waiting:
-                told.append(f"{link.waiting}, waiting for {link.subject}" + (at and f", which{at}"))
+                texts.append(f"{link.waiting}, waiting for {link.subject}" + (at and f", which{at}"))
             else:
-                told.append(link.subject + at)
+                texts.append(link.subject + at)
             time = link.time
-        return ": ".join([*told, str(self.cause)])
+        return ": ".join([*texts, str(self.cause)])

@@ -1,6 +1,6 @@
-"""Whether what a shard says of an output's time still counts for those who do not wait for what says nothing.
+"""Idle outputs: those whose watermark has not moved for so long that impatient observers ignore it.
 
-Owns since when it has stood. Must not know what else is known of the output.
+Owns since when a watermark has not moved. Must not know other facts about the output.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from arcbeam.model.observers import Observer, Ways, along
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, shifted
 
 _SOURCES = (HolderKind.RESIDUAL, HolderKind.SCRIPT)
-"""Pending work that says of itself where it is."""
+"""Pending work that reports its own watermark."""
 
 
-def heard(
+def mark_idle(
     view: StateView,
     stage: int,
     observed: Mapping[str, Ways],
@@ -30,19 +30,19 @@ def heard(
     now: Timestamp,
     seen: Seen = NOTHING_SEEN,
 ) -> tuple[Local, Timestamp | None]:
-    """What a shard says, with what of it does not count.
+    """Mark the idle outputs in a shard's times.
 
     Args:
-        view: of the shard; it is noted there since when what is said has stood.
+        view: the view of the shard; it stores since when each watermark has not moved.
         stage: the stage's number.
         observed: the ways to its outputs.
         upstream: the stage's upstream watermark.
-        local: what the shard says.
+        local: the shard's times.
         now: processing time.
-        seen: what was seen, as the head has it.
+        seen: the times that observers have seen, as of the head.
 
     Returns:
-        That, and when the next thing stops to count, unless it moves.
+        The marked times, and when the next output becomes idle unless its watermark moves.
     """
     outputs = dict(local.outputs)
     ends: list[Timestamp] = []
@@ -58,10 +58,10 @@ def heard(
     for output, observer in _sharing(observed):
         assert observer.idle_after is not None
         root = output_time(upstream, local, output)
-        said = observed_time(observer.behind, Said(root, root), seen)
+        said = observed_time(observer.upstream, Said(root, root), seen)
         row = prefix(Kind.SAID, stage) + name(output) + name(observer.part)
         end = shifted(_since(view, row, said, now), observer.idle_after)
-        # One that has not said anything yet holds others back, too.
+        # A watermark that is still at the beginning limits others, too.
         if said == MAX_TIMESTAMP or (said == root and _waits(local.outputs[output], said)):
             continue
         if due(now, end):
@@ -73,7 +73,7 @@ def heard(
 
 
 def _since(view: StateView, row: bytes, said: Timestamp, now: Timestamp) -> Timestamp:
-    """Since when something has been said; it is noted."""
+    """Return since when a watermark has its value; store it."""
     before = view.get(row)
     if before is not None and time_of(before[:8]) == said:
         return time_of(before[8:])
@@ -82,13 +82,13 @@ def _since(view: StateView, row: bytes, said: Timestamp, now: Timestamp) -> Time
 
 
 def _waits(known: OutputTime, said: Timestamp) -> bool:
-    """Whether timers, parked elements and the like are what holds: they will bring that, and are not silent."""
+    """Return whether timers, blocked elements and the like limit it: these produce output later, so it is not idle."""
     held = known.hold is not None and known.hold.time == said
     return held or (known.pending is not None and known.pending.time == said and known.pending.kind not in _SOURCES)
 
 
 def _sharing(observed: Mapping[str, Ways]) -> Iterator[tuple[str, Observer]]:
-    """Of each output the observers that share what they see, and do not wait for all for ever."""
+    """Yield, for each output, the observers that share what they see and ignore idle inputs."""
     for output, ways in observed.items():
         for observer in dict.fromkeys(along(ways)):
             if observer.shared is not None and observer.idle_after is not None:
@@ -96,7 +96,7 @@ def _sharing(observed: Mapping[str, Ways]) -> Iterator[tuple[str, Observer]]:
 
 
 def _patience(observed: Mapping[str, Ways]) -> Iterator[tuple[str, Duration]]:
-    """Of each output for which somebody does not wait for ever, how long."""
+    """Yield each output with an impatient observer, and after how long the least patient ignores an idle input."""
     for output, ways in observed.items():
         spans = [of.idle_after for of in along(ways) if of.idle_after is not None and of.shared is None]
         if spans:

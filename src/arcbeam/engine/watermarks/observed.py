@@ -1,21 +1,20 @@
-"""Watermarks that are observed: where an output is, by the times of what has come.
+"""Observed watermarks: the watermark of an output, computed from the times of its elements.
 
-Owns the formula. Must not know who observes, nor how what was seen is kept.
+Owns the formula. Must not know the observer, nor how the observed times are stored.
 
-An observer has seen elements of some time; it takes what is yet to come to be late by its delay at most. What its own
-input says of time goes together with that by its policy. With S what the input says and O the latest time that was
-seen, less the delay:
+An observer has seen elements up to some time. It assumes that following elements are late by at most its delay. Its
+policy combines this with the watermark of its own input. S is the input's watermark; O is the latest time seen, less
+the delay:
 
-    S at the beginning of time: O        it says nothing; but if something of it has not begun, it may
-    S at the end of time:       S        nothing comes any more
+    S at the beginning of time: O        it has no watermark; but if part of it has not begun, it may have one
+    S at the end of time:       S        nothing more follows
     otherwise                   min(S, O), or max(S, O)
 
-Parts of one transform may share what they have seen: that is then no time of elements, but what their inputs say, taken
-together (`shared`), and each is where that is, if its own input is not later.
+Parts of one transform may share what they have seen. These are then not the times of elements but the combined
+watermarks of their inputs (`shared`). Each part is at that time, unless its own input is later.
 
-What was seen counts from the commit of the micro-batch on in which it was seen: all that comes in one micro-batch is
-judged by what was seen before it, in whatever order it comes, and a micro-batch that is run again judges as the first
-one did.
+What was seen counts from the commit of its micro-batch on. All elements of one micro-batch are judged by what was seen
+before it, in whatever order they arrive. So a micro-batch that runs again judges as the first run did.
 """
 
 from __future__ import annotations
@@ -37,40 +36,40 @@ from arcbeam.model.timestamps import (
 )
 
 Seen = Mapping[str, Timestamp]
-"""The latest time that observers have seen, by their names."""
+"""The latest time that each observer has seen, by the observer's name."""
 
 NOTHING_SEEN: Final[Seen] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a stage's root says of an output: where that would be without observers.
+    """The watermark of an output at a stage's root, without observers.
 
     Attributes:
-        whole: in all shards.
-        heard: in those in which that has moved of late: what counts for observers that do not wait for others; the
-            beginning of time if there is none.
+        whole: the minimum over all shards.
+        active: the minimum over shards that are not idle, which impatient observers use; the beginning of time if all
+            are idle.
     """
 
     whole: Timestamp
-    heard: Timestamp
+    active: Timestamp
 
 
 def observed_time(ways: Ways, said: Said, seen: Seen) -> Timestamp:
-    """Where an output is: the earliest of all ways to it.
+    """Return the watermark of an output: the minimum of all ways to it.
 
     Args:
-        ways: to it.
-        said: what the stage's root says.
-        seen: what was seen.
+        ways: the ways to it.
+        said: the watermark at the stage's root.
+        seen: the times that observers have seen.
     """
     return min(said.whole if observer is None else _of(observer, said, seen) for observer in ways)
 
 
 def input_of(observer: Observer, root: Said, seen: Seen) -> Timestamp:
-    """What the input of an observer says."""
+    """Return the watermark of an observer's input."""
     impatient = observer.idle_after is not None and observer.shared is None and root.whole != MAX_TIMESTAMP
-    return observed_time(observer.behind, Said(root.heard, root.heard) if impatient else root, seen)
+    return observed_time(observer.upstream, Said(root.active, root.active) if impatient else root, seen)
 
 
 def _of(observer: Observer, root: Said, seen: Seen) -> Timestamp:
@@ -86,29 +85,29 @@ def _of(observer: Observer, root: Said, seen: Seen) -> Timestamp:
 
 
 def _known(observer: Observer, seen: Seen) -> Timestamp:
-    """Where it is by what was seen alone. Nothing that was seen is an end of time."""
+    """Return the watermark by the seen times alone. No seen time is the end of time."""
     latest = seen.get(observer.name)
     return MIN_TIMESTAMP if latest is None else min(shifted(latest, Duration(-observer.delay)), END_OF_GLOBAL_WINDOW)
 
 
 def decisive(ways: Ways, said: Said, seen: Seen) -> Observer | None:
-    """The observer that an output waits for; None: it waits for what the stage's root says."""
+    """Return the observer that limits an output; None: the watermark at the stage's root limits it."""
     observer = min(ways, key=lambda each: said.whole if each is None else _of(each, said, seen))
     if observer is None:
         return None
     below, there = input_of(observer, said, seen), _of(observer, said, seen)
     by_itself = there == _known(observer, seen) and observer.shared is None
-    return observer if there != below or by_itself else decisive(observer.behind, said, seen)
+    return observer if there != below or by_itself else decisive(observer.upstream, said, seen)
 
 
 def together(policy: Policy, inputs: Iterable[tuple[Timestamp, bool]]) -> Timestamp | None:
-    """What the inputs of observers say that share what they have seen; None: nothing.
+    """Return the combined watermark of the inputs of observers that share what they see; None: there is none.
 
-    An input that has ended does not count: while others go on, its end says nothing of them.
+    An input that has ended does not count: its end does not limit the others.
 
     Args:
-        policy: which of them counts.
-        inputs: what each says, and whether it is idle.
+        policy: which of the inputs counts.
+        inputs: the watermark of each, and whether it is idle.
     """
     if policy is Policy.MAX:
         time = max((time for time, _ in inputs if time != MAX_TIMESTAMP), default=MIN_TIMESTAMP)
@@ -118,7 +117,7 @@ def together(policy: Policy, inputs: Iterable[tuple[Timestamp, bool]]) -> Timest
 
 
 def later(seen: Seen, more: Seen) -> dict[str, Timestamp]:
-    """What was seen, with what was seen elsewhere, or later."""
+    """Return the later of both times for each observer."""
     both = dict(seen)
     for name, time in more.items():
         both[name] = max(time, both.get(name, MIN_TIMESTAMP))

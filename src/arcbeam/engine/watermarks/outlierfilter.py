@@ -1,19 +1,20 @@
-"""Times that are too far ahead of all others to be believed, until others are near them.
+"""The outlier filter: times far later than all others are not accepted until other times are near them.
 
-Owns the rule. Must not know who has seen the times, nor in which order, in which shards and micro-batches: the rule
-does not, so what is believed in the end is the same however a stream is cut.
+Owns the rule. Must not know which shards and micro-batches have seen the times, nor in which order: the rule does not
+depend on these, so the result is the same however a stream is cut.
 
-Times form chains: each is at most `jump` behind the next. A chain is believed if it has the latest time that is
-believed already, or more than `others` times. What is believed is all up to the end of the last such chain; what is
-behind that end decides nothing any more. So what is kept is that end, and the later times, whose chains are too short.
-Elements of the very same time count once: one that is read twice confirms nothing, nor does a clock that stands.
+Times form chains: the distance from each to the next is at most `jump`. A chain is accepted if it contains the latest
+time that is accepted already, or more than `others` times. All times up to the end of the last accepted chain are
+accepted; earlier times have no further effect. So only that end is stored, and the later times, whose chains are too
+short. Equal times count once: an element that is read twice confirms nothing, nor does a clock that has stopped.
 
-No more than `MOST` - 1 times are ever doubted. One more, and the first of them is believed: also a stream whose
-elements are all further apart than `jump` moves on.
+At most `MOST` - 1 times are ever doubted. With one more, the first of them is accepted. So a stream advances even if
+all
+its elements are further apart than `jump`.
 
-In other words: the latest that is believed is the first of all times (or the beginning of time) behind which there is
-none within `jump`, no chain of more than `others` times, and fewer than `MOST` times in all. Where that is so of some
-times it is so of fewer; hence more times only ever move it on, and those up to it may be forgotten.
+In other words: the latest accepted time is the first of all times (or the beginning of time) after which there is no
+time within `jump`, no chain of more than `others` times, and fewer than `MOST` times in all. If this holds for some
+times, it holds for a subset. Hence more times only move it forward, and times up to it may be forgotten.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from arcbeam.model.observers import MOST
 from arcbeam.model.timestamps import Timestamp
 
 Doubted = Mapping[str, tuple[Timestamp, ...]]
-"""The times that observers have seen and do not believe, by their names; of each in order, and no time twice."""
+"""The times that each observer has seen and not accepted, by its name; ascending and unique."""
 
 NOTHING_DOUBTED: Final[Doubted] = MappingProxyType({})
 
 
 class Belief(NamedTuple):
-    """What an observer makes of the times that it has seen.
+    """The times of an observer, split by the filter.
 
     Attributes:
-        latest: the latest that is believed; None: none is.
-        doubted: all that are later, in order.
+        latest: the latest accepted time; None: no time is accepted.
+        doubted: all later times, ascending.
     """
 
     latest: Timestamp | None
@@ -44,13 +45,13 @@ class Belief(NamedTuple):
 
 
 def believed(latest: int | None, times: Iterable[int], jump: int, others: int) -> Belief:
-    """What is believed when more is seen.
+    """Apply the filter to new times.
 
     Args:
-        latest: that was believed already.
-        times: what is doubted, and what was seen; in any order.
-        jump: microseconds.
-        others: how many must be near a time.
+        latest: the latest time accepted so far.
+        times: the doubted and the new times, in any order.
+        jump: in microseconds.
+        others: how many other times must be near a time.
     """
     later = sorted({time for time in times if latest is None or time > latest})
     kept = 0

@@ -1,7 +1,8 @@
-"""The times of late that observers have seen, as sketches: what a quantile of them is taken of.
+"""Sketches of the recent times that observers have seen, for a quantile of them.
 
-Owns what "of late" means, and that sketches of shards and micro-batches go together. The sketch itself is a library's
-(a t-digest: most exact at its ends). Must not know who observes.
+Owns the meaning of "recent", and how sketches of shards and micro-batches are merged. A library implements the sketch
+(a
+t-digest, which is most exact at its ends). Must not know the observer.
 """
 
 from __future__ import annotations
@@ -13,34 +14,34 @@ from typing import Any, Final, NamedTuple
 from arcbeam.model.timestamps import Timestamp
 
 _SIZE: Final = 100
-"""Of a sketch: two kilobytes, however much is in it."""
+"""The size parameter of a sketch: 2 kB, however many times it contains."""
 GENERATION: Final = 10_000
-"""A sketch with so many times is no longer added to; the one before it goes."""
+"""A sketch with so many times takes no more: a new one begins, and the older of the two is dropped."""
 
 
 class Recent(NamedTuple):
-    """The times that came last: those of `newer`, and of as many before them as one generation has.
+    """The recent times: those of `newer`, and one generation before them.
 
     Attributes:
         older: a sketch; b"" if there is none.
-        newer: the one that is added to.
+        newer: the sketch that grows.
     """
 
     older: bytes
     newer: bytes
 
     def encoded(self) -> list[str]:
-        """As JSON has it."""
+        """Return the value for JSON."""
         return [base64.b64encode(each).decode() for each in self]
 
     @staticmethod
     def decoded(record: Iterable[str]) -> Recent:
-        """Of what `encoded` gave."""
+        """Return the value that `encoded` has written."""
         return Recent(*map(base64.b64decode, record))
 
 
 def sketched(times: Sequence[int], before: bytes = b"") -> bytes:
-    """A sketch of some times, and of those of another one."""
+    """Return a sketch of some times, merged with another sketch."""
     import numpy as np
 
     sketch = _opened(before)
@@ -49,7 +50,7 @@ def sketched(times: Sequence[int], before: bytes = b"") -> bytes:
 
 
 def with_more(recent: Recent | None, more: Iterable[bytes]) -> Recent:
-    """What came last, with what a micro-batch has brought: in whatever order its shards are."""
+    """Return the recent times with those of a micro-batch; the order of its shards has no effect."""
     older, newer = recent or Recent(b"", b"")
     sketch = _opened(newer)
     if sketch.get_total_weight() >= GENERATION:
@@ -60,12 +61,12 @@ def with_more(recent: Recent | None, more: Iterable[bytes]) -> Recent:
 
 
 def count_of(recent: Recent) -> int:
-    """How many times are in there."""
+    """Return the number of times in the sketches."""
     return int(_opened(recent.older).get_total_weight() + _opened(recent.newer).get_total_weight())
 
 
 def quantile_of(recent: Recent, quantile: float) -> Timestamp | None:
-    """The time that this part of the latest ones has not passed; None if there are too few of them to tell."""
+    """Return the quantile of the recent times; None if there are too few."""
     sketch = _opened(recent.older)
     sketch.merge(_opened(recent.newer))
     if sketch.get_total_weight() * (1 - quantile) < 1:

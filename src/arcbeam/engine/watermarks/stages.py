@@ -1,7 +1,7 @@
-"""The watermarks of all stages of a plan: how shards and stages go together, and the way to what keeps one (`why`).
+"""The watermarks of all stages of a plan, and the reason that holds each.
 
-Owns what was said to anybody: upstream, input and output watermarks, which never go back. Must not know how a shard
-knows its own (`clocks`), nor when a micro-batch is.
+Owns how shards and stages are combined, and the reported watermarks (upstream, input, output), which never decrease.
+Must not know how a shard computes its own (`clocks`), nor when a micro-batch runs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from arcbeam.engine.watermarks.clocks import Local, Port, input_time, output_time, shown_time, told_time
+from arcbeam.engine.watermarks.clocks import Local, Port, input_time, marker_time, output_time, shown_time
 from arcbeam.engine.watermarks.holdreasons import Cause, Complete, Held, HoldReason, Link, Observed, Unreported
 from arcbeam.engine.watermarks.holds import HolderKind
 from arcbeam.engine.watermarks.observed import Said, Seen, decisive, input_of, later, observed_time, together
@@ -21,14 +21,14 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 @dataclass(frozen=True, slots=True)
 class StageFlow:
-    """Where a stage's elements come from and go to.
+    """The inputs and outputs of a stage.
 
     Attributes:
-        name: of the stage, unique.
+        name: the unique name of the stage.
         inputs: the outputs that it reads; several: a Flatten. None: a source, whose upstream watermark is at the end.
-        outputs: names of its own.
-        shards: in how many shards it runs; they are numbered from 0.
-        observed: the ways to those outputs that observers are on the ways to.
+        outputs: the names of its outputs.
+        shards: the number of its shards, numbered from 0.
+        observed: the ways to those of its outputs that have observers upstream.
     """
 
     name: str
@@ -38,7 +38,7 @@ class StageFlow:
     observed: Mapping[str, Ways] = field(default_factory=dict)
 
     def ways(self, output: str) -> Ways:
-        """To an output."""
+        """Return the ways to an output."""
         return self.observed.get(output, NOT_OBSERVED)
 
 
@@ -47,12 +47,12 @@ class Times:
     """The watermarks of all stages at one commit.
 
     Attributes:
-        inputs: input watermark by stage.
-        outputs: output watermark by port.
-        upstream: the upstream watermark that each stage was told.
+        inputs: the input watermark by stage.
+        outputs: the output watermark by port.
+        upstream: the upstream watermark that each stage received.
         seen: the latest time that each observer has ever seen.
-        recent: the times of late of those that go by a quantile.
-        doubted: later times, which those have seen that do not believe any.
+        recent: the recent times of observers with a quantile.
+        doubted: later times that observers with an outlier filter have seen and not accepted.
     """
 
     inputs: Mapping[str, Timestamp] = field(default_factory=dict)
@@ -63,18 +63,19 @@ class Times:
     doubted: Doubted = field(default_factory=dict)
 
     def upstream_of(self, stage: str, producers: Iterable[Timestamp]) -> Timestamp:
-        """The upstream watermark of a stage whose producers are there, on top of this commit.
+        """Return the upstream watermark of a stage with these producers' watermarks, after this commit.
 
-        What a stage was told is not taken back: who is before it only now (a changed pipeline has one producer more)
-        and is further behind is late where that is said.
+        It never decreases. If a changed pipeline has one more producer, which lags further, that producer's elements
+        may
+        be late.
         """
         return max(min(producers, default=MAX_TIMESTAMP), self.upstream.get(stage, MIN_TIMESTAMP))
 
     def check_after(self, before: Times) -> None:
-        """Checks that no watermark is earlier than it was.
+        """Check that no watermark has decreased.
 
         Raises:
-            ValueError: one is; it is named, with both times.
+            ValueError: one has; the message names it, with both times.
         """
         known: list[tuple[object, Timestamp, Timestamp | None]] = [
             *((f"input of {stage!r}", time, self.inputs.get(stage)) for stage, time in before.inputs.items()),
@@ -83,44 +84,45 @@ class Times:
         for subject, time, now in known:
             if now is not None and now < time:
                 raise ValueError(
-                    f"the watermark of the {subject} went back from {shown_time(time)} to {shown_time(now)}"
+                    f"the watermark of the {subject} decreased from {shown_time(time)} to {shown_time(now)}"
                 )
 
 
 def upstream_watermarks(
     markers: Sequence[Mapping[Port, Timestamp]], tasks: Mapping[Port, int], committed_outputs: Mapping[Port, Timestamp]
 ) -> dict[Port, Timestamp]:
-    """The output watermarks that the markers of a micro-batch tell a task of a later level, when all have come.
+    """Return the output watermarks that a task of a later level receives, once it has all markers of a micro-batch.
 
     Args:
-        markers: of each task of the levels before: `clocks.told_time` of each port it has, the least of its shards.
-        tasks: how many tasks have each port.
-        committed_outputs: the watermarks of the micro-batch's head. They are not taken back.
+        markers: of each task of the levels before: `clocks.marker_time` of each of its ports, the minimum of its
+            shards.
+        tasks: the number of tasks of each port.
+        committed_outputs: the watermarks of the micro-batch's head. They never decrease.
 
     Returns:
-        By port of `tasks`, the earliest of all its tasks.
+        By port of `tasks`, the minimum of all its tasks.
 
     Raises:
-        ValueError: not as many markers tell of a port as tasks have it. Nothing may be concluded from some of them.
+        ValueError: the number of markers for a port is not the number of its tasks. A partial result would be wrong.
     """
     times: dict[Port, Timestamp] = {}
     for port, count in tasks.items():
-        told = [marker[port] for marker in markers if port in marker]
-        if len(told) != count:
-            raise ValueError(f"{len(told)} markers tell of the {port}, which {count} tasks have")
-        times[port] = max(min(told, default=MAX_TIMESTAMP), committed_outputs.get(port, MIN_TIMESTAMP))
+        marked = [marker[port] for marker in markers if port in marker]
+        if len(marked) != count:
+            raise ValueError(f"{len(marked)} markers contain the {port}, which {count} tasks have")
+        times[port] = max(min(marked, default=MAX_TIMESTAMP), committed_outputs.get(port, MIN_TIMESTAMP))
     return times
 
 
-def _heard(upstream: Timestamp, locals: Sequence[Local], output: str) -> Timestamp:
-    told = (output_time(upstream, local, output) for local in locals if not local.outputs[output].quiet)
-    # A shard that has nothing says nothing, neither that all has ended.
-    return min((time for time in told if time < MAX_TIMESTAMP), default=MIN_TIMESTAMP)
+def _active(upstream: Timestamp, locals: Sequence[Local], output: str) -> Timestamp:
+    times = (output_time(upstream, local, output) for local in locals if not local.outputs[output].quiet)
+    # A shard that has ended limits nothing; nor does it mean that all have ended.
+    return min((time for time in times if time < MAX_TIMESTAMP), default=MIN_TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """Something that keeps a watermark from going on; `port` if that is another watermark."""
+    """A limit of a watermark; `port` if it is another watermark."""
 
     time: Timestamp
     cause: Cause | None
@@ -128,18 +130,17 @@ class _Limit:
 
 
 class Watermarks:
-    """The watermarks of a plan, from what all shards say at the end of each micro-batch.
+    """The watermarks of a plan, from the reports of all shards at the end of each micro-batch.
 
-    A shard that has said nothing yet keeps its stages at the beginning of time. Watermarks never go back: what a shard
-    says that is earlier than what was said already (a hold for late data, a restriction without a watermark) keeps them
-    where they are.
+    If a shard has not reported yet, its stages stay at the beginning of time. Watermarks never decrease: a later report
+    with an earlier time (a hold for late data, a restriction without a watermark) leaves them unchanged.
 
     Args:
         stages: producers before consumers.
-        committed: the watermarks of the commit that is resumed.
+        committed: the watermarks of the commit that the job resumes from.
 
     Raises:
-        ValueError: a stage reads an output that no stage before it has, or a name is there twice.
+        ValueError: a stage reads an output that no earlier stage has, or two stages have the same name.
     """
 
     def __init__(self, stages: Iterable[StageFlow], committed: Times | None = None) -> None:
@@ -156,7 +157,7 @@ class Watermarks:
                 raise ValueError(f"two stages are named {stage.name!r}")
             for port in stage.inputs:
                 if port not in self._outputs:
-                    raise ValueError(f"{stage.name!r} reads {port}, which no stage before it has")
+                    raise ValueError(f"{stage.name!r} reads {port}, which no earlier stage has")
             self._stages[stage.name] = stage
             self._inputs[stage.name] = committed.inputs.get(stage.name, MIN_TIMESTAMP)
             for output in stage.outputs:
@@ -176,7 +177,7 @@ class Watermarks:
         }
 
     def report(self, stage: str, shard: int, local: Local) -> None:
-        """Takes what a shard says about a stage, in place of what it said before.
+        """Record a shard's times of a stage, in place of the previous ones.
 
         Raises:
             ValueError: there is no such stage, or it has no such shard.
@@ -187,7 +188,7 @@ class Watermarks:
         self._locals[stage, shard] = local
 
     def advance(self) -> Times:
-        """Moves all watermarks as far as they may; where they are then."""
+        """Move all watermarks as far as possible; return them."""
         observed: dict[Port, Said] = {}
         sketches: dict[str, list[bytes]] = {}
         doubted = {name: set(times) for name, times in self._doubted.items()}
@@ -209,9 +210,9 @@ class Watermarks:
             for output in stage.outputs:
                 port, ways = Port(stage.name, output), stage.ways(output)
                 there = min((output_time(upstream, local, output) for local in locals), default=upstream)
-                self._outputs[port] = max(self._outputs[port], told_time(ways, there))
+                self._outputs[port] = max(self._outputs[port], marker_time(ways, there))
                 if ways != NOT_OBSERVED:
-                    observed[port] = Said(there, _heard(upstream, locals, output))
+                    observed[port] = Said(there, _active(upstream, locals, output))
         for name, micro_batch in sketches.items():
             quantile = self._observers[name].quantile
             assert quantile is not None
@@ -224,20 +225,20 @@ class Watermarks:
         for name, times in doubted.items():
             self._believe(name, times)
         self._share(observed)
-        # SUBTLE: behind all stages. What was seen in a micro-batch was told to no task of it: none has fired by it, so
-        # those who read such an output are where they were.
+        # SUBTLE: this runs after all stages. No task of a micro-batch knows what was observed in it, so none has fired
+        # by it, and the readers of an observed output stay where they were.
         for port, said in observed.items():
             there = observed_time(self._stages[port.stage].ways(port.output), said, self._seen)
             self._outputs[port] = max(self._outputs[port], there)
         return self.times()
 
     def times(self) -> Times:
-        """Input and output watermarks as they are, and what was seen."""
+        """Return the current watermarks, and what was seen."""
         upstream = {stage: self.upstream(stage) for stage in self._stages}
         return Times(dict(self._inputs), dict(self._outputs), upstream, self._seen, self._recent, self._doubted)
 
     def _share(self, said: Mapping[Port, Said]) -> None:
-        """What observers have seen that share it, by what the roots of their stages say: each of those is there."""
+        """Advance the observers that share what they see, by the watermarks at the roots of their stages."""
         while True:
             more: dict[str, Timestamp] = {}
             for name, parts in self._shared.items():
@@ -252,11 +253,11 @@ class Watermarks:
                         more[name] = time
             if not more:
                 return
-            # One may be behind another.
+            # One may be upstream of another.
             self._seen = later(self._seen, more)
 
     def _is_idle(self, port: Port, part: str) -> bool:
-        """Whether what comes to a part of a shared observer has stood for long, in all shards where it goes on."""
+        """Return whether the input of a shared observer's part is idle, in all shards where it has not ended."""
         upstream = self.upstream(port.stage)
         locals = [self._locals[port.stage, shard] for shard in range(self._stages[port.stage].shards)]
         return all(
@@ -265,7 +266,7 @@ class Watermarks:
         )
 
     def _believe(self, name: str, doubted: Collection[Timestamp]) -> None:
-        """Of the times that an observer doubts, what is believed now, and what is left."""
+        """Accept the doubted times of an observer that its filter now allows, and keep the rest."""
         observer = self._observers.get(name)
         if observer is None or observer.max_jump is None:
             return
@@ -276,21 +277,21 @@ class Watermarks:
             self._doubted[name] = belief.doubted
 
     def upstream(self, stage: str) -> Timestamp:
-        """The earliest output watermark of what a stage reads; no earlier than it was told."""
+        """Return the minimum output watermark of a stage's inputs; it never decreases."""
         return self._committed.upstream_of(stage, (self._outputs[port] for port in self._stages[stage].inputs))
 
     def _said(self, stage: StageFlow, output: str) -> Said:
-        """Where an output would be if nothing observed it."""
+        """Return the watermark that an output would have without observers."""
         upstream = self.upstream(stage.name)
         shards = [self._locals.get((stage.name, shard)) for shard in range(stage.shards)]
         locals = [local for local in shards if local is not None]
         if len(locals) < len(shards):
             return Said(MIN_TIMESTAMP, MIN_TIMESTAMP)
-        told = (output_time(upstream, local, output) for local in locals)
-        return Said(min(told, default=upstream), _heard(upstream, locals, output))
+        times = (output_time(upstream, local, output) for local in locals)
+        return Said(min(times, default=upstream), _active(upstream, locals, output))
 
     def _leader(self, observer: Observer) -> Port | None:
-        """Of the outputs whose observers share what they see the one whose input decides; None: none goes on."""
+        """Return, of outputs whose observers share what they see, the one whose input decides; None: all have ended."""
         if observer.shared is None:
             return None
         seen = self._seen.get(observer.name, MIN_TIMESTAMP)
@@ -301,7 +302,7 @@ class Watermarks:
         return min((each for each in said if seen <= each[0] < MAX_TIMESTAMP), default=(MIN_TIMESTAMP, None))[1]
 
     def explain(self, stage: str) -> HoldReason:
-        """What keeps the input watermark of a stage where it is.
+        """Return the reason that holds the input watermark of a stage.
 
         Raises:
             ValueError: there is no such stage.
@@ -310,7 +311,7 @@ class Watermarks:
         return self._follow(Link(f"input of {stage!r}", self._inputs[stage], stage=stage), stage, None)
 
     def explain_output(self, port: Port) -> HoldReason:
-        """What keeps an output watermark where it is.
+        """Return the reason that holds an output watermark.
 
         Raises:
             ValueError: there is no such stage, or it has no such output.
@@ -329,23 +330,23 @@ class Watermarks:
         return stage
 
     def _follow(self, link: Link, stage: str, output: str | None) -> HoldReason:
-        """The way from one watermark (the input's, if there is no output) to the cause, over as many as it takes."""
+        """Return the chain from one watermark (without an output: the stage's input) to the cause."""
         links = [link]
         while True:
-            # Of equally early limits the first is told: what is nearest.
+            # Of equal limits, take the first, which is the nearest.
             limit = min(self._limits(stage, output), key=lambda limit: limit.time)
             if limit.port is None:
                 assert limit.cause is not None
                 return HoldReason(tuple(links), limit.cause)
             waiting = limit.cause if isinstance(limit.cause, Held) else None
             if any(known.subject == str(limit.port) for known in links):
-                # A side input that waits for what waits for it: a plan cannot be so, a wrong report can.
+                # A cycle of side inputs: impossible in a plan, possible in a wrong report.
                 return HoldReason(tuple(links), waiting or Complete())
             links.append(_link(limit.port, self._outputs[limit.port], waiting))
             stage, output = limit.port.stage, limit.port.output
 
     def _limits(self, name: str, output: str | None) -> list[_Limit]:
-        """All that keeps a watermark, the nearest first."""
+        """Return all limits of a watermark, the nearest first."""
         stage = self._stages[name]
         limits: list[_Limit] = []
         if output is not None and (ways := stage.ways(output)) != NOT_OBSERVED:

@@ -333,7 +333,7 @@ def _ways(ways: Ways) -> list[Any]:
             of.name,
             of.delay,
             of.policy,
-            _ways(of.behind),
+            _ways(of.upstream),
             of.idle_after,
             of.quantile,
             of.max_jump,
