@@ -291,8 +291,8 @@ class _Splittable(Runner, ABC):
                     hi, polls = hi - (hi - at) // pieces, 0
                 rest = self.rest(what, at, hi, polls, pause, cut)
                 # Half of the sources hand back at once, and want to go on in the same micro-batch.
-                goes_on = pause is None and pace.piece % 2 == 0
-                return RestrictionResult(splits, rest, CallResult(count), goes_on, count)
+                may_resume = pause is None and pace.piece % 2 == 0
+                return RestrictionResult(splits, rest, CallResult(count), may_resume, count)
             self.read(what, at)
         if polls:
             rest = self.rest(what, hi, hi, polls - 1, now + pace.pause, cut)

@@ -41,7 +41,7 @@ class Rules:
     """What must happen to the key.
 
     Attributes:
-        told: everything, in order.
+        calls: everything, in order.
         timers: that are pending, by window and tag: their time, and the hold.
         ends: the windows that have state.
     """
@@ -49,7 +49,7 @@ class Rules:
     lateness: int
     at_expiration: bool
     watermark: int = -1000
-    told: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
     timers: dict[tuple[int, str], tuple[int, int | None]] = field(default_factory=dict)
     ends: set[int] = field(default_factory=set)
 
@@ -59,9 +59,9 @@ class Rules:
     def add(self, element: Comes) -> None:
         start = element.time // SIZE * SIZE
         if self.watermark > self.expiry(start):
-            self.told.append(f"late {element.number}")
+            self.calls.append(f"late {element.number}")
             return
-        self.told.append(f"process {element.number}")
+        self.calls.append(f"process {element.number}")
         self.ends.add(start)
         fire_at = min(element.fire_at, self.expiry(start))
         hold = None if element.hold is None else min(element.hold, fire_at)
@@ -82,7 +82,7 @@ class Rules:
                 _, hold = self.timers.pop((start, tag))
                 moments.setdefault(at, []).append(f"fire {start} {tag} {at} {hold}")
         for at in sorted(moments):
-            self.told += sorted(moments[at], key=lambda line: (line.startswith("expire"), line))
+            self.calls += sorted(moments[at], key=lambda line: (line.startswith("expire"), line))
 
     def hold(self) -> int | None:
         """The earliest that keeps the output watermark."""
@@ -149,10 +149,10 @@ class Key(World):
         return {start for start, window in windows.items() if list(self.seen.read(b"k", window.ordered()))}
 
 
-def moments_of(told: list[str], lateness: int) -> list[tuple[int, bool]]:
+def moments_of(calls: list[str], lateness: int) -> list[tuple[int, bool]]:
     """When timers and ends happen, in order; those of one moment are timers first."""
     found = []
-    for what, start, *rest in map(str.split, told):
+    for what, start, *rest in map(str.split, calls):
         if what == "fire":
             found.append((int(rest[-2]), False))
         elif what == "expire":
@@ -195,15 +195,15 @@ def test_timers_and_state_follow_the_rules_at_every_boundary(block: int) -> None
             rules.advance(now)
             report = key.move(elements, now)
             where = f"seed {seed} at {now}: {elements}"
-            assert sorted(key.said) == sorted(rules.told), where
-            assert moments_of(key.said, lateness) == moments_of(rules.told, lateness), where
+            assert sorted(key.said) == sorted(rules.calls), where
+            assert moments_of(key.said, lateness) == moments_of(rules.calls, lateness), where
             hold = report.local.outputs["main"].hold
             assert (hold and hold.time) == rules.hold(), where
             assert report.next_event == rules.next_event(), where
             assert key.kept() == rules.ends, where
         key.move([], MAX_TIMESTAMP)
         rules.advance(MAX_TIMESTAMP)
-        assert sorted(key.said) == sorted(rules.told), seed
+        assert sorted(key.said) == sorted(rules.calls), seed
         assert {row[0] for row, _ in key.view.scan(b"")} <= {keyspace.Kind.CLOCK}, seed
 
 
@@ -217,7 +217,7 @@ def test_a_parked_element_goes_on_behind_the_last_moment_of_its_side_input(water
     world.micro_batch(0, 5)
     world.committed_outputs[RATES] = Timestamp(watermark)
     world.micro_batch(0)
-    assert (world.told() == ["process 5"]) is goes_on
+    assert (world.calls() == ["process 5"]) is goes_on
 
 
 @pytest.mark.contract("ENG-05")
@@ -227,7 +227,7 @@ def test_an_element_that_comes_is_parked_up_to_that_moment(watermark: int, goes_
     world.committed_outputs[RATES] = Timestamp(watermark)
     world.committed_outputs[NAMES] = Timestamp(1000)
     world.micro_batch(0, 5)
-    assert (world.told() == ["process 5"]) is goes_on
+    assert (world.calls() == ["process 5"]) is goes_on
 
 
 @pytest.mark.parametrize("lateness", [0, 1, 3])
@@ -239,12 +239,12 @@ def test_an_element_in_order_of_time_goes_on_when_its_time_and_the_lateness_are_
     world = World(kind)
     world.micro_batch(0, 5)
     world.micro_batch(5 + lateness + beside_it)
-    assert world.told() == (["process 5"] if beside_it > 0 else [])
+    assert world.calls() == (["process 5"] if beside_it > 0 else [])
     # One of the same time may come as long as that one waits.
     world.micro_batch(5 + lateness + beside_it, 5)
     assert (len(world.drops) == 0) is (beside_it <= 0)
     world.micro_batch(5 + lateness + 1)
-    assert world.told() == ([] if beside_it > 0 else ["process 5", "process 5"])
+    assert world.calls() == ([] if beside_it > 0 else ["process 5", "process 5"])
 
 
 @pytest.mark.parametrize("window", [W, V])
@@ -253,4 +253,4 @@ def test_elements_are_live_until_their_window_has_expired(window: IntervalWindow
     world = World(Stateful(FAMILIES, DECODE, lambda window: Timestamp(window.max_timestamp + 3)))
     world.micro_batch(window.max_timestamp + 3 + beside_it)
     world.micro_batch(window.max_timestamp + 3 + beside_it, (window.start, window))
-    assert world.told() == ([] if beside_it > 0 else [f"process {window.start}"])
+    assert world.calls() == ([] if beside_it > 0 else [f"process {window.start}"])

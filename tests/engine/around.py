@@ -1,6 +1,6 @@
-"""What the real driver has around it where a whole job is in memory: a clock, events, commits, a cluster, sinks.
+"""The real driver's environment for a whole job in memory: a clock, events, commits, a cluster, sinks.
 
-All of it answers at once.
+All parts answer at once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Around:
                 return asked
         if self.todo:
             return self.todo.pop(0)
-        assert until is not None, "nothing happens any more"
+        assert until is not None, "the job waits without end"
         self.toy.now = max(self.toy.now, until)
         return None
 

@@ -1,4 +1,4 @@
-"""Watermarks, holds, timers, parked elements together: nothing fires before its data, nothing is put out too late."""
+"""Watermarks, holds, timers and blocked elements together: no timer fires early, and no output is late."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ class _Shard:
 
 
 class TimeMachine(RuleBasedStateMachine):
-    """A source with an honest watermark, and a stage with state in two shards; micro-batches, restarts, failed
-    micro-batches."""
+    """A source with a correct watermark, and a stage with state in two shards; micro-batches, restarts, failures."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +108,7 @@ class TimeMachine(RuleBasedStateMachine):
 
     def process(self, shard: _Shard, element: Element) -> None:
         self.put_out(element.time)
-        # An output timestamp at the element's time, or at the timer's; and a timer by the clock that keeps the time.
+        # An output timestamp at the element's time, or at the timer's; and a processing-time timer that keeps the time.
         for family, fire_at, hold in (
             ("event", element.time + 5, element.time + 5),
             ("event", element.time + 3, element.time),
@@ -135,7 +134,7 @@ class TimeMachine(RuleBasedStateMachine):
             shard.timers.set(fired.key, b"w", "event", later, later, tag)
 
     def put_out(self, time: Timestamp) -> None:
-        assert time >= self.said.outputs.get(_OUT, time), "what is put out is late"
+        assert time >= self.said.outputs.get(_OUT, time), "late output"
 
     @invariant()
     def it_can_be_explained(self) -> None:

@@ -1,1 +1,1 @@
-"""Micro-batches of an unbounded job: engine and store brought together, for whoever runs tasks and has a clock."""
+"""Unbounded jobs in micro-batches: joins engine and store, for a cluster that runs tasks and a clock."""

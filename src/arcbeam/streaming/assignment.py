@@ -1,6 +1,6 @@
-"""What the tasks of a micro-batch are given: the engine's plan, and what the head has of state and side inputs.
+"""The assignment of a micro-batch to its tasks: the engine's plan, and the head's state and side inputs.
 
-Owns the value. Must not know who carries it to tasks.
+Owns the value. Must not know how tasks receive it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class TaskAssignment:
     """A micro-batch to be run.
 
     Attributes:
-        plan: what all tasks are told.
-        epoch: of the driver; the names of files have it.
-        job: the store's id.
-        abandoned: micro-batches that do not count, below the head.
-        openings: that led to the head; see `Manifest`.
+        plan: the engine's plan.
+        epoch: the epoch of the driver, which is part of the names of files.
+        job: the store's id of the job.
+        abandoned: abandoned micro-batches below the head.
+        openings: the openings that led to the head; see `Manifest`.
         shards: the head's state, by level and shard, ascending.
         side_files: the head's side inputs.
     """
@@ -36,16 +36,16 @@ class TaskAssignment:
     side_files: tuple[SideFile, ...] = ()
 
     def version(self, level: int, shard: int) -> ShardVersion:
-        """What a task needs to know to have a shard as it is at the head."""
+        """Return what a task needs to read a shard's state at the head."""
         files = next((of.files for of in self.shards if (of.level, of.shard) == (level, shard)), ())
         return ShardVersion(self.job, level, shard, self.plan.head, self.abandoned, self.openings, files)
 
     def of_level(self, level: int, stages: Collection[str], sides: Collection[int]) -> TaskAssignment:
-        """The same with what the tasks of a level need.
+        """Return the part of the assignment that the tasks of a level need.
 
         Args:
-            level: of whose shards the state is.
-            stages: of the level.
+            level: the level of the shards.
+            stages: the stages of the level.
             sides: the numbers of the side inputs that its stages read.
         """
         return replace(
@@ -57,14 +57,14 @@ class TaskAssignment:
 
 
 def ordered(plan: MicroBatchPlan, head: Manifest, epoch: int) -> TaskAssignment:
-    """The order of a micro-batch that stands on the head.
+    """Return the assignment of a micro-batch that follows the head.
 
     Raises:
-        ValueError: it stands on another micro-batch.
+        ValueError: it follows another micro-batch.
     """
     if plan.head != head.micro_batch:
         raise ValueError(
-            f"micro-batch {plan.micro_batch} stands on micro-batch {plan.head}, and the head is "
+            f"micro-batch {plan.micro_batch} follows micro-batch {plan.head}, but the head is "
             f"micro-batch {head.micro_batch}"
         )
     return TaskAssignment(plan, epoch, head.job, head.abandoned, head.openings, head.shards, head.side_files)

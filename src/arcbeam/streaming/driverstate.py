@@ -1,6 +1,6 @@
-"""What the next driver of a job must know beside the head's fields: how it is written with each commit, and read.
+"""The state that each commit stores for the next driver, beside the manifest's fields.
 
-Owns its form, and the numbers of stages. Must not know what a driver does.
+Owns its format, and the numbers of stages. Must not know what a driver does.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.manifest.values import ENDED, Manifest
 
 _NUMBERS = range(1, 1 << 16)
-"""A stage's number is two bytes in rows."""
+"""A stage's number has two bytes in rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is in `Manifest.progress`.
+    """The content of `Manifest.progress`.
 
     Attributes:
-        begun: the sources of the newest micro-batch's pipeline: a micro-batch was committed with them.
-        drains_to: the name that the last commit will get, if the job is being drained.
-        numbers: of all stages that the job ever had, by name: rows of state are known by them.
-        script: how far the job's script has come.
+        begun: the sources of the newest micro-batch's pipeline: they are part of a committed micro-batch.
+        drains_to: the name that the last commit will have, if the job drains.
+        numbers: the numbers of all stages that the job ever had, by name: rows of state contain them.
+        script: the position in the job's script.
         seen: the latest time that each observer has seen, by its transform.
-        recent: the times of late of those that go by a quantile.
-        doubted: later times, which those have seen that do not believe any.
+        recent: the recent times of observers with a quantile.
+        doubted: later times that observers with an outlier filter have seen and not accepted.
     """
 
     begun: Collection[str] = ()
@@ -48,7 +48,7 @@ class Progress:
     doubted: Doubted = field(default_factory=dict)
 
     def encoded(self) -> bytes:
-        """As a manifest has it."""
+        """Return the value for a manifest."""
         record: dict[str, object] = {
             "begun": sorted(self.begun),
             "drains_to": self.drains_to,
@@ -66,7 +66,7 @@ class Progress:
 
 
 def progress_of(head: Manifest) -> Progress:
-    """What a manifest remembers; of a new job's first one: nothing."""
+    """Return the progress in a manifest; empty for a new job's first one."""
     if not head.progress:
         return Progress()
     record = json.loads(head.progress)
@@ -84,12 +84,12 @@ def progress_of(head: Manifest) -> Progress:
 def _begun(record: Mapping[str, Any]) -> Collection[str]:
     if "begun" in record:
         return tuple(record["begun"])
-    # Of a job from before sources could come later: all that it had began in its first micro-batch.
+    # In old manifests, all stages began in the job's first micro-batch.
     return () if record["fresh"] else tuple(record.get("numbers", ()))
 
 
 def numbered(head: Manifest, stages: Iterable[str]) -> dict[str, int]:
-    """The numbers of a pipeline's stages: those that a stage has had keep theirs, and nobody else gets it, ever.
+    """Return the numbers of a pipeline's stages: a stage keeps its number, and no other stage ever receives it.
 
     Raises:
         ValueError: there are more stages than numbers.
@@ -100,28 +100,28 @@ def numbered(head: Manifest, stages: Iterable[str]) -> dict[str, int]:
     for stage in stages:
         number = known.get(stage) or next(free, None)
         if number is None:
-            raise ValueError(f"stage {stage!r} is one too many: a job has {len(_NUMBERS)} in its life, at most")
+            raise ValueError(f"no number is left for stage {stage!r}: a job has at most {len(_NUMBERS)} in its life")
         numbers[stage] = number
     return numbers
 
 
 def remembered(head: Manifest, numbers: Mapping[str, int]) -> dict[str, int]:
-    """The numbers of all stages that the job ever had, with those of a pipeline that goes on with it.
+    """Return the numbers of all stages that the job ever had, including those of the current pipeline.
 
     Raises:
-        ValueError: a stage has another number than before, or that of another one: its rows would be taken for others.
+        ValueError: a stage has another number than before, or that of another stage: it would read wrong rows.
     """
     known = dict(progress_of(head).numbers)
     names = {number: name for name, number in known.items()}
     for name, number in numbers.items():
         if known.get(name, number) != number or names.get(number, name) != name:
-            raise ValueError(f"stage {name!r} has number {number}; the job's stages have {known}")
+            raise ValueError(f"stage {name!r} has number {number}, but the job's numbers are {known}")
         known[name], names[number] = number, name
     return known
 
 
 def started(head: Manifest, layout: Layout, now: Timestamp) -> JobStarted:
-    """What a machine is told when its driver has opened the job, to go on with it by a layout."""
+    """Return the machine's first event, after its driver has opened the job with a layout."""
     progress = progress_of(head)
     return JobStarted(
         now,
@@ -138,7 +138,7 @@ def started(head: Manifest, layout: Layout, now: Timestamp) -> JobStarted:
 
 
 def times_of(manifest: Manifest) -> Times:
-    """The watermarks of a manifest."""
+    """Return the watermarks of a manifest."""
     inputs = {of.stage: of.input for of in manifest.watermarks}
     outputs = {Port(of.stage, out.output): out.watermark for of in manifest.watermarks for out in of.outputs}
     upstream = {of.stage: of.upstream for of in manifest.watermarks}

@@ -1,7 +1,7 @@
-"""What a job's driver and its tasks have around them, as protocols: a cluster, sinks, rows, stages, user code, hosts.
+"""The environment of a job's driver and tasks, as protocols: a cluster, sinks, rows, stages, user code, hosts.
 
-Owns no behaviour. Spark implements these for jobs that run, `simulator` for those that must break, and tests in
-memory. Must not know any of them.
+Owns no behaviour. Spark implements these for real jobs, `simulator` for jobs with injected failures, and tests in
+memory. Must not know any implementation.
 """
 
 from __future__ import annotations
@@ -47,168 +47,170 @@ from arcbeam.streaming.assignment import TaskAssignment
 R = TypeVar("R")
 
 Decision = CommitDecided | CommitConflicted | CommitUnknown | CommitRefused | DriverFailed
-"""What became of a proposal."""
+"""The outcome of a proposal."""
 
-# Around a driver.
+# The environment of a driver.
 
 
 class Clock(Protocol):
     """The time."""
 
     def now(self) -> Timestamp:
-        """Processing time."""
+        """Return the processing time."""
 
 
 class Inbox(Protocol):
-    """Where what happens to a job waits for its driver."""
+    """The queue of events for a driver."""
 
     def put(self, event: Event) -> None:
-        """Something has happened. Any thread may say so."""
+        """Add an event. Any thread may call this."""
 
 
 class WaitingInbox(Inbox, Protocol):
-    """An inbox whose driver has nothing else to do."""
+    """An inbox whose driver waits for events."""
 
     def next(self, until: Timestamp | None) -> Event | None:
-        """The event that came first, when there is one; None when the clock has come to that moment before."""
+        """Return the first event, waiting for it; None if the clock reaches that moment before."""
 
 
 class Cluster(Protocol):
-    """What runs the tasks of a job, and has the processes with user code. No call waits for what it begins: the answer
-    is an event in the driver's inbox, soon or later.
+    """Runs the tasks of a job, and has the processes with user code. No call waits: the answer is an event in the
+    driver's inbox.
     """
 
     def run(self, order: TaskAssignment) -> None:
-        """Runs a micro-batch: all tasks of all its levels, each as a `task.TaskAttempt`, or more than one.
+        """Run a micro-batch: all tasks of all its levels, each as one or more attempts (`task.TaskAttempt`).
 
         Answered by `MicroBatchReported`, with one report for each task, or by `MicroBatchFailed`.
         """
 
     def abandon(self, micro_batch: int, attempt: int) -> None:
-        """Nobody waits for that run any more. Not answered."""
+        """Abandon a run: its result is ignored. No answer."""
 
     def finalize(self, micro_batch: int, tokens: Sequence[bytes]) -> None:
-        """The attempts with these tokens are committed: whoever holds finalizations of their bundles calls them when it
-        next wakes, and drops those of all other attempts of the micro-batch and of those before. Answered by
-        `Finalized`.
+        """Finalize the attempts with these tokens, which are committed. Each process that has finalizations of their
+        bundles calls them when it next wakes; it drops those of all other attempts of this micro-batch and of earlier
+        ones. Answered by `Finalized`.
         """
 
     def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
-        """Calls `shutdown`, in that order of stages, where it is offered. Answered by `ShutDown`."""
+        """Call `shutdown` of user code that has it, in that order of stages. Answered by `ShutDown`."""
 
     def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
-        """Tears down what was set up, in that order of stages. Answered by `TornDown`."""
+        """Tear down user code that was set up, in that order of stages. Answered by `TornDown`."""
 
 
 class Sinks(Protocol):
-    """Where what is committed comes out."""
+    """The destination of committed output."""
 
     def publish(self, micro_batch: int, committables: Sequence[Committable]) -> None:
-        """Publishes them; again changes nothing. Does not wait. Answered by `Published` or `PublishFailed`."""
+        """Publish committables, without waiting; it is idempotent. Answered by `Published` or `PublishFailed`."""
 
 
 class Commits(Protocol):
-    """What makes micro-batches real. Its calls take as long as the store does."""
+    """Commits micro-batches. Its calls wait for the store."""
 
     def order(self, plan: MicroBatchPlan) -> TaskAssignment:
-        """A micro-batch to be run on the head."""
+        """Return the assignment of a micro-batch that follows the head."""
 
     def propose(self, command: Propose, now: Timestamp) -> Decision:
-        """Tries to make a micro-batch real."""
+        """Try to commit a micro-batch."""
 
     def resolve(self, micro_batch: int, now: Timestamp) -> Decision:
-        """Asks again what became of a proposal."""
+        """Ask again for the outcome of a proposal."""
 
     def overtaken(self) -> str:
-        """Who has taken the job over, as far as can be told without a proposal; "": nobody."""
+        """Return a description of the driver that has taken over the job, if this is known without a proposal; else
+        "".
+        """
 
     def unpublished(self) -> Sequence[Committable]:
-        """The head's committables, which another driver may have made."""
+        """Return the head's committables, which another driver may have made."""
 
     def sweep(self) -> Swept:
-        """Removes what nobody needs any more.
+        """Remove files that are not needed any more.
 
         Raises:
-            StoreError: not all of it could be removed; the next sweep makes it good.
+            StoreError: some could not be removed; the next sweep retries.
         """
 
 
 class Scripted(Protocol):
-    """Who has the job's script."""
+    """Reads the job's script."""
 
     def read(self, number: int) -> None:
-        """Reads the event that comes behind so many others. Does not wait. Answered by `ScriptRead`, or by
-        `DriverFailed`: the script cannot be read, or makes no sense.
+        """Read the event after so many others, without waiting. Answered by `ScriptRead`, or by `DriverFailed` if the
+        script cannot be read or is invalid.
         """
 
 
 class Watch(Protocol):
-    """Who wants to know what a driver does: people, a page, a simulation. What it raises ends the driver."""
+    """Observes a driver: for people, a page, or a simulation. An exception that it raises ends the driver."""
 
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
-        """The machine has taken in an event; the commands are still to be carried out."""
+        """The machine has handled an event; the commands are carried out next."""
 
     def begins(self, command: Command) -> None:
         """A command is carried out next."""
 
     def warn(self, text: str) -> None:
-        """Something that people should know."""
+        """Report a warning to people."""
 
     def swept(self, swept: Swept | StoreError) -> None:
         """Files were removed, or could not be."""
 
 
-# Around a task.
+# The environment of a task.
 
 
 class Host(Protocol):
     """The copies of shards on a host: `store.shards.cache.HostCache`."""
 
     def view(self, blobs: DurableBlobs, version: ShardVersion) -> Overlay:
-        """A shard's state at a version, for one micro-batch; to be closed."""
+        """Return a shard's state at a version, for one micro-batch; close it afterwards."""
 
     def publish(
         self, blobs: DurableBlobs, version: ShardVersion, written: Written, view: Overlay, micro_batch: int
     ) -> ShardFile | None:
-        """Writes a micro-batch's changes; None if there are none."""
+        """Write a micro-batch's changes; return None if there are none."""
 
 
 class Files(Protocol):
-    """Where a task has its state from, and what it writes: `written.TaskStore`."""
+    """The files that a task reads and writes: `outputs.TaskStore`."""
 
     def view(self, version: ShardVersion) -> Overlay:
-        """A shard's state at a version, for one micro-batch; to be closed."""
+        """Return a shard's state at a version, for one micro-batch; close it afterwards."""
 
     def delta(self, version: ShardVersion, written: Written, view: Overlay, micro_batch: int) -> ShardFile | None:
-        """Writes what the micro-batch has changed; None if that is nothing."""
+        """Write the micro-batch's changes; return None if there are none."""
 
     def merged(self, files: Sequence[ShardFile], first: int, written: Written) -> tuple[ShardFile, ...]:
-        """A shard's files, those from `first` on merged into one."""
+        """Return a shard's files, with those from `first` on merged into one."""
 
     def side(self, written: Written, data: SideData) -> SideFile:
-        """Writes a file of a side input."""
+        """Write a file of a side input."""
 
     def joined(self, written: Written, files: Sequence[SideFile], newest: bool) -> SideFile:
-        """Writes a file that has what is in several of a side input, whose micro-batches follow one another.
+        """Write a file with the content of several files of a side input, of adjacent micro-batches.
 
         Args:
             written: for its name.
-            files: of the head.
-            newest: of each window, only what its newest micro-batch has put in is read.
+            files: files of the head.
+            newest: in each window, only the content from its newest micro-batch is read.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class SideData:
-    """What an attempt has put into a side input, in one shard.
+    """The output of an attempt to a side input, in one shard.
 
     Attributes:
-        channel: of the side input, unique in the job as long as it lives.
-        shard: that it is of.
-        data: a complete file's bytes, in the form that the readers know, or where it is on this host; it is gone when
-            it is written.
-        until: see `SideFile`. Who comes later than that finds nothing: an element whose own window has expired.
-        port: by which it was put there; whoever waits for that port is told that there is more.
+        channel: the number of the side input, unique for the job's whole life.
+        shard: its shard.
+        data: a complete file's bytes, in the readers' format, or its path on this host; the file at the path is removed
+            once it is written.
+        until: see `SideFile`. Later reads find nothing: the window of the element that reads has expired.
+        port: the output that was written; elements that wait for it learn that there is more.
     """
 
     channel: int
@@ -219,49 +221,49 @@ class SideData:
 
 
 class Rows(Protocol[R]):
-    """What the exchange brings to a task, and takes on. Rows for later levels are opaque.
+    """The input and output of a task in the exchange. Rows for later levels are opaque.
 
-    It is asked in one order, in which a stream that is sorted by shard can answer: markers; then for each of the task's
-    shards, ascending, the elements of each stage of its level, in the layout's order, and what passes.
+    The calls have a fixed order, in which a stream sorted by shard can answer: markers; then, for each of the task's
+    shards, ascending, the elements of each stage of its level, in the layout's order, and the passing rows.
     """
 
     def markers(self) -> Sequence[Marker]:
-        """The markers of the level before."""
+        """Return the markers of the previous level."""
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
-        """What has come to a stage of this level: user keys and elements."""
+        """Return the input of a stage of this level: user keys and elements."""
 
     def passing(self, shard: int) -> Iterable[R]:
-        """What has come to a shard for stages of later levels."""
+        """Return the rows that have arrived at a shard for stages of later levels."""
 
     def pass_on(self, row: R) -> None:
-        """Sends such a row to the owner of its shard at the next level."""
+        """Send such a row to the owner of its shard at the next level."""
 
     def mark(self, marker: Marker) -> None:
-        """Sends the marker to every task of the next level, behind all that the task and its user code have sent."""
+        """Send the marker to every task of the next level, after all rows of the task and its user code."""
 
 
 class UserCode(Protocol):
     """The user code of a task's stages."""
 
     def runner(self, stage: str, shard: int, view: StateView) -> Runner:
-        """Of a stage in a shard, with its state. It is finished before the next one is asked for."""
+        """Return that of a stage in a shard, with its state. Finish it before requesting the next one."""
 
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
-        """That from which a stage that reads nothing begins, in a job's first micro-batch."""
+        """Return the initial input of a stage without inputs, in a job's first micro-batch."""
 
     def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
-        """What a script adds to what a stage puts out: encoded values and their times."""
+        """Return a script's elements for a stage's output: encoded values and their times."""
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
-        """Something was dropped: it goes where late data goes."""
+        """Send dropped data to the destination of late data."""
 
     def sides(self) -> Iterable[SideData]:
-        """What was put into side inputs; asked for once, when all stages are finished."""
+        """Return the output to side inputs; called once, when all stages are finished."""
 
     def tended(self) -> Mapping[int, bool]:
-        """The side inputs whose files this task, and no other, makes fewer; and whether of each of their windows only
-        what the newest micro-batch has put in is read.
+        """Return the side inputs whose files only this task merges; and for each, whether only the content from the
+        newest micro-batch is read in its windows.
         """
 
 

@@ -1,4 +1,4 @@
-"""Where the stages of a plan run in a micro-batch: levels, ports, numbers, and the way of rows between levels.
+"""The physical plan of a micro-batch: levels, ports and numbers of stages, and the ways of rows between levels.
 
 Owns what follows from a plan and the number of shards. Must not know Spark, nor what a stage does.
 """
@@ -20,15 +20,15 @@ from arcbeam.store.manifest.values import JobShape, StageShape
 
 _SIDE = (Routing.SIDE, Routing.SIDE_KEYED)
 _READS = "side input "
-"""With that the parts of a shape begin that name what may be waited for."""
+"""The prefix of the parts of a shape that name side inputs."""
 
 
 @dataclass(frozen=True)
 class PhysicalPlan:
-    """A plan whose stages have their places.
+    """A plan with the places of its stages.
 
     Attributes:
-        plan: of an unbounded pipeline.
+        plan: the plan of an unbounded pipeline.
         layout: its stages, by `Stage.uid`, levels ascending.
     """
 
@@ -42,12 +42,12 @@ class PhysicalPlan:
 
     @cached_property
     def indexes(self) -> Mapping[str, int]:
-        """The place of each stage in the layout, by uid: the order in which a shard's rows are read."""
+        """The index of each stage in the layout, by uid: the order in which a shard's rows are read."""
         return {placed.name: index for index, placed in enumerate(self.layout.stages)}
 
     @cached_property
     def readers(self) -> Mapping[int, tuple[int, ...]]:
-        """The places of the stages that read each channel: its rows go to each of them."""
+        """The indexes of the stages that read each channel: each of them receives its rows."""
         uids = {stage.id: stage.uid for stage in self.plan.stages}
         return {
             channel.index: tuple(sorted(self.indexes[uids[id]] for id in channel.consumers))
@@ -56,15 +56,15 @@ class PhysicalPlan:
 
     @cached_property
     def side_numbers(self) -> Mapping[Port, int]:
-        """The number by which what a port puts into side inputs is known, as long as the job lives."""
+        """The number of each port's output to side inputs, fixed for the job's whole life."""
         numbers = {port: side_number(port) for port in side_ports(self.plan)}
         if len(set(numbers.values())) != len(numbers):
-            raise ValueError(f"two of {', '.join(map(str, numbers))} have one number: call one of them by another name")
+            raise ValueError(f"two of {', '.join(map(str, numbers))} have the same number: rename one of them")
         return numbers
 
     @cached_property
     def side_parts(self) -> Mapping[int, tuple[int, ...]]:
-        """The numbers of all that is in each side channel."""
+        """The numbers of all outputs in each side channel."""
         return {
             channel.index: tuple(self.side_numbers[port] for (_, of), port in self.ports.items() if of == channel.index)
             for channel in self.plan.channels
@@ -73,7 +73,7 @@ class PhysicalPlan:
 
     @cached_property
     def side_readers(self) -> Mapping[int, tuple[str, ...]]:
-        """The uids of the stages that read what is known by each number."""
+        """The uids of the stages that read the output with each number."""
         readers: dict[int, tuple[str, ...]] = {}
         for stage in self.plan.stages:
             for channel in dict.fromkeys(side.channel for side in stage.side_inputs):
@@ -83,7 +83,7 @@ class PhysicalPlan:
 
     @cached_property
     def sides_of(self) -> tuple[frozenset[int], ...]:
-        """For each level the numbers of the side inputs that its stages read or write."""
+        """For each level, the numbers of the side inputs that its stages read or write."""
         levels = {placed.name: placed.level for placed in self.layout.stages}
         return tuple(
             read | {number for port, number in self.side_numbers.items() if levels[port.stage] == level}
@@ -92,7 +92,7 @@ class PhysicalPlan:
 
     @cached_property
     def sides_read(self) -> tuple[frozenset[int], ...]:
-        """For each level the numbers of the side inputs that its stages read."""
+        """For each level, the numbers of the side inputs that its stages read."""
         levels = {placed.name: placed.level for placed in self.layout.stages}
         return tuple(
             frozenset(number for number, uids in self.side_readers.items() if level in map(levels.get, uids))
@@ -101,7 +101,7 @@ class PhysicalPlan:
 
     @cached_property
     def firings(self) -> Mapping[int, Firings]:
-        """What is read of each side channel: the most that any of its readers reads."""
+        """The firings that are read of each side channel: the maximum over its readers."""
         found: dict[int, Firings] = {}
         for side in (side for stage in self.plan.stages for side in stage.side_inputs):
             found[side.channel] = min(found.get(side.channel, side.firings), side.firings, key=list(Firings).index)
@@ -109,11 +109,11 @@ class PhysicalPlan:
 
     @cached_property
     def newest(self) -> frozenset[int]:
-        """The side channels in whose windows only what the newest micro-batch has put in is read."""
+        """The side channels in whose windows only the content from the newest micro-batch is read."""
         return frozenset(channel for channel, firings in self.firings.items() if firings is not Firings.ALL)
 
     def tended(self, level: int, task: int) -> dict[int, bool]:
-        """The numbers of the side inputs whose files a task makes fewer, and whether they are `newest`."""
+        """Return the numbers of the side inputs whose files a task merges, and whether they are `newest`."""
         levels = {placed.name: placed.level for placed in self.layout.stages}
         count = self.layout.tasks[level]
         return {
@@ -138,7 +138,7 @@ class PhysicalPlan:
 
     @cached_property
     def side_lateness(self) -> Mapping[int, Duration]:
-        """How far behind the end of its window a side channel may still be read."""
+        """How long after the end of its window a side channel may still be read."""
         found: dict[int, Duration] = {}
         for side in (side for stage in self.plan.stages for side in stage.side_inputs):
             found[side.channel] = max(found.get(side.channel, Duration(0)), Duration(side.lateness))
@@ -146,7 +146,7 @@ class PhysicalPlan:
 
     @cached_property
     def owners(self) -> tuple[tuple[int, ...], ...]:
-        """For each level the task that owns each shard."""
+        """For each level, the task that owns each shard."""
         layout = self.layout
         return tuple(
             tuple(task for task in range(count) for _ in layout.range_of(level, task))
@@ -155,7 +155,7 @@ class PhysicalPlan:
 
 
 def levels_of(plan: Plan) -> dict[str, int]:
-    """The level of each stage, by its id: one more than that of the farthest stage that it reads."""
+    """Return the level of each stage, by its id: one more than the maximum level of its inputs."""
     levels: dict[str, int] = {}
     for stage in plan.stages:
         before = () if stage.source is None else plan.channels[stage.source].producers
@@ -164,12 +164,12 @@ def levels_of(plan: Plan) -> dict[str, int]:
 
 
 def shape_of(plan: Plan, shards: int) -> JobShape:
-    """What a pipeline asks of the state that it goes on with."""
+    """Return what a pipeline requires of the state that it resumes with."""
     levels = levels_of(plan)
     ports = ports_of(plan)
     stages: list[StageShape] = []
     for stage in plan.stages:
-        # What waits for a side input is known by it.
+        # Elements blocked by a side input identify it.
         sides = sorted(
             str(ports[producer, side.channel])
             for side in stage.side_inputs
@@ -181,35 +181,35 @@ def shape_of(plan: Plan, shards: int) -> JobShape:
 
 
 def without_sides(shape: str) -> tuple[str, frozenset[str]]:
-    """What a stage's shape is beside its side inputs, and the outputs that those are."""
+    """Return a stage's shape without its side inputs, and the outputs that these are."""
     parts = shape.split("; ") if shape else []
     sides = frozenset(part.removeprefix(_READS) for part in parts if part.startswith(_READS))
     return "; ".join(part for part in parts if not part.startswith(_READS)), sides
 
 
 def side_ports(plan: Plan) -> frozenset[Port]:
-    """The outputs that are side inputs of others."""
+    """Return the outputs that are side inputs."""
     return frozenset(port for (_, index), port in ports_of(plan).items() if plan.channels[index].routing in _SIDE)
 
 
 def side_number(port: Port) -> int:
-    """The number of what a port puts into side inputs: of its name, for the indexes of channels are of one plan."""
+    """Return the number of a port's output to side inputs. It depends on its name: channel indexes differ by plan."""
     return crc32(f"{port.stage}\0{port.output}".encode())
 
 
 def side_name(number: int) -> str:
-    """What a stage calls it."""
+    """Return a stage's name for it."""
     return f"{number:08x}"
 
 
 def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> PhysicalPlan:
-    """Gives the stages of a plan their places.
+    """Place the stages of a plan.
 
     Args:
-        plan: of an unbounded pipeline.
-        numbers: of its stages, by uid.
-        shards: of each level.
-        tasks: that each level has in a micro-batch, at most.
+        plan: the plan of an unbounded pipeline.
+        numbers: the numbers of its stages, by uid.
+        shards: the number of shards of each level.
+        tasks: the maximum number of tasks of each level in a micro-batch.
     """
     levels, ports = levels_of(plan), ports_of(plan)
     found = []
@@ -230,13 +230,13 @@ def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> P
 
 
 def ports_of(plan: Plan) -> dict[tuple[str, int], Port]:
-    """The output by which a stage, by its id, writes each of its channels: named as what travels there."""
+    """Return the output by which a stage, by its id, writes each of its channels; it is named after the collection."""
     ports = {}
     for stage in plan.stages:
         taken: dict[str, int] = {}
         for index in stage.sinks:
             channel = plan.channels[index]
-            # A collection may be a side input in two forms, and what others read as well.
+            # A collection may be a side input in two forms, and main input as well.
             name = f"{channel.name} ({channel.routing})" if channel.routing in _SIDE else channel.name
             taken[name] = taken.get(name, 0) + 1
             ports[stage.id, index] = Port(stage.uid, name if taken[name] == 1 else f"{name}#{taken[name]}")

@@ -1,4 +1,4 @@
-"""The first row of an index is known, whatever is put and deleted in front of it, ahead of it and far behind."""
+"""The first row of an index is known, whatever rows are put and deleted before it, near it and far after it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _key(number: int) -> bytes:
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 999), st.integers(1, 7), _ACTS)
-def test_the_first_row_is_known(initial: int, every: int, acts: list[tuple[str, int]]) -> None:
+def test_first_row_is_known(initial: int, every: int, acts: list[tuple[str, int]]) -> None:
     model = {_key(number): b"%d" % number for number in range(0, initial, every)}
-    view = MemoryView({**model, b"h": b"before", b"j": b"behind"})
+    view = MemoryView({**model, b"h": b"before", b"j": b"after"})
     front = Frontier(view, _START)
     for i, (act, number) in enumerate(acts):
         key, value = _key(number), b"%d.%d" % (number, i)
@@ -41,10 +41,10 @@ def test_the_first_row_is_known(initial: int, every: int, acts: list[tuple[str, 
                 assert first == min(model)
                 assert front.take(first) == model.pop(first)
         assert front.first() == min(model, default=None)
-    assert view.snapshot() == dict(sorted({**model, b"h": b"before", b"j": b"behind"}.items()))
+    assert view.snapshot() == dict(sorted({**model, b"h": b"before", b"j": b"after"}.items()))
 
 
-def test_rows_put_again_where_others_were_taken() -> None:
+def test_rows_are_put_where_others_were_taken() -> None:
     front = Frontier(MemoryView(), _START)
     assert front.first() is None
     for number in (5, 3):
@@ -59,8 +59,8 @@ def test_rows_put_again_where_others_were_taken() -> None:
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
-def test_keys_that_begin_with_one_another_are_found_between_reads(monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
-    """Wherever a read ends: the next row is the first of the next read, and one that is put there is there once."""
+def test_keys_with_common_prefix_are_found_between_reads(monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
+    """At any end of a read, the next row is the first of the next read, and a row put there is there once."""
     monkeypatch.setattr(frontier, "_AHEAD", ahead)
     keys = [_START + b"k" * (n // 4) + b"\0" * (n % 4) for n in range(24)]
     for seed in range(20):

@@ -1,4 +1,4 @@
-"""Rows' keys are ordered as what they are made of, whatever that is."""
+"""Rows' keys are ordered like the tuples that they encode."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_keys_are_ordered_as_tuples(one: tuple, other: tuple) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(_BYTES | _LONG, max_size=4))
-def test_parts_come_back_one_by_one(raws: list[bytes]) -> None:
+def test_parts_are_split_again(raws: list[bytes]) -> None:
     pieces = keyspace.parts(b"".join(map(keyspace.part, raws)))
     assert len(pieces) == len(raws)
     for piece, raw in zip(pieces, raws, strict=True):
@@ -50,7 +50,7 @@ def test_parts_come_back_one_by_one(raws: list[bytes]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(_LONG, _LONG)
-def test_long_parts_are_told_apart(one: bytes, other: bytes) -> None:
+def test_long_parts_are_distinct(one: bytes, other: bytes) -> None:
     assert (keyspace.part(one) == keyspace.part(other)) == (one == other)
     short = one[:40]
     assert (keyspace.part(short) < keyspace.part(other)) == (short < other)
@@ -58,23 +58,23 @@ def test_long_parts_are_told_apart(one: bytes, other: bytes) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(_BYTES, _BYTES)
-def test_no_part_is_the_beginning_of_another(one: bytes, other: bytes) -> None:
+def test_no_part_is_a_prefix_of_another(one: bytes, other: bytes) -> None:
     assert keyspace.part(one).startswith(keyspace.part(other)) == (one == other)
 
 
 @given(_TIMES)
-def test_moments_come_back(time: Timestamp) -> None:
+def test_moments_are_decoded(time: Timestamp) -> None:
     assert keyspace.time_of(keyspace.moment(time)) == time
 
 
 @pytest.mark.parametrize("stage", [70_000, 65_536, -1])
-def test_the_number_of_a_stage_has_two_bytes(stage: int) -> None:
+def test_number_of_stage_has_two_bytes(stage: int) -> None:
     assert keyspace.prefix(Kind.KEYED, 65_535) == b"\x10\xff\xff"
-    with pytest.raises(ValueError, match=f"the number of a stage is from 0 to 65,535: {stage:,}"):
+    with pytest.raises(ValueError, match=f"0 to 65,535: {stage:,}"):
         keyspace.prefix(Kind.KEYED, stage)
 
 
-def test_the_longest_key_is_one_that_lmdb_takes() -> None:
+def test_lmdb_accepts_longest_key() -> None:
     long = b"\0" * 5000
     name = keyspace.name("n" * 5000)
     key, window = keyspace.part(long), keyspace.part(long, keyspace.NAME_LIMIT)
@@ -92,7 +92,7 @@ def test_after_ends_a_prefix(start: bytes, key: bytes) -> None:
     assert (start <= key and (end is None or key < end)) == key.startswith(start)
 
 
-def test_parts_are_shown_as_text_where_they_are_text() -> None:
+def test_parts_are_shown_as_text_if_possible() -> None:
     shown = [
         keyspace.shown(piece) for piece in keyspace.parts(b"".join(map(keyspace.part, [b"user7", b"\xff\0", b""])))
     ]

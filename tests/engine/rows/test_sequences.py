@@ -1,4 +1,4 @@
-"""Values come back in the order in which they were appended, and rows that are full are left alone."""
+"""Values are read in the order in which they were appended, and full rows are not rewritten."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _VALUES = st.sampled_from([b"", b"a", b"b" * 127, b"c" * 128, b"d" * 700, b"e" *
 
 
 @given(st.lists(_VALUES))
-def test_framed_values_come_back(values: list[bytes]) -> None:
+def test_framed_values_are_decoded(values: list[bytes]) -> None:
     assert list(sequences.unframed(b"".join(map(sequences.framed, values)))) == values
     assert list(sequences.unframed(b"xyz" + b"".join(map(sequences.framed, values)), 3)) == values
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_VALUES, max_size=12), st.lists(_VALUES, min_size=1, max_size=6))
-def test_what_is_replaced_leaves_nothing_behind(before: list[bytes], after: list[bytes]) -> None:
+def test_replace_leaves_no_other_rows(before: list[bytes], after: list[bytes]) -> None:
     view, anew = MemoryView(), MemoryView()
     sequences.append(view, b"t", b"a neighbour")
     sequences.append(anew, b"t", b"a neighbour")
@@ -32,7 +32,7 @@ def test_what_is_replaced_leaves_nothing_behind(before: list[bytes], after: list
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(_VALUES, max_size=6) | _VALUES, max_size=12))
-def test_values_come_back_in_order_and_sealed_rows_are_never_written_again(appended: list) -> None:
+def test_values_keep_order_and_sealed_rows_stay(appended: list) -> None:
     view, expected = MemoryView(), []
     sequences.append(view, b"t", b"a neighbour")
     for values in appended:

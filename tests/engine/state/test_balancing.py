@@ -21,7 +21,7 @@ def _weights(sizes: list[float]) -> list[float]:
 @pytest.mark.contract("SDF-08")
 @settings(max_examples=60, deadline=None)
 @given(_SIZES, st.integers(1, 6))
-def test_no_shard_is_packed_much_fuller_than_it_must_be(sizes: list[float], shards: int) -> None:
+def test_no_shard_is_packed_much_too_full(sizes: list[float], shards: int) -> None:
     places = pack(sizes, shards)
     weights = _weights(sizes)
     assert len(places) == len(sizes)
@@ -39,7 +39,7 @@ def test_things_of_unknown_size_are_spread_evenly() -> None:
 @pytest.mark.contract("SDF-08")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_SIZES, min_size=1, max_size=6), st.sampled_from([0.0, 0.25, 1.0]))
-def test_moves_make_the_fullest_emptier_and_nothing_moves_twice(all_sizes: list[list[float]], slack: float) -> None:
+def test_moves_relieve_fullest_shard_and_happen_once(all_sizes: list[list[float]], slack: float) -> None:
     held = {
         shard: [Sized(b"%d.%d" % (shard, i), size) for i, size in enumerate(sizes)]
         for shard, sizes in enumerate(all_sizes)
@@ -59,24 +59,24 @@ def test_moves_make_the_fullest_emptier_and_nothing_moves_twice(all_sizes: list[
         loads[move.target] += weights[move.id]
     for shard, load in loads.items():
         stays = [weights[t.id] for t in held[shard] if t.id not in {m.id for m in moves}]
-        # Still too full? Then nothing that is there could go to the emptiest to advantage.
+        # If a shard is still too full, no move of its things to the emptiest shard would help.
         if load > limit + 1e-6 and stays:
             assert min(stays) > (load - min(loads.values())) * 3 / 4 - 1e-6
 
 
-def test_one_straggler_is_not_moved_for_nothing() -> None:
+def test_single_straggler_is_not_moved() -> None:
     assert rebalance({0: [Sized(b"huge", 100.0)], 1: []}) == []
     assert rebalance({0: [Sized(b"huge", 100.0), Sized(b"small", 1.0)], 1: []}) == [Move(b"small", 0, 1)]
     assert rebalance({0: [Sized(b"a", 10.0)], 1: [Sized(b"b", 9.0)]}) == []
     assert rebalance({0: []}) == []
 
 
-def test_many_restrictions_of_one_shard_are_spread_over_all() -> None:
+def test_restrictions_of_one_shard_are_spread_over_all() -> None:
     moves = rebalance({0: [Sized(b"%d" % i, 1.0) for i in range(4000)], 1: [], 2: [], 3: []}, 0.1)
     assert 2800 <= len(moves) <= 3000
 
 
-def test_what_cannot_be_moved_counts() -> None:
+def test_fixed_work_counts() -> None:
     held = {0: [Sized(b"a", 1.0), Sized(b"b", 1.0)], 1: []}
     assert [move.target for move in rebalance(held)] == [1]
     assert rebalance(held, fixed={1: 2.0}) == []

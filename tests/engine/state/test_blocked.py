@@ -1,4 +1,4 @@
-"""Parked elements are pending work: they go on together, once, and nothing passes them."""
+"""Blocked elements are pending work: a lot is unblocked as a whole, once, and no watermark passes it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TestParking.settings = settings(max_examples=25, stateful_step_count=20, deadlin
 
 
 @pytest.mark.contract("ENG-03")
-def test_a_parked_element_is_there_until_all_of_its_lot_have_been_taken() -> None:
+def test_blocked_elements_stay_until_whole_lot_is_taken() -> None:
     view = MemoryView()
     parking, lot = BlockedElements(view, 0), SideInputWindow("rates", b"w")
     for time in (3, 2):

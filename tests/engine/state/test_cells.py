@@ -1,4 +1,4 @@
-"""Cells of both kinds are what a plain Python object of that kind is, over rows."""
+"""Cells of both kinds behave like Python objects of that kind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ACTS = st.lists(
 @pytest.mark.contract("ENG-12")
 @settings(max_examples=60, deadline=None)
 @given(_ACTS)
-def test_cells_are_what_objects_are(acts: list[tuple]) -> None:
+def test_cells_behave_like_python_objects(acts: list[tuple]) -> None:
     view = MemoryView()
     cells, neighbours = Cells(view, 1), Cells(view, 2)
     bag, ordered = BagCell(cells, "f"), OrderedListCell(cells, "f")
@@ -59,11 +59,11 @@ def test_cells_are_what_objects_are(acts: list[tuple]) -> None:
     for place in model:
         bag.clear(*place)
         ordered.clear_range(*place, None, None)
-    assert len(view) == 2, "what is cleared leaves rows behind, or takes those of a neighbour"
+    assert len(view) == 2, "clearing left rows, or removed those of another cell"
 
 
 @pytest.mark.contract("ENG-12")
-def test_a_bag_is_appended_to_and_never_rewritten_whole() -> None:
+def test_bag_is_appended_without_rewriting() -> None:
     written = 0
 
     class Counting(MemoryView):
@@ -79,7 +79,7 @@ def test_a_bag_is_appended_to_and_never_rewritten_whole() -> None:
     assert sum(map(len, bag.read(b"k", b"w"))) == 200 * 500
 
 
-def test_a_small_bag_is_one_row() -> None:
+def test_small_bag_is_one_row() -> None:
     view = MemoryView()
     bag = BagCell(Cells(view, 0), "b")
     for _ in range(20):
@@ -87,7 +87,7 @@ def test_a_small_bag_is_one_row() -> None:
     assert len(view) == 1
 
 
-def test_an_iteration_of_a_bag_does_not_see_what_is_appended_meanwhile() -> None:
+def test_iteration_of_bag_ignores_later_values() -> None:
     bag = BagCell(Cells(MemoryView(), 0), "b")
     bag.extend(b"k", b"w", [b"x" * 300] * 20)
     seen = 0
@@ -98,7 +98,7 @@ def test_an_iteration_of_a_bag_does_not_see_what_is_appended_meanwhile() -> None
     assert len(list(bag.read(b"k", b"w"))) == 40
 
 
-def test_values_appended_at_once_are_cut_into_rows() -> None:
+def test_values_appended_together_are_cut_into_rows() -> None:
     view = MemoryView()
     bag = BagCell(Cells(view, 0), "b")
     bag.extend(b"k", b"w", (b"x" * 100_000 for _ in range(25)))
@@ -110,7 +110,7 @@ def test_values_appended_at_once_are_cut_into_rows() -> None:
 
 @pytest.mark.contract("ENG-12")
 @pytest.mark.parametrize(("start", "end"), [(None, 3), (3, None), (2, 5), (3, 3), (5, 2), (None, None)])
-def test_a_range_of_an_ordered_list_is_cleared_and_nothing_beside_it(start: int | None, end: int | None) -> None:
+def test_range_of_ordered_list_is_cleared_exactly(start: int | None, end: int | None) -> None:
     view = MemoryView()
     cell = OrderedListCell(Cells(view, 0), "o")
     times = [Timestamp(time) for time in (-1, 2, 2, 3, 4, 5, 9)]

@@ -1,4 +1,4 @@
-"""Timers without rows come in the order of the rows that they would have."""
+"""Timers without rows fire in the order of the rows that they would have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def order_of(time: int, slot: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_they_are_taken_in_order_however_they_are_set_anew_and_removed(seed: int) -> None:
+def test_timers_are_taken_in_order(seed: int) -> None:
     chance = random.Random(seed)
     imminent: InMemoryTimers[int] = InMemoryTimers()
     model: dict[bytes, bytes] = {}
@@ -53,7 +53,7 @@ def test_they_are_taken_in_order_however_they_are_set_anew_and_removed(seed: int
         assert imminent.first() is None
 
 
-def test_a_timer_moved_before_any_fired_fires_at_its_new_place() -> None:
+def test_moved_timer_fires_at_new_place() -> None:
     imminent: InMemoryTimers[int] = InMemoryTimers()
     for time, slot in ((1, 1), (2, 2), (3, 1)):
         imminent.put(order_of(time, b"%d" % slot), slot)

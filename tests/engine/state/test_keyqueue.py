@@ -1,4 +1,4 @@
-"""Elements in order of time, timers and expirations come in the order that Beam promises."""
+"""Elements in order of time, timers and expirations are processed in Beam's order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _told(next: Element | Fired | None) -> object:
     ),
     st.sampled_from([0, 2]),
 )
-def test_elements_come_out_in_order_of_time_however_they_came(micro_batches: list[tuple], lateness: int) -> None:
+def test_elements_leave_in_order_of_time(micro_batches: list[tuple], lateness: int) -> None:
     view = MemoryView()
     ordered = SortedInput(view, 0, Duration(lateness))
     watermark = MIN_TIMESTAMP
@@ -75,7 +75,7 @@ def test_elements_come_out_in_order_of_time_however_they_came(micro_batches: lis
 
 
 @pytest.mark.contract("ENG-04", "ENG-13")
-def test_data_comes_before_timers_and_timers_before_the_end_of_the_window() -> None:
+def test_elements_precede_timers_and_timers_precede_expiration() -> None:
     view = MemoryView()
     timers, ordered = Timers(view, 0, _FAMILIES), SortedInput(view, 0)
     agenda = KeyQueue(timers, ordered)
@@ -102,7 +102,7 @@ def test_data_comes_before_timers_and_timers_before_the_end_of_the_window() -> N
 
 
 @pytest.mark.contract("ENG-04")
-def test_what_is_not_due_waits() -> None:
+def test_work_that_is_not_due_waits() -> None:
     timers = Timers(MemoryView(), 0, _FAMILIES)
     agenda = KeyQueue(timers)
     timers.set(b"k", b"w", "event", Timestamp(5), None)
@@ -114,7 +114,7 @@ def test_what_is_not_due_waits() -> None:
 
 
 @pytest.mark.contract("ENG-13")
-def test_a_stage_in_order_of_time_waits_for_elements_that_may_be_late() -> None:
+def test_sorted_stage_waits_for_allowed_lateness() -> None:
     view = MemoryView()
     timers, ordered = Timers(view, 0, _FAMILIES), SortedInput(view, 0, Duration(10))
     agenda = KeyQueue(timers, ordered)

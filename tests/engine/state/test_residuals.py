@@ -1,4 +1,4 @@
-"""What remains of restrictions is processed exactly once, when it is due, and holds until it is."""
+"""Residuals are processed exactly once, when they are due, and hold until then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DUE = st.none() | st.integers(0, 30).map(Timestamp)
 
 
 class ResidualsMachine(RuleBasedStateMachine):
-    """Restrictions are sets of numbers here. Each number is processed once, in whatever shard, whatever happens."""
+    """Restrictions are sets of numbers here. Each number is processed once, in any shard, whatever happens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class ResidualsMachine(RuleBasedStateMachine):
             return
         work = self._work(restriction)
         kept = set() if cut else work
-        self.done += work - kept  # what is cut away counts as done
+        self.done += work - kept  # truncated work counts as done
         remainder = self._remainder(kept, Timestamp(99), {}) if kept else None
         left = self.shards[shard].truncate(restriction.id, remainder, self.now)
         if left is not None:
@@ -186,7 +186,7 @@ def _one(outputs: tuple[str, ...] = ("main",)) -> tuple[MemoryView, Residuals, R
 
 
 @pytest.mark.contract("SDF-05", "SDF-04")
-def test_a_split_and_a_deferral_of_one_bundle_are_both_there_once_each_at_its_time() -> None:
+def test_split_and_deferral_are_stored_once_each() -> None:
     _, residuals, taken = _one()
     split = residuals.split(taken.id, Remainder(b"50-100", watermarks={"main": Timestamp(30)}), _NOW)
     soon = Timestamp(_NOW + 1)
@@ -197,12 +197,12 @@ def test_a_split_and_a_deferral_of_one_bundle_are_both_there_once_each_at_its_ti
     assert residuals.take(_NOW) is None
     assert residuals.next_due() == soon
     assert residuals.take(soon) == deferred
-    with pytest.raises(ValueError, match="is not running: it is not here"):
+    with pytest.raises(ValueError, match="is not running: it is unknown"):
         residuals.finish(taken.id, None, _NOW)
 
 
 @pytest.mark.contract("SDF-04")
-def test_due_times_keep_their_microseconds_over_a_restart() -> None:
+def test_due_times_keep_microseconds_after_restart() -> None:
     view, residuals, taken = _one()
     residuals.finish(taken.id, Remainder(b"rest", due=Timestamp(_NOW + 1_234_567)), _NOW)
     again = Residuals(MemoryView(view.snapshot()), 0, ("main",))
@@ -212,7 +212,7 @@ def test_due_times_keep_their_microseconds_over_a_restart() -> None:
 
 
 @pytest.mark.contract("SDF-02", "SDF-11")
-def test_each_output_is_held_by_itself_until_the_commit_that_replaces_the_hold() -> None:
+def test_each_output_is_held_until_replacing_commit() -> None:
     view, residuals, taken = _one(("main", "errors"))
     committed = view.snapshot()
     holds = Holds(view, 0, Side.INPUT)
@@ -224,14 +224,14 @@ def test_each_output_is_held_by_itself_until_the_commit_that_replaces_the_hold()
     marks = {"main": Timestamp(50), "errors": Timestamp(20)}
     rest = residuals.finish(rest.id, Remainder(b"rest", watermarks=marks), _NOW)
     assert rest is not None
-    # What was promised for the whole is promised for the rest.
+    # A watermark promised for the whole holds for the rest.
     assert [holds.earliest(output).time for output in ("main", "errors")] == [50, 35]
     before = Holds(MemoryView(committed), 0, Side.INPUT)
     assert [before.earliest(output).time for output in ("main", "errors")] == [10, MIN_TIMESTAMP]
 
 
 @pytest.mark.contract("SDF-10")
-def test_an_output_without_a_reported_watermark_is_held_at_the_beginning_and_told() -> None:
+def test_output_without_watermark_is_held_at_beginning() -> None:
     view, residuals, taken = _one(("main", "errors"))
     rest = residuals.finish(taken.id, Remainder(b"rest", watermarks={"main": Timestamp(50)}), _NOW)
     assert rest is not None
@@ -240,17 +240,17 @@ def test_an_output_without_a_reported_watermark_is_held_at_the_beginning_and_tol
     assert (held.time, held.kind) == (MIN_TIMESTAMP, HolderKind.RESIDUAL)
     assert held.name.startswith("orders~")
     assert rest.silent(("main", "errors")) == ("errors",)
-    assert residuals.standing() == HoldReport(1, Fraction(rest.remainder.size), {"errors": 1})
+    assert residuals.totals() == HoldReport(1, Fraction(rest.remainder.size), {"errors": 1})
     assert residuals.ready(_NOW, 9) == 1
     residuals.admit("late", Remainder(b"all", 7.0, Timestamp(_NOW + 1), {"main": _NOW, "errors": _NOW}), _NOW)
-    assert residuals.standing() == HoldReport(2, Fraction(rest.remainder.size + 7.0), {"errors": 1})
+    assert residuals.totals() == HoldReport(2, Fraction(rest.remainder.size + 7.0), {"errors": 1})
     assert residuals.ready(_NOW, 9) == 1
     assert residuals.ready(Timestamp(_NOW + 1), 9) == 2
     assert residuals.ready(Timestamp(_NOW + 1), 1) == 1
 
 
 @pytest.mark.contract("SDF-05")
-def test_too_many_restrictions_of_a_root_are_told_but_kept() -> None:
+def test_crowded_root_is_reported_but_kept() -> None:
     residuals = Residuals(MemoryView(), 0, ("main",), bound=2)
     residuals.admit("orders", Remainder(b"all"), _NOW)
     taken = residuals.take(_NOW)
@@ -266,7 +266,7 @@ def test_too_many_restrictions_of_a_root_are_told_but_kept() -> None:
 
 
 @pytest.mark.parametrize("size", [2.5, math.inf, math.nan])
-def test_how_they_stand_is_known_without_a_look_at_each_whatever_their_sizes(size: float) -> None:
+def test_totals_are_known_without_reading_all_rows(size: float) -> None:
     view = MemoryView()
     residuals = Residuals(view, 0, ("main",))
     residuals.admit("a", Remainder(b"all", size), _NOW)
@@ -275,15 +275,15 @@ def test_how_they_stand_is_known_without_a_look_at_each_whatever_their_sizes(siz
     taken = residuals.take(_NOW)
     assert taken is not None
     residuals.finish(taken.id, None, _NOW)
-    standing = Residuals(view, 0, ("main",)).standing()
-    assert (standing.live, standing.silent) == (1, {"main": 1})
+    totals = Residuals(view, 0, ("main",)).totals()
+    assert (totals.live, totals.silent) == (1, {"main": 1})
     left = next(residuals.all()).remainder.size
-    assert standing.size == left or math.isnan(left)
+    assert totals.size == left or math.isnan(left)
     residuals.hand_over(next(residuals.all()).id)
     assert view.snapshot() == {}
 
 
-def test_small_sizes_are_still_there_when_a_huge_one_has_gone() -> None:
+def test_small_sizes_survive_removal_of_huge_one() -> None:
     view = MemoryView()
     residuals = Residuals(view, 0, ("main",))
     residuals.admit("a", Remainder(b"all", 100.0, Timestamp(_NOW + 1)), _NOW)
@@ -291,17 +291,17 @@ def test_small_sizes_are_still_there_when_a_huge_one_has_gone() -> None:
     residuals.admit("endless", Remainder(b"all", math.inf), _NOW)
     residuals.admit("b", Remainder(b"all", 0.1, Timestamp(_NOW + 1)), _NOW)
     while (taken := residuals.take(_NOW)) is not None:
-        assert residuals.standing().size >= float(1 << 63)
+        assert residuals.totals().size >= float(1 << 63)
         residuals.finish(taken.id, None, _NOW)
         residuals.validate()
-    assert Residuals(view, 0, ("main",)).standing().size == 100.1
+    assert Residuals(view, 0, ("main",)).totals().size == 100.1
     for root in ("c", "d"):
         residuals.admit(root, Remainder(b"all", 1.7e308), _NOW)
-    assert residuals.standing().size == math.inf
+    assert residuals.totals().size == math.inf
 
 
 class _Scans(MemoryView):
-    """Counts the rows that are looked at."""
+    """Counts the rows that are read."""
 
     seen = 0
 
@@ -312,38 +312,38 @@ class _Scans(MemoryView):
 
 
 @pytest.mark.parametrize("size", [math.inf, math.nan])
-def test_one_without_a_size_that_can_be_summed_does_not_cost_a_look_at_all(size: float) -> None:
+def test_nonfinite_size_needs_no_read_of_all_rows(size: float) -> None:
     view = _Scans()
     residuals = Residuals(view, 0, ("main",))
     residuals.admit("first", Remainder(b"all", size), _NOW)
     for n in range(50):
         residuals.admit(f"root {n}", Remainder(b"all", 2.0), _NOW)
-        residuals.standing()
+        residuals.totals()
     assert view.seen < 50
     residuals.validate()
 
 
 @pytest.mark.contract("SDF-02")
 @pytest.mark.parametrize("outputs", [("renamed",), ("main", "errors", "more"), ("main",), ("errors", "more"), ()])
-def test_what_waits_is_held_for_the_outputs_that_a_stage_has_now(outputs: tuple[str, ...]) -> None:
+def test_waiting_restrictions_hold_current_outputs(outputs: tuple[str, ...]) -> None:
     view = MemoryView()
     residuals = Residuals(view, 0, ("main", "errors"))
     had = {"both": {"main": Timestamp(9), "errors": Timestamp(5)}, "one": {"main": Timestamp(7)}, "none": {}}
     for root, watermarks in had.items():
         residuals.admit(root, Remainder(b"all", 2.0, watermarks=watermarks), _NOW)
     again = Residuals(view, 0, outputs)
-    again.go_on()
+    again.adapt()
     again.validate()
-    assert again.standing().live == 3
+    assert again.totals().live == 3
     kept = {each.root: each.remainder.watermarks for each in again.all()}
     for root, watermarks in had.items():
-        # Nothing was known of an output that is silent: no more is of one that is new.
+        # A silent output had no watermark: neither has a new one.
         earliest = min(watermarks.get(output, MIN_TIMESTAMP) for output in ("main", "errors"))
         for output in outputs:
             expected = watermarks.get(output, MIN_TIMESTAMP) if output in ("main", "errors") else earliest
             assert kept[root].get(output, MIN_TIMESTAMP) == expected
     rows = view.snapshot()
-    Residuals(view, 0, outputs).go_on()
+    Residuals(view, 0, outputs).adapt()
     assert view.snapshot() == rows
     while (taken := again.take(_NOW)) is not None:
         again.finish(taken.id, None, _NOW)
@@ -351,20 +351,20 @@ def test_what_waits_is_held_for_the_outputs_that_a_stage_has_now(outputs: tuple[
     assert view.snapshot() == {}
 
 
-def test_of_rows_without_a_count_of_all_they_are_counted() -> None:
+def test_rows_without_totals_are_counted() -> None:
     view = MemoryView()
     residuals = Residuals(view, 0, ("main",))
     residuals.admit("a", Remainder(b"all", 3.0, None, {"main": _NOW}), _NOW)
     residuals.admit("b", Remainder(b"all", 4.0), _NOW)
     view.delete(prefix(Kind.ROOT, 0))
     again = Residuals(view, 0, ("main",))
-    assert again.standing() == HoldReport(2, Fraction(7), {"main": 1})
+    assert again.totals() == HoldReport(2, Fraction(7), {"main": 1})
     again.admit("c", Remainder(b"all", 1.0), _NOW)
     again.validate()
 
 
 @pytest.mark.contract("SDF-11")
-def test_ids_are_the_same_whenever_the_same_parts_are_made() -> None:
+def test_ids_depend_only_on_parts() -> None:
     def ids() -> list[bytes]:
         _, residuals, taken = _one()
         split = residuals.split(taken.id, Remainder(b"x"), _NOW)
@@ -376,9 +376,9 @@ def test_ids_are_the_same_whenever_the_same_parts_are_made() -> None:
     assert len(set(ids())) == 3
 
 
-def test_a_micro_batch_does_not_end_while_something_runs() -> None:
+def test_micro_batch_with_running_restriction_cannot_end() -> None:
     _, residuals, taken = _one()
-    with pytest.raises(ValueError, match="the micro-batch ends while restrictions are running: orders~"):
+    with pytest.raises(ValueError, match="running: orders~"):
         residuals.settled()
     residuals.put_back(taken.id)
     residuals.settled()
@@ -388,9 +388,9 @@ def test_a_micro_batch_does_not_end_while_something_runs() -> None:
         residuals.put_back(taken.id)
 
 
-def test_the_same_is_not_taken_in_twice() -> None:
+def test_duplicate_restriction_is_refused() -> None:
     _, residuals, taken = _one()
-    with pytest.raises(ValueError, match="root 'orders' is there already"):
+    with pytest.raises(ValueError, match="root 'orders' exists"):
         residuals.admit("orders", replace(taken.remainder), _NOW)
     residuals.put_back(taken.id)
     other = Residuals(MemoryView(), 0, ("main",))
@@ -398,11 +398,11 @@ def test_the_same_is_not_taken_in_twice() -> None:
     other.adopt(handed)
     with pytest.raises(ValueError, match="handed over twice"):
         other.adopt(handed)
-    with pytest.raises(ValueError, match="is not waiting: it is not here"):
+    with pytest.raises(ValueError, match="is not waiting: it is unknown"):
         residuals.hand_over(taken.id)
 
 
-def test_what_is_truncated_is_due_at_once_and_truncated_once() -> None:
+def test_truncated_restriction_is_due_at_once() -> None:
     view = MemoryView()
     residuals = Residuals(view, 0, ("main",))
     waiting = residuals.admit("orders", Remainder(b"0-inf", due=Timestamp(_NOW + 10**12)), _NOW)
@@ -419,7 +419,7 @@ def test_what_is_truncated_is_due_at_once_and_truncated_once() -> None:
 
 
 @pytest.mark.contract("SDF-08")
-def test_what_may_move_is_offered_as_it_will_be_handed_over_but_for_one() -> None:
+def test_all_but_one_restriction_are_movable() -> None:
     residuals = Residuals(MemoryView(), 5, _OUTPUTS)
     for root in ("a", "b", "c", "d"):
         residuals.admit(root, Remainder(b"x" * 100), Timestamp(0))

@@ -1,4 +1,4 @@
-"""When what holds a watermark has its turn."""
+"""When a hold of a watermark is released."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def _held(view: MemoryView) -> Release | None:
         ("event", 7, 7, Release(Timestamp(7), by_clock=False)),
     ],
 )
-def test_a_timer_has_its_turn_when_it_fires(family: str, fire_at: int, hold: int, release: Release) -> None:
+def test_hold_of_timer_is_released_when_it_fires(family: str, fire_at: int, hold: int, release: Release) -> None:
     view = MemoryView()
     timers = Timers(view, 3, {"clock": TimeDomain.PROCESSING, "event": TimeDomain.EVENT})
     timers.set(b"k" * 200, b"w", family, Timestamp(fire_at), Timestamp(hold), "tag")
     assert _held(view) == release
 
 
-def test_a_restriction_has_its_turn_when_it_is_due() -> None:
+def test_hold_of_restriction_is_released_when_due() -> None:
     view = MemoryView()
     due = Remainder(b"", due=Timestamp(90), watermarks={"out": Timestamp(5)})
     Residuals(view, 3, ("out",)).admit("1.0.0", due, Timestamp(1))
@@ -48,7 +48,7 @@ def test_a_restriction_has_its_turn_when_it_is_due() -> None:
     assert local.pending.release == local.outputs["out"].pending.release == Release(Timestamp(90), by_clock=True)  # type: ignore[union-attr]
 
 
-def test_of_what_no_row_says_it_nothing_is_known() -> None:
+def test_release_is_unknown_without_row() -> None:
     view = MemoryView()
     Holds(view, 3).set(Holder(HolderKind.STATE, "pane", b"k", b"w"), Timestamp(5))
     assert _held(view) is None

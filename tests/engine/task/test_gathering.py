@@ -1,4 +1,4 @@
-"""What is gathered until its window ends: the same panes as if each key's window had been on its own all the time."""
+"""Buffered windows emit the same panes as windows that are stored separately for each key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from arcbeam.model.windows import NO_PANE, IntervalWindow, Timing, Window
 from tests.engine.task.world import DECODE, World
 
 UNREACHED = AfterCount(1_000_000)
-"""A trigger with that in it asks for each key's window: it is kept on its own, and nothing else is different."""
+"""A trigger that contains this needs each key's window separately; its results do not differ."""
 STRATEGIES = [
     (Strategy(Repeatedly(AfterWatermark())), Repeatedly(AfterWatermark(early=UNREACHED))),
     (Strategy(Repeatedly(AfterWatermark()), lateness=Duration(15)), Repeatedly(AfterWatermark(early=UNREACHED))),
@@ -42,11 +42,11 @@ STRATEGIES = [
 
 
 SINGLE = [(strategy, on_its_own) for strategy, on_its_own in STRATEGIES if on_its_own is not None]
-"""Those that are gathered."""
+"""Strategies with buffered windows."""
 
 
 class Part(Together):
-    """Elements that may be known to be of some windows, and may be packed."""
+    """Elements whose windows may be known, and which may be packed."""
 
     def __init__(self, elements: list[WindowedElement], windows: tuple[Window, ...] | None, packed: bool) -> None:
         self._elements, self.windows = elements, windows
@@ -66,7 +66,7 @@ def unpack(packed: bytes) -> Iterable[bytes]:
 def came(
     chance: random.Random, micro_batch: int
 ) -> list[tuple[bytes, list[WindowedElement], tuple[Window, ...] | None]]:
-    """What comes in a micro-batch: each time to one window, or to two, which may be known or not."""
+    """The input of a micro-batch: each time in one window, or in two, which may be known or not."""
     found = []
     for n in range(chance.choice([0, 3, 12])):
         start = 10 * chance.randrange(max(0, micro_batch - 2), micro_batch + 3)
@@ -81,15 +81,14 @@ def came(
 
 
 def moved_to(watermark: int, micro_batch: int, chance: random.Random) -> int:
-    """Where the watermark is at the end of a micro-batch: often exactly at the last moment of a window, or at its
-    expiry."""
+    """The watermark at the end of a micro-batch: often exactly at the last moment of a window, or at its expiration."""
     exact = [10 * micro_batch - 1, 10 * micro_batch + 9, 10 * micro_batch + 4, 10 * micro_batch + 14]
     return max(watermark, chance.choice([10 * micro_batch - 5, 10 * micro_batch + 12, 10 * micro_batch + 40, *exact]))
 
 
 @pytest.mark.contract("ENG-02", "ENG-08")
 @pytest.mark.parametrize("seed", range(80))
-def test_what_is_gathered_is_what_would_have_come_of_windows_on_their_own(seed: int) -> None:
+def test_buffered_windows_emit_same_panes_as_separate_ones(seed: int) -> None:
     chance = random.Random(seed)
     strategy, on_its_own = chance.choice(STRATEGIES)
     there = World(Grouped(replace(strategy, trigger=on_its_own or strategy.trigger), DECODE))
@@ -102,19 +101,19 @@ def test_what_is_gathered_is_what_would_have_come_of_windows_on_their_own(seed: 
         report = here.run(
             watermark, [(key, Part(elements, windows, chance.random() < 0.7)) for key, elements, windows in coming]
         )
-        assert sorted(here.told()) == sorted(there.told())
+        assert sorted(here.calls()) == sorted(there.calls())
         assert (report.next_event, report.counts.late) == (expected.next_event, expected.counts.late)
         held, meant = report.local.outputs["main"].hold, expected.local.outputs["main"].hold
         assert (held and held.time) == (meant and meant.time)
     for world in here, there:
         world.run(10_000, [])
-    assert sorted(here.told()) == sorted(there.told())
+    assert sorted(here.calls()) == sorted(there.calls())
     assert len(here.drops) == len(there.drops)
     assert {row[0] for row, _ in here.view.scan(b"")} <= {Kind.CLOCK}
 
 
 class Told(World):
-    """Panes in order by key and window, and what was dropped."""
+    """The panes in order by key and window, and the dropped elements."""
 
     def __init__(self, kind: Grouped) -> None:
         super().__init__(kind)
@@ -122,7 +121,7 @@ class Told(World):
 
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
         for key, window, contents, time, info in panes:
-            # A pane that had to wait until its window was over is the last.
+            # A pane that waited until its window had expired is the last.
             self.went[key, window].append((sorted(contents), time, replace(info, is_last=False)))
         return super().panes(panes)
 
@@ -133,9 +132,7 @@ class Told(World):
 
 @pytest.mark.contract("ENG-02", "ENG-08")
 @pytest.mark.parametrize("seed", range(120))
-def test_wherever_budgets_end_late_elements_come_behind_those_that_wait(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_elements_follow_waiting_ones_under_any_budget(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     for module, name, few in (
         (groupedstage, "MOST_PANES", 1),
@@ -165,7 +162,7 @@ def test_wherever_budgets_end_late_elements_come_behind_those_that_wait(
 
 @pytest.mark.contract("ENG-08")
 @pytest.mark.parametrize("later", [26, 1000])
-def test_what_waits_for_a_budget_is_on_time_and_what_is_late_comes_behind_it(later: int) -> None:
+def test_pane_delayed_by_budget_is_on_time(later: int) -> None:
     world = Told(Grouped(Strategy(Repeatedly(AfterWatermark()), lateness=Duration(100)), DECODE, unpack))
     other = IntervalWindow(Timestamp(10), Timestamp(20))
     world.run(0, [(b"k", elements_of(0, b"one")), (b"k", [(b"two", Timestamp(11), (other,), NO_PANE)])])
@@ -182,9 +179,7 @@ def test_what_waits_for_a_budget_is_on_time_and_what_is_late_comes_behind_it(lat
 
 @pytest.mark.parametrize("trigger", [Repeatedly(AfterWatermark()), Never()])
 @pytest.mark.parametrize(("keys", "size"), [(3_500, 1), (35, 100_000)])
-def test_keys_that_go_on_beyond_the_end_of_their_window_use_up_the_budget_and_are_progress(
-    trigger: Trigger, keys: int, size: int
-) -> None:
+def test_keys_continuing_after_window_end_use_budget(trigger: Trigger, keys: int, size: int) -> None:
     world = World(Grouped(Strategy(trigger, lateness=Duration(100)), DECODE, unpack))
     world.run(0, [(b"%05d" % key, Part(elements_of(0, b"1" * size), WINDOW, packed=True)) for key in range(keys)])
     world.looks, micro_batches = 0, 1
@@ -196,13 +191,13 @@ def test_keys_that_go_on_beyond_the_end_of_their_window_use_up_the_budget_and_ar
         micro_batches, before = micro_batches + 1, world.view.written
         report = world.run(10, [])
     assert micro_batches == 4
-    assert len(world.told()) == (keys if isinstance(trigger, Repeatedly) else 0)
+    assert len(world.calls()) == (keys if isinstance(trigger, Repeatedly) else 0)
 
 
-def test_windows_that_begin_and_end_in_a_micro_batch_leave_nothing() -> None:
+def test_window_within_micro_batch_leaves_nothing() -> None:
     world = World(Grouped(STRATEGIES[0][0], DECODE, unpack))
     report = world.run(50, [(b"%d" % key, Part(elements_of(0, b"1"), WINDOW, packed=True)) for key in range(5)])
-    assert world.told() == ["pane 1"] * 5
+    assert world.calls() == ["pane 1"] * 5
     assert not report.leftover
     assert report.counts.fired == 5
     assert {row[0] for row, _ in world.view.scan(b"")} == {Kind.CLOCK}
@@ -215,7 +210,7 @@ def elements_of(time: int, *values: bytes) -> list[WindowedElement]:
     return [(value, Timestamp(time), WINDOW, NO_PANE) for value in values]
 
 
-def test_keys_cost_no_rows_and_micro_batches_only_one_or_two() -> None:
+def test_keys_cost_no_rows_of_their_own() -> None:
     world = World(Grouped(STRATEGIES[0][0], DECODE, unpack))
     world.run(0, [(b"%d" % key, Part(elements_of(0, b"1"), WINDOW, packed=True)) for key in range(100)])
     before = sum(1 for _ in world.view.scan(b""))
@@ -223,41 +218,41 @@ def test_keys_cost_no_rows_and_micro_batches_only_one_or_two() -> None:
     world.run(0, [(b"%d" % key, Part(elements_of(0, b"2"), WINDOW, packed=True)) for key in range(100)])
     assert sum(1 for _ in world.view.scan(b"")) == before + 1
     world.run(9, [])
-    assert world.told() == []
+    assert world.calls() == []
     world.run(10, [])
-    assert world.told() == ["pane 1 2"] * 100
+    assert world.calls() == ["pane 1 2"] * 100
 
 
 @pytest.mark.contract("ENG-08")
 @pytest.mark.parametrize("before", [1, 3])
-def test_a_budget_cuts_the_panes_of_a_window_and_the_rest_follows_with_its_hold(before: int) -> None:
+def test_budget_splits_panes_of_window_and_keeps_hold(before: int) -> None:
     world = World(Grouped(STRATEGIES[0][0], DECODE, unpack))
     keys = [b"%05d" % key for key in range(3_500)]
     for micro_batch in range(before):
         world.run(0, [(key, Part(elements_of(0, b"%d" % micro_batch), WINDOW, packed=True)) for key in keys])
     world.looks = 0
-    told = []
+    counts = []
     report = world.run(10, [(key, elements_of(0, key)) for key in keys])
     while report.leftover:
         held = report.local.outputs["main"].hold
         assert held is not None
         assert held.time == 9
-        told.append(len(world.told()))
+        counts.append(len(world.calls()))
         report = world.run(10, [])
-    assert told == [1000, 1000, 1000]
-    assert len(world.told()) == 500
+    assert counts == [1000, 1000, 1000]
+    assert len(world.calls()) == 500
     assert {row[0] for row, _ in world.view.scan(b"")} == {Kind.CLOCK}
 
 
-def test_a_budget_that_is_used_up_by_the_last_pane_leaves_nothing() -> None:
+def test_budget_used_up_by_last_pane_leaves_nothing() -> None:
     world = World(Grouped(STRATEGIES[0][0], DECODE, unpack))
     world.looks = 0
     report = world.run(10, [(b"%d" % key, elements_of(0, b"1")) for key in range(1000)])
     assert not report.leftover
-    assert len(world.told()) == 1000
+    assert len(world.calls()) == 1000
 
 
-def test_a_budget_does_not_keep_what_came_in_the_same_micro_batch() -> None:
+def test_budget_does_not_store_elements_of_same_micro_batch() -> None:
     world = World(Grouped(STRATEGIES[0][0], DECODE, unpack))
     window = (IntervalWindow(Timestamp(0), Timestamp(20)),)
     world.run(0, [(b"old", elements_of(0, b"0"))])
@@ -266,9 +261,9 @@ def test_a_budget_does_not_keep_what_came_in_the_same_micro_batch() -> None:
     coming += [(b"%d" % key, [(b"2", Timestamp(15), window, NO_PANE)]) for key in range(2_000)]
     report = world.run(30, coming)
     assert report.leftover
-    assert Counter(world.told()) == {"pane 1": 1_000, "pane 2": 2_000}
+    assert Counter(world.calls()) == {"pane 1": 1_000, "pane 2": 2_000}
     world.looks = 1000
     report = world.run(30, [])
     assert not report.leftover
-    assert Counter(world.told()) == {"pane 1": 1_000, "pane 0": 1}
+    assert Counter(world.calls()) == {"pane 1": 1_000, "pane 0": 1}
     assert {row[0] for row, _ in world.view.scan(b"")} == {Kind.CLOCK}

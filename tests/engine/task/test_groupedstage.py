@@ -1,4 +1,4 @@
-"""What a grouping does in a micro-batch."""
+"""A grouping in a micro-batch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.engine.task.world import DECODE, W, World, stateful
 
 
 @pytest.mark.contract("ENG-02", "ENG-10", "WM-09")
-def test_a_grouping_fires_when_the_watermark_has_passed_its_windows_and_drops_what_is_late() -> None:
+def test_grouping_fires_passed_windows_and_drops_late_elements() -> None:
     world = World(Grouped(Strategy(Repeatedly(AfterWatermark())), DECODE))
     report = world.micro_batch(9, 7, 3)
-    assert world.told() == []
+    assert world.calls() == []
     assert report.next_event == 9
     hold = report.local.outputs["main"].hold
     assert hold is not None
@@ -32,12 +32,12 @@ def test_a_grouping_fires_when_the_watermark_has_passed_its_windows_and_drops_wh
     assert str(hold) == "elements of all keys that wait for the end of their window"
 
     report = world.micro_batch(10, 8)
-    assert world.told() == ["pane 3 7 8"]
+    assert world.calls() == ["pane 3 7 8"]
     assert report.local.outputs["main"].hold is None
     assert report.next_event is None
 
     report = world.micro_batch(11, 5)
-    assert world.told() == []
+    assert world.calls() == []
     assert report.counts.late == 1
     assert isinstance(world.drops[0], DropLate)
 
@@ -50,18 +50,18 @@ def test_a_grouping_fires_when_the_watermark_has_passed_its_windows_and_drops_wh
         (AfterWatermark(), "the list of what has come to a window,"),
     ],
 )
-def test_a_record_that_cannot_be_read_is_told_with_its_place(late: bool, trigger: Trigger, what: str) -> None:
+def test_unreadable_record_is_refused_with_its_place(late: bool, trigger: Trigger, what: str) -> None:
     world = World(Grouped(Strategy(Repeatedly(trigger)), DECODE))
     world.micro_batch(0, 7)
     for row, _ in list(world.view.scan(keyspace.prefix(keyspace.Kind.GROUPING, 1))):
         world.view.put(row, b"\x07")
-    told = rf"{what} of 'it' in shard 3, is of version 07, and 0?1 is known"
-    with pytest.raises(StateFormatError, match=told) as raised:
+    message = rf"{what} of 'it' in shard 3, is of version 07, and 0?1 is known"
+    with pytest.raises(StateFormatError, match=message) as raised:
         world.micro_batch(50) if late else world.micro_batch(0, 8)
     assert pickle.loads(pickle.dumps(raised.value)).message == raised.value.message
 
 
-def test_the_place_of_what_cannot_be_read_when_a_window_ends_is_told_once() -> None:
+def test_unreadable_record_at_window_end_names_place_once() -> None:
     world = World(Grouped(Strategy(Repeatedly(AfterWatermark()), lateness=Duration(100)), DECODE))
     world.micro_batch(0, 7)
     space = keyspace.prefix(keyspace.Kind.GROUPING, 1)
@@ -72,30 +72,30 @@ def test_the_place_of_what_cannot_be_read_when_a_window_ends_is_told_once() -> N
     assert "the record of a window, of key k of 'it' in shard 3, is of version 07" in str(raised.value)
 
 
-def test_a_timer_of_the_key_of_no_bytes_holds_as_a_timer() -> None:
+def test_timer_of_empty_key_holds_as_timer() -> None:
     world = stateful()
     world.on["process"] = CallResult(timers=(TimerSet(b"", W, "event", Timestamp(5), Timestamp(5)),))
     hold = world.micro_batch(0, 3).local.outputs["main"].hold
     assert str(hold) == "timer 'event' of key ''"
 
 
-def test_alarms_of_triggers_ring_by_the_clock() -> None:
+def test_processing_time_triggers_fire_by_clock() -> None:
     world = World(Grouped(Strategy(Repeatedly(AfterTime(Delay(Duration(20))))), DECODE))
     assert world.micro_batch(0, 7, now=100).next_due == 120
     world.micro_batch(0, now=119)
-    assert world.told() == []
+    assert world.calls() == []
     assert world.micro_batch(0, 8, now=120).counts.fired == 1
-    assert world.told() == ["pane 7 8"]
+    assert world.calls() == ["pane 7 8"]
 
 
-def test_when_the_budget_is_spent_what_is_due_is_left_but_something_is_always_done() -> None:
+def test_exhausted_budget_leaves_work_after_some_progress() -> None:
     world = World(Grouped(Strategy(Repeatedly(AfterWatermark())), DECODE))
     world.micro_batch(0, 7, 12)
     world.looks = 0
     report = world.micro_batch(50)
-    assert world.told() == ["pane 7"]
+    assert world.calls() == ["pane 7"]
     assert report.leftover
     assert report.input == 50
     world.looks = 1000
     assert not world.micro_batch(50).leftover
-    assert world.told() == ["pane 12"]
+    assert world.calls() == ["pane 12"]

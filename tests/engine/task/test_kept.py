@@ -1,4 +1,4 @@
-"""What a stage says that it keeps, more or less than before: keys, timers, elements that wait."""
+"""The reported change of a stage's state: keys, timers, waiting elements."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.engine.task.world import DECODE, NAMES, RATES, W, World, stateful, ti
 pytestmark = pytest.mark.contract("WM-06")
 
 
-def test_keys_and_timers_of_a_window_count_until_they_are_gone() -> None:
+def test_keys_and_timers_count_until_removed() -> None:
     world = stateful()
     world.on["process 2"] = CallResult(timers=(timer_set("event", 8), timer_set("clock", 50)))
     assert world.micro_batch(0, 2).kept == StateMetrics(1, event_timers=1, clock_timers=1)
-    # What is set again is no more than before; what is cleared is gone.
+    # Setting a timer again does not count; clearing it does.
     world.on["process 3"] = CallResult(timers=(timer_set("event", 7), TimerCleared(b"k", W, "clock")))
     assert world.micro_batch(0, 3).kept == StateMetrics(clock_timers=-1)
     assert world.micro_batch(9).kept == StateMetrics(event_timers=-1)
     assert world.micro_batch(30).kept == StateMetrics(-1)
 
 
-def test_timers_that_fire_in_the_micro_batch_in_which_they_are_set_are_none_that_wait() -> None:
+def test_timers_fired_in_their_micro_batch_are_not_counted() -> None:
     world = stateful()
     world.on["process 2"] = CallResult(timers=(timer_set("event", 4),))
     assert world.micro_batch(9, 2).kept == StateMetrics(1)
 
 
-def test_a_gathered_window_has_a_key_for_each_run_and_others_one_each() -> None:
+def test_buffered_window_counts_key_per_run() -> None:
     world = World(Grouped(Strategy(Repeatedly(AfterWatermark())), DECODE))
     assert world.micro_batch(0, 2, 3).kept == StateMetrics(1, event_timers=1)
     assert world.micro_batch(0, 4).kept == StateMetrics(1)
@@ -46,7 +46,7 @@ def test_a_gathered_window_has_a_key_for_each_run_and_others_one_each() -> None:
     assert world.micro_batch(30).kept == StateMetrics(-2, event_timers=-2)
 
 
-def test_elements_that_are_parked_and_those_that_wait_for_their_turn() -> None:
+def test_blocked_and_sorted_elements_are_counted() -> None:
     world = World(Plain(), (("rates", RATES), ("names", NAMES)))
     parked = world.micro_batch(0, 2, 3).kept
     assert (parked.parked, parked.keys) == (2, 0)
@@ -59,7 +59,7 @@ def test_elements_that_are_parked_and_those_that_wait_for_their_turn() -> None:
     assert waiting + world.micro_batch(5).kept == StateMetrics(1, ordered=1, waiting_bytes=waiting.waiting_bytes // 2)
 
 
-def test_cells_of_the_global_window_count_by_name_where_nothing_ends_it() -> None:
+def test_cells_of_endless_global_window_count_by_name() -> None:
     view = MemoryView()
     cells = Cells(view, 1)
     seen, last = BagCell(cells, "seen"), BagCell(cells, "last")
@@ -77,10 +77,10 @@ def test_cells_of_the_global_window_count_by_name_where_nothing_ends_it() -> Non
     assert cells.more == {"seen": 2, "last": 2}
     world = World(stateful().spec.kind)
     world.closed = BundleResult(cells={"seen": 2})
-    assert world.micro_batch(0).kept == NO_STATE, "with timers of the clock the end of the global window is waited for"
+    assert world.micro_batch(0).kept == NO_STATE, "with processing-time timers, the end of the global window is awaited"
 
 
-def test_both_together() -> None:
+def test_metrics_are_added() -> None:
     both = StateMetrics(1, {"a": 2}, 3, 4, 5, 6, 7) + StateMetrics(1, {"a": -1, "b": 5}, 1, 1, 1, 1, 1)
     assert both == StateMetrics(2, {"a": 1, "b": 5}, 4, 5, 6, 7, 8)
     assert both.keys == 7

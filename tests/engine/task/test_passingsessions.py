@@ -1,5 +1,4 @@
-"""Sessions that begin and end in one micro-batch: the same panes, and the same rows, as if they had been in the
-state."""
+"""Sessions that begin and end in one micro-batch give the same panes and rows as stored ones."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ SESSIONS = [
 
 
 def in_sessions(chance: random.Random, micro_batch: int) -> list[tuple[bytes, list[WindowedElement]]]:
-    """What comes in a micro-batch: each element in a window of its own, or in two."""
+    """The input of a micro-batch: each element in a window of its own, or in two."""
     found = []
     for n in range(chance.choice([0, 3, 12])):
         elements: list[WindowedElement] = []
@@ -47,7 +46,7 @@ def in_sessions(chance: random.Random, micro_batch: int) -> list[tuple[bytes, li
 
 
 class Told(World):
-    """Tells of panes all there is."""
+    """Records everything about panes."""
 
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
         self.story += [
@@ -58,7 +57,7 @@ class Told(World):
 
 @pytest.mark.contract("ENG-02", "ENG-08")
 @pytest.mark.parametrize("seed", range(100))
-def test_sessions_that_pass_are_what_would_have_come_of_the_state(seed: int) -> None:
+def test_passing_sessions_emit_same_panes_as_stored_ones(seed: int) -> None:
     chance = random.Random(seed)
     strategy = chance.choice(SESSIONS)
     there, here = Told(Grouped(strategy, DECODE)), Told(Grouped(strategy, DECODE))
@@ -72,7 +71,7 @@ def test_sessions_that_pass_are_what_would_have_come_of_the_state(seed: int) -> 
         late = there.run(before, coming).counts.late
         expected = there.run(watermark, [])
         report = here.run(watermark, coming)
-        assert sorted(here.told()) == sorted(there.told())
+        assert sorted(here.calls()) == sorted(there.calls())
         assert list(here.view.scan(b"")) == list(there.view.scan(b""))
         assert (report.next_event, report.local, report.counts.late) == (
             expected.next_event, expected.local, late + expected.counts.late,
@@ -80,7 +79,7 @@ def test_sessions_that_pass_are_what_would_have_come_of_the_state(seed: int) -> 
     assert sorted(here.drops, key=repr) == sorted(there.drops, key=repr)
 
 
-def test_nothing_of_sessions_that_pass_is_written_and_what_is_withdrawn_is_stored() -> None:
+def test_passing_sessions_write_no_rows_until_withdrawn() -> None:
     def element(start: int) -> WindowedElement:
         return b"%d" % start, Timestamp(start), (IntervalWindow(Timestamp(start), Timestamp(start + GAP)),), NO_PANE
 
@@ -88,20 +87,20 @@ def test_nothing_of_sessions_that_pass_is_written_and_what_is_withdrawn_is_store
     written = world.view.written
     world.looks = 0
     report = world.run(50, [(b"a", [element(0), element(20)]), (b"b", [element(3)]), (b"a", [element(5)])])
-    assert sorted(world.told()) == ["pane 0 5", "pane 20", "pane 3"]
+    assert sorted(world.calls()) == ["pane 0 5", "pane 20", "pane 3"]
     assert (report.leftover, report.counts.fired) == (False, 3)
     assert world.view.written - written < 30
     world.looks = 1000
-    # The second one keeps the first from passing: they are one.
+    # The second session prevents the first from passing: they merge.
     world.run(70, [(b"a", [element(60)]), (b"b", [element(60)]), (b"a", [element(65)])])
-    assert world.told() == ["pane 60"]
+    assert world.calls() == ["pane 60"]
     world.run(80, [])
-    assert world.told() == ["pane 60 65"]
+    assert world.calls() == ["pane 60 65"]
 
 
-def test_sessions_behind_the_end_of_time_are_late() -> None:
+def test_sessions_after_end_of_time_are_late() -> None:
     world = World(Grouped(SESSIONS[0], DECODE))
     world.run(MAX_TIMESTAMP, [])
     window = IntervalWindow(Timestamp(MAX_TIMESTAMP - 1), Timestamp(MAX_TIMESTAMP + GAP))
     report = world.run(MAX_TIMESTAMP, [(b"a", [(b"1", Timestamp(MAX_TIMESTAMP - 1), (window,), NO_PANE)])])
-    assert (world.told(), report.counts.late) == ([], 1)
+    assert (world.calls(), report.counts.late) == ([], 1)

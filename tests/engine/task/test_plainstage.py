@@ -1,4 +1,4 @@
-"""What a stage without state does in a micro-batch, and elements that wait for side inputs."""
+"""A stage without state in a micro-batch, and elements blocked by side inputs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.engine.task.world import DECODE, FAMILIES, NAMES, RATES, W, World, en
 
 
 @pytest.mark.contract("ENG-02")
-def test_a_plain_stage_processes_what_comes_and_keeps_nothing() -> None:
+def test_plain_stage_processes_elements_without_state() -> None:
     world = World(Plain())
     report = world.micro_batch(5, 7, 3)
-    assert world.told() == ["process 7 3"]
+    assert world.calls() == ["process 7 3"]
     assert report.counts == Counts(read=2, written=2)
     assert report.input == 5
     assert report.local.pending is None
 
 
 class _Opaque:
-    """Two elements that nobody must look at."""
+    """Two elements that no code may decode."""
 
     def __len__(self) -> int:
         return 2
@@ -38,7 +38,7 @@ class _Opaque:
 
 
 class _Seeing(World):
-    """Keeps what it is given."""
+    """Stores its elements."""
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         self.seen.append(elements)
@@ -47,7 +47,7 @@ class _Seeing(World):
     seen: list[Elements]
 
 
-def test_a_plain_stage_lets_a_block_through_as_it_is() -> None:
+def test_plain_stage_passes_blocks_unchanged() -> None:
     world, block = _Seeing(Plain()), _Opaque()
     world.seen = []
     assert world.micro_batch(5, block=block).counts == Counts(read=2, written=2)
@@ -55,8 +55,8 @@ def test_a_plain_stage_lets_a_block_through_as_it_is() -> None:
 
 
 @pytest.mark.contract("ENG-05", "ENG-13")
-@pytest.mark.parametrize("waits", ["for a side input", "for its turn"])
-def test_an_element_that_waits_keeps_its_pane(waits: str) -> None:
+@pytest.mark.parametrize("waits", ["for a side input", "in order of time"])
+def test_waiting_element_keeps_its_pane(waits: str) -> None:
     in_order = Stateful(FAMILIES, DECODE, end_of, Duration(0))
     world = _Seeing(Plain(), (("rates", RATES),)) if waits == "for a side input" else _Seeing(in_order)
     world.seen = []
@@ -70,10 +70,10 @@ def test_an_element_that_waits_keeps_its_pane(waits: str) -> None:
 
 
 @pytest.mark.contract("ENG-03", "ENG-05")
-def test_elements_are_parked_until_all_side_inputs_of_their_window_are_ready() -> None:
+def test_elements_are_blocked_until_all_side_inputs_ready() -> None:
     world = World(Plain(), (("rates", RATES), ("names", NAMES)))
     report = world.micro_batch(50, 7, 3, 12)
-    assert world.told() == []
+    assert world.calls() == []
     assert report.awaited == (Awaited(RATES, Timestamp(9)), Awaited(RATES, Timestamp(19)))
     assert report.input == 3
     assert report.local.pending is not None
@@ -82,25 +82,25 @@ def test_elements_are_parked_until_all_side_inputs_of_their_window_are_ready() -
 
     world.full.add(SideInputWindow("rates", W.ordered()))
     report = world.micro_batch(50, 8)
-    assert world.told() == []
+    assert world.calls() == []
     assert report.awaited == (Awaited(NAMES, Timestamp(9)), Awaited(RATES, Timestamp(19)))
     assert report.input == 3
     assert report.counts == Counts(read=1, unparked=2)
 
     world.committed_outputs[NAMES] = Timestamp(10)
     report = world.micro_batch(50, 9)
-    assert sorted(" ".join(world.told()).replace("process ", "").split()) == ["3", "7", "8", "9"]
+    assert sorted(" ".join(world.calls()).replace("process ", "").split()) == ["3", "7", "8", "9"]
     assert report.input == 12
     assert report.counts.unparked == 3
     world.committed_outputs.update({RATES: MAX_TIMESTAMP, NAMES: MAX_TIMESTAMP})
     report = world.micro_batch(50)
-    assert world.told() == ["process 12"]
+    assert world.calls() == ["process 12"]
     assert report.input == 50
     assert report.awaited == ()
 
 
-def test_a_timer_where_there_can_be_none_is_an_error_that_names_it() -> None:
+def test_timer_in_plain_stage_is_refused_by_name() -> None:
     world = World(Plain())
     world.on = {"process 7": CallResult(1, (timer_set("event", 8),))}
-    with pytest.raises(ValueError, match="'it' has set a timer of 'event' where it can set none"):
+    with pytest.raises(ValueError, match="'it' has set a timer of family 'event'"):
         world.micro_batch(5, 7)

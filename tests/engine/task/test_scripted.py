@@ -1,4 +1,4 @@
-"""What a script does to the stage that puts out what it adds."""
+"""The effects of a script on the stage that outputs its elements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def scripted() -> World:
     return world
 
 
-def test_the_watermark_is_where_the_script_says_and_elements_do_not_move_it() -> None:
+def test_only_script_moves_watermark() -> None:
     world = scripted()
 
     def at(event: object, *came: int, initial: bool = False) -> int:
@@ -38,10 +38,10 @@ def test_the_watermark_is_where_the_script_says_and_elements_do_not_move_it() ->
     assert at(AdvanceClock(Duration(9))) == 5
     assert at(None, 2) == 5
     assert at(ScriptOver()) == MAX_TIMESTAMP
-    assert world.told() == ["process 3 9", "process 2"]
+    assert world.calls() == ["process 3 9", "process 2"]
 
 
-def test_what_holds_is_named_and_let_go_at_the_end_of_time() -> None:
+def test_script_hold_is_named_and_released_at_end() -> None:
     world = scripted()
     held = world.micro_batch(MAX_TIMESTAMP, shard=0, beginning=_ALL).local
     assert held.pending is not None
@@ -53,5 +53,5 @@ def test_what_holds_is_named_and_let_go_at_the_end_of_time() -> None:
     assert report.input == MAX_TIMESTAMP
 
 
-def test_other_shards_have_nothing_to_wait_for() -> None:
+def test_other_shards_do_not_wait_for_script() -> None:
     assert scripted().micro_batch(MAX_TIMESTAMP, shard=1, beginning=_ALL).input == MAX_TIMESTAMP

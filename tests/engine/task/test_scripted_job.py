@@ -1,4 +1,4 @@
-"""A whole job that follows a script, in memory: whatever fails, each event happens once, and behind all before it."""
+"""A whole scripted job in memory: despite failures, each event happens once, after all effects of earlier ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.engine.task.toy import Feed, Toy, expected
 pytestmark = pytest.mark.contract("ENG-09")
 
 Line = tuple[str, list[tuple[bytes, int]], int]
-"""Elements of a source (key, time), and how much time passes."""
+"""Elements of a source (key, time), and advances of the clock."""
 
 _LINES = st.lists(
     st.tuples(
@@ -29,7 +29,7 @@ _LINES = st.lists(
 
 
 def script_of(lines: Sequence[Line]) -> list[ScriptEvent]:
-    """Elements, and behind them an honest watermark."""
+    """Elements, each followed by a correct watermark."""
     script: list[ScriptEvent] = []
     for at, (source, elements, by) in enumerate(lines):
         script.append(AddElements(source, tuple((key, Timestamp(time)) for key, time in elements)))
@@ -50,7 +50,7 @@ def feeds_of(lines: Sequence[Line]) -> dict[str, Feed]:
     lives=st.lists(st.integers(1, 30), max_size=8),
 )
 @settings(max_examples=40)
-def test_each_event_happens_once_whoever_dies(
+def test_each_script_event_happens_once_despite_failures(
     lines: list[Line], seed: int, failures: float, doubles: float, lives: list[int]
 ) -> None:
     toy = Toy({}, seed, failures, doubles=doubles, script=script_of(lines))
@@ -61,21 +61,21 @@ def test_each_event_happens_once_whoever_dies(
         assert toy.run().state is EndState.DONE
     assert sorted(toy.out, key=repr) == expected(feeds_of(lines))
     assert toy.drops == []
-    assert (toy.told.events, toy.told.over) == (3 * len(lines) + 1, True)
-    # The clock is the script's, whatever time has passed.
+    assert (toy.script_place.events, toy.script_place.over) == (3 * len(lines) + 1, True)
+    # Only the script moves the clock.
     assert toy.head_time == sum(by for _, _, by in lines)
 
 
-def test_what_one_event_leads_to_is_out_before_the_next() -> None:
+def test_effects_of_event_precede_next_event() -> None:
     lines: list[Line] = [("rates", [(b"", 3)], 1), ("read", [(b"a", 4)], 1), ("read", [(b"b", 12)], 1)]
     toy = Toy({}, script=script_of(lines))
     seen: dict[int, list[tuple[object, ...]]] = {}
 
     def look(micro_batch: int) -> None:
-        seen[toy.told.events] = sorted({row[0] for row in toy.out})
+        seen[toy.script_place.events] = sorted({row[0] for row in toy.out})
 
     assert toy.run(look).state is EndState.DONE
-    # What waits for a side input waits for a window's end; sums and alarms of the first window are due at time 12.
+    # Elements blocked by a side input wait for a window's end; sums and alarms of the first window are due at 12.
     assert seen[3] == []
     assert seen[4] == ["join"]
     assert seen[6] == ["alarm", "join", "sum"]

@@ -1,4 +1,4 @@
-"""Micro-batches of a whole job, driven by its machine, give what a plain computation gives (see `toy`)."""
+"""A whole job, driven by its machine in micro-batches, has the output of a plain computation (see `toy`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _rows(toy: Toy) -> list[tuple[object, ...]]:
     looks=st.integers(1, 20),
     doubles=st.sampled_from([0.0, 0.3]),
 )
-def test_everything_comes_out_once_and_no_window_before_its_data(
+def test_job_outputs_everything_once(
     feeds: dict[str, Feed], seed: int, failures: float, looks: int, doubles: float
 ) -> None:
     toy = Toy(feeds, seed, failures, looks, doubles)
@@ -43,21 +43,20 @@ def test_everything_comes_out_once_and_no_window_before_its_data(
 
 
 @pytest.mark.contract("STORE-02")
-def test_a_micro_batch_whose_tasks_have_read_two_outputs_of_one_task_is_run_again() -> None:
+def test_inconsistent_micro_batch_is_run_again() -> None:
     toy = Toy(_SOME, doubles=0.5)
     assert toy.run().state is EndState.DONE
     assert _rows(toy) == expected(_SOME)
     assert toy.micro_batches > toy.head
     assert set(toy.warnings) == {
-        f"micro-batch {micro_batch} is not consistent: task 1 of level 1 has read other attempts of "
-        "level 0 than reported"
+        f"micro-batch {micro_batch} is not consistent: task 1 of level 1 read other attempts of level 0 than reported"
         for micro_batch in range(1, toy.head + 1)
         if f"micro-batch {micro_batch} is" in "".join(toy.warnings)
     }
 
 
 @pytest.mark.contract("ENG-02")
-def test_elements_that_wait_for_nothing_are_out_in_the_micro_batch_that_reads_them() -> None:
+def test_unblocked_elements_leave_in_micro_batch_reading_them() -> None:
     toy = Toy({"read": Feed([(b"a", 3), (b"a", 99), (b"a", 5)], piece=1), "rates": Feed([(b"", 4)])})
     seen: list[list[str]] = []
 
@@ -65,8 +64,8 @@ def test_elements_that_wait_for_nothing_are_out_in_the_micro_batch_that_reads_th
         seen.append([row[0] for row in toy.out])
 
     toy.run(look)
-    # What is joined in the first micro-batch waits for the side input, which comes with that micro-batch's commit; the
-    # rest does not wait. The window's end waits for the source.
+    # Joins in the first micro-batch wait for the side input, which that micro-batch's commit provides; the rest
+    # does not wait. The window's end waits for the source.
     assert seen[:2] == [[], ["join", "join"]]
     assert "sum" in seen[2]
 
@@ -81,7 +80,7 @@ def test_restrictions_are_shared_by_all_shards() -> None:
 
 
 @pytest.mark.contract("ENG-07", "SDF-04")
-def test_between_polls_no_micro_batch_runs() -> None:
+def test_no_micro_batch_runs_between_polls() -> None:
     events = [(b"a", time) for time in range(0, 40, 4)]
     toy = Toy({"read": Feed(events, every=1, pause=1_000_000, piece=1), "rates": Feed([])}, looks=100)
     toy.chance.random = lambda: 1.0  # type: ignore[method-assign]  # no splits
@@ -94,9 +93,7 @@ def test_between_polls_no_micro_batch_runs() -> None:
 @pytest.mark.contract("END-02")
 @settings(max_examples=20, deadline=None)
 @given(feeds=_FEEDS, seed=st.integers(0, 1000), at=st.integers(1, 6), failures=st.sampled_from([0.0, 0.2]))
-def test_a_drain_puts_out_all_that_was_read_and_reads_no_more(
-    feeds: dict[str, Feed], seed: int, at: int, failures: float
-) -> None:
+def test_drain_outputs_all_and_reads_no_more(feeds: dict[str, Feed], seed: int, at: int, failures: float) -> None:
     toy = Toy(feeds, seed, failures)
     end = toy.run(lambda micro_batch: DrainRequested(toy.now, "last") if micro_batch == at else None)
     assert end.state in (EndState.DRAINED, EndState.DONE), end.why
@@ -111,9 +108,7 @@ def test_a_drain_puts_out_all_that_was_read_and_reads_no_more(
 @pytest.mark.contract("END-03", "SDF-11")
 @settings(max_examples=20, deadline=None)
 @given(feeds=_FEEDS, seed=st.integers(0, 1000), at=st.integers(1, 6), failures=st.sampled_from([0.0, 0.2]))
-def test_a_job_that_was_suspended_and_resumed_gives_what_one_gives_that_was_not(
-    feeds: dict[str, Feed], seed: int, at: int, failures: float
-) -> None:
+def test_suspended_and_resumed_job_has_same_output(feeds: dict[str, Feed], seed: int, at: int, failures: float) -> None:
     toy = Toy(feeds, seed, failures)
     end = toy.run(lambda micro_batch: SuspendRequested(toy.now, "here") if micro_batch == at else None)
     if end.state is EndState.STOPPED:
@@ -128,7 +123,7 @@ def test_a_job_that_was_suspended_and_resumed_gives_what_one_gives_that_was_not(
 @pytest.mark.contract("WM-03", "END-01", "END-02")
 @settings(max_examples=30, deadline=None)
 @given(feeds=_FEEDS, seed=st.integers(0, 1000), lives=st.lists(st.integers(1, 30), max_size=8), drain=st.booleans())
-def test_a_driver_that_dies_between_any_two_events_loses_and_repeats_nothing(
+def test_driver_dying_anywhere_loses_and_repeats_nothing(
     feeds: dict[str, Feed], seed: int, lives: list[int], drain: bool
 ) -> None:
     toy = Toy(feeds, seed, failures=0.1)
@@ -150,7 +145,7 @@ def test_a_driver_that_dies_between_any_two_events_loses_and_repeats_nothing(
 
 
 @pytest.mark.contract("END-04")
-def test_a_cancelled_job_tears_down_and_commits_no_more() -> None:
+def test_cancelled_job_tears_down_without_commit() -> None:
     toy = Toy(_SOME, looks=1)
     end = toy.run(lambda micro_batch: CancelRequested(toy.now) if micro_batch == 2 else None)
     assert end.state is EndState.CANCELLED
@@ -160,34 +155,32 @@ def test_a_cancelled_job_tears_down_and_commits_no_more() -> None:
 
 
 @pytest.mark.contract("ENG-06", "WM-06")
-def test_a_source_that_will_never_go_on_fails_the_job_with_who_waits_for_it() -> None:
-    feeds = {"read": _SOME["read"], "rates": Feed([(b"", 4)], behind=MAX_TIMESTAMP)}
+def test_source_that_is_never_due_fails_job() -> None:
+    feeds = {"read": _SOME["read"], "rates": Feed([(b"", 4)], poll_at=MAX_TIMESTAMP)}
     toy = Toy(feeds)
     end = toy.run()
     assert end.state is EndState.FAILED
-    assert end.why.startswith(
-        "nothing is left that could go on, but something waits:\n  - 'rates': input of 'rates' is at"
-    )
+    assert "\n  - 'rates': input of 'rates' is at" in end.why
     assert "1 restriction(s) of size 0 " in end.why
     assert "'join': input of 'join' is at 1970-01-01T00:00:00.000011Z: held by blocked element" in end.why
     assert "elements are blocked until output 'main' of 'rates' is past 1970-01-01T00:00:00.000019Z" in end.why
-    # What does not wait for it is out, and stays.
+    # Other output is committed, and stays.
     assert sum(row[0] == "sum" for row in toy.out) == 6
     assert toy.calls == ["teardown"]
 
 
 @pytest.mark.contract("ENG-06", "ENG-07")
-def test_a_source_that_is_polled_without_a_delay_is_told_and_costs_little() -> None:
-    toy = Toy({"read": _SOME["read"], "rates": Feed([(b"", 4)], behind=0)})
+def test_source_polled_without_delay_warns_and_costs_little() -> None:
+    toy = Toy({"read": _SOME["read"], "rates": Feed([(b"", 4)], poll_at=0)})
     end = toy.run(lambda micro_batch: CancelRequested(toy.now) if len(toy.warnings) == 3 else None)
     assert end.state is EndState.CANCELLED
     assert [text.split(" micro-batches")[0] for text in toy.warnings] == ["100", "200", "400"]
-    # All but the first few of these micro-batches are a second apart.
+    # These micro-batches are a second apart, except for the first ones.
     assert toy.now > (toy.micro_batches - 20) * 1_000_000
 
 
-def test_a_drain_ends_a_source_that_would_never_end() -> None:
-    toy = Toy({"read": _SOME["read"], "rates": Feed([(b"", 4)], behind=0)})
+def test_drain_ends_endless_source() -> None:
+    toy = Toy({"read": _SOME["read"], "rates": Feed([(b"", 4)], poll_at=0)})
     end = toy.run(lambda micro_batch: DrainRequested(toy.now, "last") if micro_batch == 20 else None)
     assert end.state is EndState.DRAINED
     assert toy.truncated == 1
@@ -195,10 +188,10 @@ def test_a_drain_ends_a_source_that_would_never_end() -> None:
 
 
 @pytest.mark.contract("SDF-06")
-def test_restrictions_that_wait_share_the_budget_and_others_have_what_is_left_of_it() -> None:
+def test_waiting_restrictions_share_budget() -> None:
     toy = Toy({"read": Feed([(b"a", time) for time in range(9)]), "rates": Feed([(b"", 4)] * 9)}, seed=1)
     toy.run()
-    # Two sources in each of two shards, and three stages behind them, of which two have windows and timers. What comes
-    # new is known to nobody beforehand; from the second micro-batch on two wait in the second shard.
+    # Two sources in each of two shards, and three stages downstream, of which two have windows and timers. New work is
+    # unknown beforehand; from the second micro-batch on, two restrictions wait in the second shard.
     assert toy.parts[:10] == [1.0] * 10
     assert toy.parts[10:20] == [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0]

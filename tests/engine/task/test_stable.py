@@ -1,4 +1,4 @@
-"""A stage that wants its input stable: what comes is processed in the micro-batch after the one that made it real."""
+"""A stage with stable input processes elements in the micro-batch after the commit of their arrival."""
 
 from __future__ import annotations
 
@@ -24,53 +24,53 @@ def _looks(report: StageReport) -> object:
 
 @pytest.mark.contract("API-04", "ENG-13")
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "calls"),
     [
         (Plain(), ["process 7 3 5"]),
         (Stateful(FAMILIES, DECODE, end_of), ["process 7 3 5"]),
         (Splittable(), ["resume 7", "resume 3", "resume 5"]),
     ],
 )
-def test_what_comes_waits_for_its_commit_with_its_hold_and_in_order(kind: StageKind, told: list[str]) -> None:
+def test_stable_input_waits_for_commit_in_order(kind: StageKind, calls: list[str]) -> None:
     world = World(kind, stable=True)
     report = world.micro_batch(MAX_TIMESTAMP, 7, 3, 5)
-    assert world.told() == []
+    assert world.calls() == []
     assert (report.input, report.uncommitted, report.leftover, report.awaited) == (3, True, False, ())
     assert _looks(report) == Ready()
     committed = world.view.snapshot()
     for _ in range(2):
         world.view = MemoryView(committed)
         report = world.micro_batch(MAX_TIMESTAMP)
-        assert sorted(world.told()) == sorted(told)
+        assert sorted(world.calls()) == sorted(calls)
         assert (report.input, report.uncommitted, report.counts.unparked) == (MAX_TIMESTAMP, False, 3)
 
 
 @pytest.mark.contract("API-04")
-def test_what_comes_while_others_go_on_waits_for_its_own_commit() -> None:
+def test_stable_input_waits_for_its_own_commit() -> None:
     world = World(Plain(), stable=True)
     world.micro_batch(0, 1)
     report = world.micro_batch(5, 2)
-    assert world.told() == ["process 1"]
+    assert world.calls() == ["process 1"]
     assert report.counts == Counts(read=1, written=1, unparked=1)
     assert report.input == 2
     world.micro_batch(5)
-    assert world.told() == ["process 2"]
+    assert world.calls() == ["process 2"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_many_that_waited_are_handed_over_in_parts_each_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_many_blocked_elements_are_passed_in_parts(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(stagerun, "_TOGETHER", 2)
     world = World(Plain(), stable=True)
     world.micro_batch(0, *range(count))
     report = world.micro_batch(5)
-    calls = [line.split()[1:] for line in world.told()]
+    calls = [line.split()[1:] for line in world.calls()]
     assert [int(value) for call in calls for value in call] == list(range(count))
     assert max(map(len, calls)) <= 2
     assert report.counts.unparked == count
 
 
 @pytest.mark.contract("API-04", "ENG-05")
-def test_it_waits_for_side_inputs_when_it_is_committed() -> None:
+def test_committed_element_then_waits_for_side_inputs() -> None:
     world = World(Plain(), (("rates", RATES),), stable=True)
     assert world.micro_batch(MAX_TIMESTAMP, 7).awaited == ()
     report = world.micro_batch(MAX_TIMESTAMP)
@@ -78,12 +78,12 @@ def test_it_waits_for_side_inputs_when_it_is_committed() -> None:
     assert not report.uncommitted
     world.committed_outputs[RATES] = MAX_TIMESTAMP
     assert world.micro_batch(MAX_TIMESTAMP).input == MAX_TIMESTAMP
-    assert world.told() == ["process 7"]
+    assert world.calls() == ["process 7"]
 
 
-def test_what_cannot_be_parked_is_refused_by_name() -> None:
+def test_stable_input_of_grouping_is_refused_by_name() -> None:
     placed = Placed(StageFlow("write", (), ("main",)), 1, 0)
-    with pytest.raises(ValueError, match="'write' groups, and wants stable input"):
+    with pytest.raises(ValueError, match="'write' groups and requires stable input"):
         StageSpec(placed, Grouped(Strategy(AfterCount(1)), DECODE), DECODE, stable=True)
-    with pytest.raises(ValueError, match="'write' wants stable input, so its windows must be known"):
+    with pytest.raises(ValueError, match=r"'write' requires stable input: .*`decode`"):
         StageSpec(placed, Plain(), stable=True)

@@ -1,4 +1,4 @@
-"""What a stage with state and timers does in a micro-batch."""
+"""A stage with state and timers in a micro-batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.engine.task.world import DECODE, FAMILIES, RATES, V, W, World, end_of
 
 
 class Writing(World):
-    """User code that counts elements, and writes the count when the call returns; or when the bundles end."""
+    """User code that counts elements, and writes the count when the call returns, or when the bundles end."""
 
     def __init__(self, late: bool) -> None:
         super().__init__(Stateful(FAMILIES, DECODE, end_of))
@@ -51,7 +51,7 @@ class Writing(World):
 
 
 @pytest.mark.contract("ENG-12")
-def test_what_a_call_has_written_is_dropped_with_its_window_in_the_same_micro_batch() -> None:
+def test_state_is_dropped_with_window_in_same_micro_batch() -> None:
     world = Writing(late=False)
     world.micro_batch(30, 7, 8)
     assert [key for key, _ in world.view.scan(b"") if key[0] == keyspace.Kind.KEYED] == []
@@ -68,7 +68,7 @@ class Global(World):
 
 
 @pytest.mark.contract("ENG-12")
-def test_the_end_of_the_global_window_is_awaited_only_where_something_is_left_to_go() -> None:
+def test_global_window_end_is_awaited_only_if_needed() -> None:
     world = Global(families={"event": TimeDomain.EVENT})
     assert world.micro_batch(3, (7, GLOBAL_WINDOW)).next_event is None
     assert world.timers() == []
@@ -79,28 +79,28 @@ def test_the_end_of_the_global_window_is_awaited_only_where_something_is_left_to
 
 
 @pytest.mark.contract("ENG-12")
-def test_the_end_of_a_window_that_time_goes_on_behind_is_awaited() -> None:
+def test_window_end_is_awaited_if_time_continues() -> None:
     world = Global(families={})
     world.micro_batch(3, 7)
     assert len(world.timers()) == 1
 
 
 @pytest.mark.contract("ENG-12")
-def test_state_that_is_written_when_bundles_end_is_refused_by_name() -> None:
+def test_state_written_at_bundle_end_is_refused() -> None:
     world = Writing(late=True)
-    with pytest.raises(ValueError, match="user code of 'it' in shard 3 has written state when its bundles ended"):
+    with pytest.raises(ValueError, match="user code of 'it' in shard 3 has written state"):
         world.micro_batch(30, 7, 8)
 
 
-def test_a_timer_that_is_set_when_bundles_end_is_refused_by_name() -> None:
+def test_timer_set_at_bundle_end_is_refused() -> None:
     world = stateful()
     world.finish = lambda: BundleResult(CallResult(timers=(timer_set("event", 8),)))  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match="'it' has set a timer of 'event' where it can set none"):
+    with pytest.raises(ValueError, match="'it' has set a timer of family 'event'"):
         world.micro_batch(3, 7)
 
 
 @pytest.mark.contract("ENG-04", "ENG-12")
-def test_a_key_has_its_data_then_its_timers_in_order_then_its_end_and_its_state_goes() -> None:
+def test_key_has_elements_then_timers_then_expiration() -> None:
     world = stateful(at_expiration=True)
     bag = BagCell(Cells(world.view, 1), "bag")
     bag.add(b"k", W.ordered(), b"state")
@@ -110,20 +110,20 @@ def test_a_key_has_its_data_then_its_timers_in_order_then_its_end_and_its_state_
         "expire": CallResult(1, (timer_set("event", 9),)),
     }
     report = world.micro_batch(3, 7, now=100)
-    assert world.told() == ["process 7"]
+    assert world.calls() == ["process 7"]
     assert (report.next_event, report.next_due) == (5, 105)
     hold = report.local.outputs["main"].hold
     assert hold is not None
     assert hold.time == 5
     report = world.micro_batch(30, 8, now=105)
-    assert world.told() == ["process 8", "fire event 5", "fire event 6", "fire clock 105", "expire 9"]
+    assert world.calls() == ["process 8", "fire event 5", "fire event 6", "fire clock 105", "expire 9"]
     assert report.counts.fired == 4
     assert (report.next_event, report.next_due) == (None, None)
     assert list(bag.read(b"k", W.ordered())) == []
 
 
 @pytest.mark.contract("ENG-12")
-def test_nothing_is_left_of_a_window_that_has_expired_and_all_of_its_neighbours() -> None:
+def test_expired_window_leaves_nothing_but_neighbours_stay() -> None:
     world = stateful(at_expiration=True)
     cells, timers, holds = Cells(world.view, 1), Timers(world.view, 1, FAMILIES), Holds(world.view, 1)
     bag, ordered = BagCell(cells, "bag"), OrderedListCell(cells, "list")
@@ -149,7 +149,7 @@ def test_nothing_is_left_of_a_window_that_has_expired_and_all_of_its_neighbours(
 
 
 @pytest.mark.contract("ENG-12")
-def test_timers_are_cleared_and_those_behind_the_end_fire_at_the_end() -> None:
+def test_timers_after_window_end_fire_at_end() -> None:
     world = stateful()
     world.on = {
         "process 7": CallResult(0, (timer_set("event", 8), TimerCleared(b"k", W, "event"), timer_set("clock", 50))),
@@ -159,7 +159,7 @@ def test_timers_are_cleared_and_those_behind_the_end_fire_at_the_end() -> None:
     assert world.micro_batch(0, 7, now=10).next_event == 9
     world.micro_batch(0, 8, now=10)
     report = world.micro_batch(20, now=10)
-    assert world.told() == ["process 7", "process 8", "fire event 9"]
+    assert world.calls() == ["process 7", "process 8", "fire event 9"]
     assert (report.next_event, report.next_due) == (None, None)
 
 
@@ -176,9 +176,7 @@ def test_timers_are_cleared_and_those_behind_the_end_fire_at_the_end() -> None:
         (timer_set("clock", 100), 100, None),
     ],
 )
-def test_a_timer_puts_nothing_out_behind_what_lets_it_fire_nor_behind_its_window(
-    timer: TimerSet, fires: int, hold: int | None
-) -> None:
+def test_output_time_of_timer_is_bounded(timer: TimerSet, fires: int, hold: int | None) -> None:
     world = stateful()
     world.on = {"process": CallResult(1, (timer,))}
     said = world.micro_batch(3, 4).local.outputs["main"].hold
@@ -189,7 +187,7 @@ def test_a_timer_puts_nothing_out_behind_what_lets_it_fire_nor_behind_its_window
 
 @pytest.mark.contract("ENG-12")
 @pytest.mark.parametrize("timer", [timer_set("", 5), timer_set("nope", 5), TimerCleared(b"k", W, "")])
-def test_a_timer_of_a_family_that_the_stage_does_not_have_is_refused_by_name(timer: TimerSet | TimerCleared) -> None:
+def test_timer_of_unknown_family_is_refused_by_name(timer: TimerSet | TimerCleared) -> None:
     world = stateful()
     world.on = {"process": CallResult(1, (timer,))}
     with pytest.raises(ValueError, match=f"no timer family '{timer.family}'; it has 'event', 'clock'"):
@@ -198,11 +196,11 @@ def test_a_timer_of_a_family_that_the_stage_does_not_have_is_refused_by_name(tim
 
 @pytest.mark.contract("ENG-05", "ENG-10", "WM-09")
 @pytest.mark.parametrize("in_order", [None, Duration(0)])
-def test_what_comes_too_late_is_dropped_at_once_and_not_parked(in_order: Duration | None) -> None:
+def test_late_element_is_dropped_and_not_blocked(in_order: Duration | None) -> None:
     world = World(Stateful(FAMILIES, DECODE, end_of, in_order), (("rates", RATES),))
     world.micro_batch(11)
     report = world.micro_batch(11, 7, 12)
-    assert world.told() == []
+    assert world.calls() == []
     assert report.counts.late == len(world.drops) == 1
     assert report.local.pending is not None
     assert report.local.pending.time == 12
@@ -210,11 +208,11 @@ def test_what_comes_too_late_is_dropped_at_once_and_not_parked(in_order: Duratio
 
 
 @pytest.mark.contract("ENG-10", "WM-09")
-def test_what_comes_to_a_window_whose_state_is_gone_is_dropped_and_counted() -> None:
+def test_element_of_expired_window_is_dropped_and_counted() -> None:
     world = stateful()
     world.micro_batch(10)
     report = world.micro_batch(11, 7, 12)
-    assert world.told() == ["process 12"]
+    assert world.calls() == ["process 12"]
     assert report.counts.late == 1
     (drop,) = world.drops
     assert isinstance(drop, DropLate)
@@ -222,62 +220,62 @@ def test_what_comes_to_a_window_whose_state_is_gone_is_dropped_and_counted() -> 
 
 
 @pytest.mark.contract("ENG-13")
-def test_input_in_order_waits_for_its_turn_and_timers_come_in_between() -> None:
+def test_sorted_input_interleaves_with_timers() -> None:
     world = stateful(in_order=Duration(2))
     world.on = {"process 3": CallResult(0, (timer_set("event", 5),))}
     report = world.micro_batch(4, 7, 3, 4)
-    assert world.told() == []
+    assert world.calls() == []
     assert report.next_event == 3
     hold = report.local.outputs["main"].hold
     assert hold is not None
     assert (hold.time, hold.kind) == (3, HolderKind.SORTED)
     world.micro_batch(20, 5)
-    assert world.told() == ["process 3", "process 4", "process 5", "fire event 5", "process 7"]
+    assert world.calls() == ["process 3", "process 4", "process 5", "fire event 5", "process 7"]
     assert world.micro_batch(20, 6).counts.late == 1
     assert isinstance(world.drops[0], Late)
 
 
 @pytest.mark.contract("ENG-12")
-def test_what_the_budget_leaves_is_left_and_what_the_last_look_was_for_is_not() -> None:
+def test_budget_leaves_timers_for_next_micro_batch() -> None:
     world = stateful(cells=False)
     world.on = {"process": CallResult(0, (timer_set("event", 5), timer_set("clock", 50)))}
     world.micro_batch(0, 1)
     world.looks = 1
     assert world.micro_batch(6, now=50).leftover
-    assert world.told() == ["process 1", "fire event 5"]
+    assert world.calls() == ["process 1", "fire event 5"]
     world.looks = 1
     assert not world.micro_batch(6, now=50).leftover
-    assert world.told() == ["fire clock 50"]
+    assert world.calls() == ["fire clock 50"]
 
 
 @pytest.mark.contract("ENG-13")
-def test_elements_in_order_that_the_budget_leaves_are_left() -> None:
+def test_budget_leaves_sorted_elements_for_next_micro_batch() -> None:
     world = stateful(in_order=Duration(2))
     world.micro_batch(0, 3, 4)
     world.looks = 1
     assert world.micro_batch(7).leftover
-    assert world.told() == ["process 3"]
+    assert world.calls() == ["process 3"]
     world.looks = 1
     assert not world.micro_batch(7).leftover
-    assert world.told() == ["process 4"]
+    assert world.calls() == ["process 4"]
 
 
 @pytest.mark.contract("ENG-12")
-def test_a_window_with_nothing_to_go_at_its_end_waits_for_no_end() -> None:
-    """Timers of event time are all it may have: they have fired by then, and what comes later is too late anyway."""
+def test_window_without_state_has_no_expiration() -> None:
+    """It can only have event-time timers: they have fired by then, and later elements are late anyway."""
     world = World(Stateful({"event": TimeDomain.EVENT}, DECODE, end_of, cells=False))
     world.on = {"process": CallResult(0, (timer_set("event", 400),)), "fire": CallResult(0, (timer_set("event", 500),))}
     report = world.micro_batch(3, 7)
     assert report.next_event == 9
     report = world.micro_batch(11, 8)
-    assert world.told() == ["process 7", "process 8", "fire event 9"]
+    assert world.calls() == ["process 7", "process 8", "fire event 9"]
     assert (report.next_event, report.counts.fired) == (None, 1)
     assert world.micro_batch(11, 8).counts.late == 1
     assert [row for row, _ in world.view.scan(b"") if row[0] != keyspace.Kind.CLOCK] == []
 
 
 @pytest.mark.contract("ENG-12")
-def test_a_timer_of_processing_time_goes_with_its_window_though_there_is_no_state() -> None:
+def test_processing_timer_is_dropped_with_stateless_window() -> None:
     world = stateful(cells=False)
     world.on = {"process": CallResult(0, (timer_set("clock", 100),))}
     world.micro_batch(3, 7)
@@ -286,7 +284,7 @@ def test_a_timer_of_processing_time_goes_with_its_window_though_there_is_no_stat
 
 
 @pytest.mark.contract("ENG-12", "END-01")
-def test_at_the_end_of_the_input_a_window_waits_for_the_clock_and_then_for_its_own_end() -> None:
+def test_at_input_end_window_waits_for_processing_timers() -> None:
     world = stateful(at_expiration=True)
     world.on = {
         "process 1": CallResult(0, (timer_set("clock", 100, 1), timer_set("event", 8))),
@@ -295,36 +293,36 @@ def test_at_the_end_of_the_input_a_window_waits_for_the_clock_and_then_for_its_o
     report = world.micro_batch(5, 1, 11)
     assert (report.next_event, report.next_due) == (8, 100)
     report = world.micro_batch(MAX_TIMESTAMP, now=50)
-    # The other window has no timer of the clock, and does not wait; nor does what is left count as left over.
-    assert world.told() == ["process 1 11", "fire event 8", "expire 19"]
+    # The other window has no processing-time timer and does not wait; waiting work does not count as left over.
+    assert world.calls() == ["process 1 11", "fire event 8", "expire 19"]
     assert (report.leftover, report.next_event, report.next_due) == (False, None, 100)
-    assert output_time(MAX_TIMESTAMP, report.local, "main") == 1, "it comes out where its timer holds"
+    assert output_time(MAX_TIMESTAMP, report.local, "main") == 1, "its output has the time of its timer's hold"
     report = world.micro_batch(MAX_TIMESTAMP, now=100)
-    assert world.told() == ["fire clock 100", "fire event 9"]
+    assert world.calls() == ["fire clock 100", "fire event 9"]
     assert report.next_due == 120
     report = world.micro_batch(MAX_TIMESTAMP, now=130)
-    assert world.told() == ["fire clock 120", "expire 9"]
+    assert world.calls() == ["fire clock 120", "expire 9"]
     assert (report.leftover, report.next_event, report.next_due) == (False, None, None)
     assert [row for row, _ in world.view.scan(b"") if row[0] != keyspace.Kind.CLOCK] == []
 
 
 @pytest.mark.contract("ENG-12")
-def test_timer_set_past_its_windows_end_fires_at_the_end() -> None:
+def test_timer_set_past_window_end_fires_at_end() -> None:
     world = stateful()
     world.on = {
         "process 8": CallResult(0, (timer_set("event", 50, 60),)),
         "fire event 9": CallResult(0, (timer_set("event", 70),)),
     }
     report = world.micro_batch(5, 8)
-    assert output_time(MAX_TIMESTAMP, report.local, "main") == 9, "nor does it hold a later time"
+    assert output_time(MAX_TIMESTAMP, report.local, "main") == 9, "it does not hold a later time either"
     world.micro_batch(9)
     world.micro_batch(10)
     world.micro_batch(MAX_TIMESTAMP)
-    assert world.told() == ["process 8", "fire event 9"], "what its callback sets for later does not fire"
+    assert world.calls() == ["process 8", "fire event 9"], "a later timer set by its callback does not fire"
 
 
 @pytest.mark.contract("ENG-12", "END-01")
-def test_keys_without_timers_of_the_clock_do_not_wait_nor_does_event_time_behind_a_window_that_does() -> None:
+def test_keys_without_processing_timers_do_not_wait() -> None:
     world = stateful(at_expiration=True)
     world.on = {
         "process 11": CallResult(0, (timer_set("event", 18, window=V),)),
@@ -332,28 +330,28 @@ def test_keys_without_timers_of_the_clock_do_not_wait_nor_does_event_time_behind
     }
     world.micro_batch(5, 1)
     world.micro_batch(5, 11)
-    world.told()
+    world.calls()
     world.micro_batch(MAX_TIMESTAMP, now=50)
-    assert world.told() == ["fire event 18", "expire 19"]
+    assert world.calls() == ["fire event 18", "expire 19"]
 
 
 @pytest.mark.contract("ENG-12", "END-02")
-def test_a_drain_waits_for_no_clock_and_sets_none_again() -> None:
+def test_drain_fires_processing_timers_once() -> None:
     world = stateful(at_expiration=True)
     world.on = {
         "process": CallResult(0, (timer_set("clock", 100, 1), timer_set("clock", 50, 1, V))),
         "fire clock": CallResult(0, (timer_set("clock", 120, 1), timer_set("event", 9))),
     }
     world.micro_batch(5, 1, 11, drain=True)
-    assert world.told() == ["process 1 11"]
+    assert world.calls() == ["process 1 11"]
     report = world.micro_batch(MAX_TIMESTAMP, now=10, drain=True)
-    assert world.told() == ["fire clock 50", "fire event 9", "fire clock 100", "fire event 9", "expire 9", "expire 19"]
+    assert world.calls() == ["fire clock 50", "fire event 9", "fire clock 100", "fire event 9", "expire 9", "expire 19"]
     assert (report.leftover, report.next_event, report.next_due) == (False, None, None)
     assert [row for row, _ in world.view.scan(b"") if row[0] != keyspace.Kind.CLOCK] == []
 
 
 @pytest.mark.contract("ENG-12")
-def test_what_a_callback_sets_or_clears_decides_about_those_behind_it() -> None:
+def test_callback_affects_following_timers() -> None:
     world = stateful()
     world.on = {
         "process": CallResult(0, (timer_set("event", 5), timer_set("other", 7))),
@@ -361,27 +359,27 @@ def test_what_a_callback_sets_or_clears_decides_about_those_behind_it() -> None:
     }
     world.spec = replace(world.spec, kind=Stateful({**FAMILIES, "other": TimeDomain.EVENT}, DECODE, end_of))
     world.micro_batch(9, 4, now=4)
-    assert world.told() == ["process 4", "fire event 5", "fire event 6", "fire clock 3"]
+    assert world.calls() == ["process 4", "fire event 5", "fire event 6", "fire clock 3"]
 
 
 @pytest.mark.contract("ENG-12")
-def test_a_timer_that_is_set_and_fires_in_a_micro_batch_has_no_rows_unless_the_budget_leaves_it() -> None:
+def test_timer_fired_in_its_micro_batch_has_no_rows() -> None:
     world = World(Stateful({"event": TimeDomain.EVENT}, DECODE, end_of, cells=False))
     world.on = {"process": CallResult(0, (timer_set("event", 5, 5), timer_set("event", 6, 6, V)))}
     written = world.view.written
     world.micro_batch(7, 1)
-    assert world.told() == ["process 1", "fire event 5", "fire event 6"]
+    assert world.calls() == ["process 1", "fire event 5", "fire event 6"]
     assert world.view.written - written < 30
     world.on = {"process": CallResult(0, (timer_set("event", 8, 8), timer_set("event", 19, 19, V)))}
     world.looks = 1
     report = world.micro_batch(20, 8)
-    assert world.told() == ["process 8", "fire event 8"]
+    assert world.calls() == ["process 8", "fire event 8"]
     hold = report.local.outputs["main"].hold
     assert hold is not None
     assert (report.leftover, report.next_event, hold.time) == (True, 19, 19)
     world.looks = 1000
     assert world.micro_batch(20).next_event is None
-    assert world.told() == ["fire event 19"]
+    assert world.calls() == ["fire event 19"]
 
 
 @pytest.mark.contract("ENG-12")
@@ -391,7 +389,7 @@ def test_budget_ends_timers_without_rows() -> None:
     world.on = {"process": CallResult(0, tuple(timer_set(family, 3 + i) for i, family in enumerate(families)))}
     world.looks = 2
     assert world.micro_batch(30, 2).leftover
-    assert world.told() == ["process 2", "fire first 3", "fire second 4"]
+    assert world.calls() == ["process 2", "fire first 3", "fire second 4"]
     world.looks = 10
     assert not world.micro_batch(30).leftover
-    assert world.told() == ["fire third 5", "fire fourth 6"]
+    assert world.calls() == ["fire third 5", "fire fourth 6"]

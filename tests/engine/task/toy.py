@@ -1,8 +1,8 @@
 """A whole job in memory: tasks, exchange, state, commits, a clock; driven by the real driver.
 
 Stages: `read` and `rates` are splittable sources of events; `sum` groups those of `read` by key and minute-like window;
-`join` reads the last rate of a window as a side input; `alarm` keeps a count by key and window, and puts it out by a
-timer. What they put out is written to a sink: it counts when the micro-batch is committed.
+`join` reads the last rate of a window as a side input; `alarm` keeps a count by key and window, and outputs it by a
+timer. Their output goes to a sink and counts once the micro-batch is committed.
 """
 
 from __future__ import annotations
@@ -91,39 +91,39 @@ SPECS = {
 SCRIPTED = replace(
     LAYOUT, stages=tuple(replace(placed, scripted=placed.name in ("read", "rates")) for placed in LAYOUT.stages)
 )
-"""The same, but a script says what the sources put out; values are keys."""
+"""The same, but a script provides the sources' elements; values are keys."""
 
 
 _PATIENT = Settings(retry=Retry(1000, Duration(1), Duration(1)))
-"""However often chance lets a micro-batch fail, it is tried again."""
+"""A micro-batch is retried however often it fails."""
 
 
 @dataclass(frozen=True)
 class Feed:
-    """A source's events (key, time), in the order in which they come.
+    """A source's events (key, time), in the order in which they arrive.
 
     Attributes:
-        pause: processing time until what is next can be read, behind every `every` events.
+        pause: processing time until the next event can be read, after every `every` events.
         piece: how many are read before a checkpoint.
-        behind: there may be more some time: processing time at which to look, 0 for at once; None: there is not.
+        poll_at: the processing time at which to look for more, 0 for at once; None: the source has ended.
     """
 
     events: Sequence[tuple[bytes, int]]
     every: int = 5
     pause: int = 0
     piece: int = 3
-    behind: int | None = None
+    poll_at: int | None = None
 
     def watermark(self, at: int) -> Timestamp:
-        """An honest one: the earliest of what is to come."""
+        """A correct watermark: the earliest of the following events."""
         more = (
-            MAX_TIMESTAMP if self.behind is None else Timestamp(1 + max((time for _, time in self.events), default=0))
+            MAX_TIMESTAMP if self.poll_at is None else Timestamp(1 + max((time for _, time in self.events), default=0))
         )
         return min((Timestamp(time) for _, time in self.events[at:]), default=more)
 
 
 class Counted:
-    """A budget of so many looks, whatever parts of it are asked for."""
+    """A budget of so many looks, whatever parts of it are requested."""
 
     def __init__(self, looks: int, parts: list[float]) -> None:
         self.looks, self.parts = looks, parts
@@ -139,7 +139,7 @@ class Counted:
 
 @dataclass
 class Attempt:
-    """What one attempt of a micro-batch has made so far."""
+    """The results of one attempt of a micro-batch so far."""
 
     rows: dict[tuple[str, int], list[tuple[bytes, list[WindowedElement]]]] = field(default_factory=dict)
     markers: list[Marker] = field(default_factory=list)
@@ -152,7 +152,7 @@ class Attempt:
 
 
 class Nothing:
-    """A runner of a stage that is not called in any other way than its own."""
+    """A runner of a stage; calls that do not fit the stage's kind fail."""
 
     def __init__(self, toy: Toy, attempt: Attempt, stage: str, shard: int, view: MemoryView) -> None:
         self.toy = toy
@@ -203,7 +203,7 @@ class Nothing:
 
 
 class Source(Nothing):
-    """Reads a feed: positions from `lo` to `hi`."""
+    """Reads positions `lo` to `hi` of a feed."""
 
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         return Remainder(element[0], float(len(element[0])))
@@ -217,7 +217,7 @@ class Source(Nothing):
         lo, hi = map(int, restriction.remainder.element.split(b":"))
         splits: list[Remainder] = []
         if self.toy.chance.random() < 0.3 and hi - lo > 4:
-            # The second half goes on by itself, and this one ends earlier.
+            # The second half is split off, and this one ends earlier.
             half = (lo + hi) // 2
             splits.append(self._rest(half, hi, None))
             hi = half
@@ -226,8 +226,8 @@ class Source(Nothing):
                 due = self.toy.now + feed.pause if feed.pause and at % feed.every == 0 else None
                 return RestrictionResult((*splits,), self._rest(at, hi, due), CallResult(count))
             self._read(*feed.events[at])
-        if feed.behind is not None and hi == len(feed.events):
-            return RestrictionResult((*splits,), self._rest(hi, hi, feed.behind or None), CallResult(hi - lo))
+        if feed.poll_at is not None and hi == len(feed.events):
+            return RestrictionResult((*splits,), self._rest(hi, hi, feed.poll_at or None), CallResult(hi - lo))
         return RestrictionResult((*splits,), None, CallResult(hi - lo))
 
     def _rest(self, lo: int, hi: int, due: int | None) -> Remainder:
@@ -248,7 +248,7 @@ class Source(Nothing):
 
 
 class Scripted(Source):
-    """Reads what a script adds: keys, each with its time."""
+    """Reads a script's elements: keys, each with its time."""
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         for value, time, _, _ in elements:
@@ -265,7 +265,7 @@ class Sum(Nothing):
 
 
 class Alarm(Nothing):
-    """Counts, and puts the count out when the window is over."""
+    """Counts, and outputs the count when the window ends."""
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         cell, timers = self._cell(), {}
@@ -273,7 +273,7 @@ class Alarm(Nothing):
             for window in windows:
                 encoded = window.ordered()
                 cell.add(key, encoded, b"one more")
-                # For later than the end: it fires at the end.
+                # A time after the window's end: it fires at the end.
                 fire_at = Timestamp(window.max_timestamp + 3)
                 timers[window] = TimerSet(key, window, "end", fire_at, window.max_timestamp)
         return CallResult(0, tuple(timers.values()))
@@ -303,12 +303,12 @@ class Toy:
     """The job. What counts: `out` (committed, published), `drops`, `read_in` (elements by shard), `parts` of budgets.
 
     Args:
-        feeds: of the sources.
-        seed: of all chance.
-        failures: how often a run of a micro-batch fails, of all.
+        feeds: the feeds of the sources.
+        seed: the seed of all random choices.
+        failures: the share of runs of micro-batches that fail.
         doubles: how often the tasks of the first level run twice, and one of the second level reads the second output.
         looks: the budget of a task.
-        script: says what comes, if there are no feeds.
+        script: provides the input, if there are no feeds.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class Toy:
         doubles: float = 0.0,
         script: Sequence[ScriptEvent] | None = None,
     ) -> None:
-        self.feeds, self.script, self.told = feeds, script, AT_BEGINNING
+        self.feeds, self.script, self.script_place = feeds, script, AT_BEGINNING
         self.layout = LAYOUT if script is None else SCRIPTED
         self.levels = len(LAYOUT.tasks)
         self.chance = random.Random(seed)
@@ -347,7 +347,7 @@ class Toy:
     def run(
         self, request: Callable[[int], Event | None] = lambda micro_batch: None, settings: Settings | None = None
     ) -> End:
-        """Drives the job to its end; `request` gives an event after a commit of that micro-batch, if any."""
+        """Drive the job to its end; `request` returns an event after the commit of a micro-batch, if any."""
         end = self.drive(5000, request, settings)
         assert end is not None, "the job does not end"
         return end
@@ -358,7 +358,7 @@ class Toy:
         request: Callable[[int], Event | None] = lambda micro_batch: None,
         settings: Settings | None = None,
     ) -> End | None:
-        """A driver takes the job over, and dies after so many events: None if the job has not ended by then."""
+        """A driver takes over the job, and dies after so many events: None if the job has not ended by then."""
         draining = self.mode is CommitMode.DRAINING
         start = JobStarted(
             self.now,
@@ -370,7 +370,7 @@ class Toy:
             self.drains_to,
             self.unpublished,
             self.mode if self.mode in (CommitMode.DONE, CommitMode.DRAINED) else None,
-            self.told,
+            self.script_place,
         )
         self.attempt = None
         around = Around(self, request, start)
@@ -403,7 +403,7 @@ class Toy:
 
     def commit(self, command: Propose) -> None:
         command.times.check_after(self.times)
-        assert not self.unpublished, "what was not published is forgotten"
+        assert not self.unpublished, "unpublished committables are lost"
         if command.reports:
             assert self.attempt is not None
             self.store.update({place: view.snapshot() for place, view in self.attempt.views.items()})
@@ -416,13 +416,13 @@ class Toy:
         self.attempt = None
         self.head, self.head_time, self.times = command.micro_batch, command.time, command.times
         self.savepoints += command.savepoints
-        self.unbegun, self.told = command.unbegun, command.script
+        self.unbegun, self.script_place = command.unbegun, command.script
         self.mode, self.drains_to = command.mode, command.drains_to
         self.unpublished = any(report.committables for report in command.reports)
 
 
 class _Task:
-    """All that is around a task: exchange, shards, side inputs."""
+    """The environment of a task: exchange, shards, side inputs."""
 
     def __init__(self, toy: Toy, attempt: Attempt, level: int, plan: MicroBatchPlan) -> None:
         self.toy = toy
@@ -470,7 +470,7 @@ class _Task:
 
 
 def expected(feeds: Mapping[str, Feed]) -> list[tuple[Any, ...]]:
-    """What the job puts out, by a plain computation; `join` tells only whether there was any rate."""
+    """The job's output, by a plain computation; `join` only shows whether there was any rate."""
     groups: dict[tuple[bytes, Timestamp], list[int]] = {}
     rows: list[tuple[Any, ...]] = []
     rates = {WINDOWS.assign(Timestamp(time))[0] for _, time in feeds["rates"].events}

@@ -1,4 +1,4 @@
-"""One stage in one shard, with user code that tells what it was called with."""
+"""One stage in one shard, with user code that records its calls."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def end_of(window: Window) -> Timestamp:
 
 
 class World:
-    """A stage in a shard, from micro-batch to micro-batch; also all that is around it.
+    """A stage in a shard, from micro-batch to micro-batch, with its environment.
 
-    What its user code is told is in `story`; what it does to that, in `on`, by the beginning of the line.
+    `story` contains the calls of its user code; `on` contains the results, by the beginning of the call's line.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class World:
     def micro_batch(
         self, watermark: int, *came: Any, now: int = 0, shard: int = 3, block: Elements | None = None, **of_plan: Any
     ) -> StageReport:
-        """A micro-batch up to that watermark; of the elements that come: a time, or time and window; or all at once."""
+        """Run a micro-batch up to that watermark. An element is a time, or a time and window; or a list of these."""
         elements = [each if isinstance(each, tuple) else (each, W if each < 10 else V) for each in came]
         self.came = (
             [(b"k", [(b"%d" % time, Timestamp(time), (window,), NO_PANE) for time, window in elements])] if came else []
@@ -78,7 +78,7 @@ class World:
         return self._run(watermark, now, shard, of_plan)
 
     def run(self, watermark: int, came: Sequence[tuple[bytes, Elements]]) -> StageReport:
-        """The same of whatever comes, by key."""
+        """Run a micro-batch with any elements, by key."""
         self.came = came
         return self._run(watermark, 0, 3, {})
 
@@ -104,24 +104,24 @@ class World:
         )
         return report
 
-    def told(self) -> list[str]:
+    def calls(self) -> list[str]:
         story, self.story = self.story, []
         return story
 
-    def _tell(self, line: str) -> Any:
+    def _record(self, line: str) -> Any:
         self.story.append(line)
         return next((answer for start, answer in self.on.items() if line.startswith(start)), None)
 
     # Runner.
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        return self._tell(" ".join(["process", *(value.decode() for value, _, _, _ in elements)])) or CallResult(
+        return self._record(" ".join(["process", *(value.decode() for value, _, _, _ in elements)])) or CallResult(
             len(elements)
         )
 
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
         for pane in panes:
-            self._tell(" ".join(["pane", *sorted(value.decode() for value in pane.contents)]))
+            self._record(" ".join(["pane", *sorted(value.decode() for value in pane.contents)]))
         return CallResult(len(panes))
 
     def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
@@ -130,22 +130,22 @@ class World:
 
     def call(self, fired: Fired) -> CallResult:
         self.fired.append(fired)
-        return self._tell(f"fire {fired.family} {fired.fire_at}") or CallResult()
+        return self._record(f"fire {fired.family} {fired.fire_at}") or CallResult()
 
     def expire(self, key: bytes, window: Window) -> CallResult:
-        return self._tell(f"expire {window.max_timestamp}") or CallResult()
+        return self._record(f"expire {window.max_timestamp}") or CallResult()
 
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         return Remainder(element[0], 2.0, watermarks={"main": element[1]})
 
     def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
-        return self._tell(f"resume {restriction.remainder.element.decode()}") or RestrictionResult()
+        return self._record(f"resume {restriction.remainder.element.decode()}") or RestrictionResult()
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
-        return self._tell(f"truncate {restriction.remainder.element.decode()}")  # type: ignore[no-any-return]
+        return self._record(f"truncate {restriction.remainder.element.decode()}")  # type: ignore[no-any-return]
 
     def prepare(self) -> CallResult:
-        return self._tell("prepare") or CallResult()
+        return self._record("prepare") or CallResult()
 
     def finish(self) -> BundleResult:
         return self.closed

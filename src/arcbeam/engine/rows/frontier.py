@@ -1,6 +1,6 @@
-"""The front of an index: its first rows, taken one after another while others are put and deleted.
+"""The front of an index: its first rows, taken one after another while other rows are put and deleted.
 
-Owns what was read ahead of an index whose rows only it writes. Must not know what the index is of.
+Owns the rows read ahead; no other code writes the index. Must not know the index's content.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _UNKNOWN: Final = b""
 
 
 class Frontier:
-    """An index, by its first row.
+    """An index, accessed by its first row.
 
-    Reads rows ahead, some hundred at once: opening a scan for each row would cost more than the row.
+    It reads some hundred rows ahead, because opening a scan for each row would cost more than the row.
 
     Invariants: `_ahead` (descending) has the rows below `_until` that were in the view when they were read; those of
-    them that were deleted since are in `_gone`. Rows below `_until` that were put since are in `_fresh`, and their keys
-    in the heap `_keys`, where some were deleted since. At and behind `_until`, only the view knows. `_head` is the
-    first key, None if there is none, `_UNKNOWN` if it has to be looked for.
+    them deleted since are in `_deleted`. Rows put below `_until` since are in `_fresh`, and their keys in the heap
+    `_keys`, which may contain deleted ones. From `_until` on, only the view knows. `_head` is the first key, None if
+    there is none, `_UNKNOWN` if it must be searched.
 
     Args:
-        view: of the shard.
-        start: what the keys of the index begin with.
+        view: the view of the shard.
+        start: the common prefix of the index's keys.
 
     Attributes:
         start: as given.
     """
 
-    __slots__ = ("_ahead", "_end", "_fresh", "_gone", "_head", "_keys", "_until", "_view", "start")
+    __slots__ = ("_ahead", "_deleted", "_end", "_fresh", "_head", "_keys", "_until", "_view", "start")
 
     def __init__(self, view: StateView, start: bytes) -> None:
         end = after(start)
@@ -47,13 +47,13 @@ class Frontier:
         self._end = end
         self._until = start
         self._ahead: list[tuple[bytes, bytes]] = []
-        self._gone: set[bytes] = set()
+        self._deleted: set[bytes] = set()
         self._keys: list[bytes] = []
         self._fresh: dict[bytes, bytes] = {}
         self._head: bytes | None = _UNKNOWN
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Adds a row that is not there."""
+        """Add a row that does not exist."""
         self._view.put(key, value)
         if key < self._until:
             heapq.heappush(self._keys, key)
@@ -62,24 +62,24 @@ class Frontier:
                 self._head = key
 
     def delete(self, key: bytes) -> None:
-        """Removes a row that is there."""
+        """Delete a row that exists."""
         self._view.delete(key)
         if key == self._head:
             self._head = _UNKNOWN
         if key < self._until and self._fresh.pop(key, None) is None:
-            self._gone.add(key)
+            self._deleted.add(key)
 
     def first(self) -> bytes | None:
-        """The key of the first row; None if there is none."""
+        """Return the key of the first row; None if there is none."""
         head = self._head
         if head != _UNKNOWN:
             return head
-        ahead, keys, gone = self._ahead, self._keys, self._gone
+        ahead, keys, deleted = self._ahead, self._keys, self._deleted
         while True:
             while keys and keys[0] not in self._fresh:
                 heapq.heappop(keys)
-            while gone and ahead and ahead[-1][0] in gone:
-                gone.discard(ahead.pop()[0])
+            while deleted and ahead and ahead[-1][0] in deleted:
+                deleted.discard(ahead.pop()[0])
             if ahead:
                 head = ahead[-1][0]
                 if keys and keys[0] < head:
@@ -95,15 +95,15 @@ class Frontier:
             return head
 
     def take(self, key: bytes) -> bytes:
-        """Removes the row whose key `first` gave; its value."""
+        """Delete the row whose key `first` returned; return its value."""
         self._view.delete(key)
         ahead, fresh = self._ahead, self._fresh
         if ahead and ahead[-1][0] == key and key not in fresh:
             value = ahead.pop()[1]
         else:
             value = fresh.pop(key)
-        # Where nothing was put or deleted among the rows that were read, the next of them is the first.
-        self._head = ahead[-1][0] if ahead and not (self._keys or self._gone) else _UNKNOWN
+        # If no row was put or deleted among the rows read ahead, the next of them is the first.
+        self._head = ahead[-1][0] if ahead and not (self._keys or self._deleted) else _UNKNOWN
         return value
 
     def _read(self) -> None:

@@ -1,13 +1,13 @@
 """Byte strings in the order in which they were appended, in the rows of a view.
 
-Owns the rows behind a given beginning of keys: one *tail*, which takes what is appended until it has grown, and
-*sealed* rows, which are never written again. Must not know whose values they are.
+Owns the rows of a sequence, whose keys have a common prefix: one *tail*, which takes appended values until it is large,
+and *sealed* rows, which are never rewritten. Must not know the meaning of the values.
 
-    beginning, four bytes      a sealed row: values, each behind its length
-    beginning, 0xff            the tail: the number of sealed rows (four bytes), then values
+    prefix, four bytes         a sealed row: values, each preceded by its length
+    prefix, 0xff               the tail: the number of sealed rows (four bytes), then values
 
-So a small sequence is one row, appending to a large one costs no more than to a small one, and all rows of a sequence
-are in the order of its values.
+So a small sequence is one row, appending costs the same for small and large sequences, and all rows of a sequence are
+in the order of its values.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from arcbeam.sizes import threshold
 
 TAIL: Final = b"\xff"
 _SEAL = threshold(1024)
-"""A tail that has grown to so many bytes is sealed."""
+"""A tail with at least so many bytes is sealed."""
 _ROW = threshold(1 << 20)
-"""Values that are appended at once are cut into rows of about this size."""
+"""Values that are appended together are cut into rows of about this size."""
 _NONE_SEALED = bytes(4)
 _SHORT = tuple(bytes((n,)) for n in range(0x80))
 
 
 def framed(value: bytes) -> bytes:
-    """A value behind its length: a byte that is the length, if it is below 128, else four bytes."""
+    """Return a value preceded by its length: one byte if the length is below 128, else four bytes."""
     size = len(value)
     if size < 0x80:
         return _SHORT[size] + value
@@ -36,7 +36,7 @@ def framed(value: bytes) -> bytes:
 
 
 def unframed(data: bytes, position: int = 0) -> Iterator[bytes]:
-    """The values that stand one behind another from a position on."""
+    """Yield the adjacent framed values from a position on."""
     end = len(data)
     while position < end:
         size = data[position]
@@ -49,7 +49,7 @@ def unframed(data: bytes, position: int = 0) -> Iterator[bytes]:
 
 
 def append(view: StateView, start: bytes, value: bytes) -> bool:
-    """Appends one value to the sequence whose rows begin with `start`; whether that was empty."""
+    """Append one value to the sequence with the prefix `start`; return whether it was empty."""
     row = start + TAIL
     tail = view.get(row)
     if tail is None:
@@ -63,13 +63,15 @@ def append(view: StateView, start: bytes, value: bytes) -> bool:
 
 
 def extend(view: StateView, start: bytes, values: Iterable[bytes]) -> bool:
-    """Appends values, as they come, to the sequence whose rows begin with `start`; whether it had none, and has now."""
+    """Append values, as they arrive, to the sequence with the prefix `start`; return whether it is no longer empty."""
     old = view.get(start + TAIL)
     return _extend(view, start, old, values) and old is None
 
 
 def replace(view: StateView, start: bytes, values: Sequence[bytes]) -> bool:
-    """Makes values, at least one, all that the sequence has whose rows begin with `start`; whether it was empty."""
+    """Replace all values of the sequence with the prefix `start` by others, at least one; return whether it was
+    empty.
+    """
     old = view.get(start + TAIL)
     if old is not None and old[:4] != _NONE_SEALED:
         _clear_sealed(view, start, old)
@@ -81,7 +83,7 @@ def replace(view: StateView, start: bytes, values: Sequence[bytes]) -> bool:
 
 
 def _extend(view: StateView, start: bytes, old: bytes | None, values: Iterable[bytes]) -> bool:
-    """Appends values to a sequence that has this tail; whether it has any then."""
+    """Append values to a sequence with this tail; return whether it has any then."""
     tail = bytearray(old or _NONE_SEALED)
     limit = _SEAL
     for value in values:
@@ -96,21 +98,21 @@ def _extend(view: StateView, start: bytes, old: bytes | None, values: Iterable[b
 
 
 def read(view: StateView, start: bytes) -> Iterator[bytes]:
-    """The values of a sequence as it is now; what is appended later does not disturb the iteration.
+    """Return the current values of a sequence; values appended later do not disturb the iteration.
 
-    What is cleared later may be missing.
+    Values cleared later may be missing.
     """
     tail = view.get(start + TAIL)
     if tail is None:
         return iter(())
     if tail[:4] == _NONE_SEALED:
-        # One short value is what most are.
+        # Most sequences are one short value.
         return iter((tail[5:],)) if tail[4] == len(tail) - 5 and tail[4] < 0x80 else unframed(tail, 4)
     return _all(view, start, tail)
 
 
 def clear(view: StateView, start: bytes) -> bool:
-    """Removes all values of a sequence; whether it had any."""
+    """Remove all values of a sequence; return whether it had any."""
     row = start + TAIL
     tail = view.get(row)
     if tail is None:
@@ -127,17 +129,17 @@ def _clear_sealed(view: StateView, start: bytes, tail: bytes) -> None:
 
 
 def of_row(row: bytes, value: bytes) -> Iterator[bytes]:
-    """The values that one row of a sequence holds, for who scans over many sequences.
+    """Yield the values in one row of a sequence, for code that scans many sequences.
 
     Args:
-        row: what stands in its key behind the sequence's beginning.
+        row: its key after the sequence's prefix.
         value: its value.
     """
     return unframed(value, 4 if row == TAIL else 0)
 
 
 def _sealed(view: StateView, start: bytes, tail: bytes) -> bytes:
-    """Seals a tail that has values; gives the new one."""
+    """Seal a tail that has values; return the new tail."""
     view.put(start + tail[:4], tail[4:])
     return (int.from_bytes(tail[:4], "big") + 1).to_bytes(4, "big")
 

@@ -1,4 +1,4 @@
-"""Which shard takes which restriction: packing what is new, moving what is there.
+"""The distribution of restrictions over shards: packing new ones, moving waiting ones.
 
 Owns two pure functions of sizes. Must not know what has a size.
 """
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """Something that can be moved whole.
+    """A thing that can move as a whole.
 
     Attributes:
         id: unique.
-        size: how much work it is. What is no positive finite number counts as the mean of those that are.
+        size: its amount of work. A size that is not a positive finite number counts as the mean of those that are.
     """
 
     id: bytes
@@ -27,7 +27,7 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One thing goes from one shard to another."""
+    """A move of one thing from one shard to another."""
 
     id: bytes
     source: int
@@ -35,17 +35,17 @@ class Move:
 
 
 def pack(sizes: Sequence[float], shards: int, loads: list[float] | None = None) -> list[int]:
-    """Spreads things over shards, so that no shard has much more than another: the largest first, to the emptiest.
+    """Spread things over shards so that no shard has much more than another: the largest first, to the emptiest.
 
-    The fullest shard has at most four thirds of the least that is possible.
+    The fullest shard has at most four thirds of the possible minimum.
 
     Args:
-        sizes: of the things, as in `Sized`.
-        shards: how many there are.
-        loads: what each shard has already; added to. None: nothing.
+        sizes: the sizes of the things, as in `Sized`.
+        shards: the number of shards.
+        loads: the load of each shard so far, which is updated. None: no load.
 
     Returns:
-        The shard of each.
+        The shard of each thing.
     """
     weights = _weights(sizes)
     loads = [0.0] * shards if loads is None else loads
@@ -63,15 +63,15 @@ def pack(sizes: Sequence[float], shards: int, loads: list[float] | None = None) 
 def rebalance(
     held: Mapping[int, Sequence[Sized]], slack: float = 0.25, fixed: Mapping[int, float] | None = None
 ) -> list[Move]:
-    """What to move so that no shard has much more than its share. Nothing moves twice, and nothing for nothing.
+    """Return the moves after which no shard has much more than its share. Nothing moves twice or without a benefit.
 
     Args:
-        held: what each shard has; shards that have nothing are there too.
-        slack: a shard keeps what it has up to so much above the mean.
-        fixed: work of shards that cannot be moved; none if a shard is not there.
+        held: the things of each shard, including shards without any.
+        slack: how much a shard may have above the mean.
+        fixed: work of shards that cannot be moved; none if a shard is missing.
 
     Returns:
-        The moves; the same for the same argument, in whatever order its mapping is.
+        The moves; they do not depend on the order of the mapping.
     """
     shards = sorted(held)
     things = [thing for shard in shards for thing in held[shard]]
@@ -90,7 +90,7 @@ def rebalance(
     while fullest and -fullest[0][0] > limit:
         load, source = heapq.heappop(fullest)
         if -load != loads[source]:
-            continue  # it was so once
+            continue  # an outdated entry
         while emptiest[0][0] != loads[emptiest[0][1]]:
             heapq.heappop(emptiest)
         target = emptiest[0][1]
@@ -108,8 +108,9 @@ def rebalance(
 
 
 def _best(things: Sequence[tuple[float, bytes]], gap: float) -> int | None:
-    """Of things in descending order, what narrows a gap well: the largest that takes at most half of it, or else the
-    smallest, if it takes no more than three quarters. Moving costs something, so a little is not enough.
+    """Return the index of the thing, of those in descending order, that narrows a gap well. This is the largest with at
+    most half of the gap, or else the smallest, if it has at most three quarters. A smaller gain would not pay for a
+    move.
     """
     best = bisect_left(things, -gap / 2, key=lambda thing: -thing[0])
     if best < len(things):

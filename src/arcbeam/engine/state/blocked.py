@@ -1,9 +1,9 @@
-"""Elements that wait until a side input is ready, or until they are committed, of one stage in one shard.
+"""Elements of one stage in one shard that are blocked until a side input is ready, or until they are committed.
 
-Owns their rows and their holds of the input watermark. Must not know when that is, nor what an element is.
+Owns their rows and their holds of the input watermark. Must not know when they are unblocked, nor what an element is.
 
-Elements that wait for the same window of the same side input are a *lot*: they go on together, so they are one sequence
-of rows and one hold, at the earliest of their times.
+Elements that wait for the same window of the same side input are a *lot*. They are unblocked together, so they are one
+sequence of rows and one hold, at the earliest of their times.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from arcbeam.model.timestamps import Timestamp
 
 @dataclass(frozen=True, slots=True)
 class SideInputWindow:
-    """What some elements wait for.
+    """A window of a side input that elements wait for.
 
     Attributes:
         side_input: the stage's name for it.
-        window: encoded window of the side input.
+        window: the encoded window of the side input.
     """
 
     side_input: str
@@ -33,11 +33,11 @@ class SideInputWindow:
 
 @dataclass(frozen=True, slots=True)
 class BlockedElement:
-    """An element that waits.
+    """A blocked element.
 
     Attributes:
         time: its timestamp.
-        value: encoded, with all that is needed to go on.
+        value: its encoding, with all that is needed to process it later.
     """
 
     time: Timestamp
@@ -45,14 +45,14 @@ class BlockedElement:
 
 
 class BlockedElements:
-    """The elements of a stage that wait for its side inputs.
+    """The blocked elements of a stage.
 
     Args:
-        view: of the shard.
+        view: the view of the shard.
         stage: the stage's number.
 
     Attributes:
-        more, size: by how many more wait than at first, and by how many bytes of their values.
+        more, size: the change of their number, and of the bytes of their values.
     """
 
     __slots__ = ("_holds", "_start", "_view", "more", "size")
@@ -63,10 +63,10 @@ class BlockedElements:
         self._holds = Holds(view, stage, Side.INPUT)
         self.more = self.size = 0
 
-    # A lot: a row that names it and has its hold, and a sequence behind it.
+    # A lot is a row with its name and hold, followed by a sequence.
 
     def park(self, lot: SideInputWindow, element: BlockedElement) -> None:
-        """Lets an element wait. The input watermark does not pass its time until it goes on."""
+        """Block an element. The input watermark does not pass its time until it is processed."""
         row = self._row(lot)
         known = self._view.get(row)
         if known is None or element.time < time_of(known[:8]):
@@ -77,10 +77,10 @@ class BlockedElements:
         self.size += len(element.value)
 
     def take(self, lot: SideInputWindow) -> Iterator[BlockedElement]:
-        """Takes all elements of a lot, in the order in which they came.
+        """Take all elements of a lot, in the order in which they arrived.
 
-        All are there until the last has been taken, and none must be parked in between. A micro-batch that takes some
-        of them only has failed.
+        They remain stored until the last has been taken, and none may be blocked in between. If the iteration ends
+        early, the micro-batch has failed.
         """
         row = self._row(lot)
         for each in sequences.read(self._view, row):
@@ -92,7 +92,7 @@ class BlockedElements:
         self._holds.clear(_holder(lot))
 
     def lots(self) -> Iterator[tuple[SideInputWindow, Timestamp]]:
-        """What elements wait for, and the earliest time of those that do."""
+        """Yield what elements wait for, and the earliest time of the elements that do."""
         start, end = self._start, after(self._start)
         while True:
             found = next(iter(self._view.scan(start, end)), None)
@@ -102,9 +102,9 @@ class BlockedElements:
             side_input = next(sequences.unframed(known, 8))
             at = 8 + len(sequences.framed(side_input))
             yield SideInputWindow(side_input.decode(), known[at:]), time_of(known[:8])
-            behind = after(row)
-            assert behind is not None
-            start = behind
+            following = after(row)
+            assert following is not None
+            start = following
 
     def _row(self, lot: SideInputWindow) -> bytes:
         return self._start + name(lot.side_input) + part(lot.window, NAME_LIMIT)

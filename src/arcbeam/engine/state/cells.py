@@ -1,11 +1,11 @@
-"""State cells of one stage in one shard, over the view: bags and ordered lists. The SDK keeps all its states in them.
+"""State cells of one stage in one shard, in the view: bags and ordered lists. The SDK keeps all its states in them.
 
-Owns the rows of cells. Keys, windows and values are encoded; coders are the caller's. Must not know timers,
-holds, or what the state is for.
+Owns the rows of cells. Keys, windows and values are encoded; the caller has their coders. Must not know timers, holds,
+or the purpose of a state.
 
-A cell is known by its user key, its window and its family; it is empty until something is written. What was written is
-read at once. All cells of a user key and window are one range of rows, so that they go with one scan when the window
-has expired.
+A cell is identified by its user key, its window and its family; it is empty until the first write. A write is visible
+at once. All cells of a user key and window are one range of rows, so that one scan removes them when the window has
+expired.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from arcbeam.model.windows import GLOBAL_WINDOW
 
 
 class CellKind(enum.IntEnum):
-    """The byte in front of a cell's family: two kinds of cells never share rows.
+    """The byte before a cell's family: two kinds of cells never share rows.
 
-    Not to be given to others: 0x43, 0x4D, 0x53, 0x56 and 0x58, of kinds that were in format 1 and that no stage had.
+    Do not reuse 0x43, 0x4D, 0x53, 0x56 and 0x58: format 1 reserves them for kinds that no stage had.
     """
 
     BAG = 0x42
@@ -31,14 +31,14 @@ class CellKind(enum.IntEnum):
 
 
 class Cells:
-    """Where the cells of one stage are.
+    """The location of the cells of one stage.
 
     Args:
-        view: of the shard.
+        view: the view of the shard.
         stage: the stage's number.
 
     Attributes:
-        more: in the global window, which nothing ends: by how many more bags than at first are not empty, by family.
+        more: in the global window, which never ends: the change of the number of bags that are not empty, by family.
     """
 
     __slots__ = ("_counts", "_ending", "_key", "_prefix", "_start", "_window", "more", "view")
@@ -53,8 +53,8 @@ class Cells:
         self.more: dict[str, int] = {}
 
     def start(self, key: bytes, window: bytes) -> bytes:
-        """The beginning of the rows of all cells of a user key and window."""
-        # Most calls are about the same key and window as the one before.
+        """Return the common prefix of the rows of all cells of a user key and window."""
+        # Most calls have the same key and window as the one before.
         if window != self._window:
             self._window, self._key = window, None
             self._counts = window == _ENDLESS
@@ -65,7 +65,7 @@ class Cells:
         return self._start
 
     def count(self, family: str, change: int) -> None:
-        """A bag is empty no more (1), or is so now (-1): of the key and window of the call before."""
+        """Count a bag that is no longer empty (1) or empty again (-1), of the last call's key and window."""
         if self._counts:
             self.more[family] = self.more.get(family, 0) + change
 
@@ -75,7 +75,7 @@ _ENDLESS = GLOBAL_WINDOW.ordered()
 
 
 class _Cell:
-    """What all kinds share: where the family's rows are."""
+    """The common part of all kinds: the location of the family's rows."""
 
     __slots__ = ("_cells", "_family", "_name", "_view")
     kind: CellKind
@@ -91,53 +91,53 @@ class _Cell:
 
 
 class BagCell(_Cell):
-    """A family of cells that hold values in order of arrival. Appended to, never rewritten."""
+    """A family of cells that hold values in order of arrival. Values are appended, never rewritten."""
 
     __slots__ = ()
     kind = CellKind.BAG
 
     def add(self, key: bytes, window: bytes, value: bytes) -> None:
-        """Appends a value."""
+        """Append a value."""
         if sequences.append(self._view, self._cells.start(key, window) + self._family, value):
             self._cells.count(self._name, 1)
 
     def extend(self, key: bytes, window: bytes, values: Iterable[bytes]) -> None:
-        """Appends values, as they come."""
+        """Append values, as they arrive."""
         if sequences.extend(self._view, self._at(key, window), values):
             self._cells.count(self._name, 1)
 
     def replace(self, key: bytes, window: bytes, values: Sequence[bytes]) -> None:
-        """Forgets all values, and has these, at least one."""
+        """Replace all values by these, at least one."""
         if sequences.replace(self._view, self._at(key, window), values):
             self._cells.count(self._name, 1)
 
     def read(self, key: bytes, window: bytes) -> Iterator[bytes]:
-        """The values as they are now, read as they are iterated; what is appended later is not seen."""
+        """Return the current values, read while they are iterated; values appended later are not seen."""
         return sequences.read(self._view, self._at(key, window))
 
     def clear(self, key: bytes, window: bytes) -> None:
-        """Forgets all values."""
+        """Remove all values."""
         if sequences.clear(self._view, self._at(key, window)):
             self._cells.count(self._name, -1)
 
 
 class OrderedListCell(_Cell):
-    """A family of cells that hold values by sort key; those of one sort key are in order of arrival.
+    """A family of cells that hold values by sort key; values with the same sort key are in order of arrival.
 
-    Whether an iteration sees later writes is not said.
+    It is unspecified whether an iteration sees later writes.
     """
 
     __slots__ = ()
     kind = CellKind.ORDERED_LIST
 
     def add(self, key: bytes, window: bytes, sort_key: Timestamp, value: bytes) -> None:
-        """Puts a value in its place."""
+        """Add a value at its sort key."""
         sequences.append(self._view, self._cells.start(key, window) + self._family + moment(sort_key), value)
 
     def read(
         self, key: bytes, window: bytes, start: Timestamp | None = None, end: Timestamp | None = None
     ) -> Iterator[tuple[Timestamp, bytes]]:
-        """Sort keys and values with start <= sort key < end, ascending; from the first and to the last if None."""
+        """Yield sort keys and values with start <= sort key < end, ascending; None: no bound."""
         at = self._at(key, window)
         size = len(at) + 8
         for row, value in self._view.scan(*_between(at, start, end)):
@@ -146,7 +146,7 @@ class OrderedListCell(_Cell):
                 yield sort_key, each
 
     def clear_range(self, key: bytes, window: bytes, start: Timestamp | None, end: Timestamp | None) -> None:
-        """Removes the values that `read` gives for the range."""
+        """Remove the values that `read` yields for the range."""
         for row, _ in self._view.scan(*_between(self._at(key, window), start, end)):
             self._view.delete(row)
 

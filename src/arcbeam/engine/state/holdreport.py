@@ -1,7 +1,7 @@
-"""How the restrictions of one splittable stage stand in one shard, all together.
+"""The totals of a splittable stage's restrictions in one shard.
 
-Owns the row that says so, which changes with each of them: thousands may wait for hours, and a micro-batch costs what
-it touches. Must not know single restrictions' rows.
+Owns the row of totals, which changes with each restriction: thousands may wait for hours, but a micro-batch should only
+cost what it touches. Must not know the rows of single restrictions.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Crowded:
-    """A root of which more restrictions live than should.
+    """A root with more live restrictions than intended.
 
     Attributes:
         root: its name.
-        live: how many live in this shard.
-        bound: how many should at most.
+        live: the number of live restrictions in this shard.
+        bound: the intended maximum.
     """
 
     root: str
@@ -35,19 +35,19 @@ class Crowded:
     bound: int
 
     def __str__(self) -> str:
-        return f"{self.live} restrictions of {self.root!r} are not done; {self.bound} should be enough"
+        return f"{self.live} restrictions of {self.root!r} are not done; at most {self.bound} are intended"
 
 
 @dataclass(slots=True)
 class HoldReport:
-    """The restrictions of a stage in a shard, taken together.
+    """The totals of a stage's restrictions in a shard.
 
     Attributes:
-        live: how many are not done.
-        finite: the sizes that have an end, summed. Exactly: what is small is still there when what was huge has gone.
-        silent: how many report no watermark, by output; none that all report one for.
-        endless: how many have a size without an end.
-        unsized: how many have a size that is no number, or minus infinity.
+        live: the number of restrictions that are not done.
+        finite: the exact sum of finite sizes. Exact, so that small sizes are not lost beside huge ones.
+        silent: the number of restrictions that report no watermark, by output; outputs with none are missing.
+        endless: the number of restrictions with an infinite size.
+        unsized: the number of restrictions whose size is NaN or minus infinity.
     """
 
     live: int = 0
@@ -58,7 +58,7 @@ class HoldReport:
 
     @property
     def size(self) -> float:
-        """Of all."""
+        """The total size."""
         if self.unsized:
             return math.nan
         try:
@@ -67,12 +67,12 @@ class HoldReport:
             return math.inf if self.finite > 0 else -math.inf
 
     def count(self, size: float, silent: Iterable[str], change: int) -> None:
-        """One has come (1) or gone (-1).
+        """Count a restriction that was added (1) or removed (-1).
 
         Args:
-            size: of it.
-            silent: outputs that it reports no watermark for.
-            change: which of both.
+            size: its size.
+            silent: the outputs for which it reports no watermark.
+            change: 1 or -1.
         """
         self.live += change
         if math.isfinite(size):
@@ -88,14 +88,17 @@ class HoldReport:
 
 
 class HoldReportRow:
-    """The row of it: version, how many are live, endless and unsized; then, each behind its length, the numerator and
-    the denominator of what is finite, and each output with the number of those that are silent for it.
+    """The row of totals. It has the version and the numbers of live, endless and unsized restrictions. Then follow,
+    each
+    preceded by its length: the numerator and the denominator of the finite size, and each output with the number of
+    restrictions that are silent for it.
 
     Args:
-        view: of the shard.
-        row: its key.
-        outputs: of the stage.
-        counted: counts anew, where there is no such row, or it is of no use: of another version, or of other outputs.
+        view: the view of the shard.
+        row: the row's key.
+        outputs: the stage's outputs.
+        counted: counts from the beginning. It is called if there is no such row, or if the row is of another version or
+            of other outputs.
     """
 
     __slots__ = ("_counted", "_known", "_outputs", "_row", "_view")
@@ -107,18 +110,18 @@ class HoldReportRow:
         self._known: HoldReport | None = None
 
     def fits(self) -> bool:
-        """Whether there is a row, of the outputs that the stage has."""
+        """Return whether there is a row for the stage's current outputs."""
         if self._known is None:
             self._known = self._stored()
         return self._known is not None
 
-    def anew(self) -> None:
-        """Counts them, and says so."""
+    def recount(self) -> None:
+        """Count from the beginning, and write the row."""
         self._known = self._counted()
-        self._say(self._known)
+        self._write(self._known)
 
     def read(self) -> HoldReport:
-        """How they stand. Not to be changed."""
+        """Return the totals. Do not change them."""
         if not self.fits():
             self._known = self._counted()
         assert self._known is not None
@@ -128,24 +131,24 @@ class HoldReportRow:
         """See `HoldReport`. Called before the restriction's own rows are changed."""
         known = self.read()
         known.count(size, silent, change)
-        self._say(known)
+        self._write(known)
 
-    def _say(self, known: HoldReport) -> None:
+    def _write(self, known: HoldReport) -> None:
         if not known.live:
             self._view.delete(self._row)
             return
         numbers = [_bytes(known.finite.numerator), _bytes(known.finite.denominator)]
-        told = [each for output in self._outputs for each in (output.encode(), _bytes(known.silent.get(output, 0)))]
+        counted = [each for output in self._outputs for each in (output.encode(), _bytes(known.silent.get(output, 0)))]
         header = _HEADER.pack(_VERSION, known.live, known.endless, known.unsized)
-        self._view.put(self._row, header + b"".join(map(sequences.framed, (*numbers, *told))))
+        self._view.put(self._row, header + b"".join(map(sequences.framed, (*numbers, *counted))))
 
     def _stored(self) -> HoldReport | None:
         stored = self._view.get(self._row)
         if stored is None or stored[0] != _VERSION:
             return None
         _, live, endless, unsized = _HEADER.unpack_from(stored)
-        numerator, denominator, *told = sequences.unframed(stored, _HEADER.size)
-        counts = {told[i].decode(): _int(told[i + 1]) for i in range(0, len(told), 2)}
+        numerator, denominator, *counted = sequences.unframed(stored, _HEADER.size)
+        counts = {counted[i].decode(): _int(counted[i + 1]) for i in range(0, len(counted), 2)}
         if counts.keys() != set(self._outputs):
             return None
         silent = {output: count for output, count in counts.items() if count}

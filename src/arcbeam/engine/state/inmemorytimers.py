@@ -1,6 +1,6 @@
 """Timers that will have fired when a micro-batch ends: they need no rows.
 
-Owns their order, as that of the rows that they would have. Must not know what they are, nor what time it is.
+Owns their order, which is that of the rows that they would have. Must not know their meaning, nor a clock.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 _HEAD = 9
-"""Bytes of an order in front of the slot: moment and rank."""
+"""The bytes of an order before the slot: moment and rank."""
 
 
 class InMemoryTimers(Generic[T]):
-    """Timers in memory, each with its *order*: what the key of its row in the index would be, behind the stage.
+    """Timers in memory, each with its *order*: the key of the row that it would have in the index, after the stage.
 
-    Invariant: the order of each timer is in `_ordered` or `_fresh`, and with it some of timers that were set anew or
-    removed since. `_ordered` descends from the first `first` on; what comes then is in the heap `_fresh`.
+    Invariant: the order of each timer is in `_ordered` or `_fresh`, together with orders of timers that were set again
+    or removed since. `_ordered` descends from the first call of `first` on; later orders are in the heap `_fresh`.
     """
 
     __slots__ = ("_fresh", "_is_ordered", "_ordered", "_timers")
@@ -36,7 +36,7 @@ class InMemoryTimers(Generic[T]):
         return (timer for _, timer in self._timers.values())
 
     def put(self, order: bytes, timer: T) -> None:
-        """Adds a timer, in place of the one of its slot."""
+        """Add a timer, in place of the one in its slot."""
         self._timers[order[_HEAD:]] = order, timer
         if self._is_ordered:
             heapq.heappush(self._fresh, order)
@@ -44,30 +44,30 @@ class InMemoryTimers(Generic[T]):
             self._ordered.append(order)
 
     def get(self, slot: bytes) -> T | None:
-        """The timer of a slot."""
+        """Return the timer of a slot."""
         known = self._timers.get(slot)
         return None if known is None else known[1]
 
     def remove(self, slot: bytes) -> None:
-        """Removes the timer of a slot, if there is one."""
+        """Remove the timer of a slot, if there is one."""
         self._timers.pop(slot, None)
 
     def first(self) -> bytes | None:
-        """The order of the first timer; None if there is none."""
+        """Return the order of the first timer; None if there is none."""
         ordered, fresh = self._ordered, self._fresh
         if not self._is_ordered:
             ordered.sort(reverse=True)
             self._is_ordered = True
-        while ordered and self._is_gone(ordered[-1]):
+        while ordered and self._is_stale(ordered[-1]):
             ordered.pop()
-        while fresh and self._is_gone(fresh[0]):
+        while fresh and self._is_stale(fresh[0]):
             heapq.heappop(fresh)
         if ordered and fresh:
             return min(ordered[-1], fresh[0])
         return ordered[-1] if ordered else fresh[0] if fresh else None
 
     def take(self, order: bytes) -> T:
-        """Removes the timer that `first` gave."""
+        """Remove and return the timer whose order `first` returned."""
         if self._ordered and self._ordered[-1] == order:
             self._ordered.pop()
         else:
@@ -75,9 +75,9 @@ class InMemoryTimers(Generic[T]):
         return self._timers.pop(order[_HEAD:])[1]
 
     def below(self, limit: bytes) -> Iterator[T]:
-        """Removes and gives the first timers, one after another, as long as their orders are below a limit.
+        """Remove and yield the first timers, one after another, while their orders are below a limit.
 
-        Ends when one is set meanwhile, which may be before the next: whoever wants more asks again.
+        The iteration ends when a timer is set meanwhile, because it may be before the next. Call it again for more.
         """
         ordered, fresh, timers = self._ordered, self._fresh, self._timers
         if not self._is_ordered:
@@ -91,12 +91,12 @@ class InMemoryTimers(Generic[T]):
                 yield known[1]
 
     def take_all(self) -> list[T]:
-        """All of them, in no order; none is here any more."""
+        """Remove and return all timers, in no order."""
         timers = list(self)
         self._timers.clear()
         self._ordered, self._fresh, self._is_ordered = [], [], False
         return timers
 
-    def _is_gone(self, order: bytes) -> bool:
+    def _is_stale(self, order: bytes) -> bool:
         known = self._timers.get(order[_HEAD:])
         return known is None or known[0] != order

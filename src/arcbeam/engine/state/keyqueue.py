@@ -1,7 +1,8 @@
-"""What the keys of a stage do next: elements in order of time, timers, the end of windows.
+"""The next work of a stage's keys: elements in order of time, timers, ends of windows.
 
 Owns the order between these, and the elements that wait in order of time (`@RequiresTimeSortedInput`). Must not know
-what is done with them.
+how
+they are processed.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from arcbeam.model.windows import NO_PANE, PaneInfo
 
 _CUT: Final = b"\0\2"
 _NAMED, _PANE = 1, 2
-"""What the value of a waiting element's row has in front of the element: its key and window, if they do not stand whole
-in the row's key, and its pane. Bits of the first byte. With any of them each part stands behind its length."""
+"""The prefix of a waiting element's value in its row: its key and window, if the row's key contains them cut, and its
+pane. These are bits of the first byte. If any is set, each piece is preceded by its length."""
 NO_LATENESS: Final = Duration(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element whose turn has come.
+    """An element that is ready in order of time.
 
     Attributes:
-        key: encoded user key.
-        window: encoded window.
+        key: the encoded user key.
+        window: the encoded window.
         time: its timestamp.
-        value: as it was added.
-        pane: that it came in.
+        value: the value that was added.
+        pane: the pane in which it arrived.
     """
 
     key: bytes
@@ -46,12 +47,12 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """An element that comes too late to be put in order: its time was over when it came.
+    """An element that is too late to be put in order: the watermark had passed its time when it arrived.
 
     Attributes:
-        element: as it came.
-        watermark: of the stage's input at that time.
-        reason: for people.
+        element: the element.
+        watermark: the stage's input watermark at that time.
+        reason: the reason, for people.
     """
 
     element: Element
@@ -60,18 +61,18 @@ class Late:
 
 
 class SortedInput:
-    """The elements of a stage that wait until all earlier ones are there.
+    """The elements of a stage that wait until all earlier ones have arrived.
 
-    Elements of a user key come out in the order of their times, and those of one time in the order in which they came.
+    Elements of a user key leave in the order of their times; elements of the same time leave in the order of arrival.
     The output watermark is held at the first of them.
 
     Args:
-        view: of the shard.
+        view: the view of the shard.
         stage: the stage's number.
-        lateness: an element may come so much behind the watermark; so all wait so much longer.
+        lateness: how late an element may be; so all elements wait that much longer.
 
     Attributes:
-        more, size: by how many more wait than at first, and by how many bytes of their rows' values.
+        more, size: the change of the number of waiting elements, and of the bytes of their rows' values.
     """
 
     __slots__ = ("_arrivals", "_came", "_front", "_lateness", "_view", "more", "size")
@@ -85,15 +86,15 @@ class SortedInput:
         self.more = self.size = 0
 
     def clock(self, watermark: Timestamp) -> Timestamp:
-        """Up to where elements and timers have their turn: the watermark, as far back as elements may be late."""
+        """Return the stage's clock for elements and timers: the watermark less the allowed lateness."""
         return watermark if watermark == MAX_TIMESTAMP else shifted(watermark, Duration(-self._lateness))
 
     def add(self, element: Element, watermark: Timestamp) -> Late | None:
-        """Puts an element in its place; or gives it back, if its turn is over.
+        """Add an element; or return it as late, if its time has passed.
 
         Args:
-            element: to wait.
-            watermark: of the stage's input.
+            element: the element.
+            watermark: the stage's input watermark.
         """
         if (late := self.late(element, watermark)) is not None:
             return late
@@ -116,18 +117,18 @@ class SortedInput:
         return None
 
     def late(self, element: Element, watermark: Timestamp) -> Late | None:
-        """What there is to say of an element whose turn is over; None if it is not."""
+        """Return an element whose time has passed as late; None if it has not."""
         if passed(self.clock(watermark), element.time):
-            return Late(element, watermark, "its time was over when it came, and the input is in order of time")
+            return Late(element, watermark, "it arrived after its time had passed, and the input is in order of time")
         return None
 
     def next(self) -> Timestamp | None:
-        """The time of the first element that waits; None if none does."""
+        """Return the time of the first waiting element; None if there is none."""
         row = self._front.first()
         return None if row is None else time_of(row[3:11])
 
     def take(self, watermark: Timestamp) -> Element | None:
-        """Takes the first element, or None if its turn has not come."""
+        """Take the first element, or None if the watermark has not passed its time."""
         row = self._front.first()
         if row is None:
             return None
@@ -146,19 +147,21 @@ class SortedInput:
 
 
 class KeyQueue:
-    """What is next for the keys of a stage, when all data that has come is processed.
+    """The next work of a stage's keys, after all arrived elements were processed.
 
-    In this order: event time first, ascending, at each moment elements before timers, timers before the expiration of
-    windows; then processing-time timers that are due. But no window expires while a processing-time timer is due; and
-    what was put off to the end of time (`MAX_TIMESTAMP`) has its turn when no processing-time timer is left, due or
-    not. What is done with one thing may add others: they take their places.
+    The order is: event time first, ascending, with elements before timers and timers before expirations of the same
+    moment; then processing-time timers that are due. There are two exceptions. No window expires while a
+    processing-time
+    timer is due. An expiration postponed to the end of time (`MAX_TIMESTAMP`) comes after all processing-time timers,
+    due
+    or not. Work that is added meanwhile takes its place in this order.
 
-    A stage whose input is in order of time lives as far behind its watermark as elements may be late, with its timers:
-    its windows must be set to expire at their end, without the lateness.
+    A stage whose input is in order of time lags behind its watermark by the allowed lateness, with its timers. Its
+    windows must be set to expire at their end, without the lateness.
 
     Args:
-        timers: of the stage.
-        ordered: its elements in order of time, if it wants them so.
+        timers: the stage's timers.
+        ordered: its elements in order of time, if it requires that order.
     """
 
     __slots__ = ("_ordered", "_timers")
@@ -168,10 +171,10 @@ class KeyQueue:
         self._ordered = ordered
 
     def next(self, watermark: Timestamp, now: Timestamp) -> Element | Fired | None:
-        """Takes what is next; None if nothing is due; see `is_due`.
+        """Take the next work; None if nothing is due; see `is_due`.
 
         Args:
-            watermark: of the stage's input.
+            watermark: the stage's input watermark.
             now: processing time.
         """
         if self._ordered is not None:
@@ -188,7 +191,7 @@ class KeyQueue:
         return taken
 
     def is_due(self, watermark: Timestamp, now: Timestamp) -> bool:
-        """Whether `next` would take something."""
+        """Return whether `next` would take something."""
         if self._ordered is not None:
             watermark = self._ordered.clock(watermark)
             waiting = self._ordered.next()
@@ -200,5 +203,7 @@ class KeyQueue:
         return event is not None and passed(watermark, event) and not self.waits_for_the_clock(event)
 
     def waits_for_the_clock(self, event: Timestamp | None) -> bool:
-        """Whether what is next in event time was put off, and there is something that it is to be behind of."""
+        """Return whether the next event-time timer was postponed until all processing-time timers, and there are
+        some.
+        """
         return event == MAX_TIMESTAMP and self._timers.next_processing() is not None

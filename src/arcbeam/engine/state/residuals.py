@@ -1,14 +1,16 @@
-"""Restrictions that are not done, of one splittable stage in one shard: what remains, when it may go on, what it holds.
+"""Unfinished restrictions of one splittable stage in one shard: the remaining work, its due times and its holds.
 
-Owns their rows: ids, due times, holds per output, how many live of each root. Must not know what a restriction is (it
-is bytes, whose coder is the caller's), who processes it, nor what time it is.
+Owns their rows: ids, due times, holds per output, and the number of live restrictions of each root. Must not know what
+a restriction is (bytes, whose coder the caller has), nor how it is processed, nor a clock.
 
 A restriction is *waiting* from the commit that made it to the one that replaces it. Within a micro-batch it may be
-taken and be *running*: then it is split, and at last finished, or put back untouched. What it leaves are restrictions
-of their
-own: any number split off while it ran, and one deferred when it ended, each with its own due time and watermarks. All
-changes are rows of the view, so that a micro-batch that fails has changed nothing: a restriction is replaced exactly
-once, and its holds go only with the commit that brings those of its residuals.
+taken
+and then *runs*: it may be split, and at last it is finished, or put back untouched. It leaves other restrictions: any
+number split off while it ran, and one deferred when it ended, each with its own due time and watermarks. All changes
+are
+rows of the view, so that a failed micro-batch has changed nothing: a restriction is replaced exactly once, and its
+holds
+are released only by the commit that sets those of its residuals.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """What is to be processed: a new element's restriction, or what a split or a deferral left.
+    """Work to do: a new element's restriction, or what a split or a deferral left.
 
     Attributes:
         element: encoded, with its restriction and estimator state.
-        size: as the SDK tells it; about work, in whatever unit the DoFn has.
-        due: processing time from which on it may be processed; None: at once.
-        watermarks: what the SDK reports by output: what comes of this has that time or a later one. Nothing is known
-            about an output that is not here, so it is held at the beginning of time.
-        about: tells what it is of, for people; None if that is not known. It is not kept.
+        size: as reported by the SDK: an amount of work, in the DoFn's own unit.
+        due: the processing time from which it may be processed; None: at once.
+        watermarks: as reported by the SDK, by output: elements from this have that time or a later one. An output that
+            is missing has no watermark, so it is held at the beginning of time.
+        about: describes its subject, for people; None if unknown. It is not stored.
     """
 
     element: bytes = field(repr=False)
@@ -58,10 +60,10 @@ class Restriction:
     """A remainder that is waiting or running.
 
     Attributes:
-        id: unique in the job, of fixed length; depends only on the root and on which part of what it is.
-        root: name of the element it comes from, unique in the stage.
-        remainder: what it is; its due time is set.
-        truncated: a drain has cut it, and it is not cut again.
+        id: unique in the job, of fixed length; it depends only on the root and on the sequence of parts.
+        root: the name of its original element, unique in the stage.
+        remainder: the work; its due time is set.
+        truncated: a drain has truncated it, and it is not truncated again.
     """
 
     id: bytes
@@ -71,18 +73,18 @@ class Restriction:
 
     @property
     def due(self) -> Timestamp:
-        """Processing time from which on it may be processed."""
+        """The processing time from which it may be processed."""
         assert self.remainder.due is not None
         return self.remainder.due
 
     def silent(self, outputs: tuple[str, ...]) -> tuple[str, ...]:
-        """The outputs that it reports no watermark for: they are held at the beginning of time."""
+        """Return the outputs for which it reports no watermark; they are held at the beginning of time."""
         return tuple(output for output in outputs if output not in self.remainder.watermarks)
 
 
 @dataclass(slots=True)
 class _Run:
-    """A restriction that is running; `parts` counts what it was split into."""
+    """A restriction that is running; `parts` counts its splits."""
 
     restriction: Restriction
     watermarks: dict[str, Timestamp]
@@ -93,11 +95,11 @@ class Residuals:
     """The restrictions of a splittable stage in one shard.
 
     Args:
-        view: of the shard.
+        view: the view of the shard.
         stage: the stage's number.
-        outputs: the stage's outputs; each is held by each restriction.
-        bound: how many restrictions of one root should live in this shard at most. Nothing is refused, because what was
-            split off is work: who asks for splits asks `room` first.
+        outputs: the stage's outputs; each restriction holds each of them.
+        bound: the intended maximum of restrictions of one root in this shard. It is not enforced, because a part that
+            was split off is work: callers that request splits check `room` first.
     """
 
     def __init__(self, view: StateView, stage: int, outputs: tuple[str, ...], bound: int = 1000) -> None:
@@ -109,18 +111,20 @@ class Residuals:
         self._due = Frontier(view, prefix(Kind.DUE, stage))
         self._holds = Holds(view, stage, Side.INPUT)
         self._running: dict[bytes, _Run] = {}
-        # No name of a root is empty in a key: this row is no root's.
-        self._standing = HoldReportRow(view, self._roots, outputs, self._counted)
+        # A root's name in a key is never empty, so this row does not belong to a root.
+        self._totals = HoldReportRow(view, self._roots, outputs, self._counted)
         self._crowded: dict[str, Crowded] = {}
 
-    def go_on(self) -> None:
-        """Makes what waits fit the outputs that the stage has now, if it had others. Called before anything else.
+    def adapt(self) -> None:
+        """Adapt waiting restrictions to the stage's current outputs, if these have changed. Called before anything
+        else.
 
-        Who goes on with a job may call a transform otherwise whose output leaves the stage, add one, or leave one out.
-        An output that a restriction was not held for is held where the restriction is held earliest: what comes of it
-        may come there, too. An output that is gone holds nothing, and is not counted.
+        When a job is resumed with another pipeline, a transform whose output leaves the stage may have been renamed,
+        added or removed. A new output is held where the restriction's earliest hold is, because elements for it may
+        have
+        that time. A removed output holds nothing, and is not counted.
         """
-        if self._standing.fits():
+        if self._totals.fits():
             return
         for row, value in self._view.scan(self._rows, after(self._rows)):
             restriction = _unpacked(row[3:], value)
@@ -128,32 +132,32 @@ class Residuals:
             held = self._holds.clear_all(_holder(restriction))
             earliest = min(held.values(), default=MIN_TIMESTAMP)
             times = {output: held.get(name(output), earliest) for output in self._outputs}
-            told = {o: time for o, time in times.items() if o in remainder.watermarks or time > MIN_TIMESTAMP}
-            fitting = replace(restriction, remainder=replace(remainder, watermarks=told))
+            known = {o: time for o, time in times.items() if o in remainder.watermarks or time > MIN_TIMESTAMP}
+            fitting = replace(restriction, remainder=replace(remainder, watermarks=known))
             self._view.put(row, _packed(fitting))
             self._hold(fitting)
-        self._standing.anew()
+        self._totals.recount()
 
-    # From outside.
+    # Restrictions from outside.
 
     def admit(self, root: str, remainder: Remainder, now: Timestamp) -> Restriction:
-        """Takes in a new element's restriction.
+        """Add a new element's restriction.
 
         Args:
-            root: a name for it, unique in the stage as long as the job lives.
+            root: its name, unique in the stage for the job's whole life.
             remainder: all of it.
             now: processing time of the micro-batch.
 
         Raises:
-            ValueError: it is there already.
+            ValueError: a restriction of that root exists.
         """
         id = hashlib.blake2b(root.encode(), digest_size=_ID_BYTES).digest()
         if id in self._running or self._view.get(self._rows + id) is not None:
-            raise ValueError(f"a restriction of root {root!r} is there already; roots need names of their own")
+            raise ValueError(f"a restriction of root {root!r} exists already; roots need unique names")
         return self._insert(Restriction(id, root, _due(remainder, now)))
 
     def hand_over(self, id: bytes) -> bytes:
-        """Removes a waiting restriction, to be adopted by another shard in the same commit; what to give it.
+        """Remove a waiting restriction, which another shard adopts in the same commit; return its encoding.
 
         Raises:
             ValueError: it is not waiting.
@@ -164,12 +168,12 @@ class Residuals:
         return id + _packed(restriction)
 
     def movable(self, count: int, limit: int) -> Iterator[tuple[Restriction, bytes]]:
-        """Some of those that wait, but not all: one that is alone has no reason to move. They stay; with what
-        `hand_over` will give.
+        """Yield some waiting restrictions, but not all: a single one has no reason to move. They stay. Each comes with
+        the encoding that `hand_over` will return.
 
         Args:
-            count: no more than so many.
-            limit: of bytes of all together.
+            count: the maximum number.
+            limit: the maximum of bytes, over all encodings.
         """
         waiting = (restriction for restriction in self.all() if restriction.id not in self._running)
         next(waiting, None)
@@ -181,10 +185,10 @@ class Residuals:
             yield restriction, handed
 
     def adopt(self, handed: bytes) -> Restriction:
-        """Takes in what another shard handed over.
+        """Add a restriction that another shard handed over.
 
         Raises:
-            ValueError: it is there already.
+            ValueError: it exists already.
         """
         restriction = _unpacked(handed[:_ID_BYTES], handed[_ID_BYTES:])
         if restriction.id in self._running or self._view.get(self._rows + restriction.id) is not None:
@@ -194,12 +198,12 @@ class Residuals:
     # Processing.
 
     def next_due(self) -> Timestamp | None:
-        """When the first waiting restriction may be processed; None if there is none."""
+        """Return when the first waiting restriction may be processed; None if there is none."""
         row = self._due.first()
         return None if row is None else time_of(row[3:11])
 
     def take(self, now: Timestamp) -> Restriction | None:
-        """The waiting restriction that is due first, from now on running; None if none is due."""
+        """Take the waiting restriction that is due first; it runs from then. None if none is due."""
         row = self._due.first()
         if row is None or time_of(row[3:11]) > now:
             return None
@@ -211,24 +215,24 @@ class Residuals:
         return restriction
 
     def put_back(self, id: bytes) -> None:
-        """A running restriction was not touched: it waits again.
+        """Put back a running restriction that was not touched: it waits again.
 
         Raises:
             ValueError: it is not running, or was split.
         """
         run = self._run(id)
         if run.parts:
-            raise ValueError(f"{_named(run.restriction)} was split: it cannot be put back whole")
+            raise ValueError(f"{_named(run.restriction)} was split: it cannot be put back as a whole")
         del self._running[id]
         self._due.put(self._due_row(run.restriction), b"")
         self._hold(run.restriction)
 
     def split(self, id: bytes, residual: Remainder, now: Timestamp) -> Restriction:
-        """A part of a running restriction was split off: it waits, and holds, from this moment on.
+        """Add a part that was split off a running restriction: it waits, and holds from this moment.
 
         Args:
-            id: of the restriction, which goes on with the rest.
-            residual: what was split off.
+            id: the id of the restriction, which continues with the rest.
+            residual: the part that was split off.
             now: processing time of the micro-batch.
 
         Raises:
@@ -237,15 +241,15 @@ class Residuals:
         return self._leave(self._run(id), residual, now)
 
     def finish(self, id: bytes, deferred: Remainder | None, now: Timestamp) -> Restriction | None:
-        """A running restriction is done, but for what it deferred.
+        """Finish a running restriction, except for what it deferred.
 
         Args:
-            id: of the restriction.
-            deferred: what is left of it, if it returned before its end.
+            id: the id of the restriction.
+            deferred: the rest, if it returned before its end.
             now: processing time of the micro-batch.
 
         Returns:
-            What was deferred, waiting.
+            The deferred restriction, waiting.
 
         Raises:
             ValueError: it is not running.
@@ -259,20 +263,20 @@ class Residuals:
     # Drain and suspension.
 
     def untruncated(self) -> Iterator[Restriction]:
-        """The waiting restrictions that a drain has to truncate, in the order of their ids."""
+        """Return the waiting restrictions that a drain has to truncate, in the order of their ids."""
         return (restriction for restriction in self.all() if not restriction.truncated)
 
     def truncate(self, id: bytes, kept: Remainder | None, now: Timestamp) -> Restriction | None:
-        """A drain has truncated a waiting restriction.
+        """Replace a waiting restriction that a drain has truncated.
 
         Args:
-            id: of the restriction.
-            kept: what is to be processed of it yet, None if nothing. It is due at once: what it waited for will not be
-                waited for. What it defers later keeps its times, and is not truncated again.
+            id: the id of the restriction.
+            kept: the work that is left, None if there is none. It is due at once, whatever the restriction waited for.
+                What it defers later keeps its times, and is not truncated again.
             now: processing time of the micro-batch.
 
         Raises:
-            ValueError: it is not waiting, or truncated already.
+            ValueError: it is not waiting, or is truncated already.
         """
         restriction = self._waiting(id)
         if restriction.truncated:
@@ -284,56 +288,55 @@ class Residuals:
         return left
 
     def settled(self) -> None:
-        """Says that the micro-batch ends: nothing is running. What waits stays as it is, also when the job is
-        suspended.
+        """Check at the end of the micro-batch that nothing is running. Waiting restrictions stay, also in a suspension.
 
         Raises:
-            ValueError: something is; it is named.
+            ValueError: some are running; the message names them.
         """
         if self._running:
             running = ", ".join(_named(run.restriction) for run in self._running.values())
             raise ValueError(f"the micro-batch ends while restrictions are running: {running}; finish or put back each")
 
-    # What there is.
+    # Queries.
 
     def all(self) -> Iterator[Restriction]:
-        """All restrictions, waiting and running, in the order of their ids."""
+        """Yield all restrictions, waiting and running, in the order of their ids."""
         for row, value in self._view.scan(self._rows, after(self._rows)):
             yield _unpacked(row[3:], value)
 
     def live(self, root: str) -> int:
-        """How many restrictions of a root are not done in this shard."""
+        """Return the number of unfinished restrictions of a root in this shard."""
         stored = self._view.get(self._root_row(root))
         return int.from_bytes(stored[:4], "big") if stored else 0
 
     def room(self, root: str) -> int:
-        """How many splits may be asked for before too many restrictions of a root live."""
+        """Return how many splits may be requested before a root has too many live restrictions."""
         return max(0, self._bound - self.live(root))
 
     def crowded(self) -> tuple[Crowded, ...]:
-        """Roots of which more restrictions live than should, of those to which some have come lately."""
+        """Return the roots with too many live restrictions, among those that gained some in this micro-batch."""
         return tuple(self._crowded.values())
 
-    def standing(self) -> HoldReport:
-        """All together. Not to be changed."""
-        return self._standing.read()
+    def totals(self) -> HoldReport:
+        """Return the totals. Do not change them."""
+        return self._totals.read()
 
     def ready(self, now: Timestamp, most: int) -> int:
-        """How many are due at that processing time, if no more than so many."""
+        """Return the number of restrictions that are due at that processing time; the count ends at `most`."""
         due = self._view.scan(self._due.start, self._due.start + moment(Timestamp(now + 1)))
         return sum(1 for _ in islice(due, most))
 
     def _counted(self) -> HoldReport:
-        """Counts them; rows are not taken apart for it, but for those that say too little."""
-        standing = HoldReport()
+        """Count all restrictions; rows are only decoded if they lack a watermark."""
+        totals = HoldReport()
         for row, value in self._view.scan(self._rows, after(self._rows)):
-            _, _, size, _, told = _HEADER.unpack_from(value)
-            silent = _unpacked(row[3:], value).silent(self._outputs) if told < len(self._outputs) else ()
-            standing.count(size, silent, 1)
-        return standing
+            _, _, size, _, reported = _HEADER.unpack_from(value)
+            silent = _unpacked(row[3:], value).silent(self._outputs) if reported < len(self._outputs) else ()
+            totals.count(size, silent, 1)
+        return totals
 
     def validate(self) -> None:
-        """Checks that rows, due times, holds and counts agree; AssertionError if not."""
+        """Check that rows, due times, holds and counts agree; AssertionError if not."""
         waiting = {row[11:]: row[3:11] for row, _ in self._view.scan(self._due.start, after(self._due.start))}
         counts: dict[str, int] = {}
         holds = 0
@@ -342,28 +345,28 @@ class Residuals:
             run = self._running.get(restriction.id)
             counts[restriction.root] = counts.get(restriction.root, 0) + 1
             if run is None:
-                assert waiting.pop(restriction.id, None) == moment(restriction.due), f"{name} is not due when it is due"
+                assert waiting.pop(restriction.id, None) == moment(restriction.due), f"{name} has another due time"
             watermarks = restriction.remainder.watermarks if run is None else run.watermarks
             for output in self._outputs:
                 expected = watermarks.get(output, MIN_TIMESTAMP)
                 assert self._holds.get(_holder(restriction), output) == expected, f"{name} does not hold {output!r}"
                 holds += 1
-        assert not waiting, "due times of restrictions that are not there"
+        assert not waiting, "due times without restrictions"
         kept = sum(hold.kind is HolderKind.RESIDUAL for hold in self._holds.all())
-        assert kept == holds, "holds of restrictions that are not there"
+        assert kept == holds, "holds without restrictions"
         roots = list(self._view.scan(self._roots + b"\0", after(self._roots)))
         assert {value[4:].decode(): int.from_bytes(value[:4], "big") for _, value in roots} == counts, "wrong counts"
-        assert self._counted() == self.standing(), "they do not stand as is counted"
+        assert self._counted() == self.totals(), "wrong totals"
         self._holds.validate()
 
     # Rows.
 
     def _leave(self, run: _Run, remainder: Remainder, now: Timestamp, truncated: bool = False) -> Restriction:
-        """Takes in a part of what is running."""
+        """Add a part of a running restriction."""
         parent = run.restriction
         part_of = parent.id + run.parts.to_bytes(4, "big")
         run.parts += 1
-        # What the estimator has promised for the whole, it has promised for each part.
+        # A watermark that the estimator has promised for the whole holds for each part.
         watermarks = {
             output: max(watermark, run.watermarks.get(output, MIN_TIMESTAMP))
             for output, watermark in remainder.watermarks.items()
@@ -378,7 +381,7 @@ class Residuals:
         )
 
     def _insert(self, restriction: Restriction) -> Restriction:
-        self._standing.count(restriction.remainder.size, restriction.silent(self._outputs), 1)
+        self._totals.count(restriction.remainder.size, restriction.silent(self._outputs), 1)
         self._view.put(self._rows + restriction.id, _packed(restriction))
         self._due.put(self._due_row(restriction), b"")
         self._hold(restriction)
@@ -386,7 +389,7 @@ class Residuals:
         return restriction
 
     def _remove(self, restriction: Restriction) -> None:
-        self._standing.count(restriction.remainder.size, restriction.silent(self._outputs), -1)
+        self._totals.count(restriction.remainder.size, restriction.silent(self._outputs), -1)
         self._view.delete(self._rows + restriction.id)
         for output in self._outputs:
             self._holds.clear(_holder(restriction), output)
@@ -432,7 +435,7 @@ class Residuals:
     def _state(self, id: bytes) -> str:
         if id in self._running:
             return "running"
-        return "not here" if self._view.get(self._rows + id) is None else "waiting"
+        return "unknown" if self._view.get(self._rows + id) is None else "waiting"
 
 
 def _due(remainder: Remainder, now: Timestamp) -> Remainder:
@@ -444,12 +447,12 @@ def _named(restriction: Restriction) -> str:
 
 
 def due_of(view: StateView, stage: int, holder: str) -> Timestamp | None:
-    """When a restriction may go on.
+    """Return when a restriction may resume.
 
     Args:
-        view: of its shard.
+        view: the view of its shard.
         stage: the stage's number.
-        holder: the name of its hold. A long root may have cut that, and then nothing is known.
+        holder: the name of its hold. If the name was cut because of a long root, the time is unknown.
     """
     try:
         id = bytes.fromhex(holder.rpartition("~")[2])
@@ -463,21 +466,21 @@ def _holder(restriction: Restriction) -> Holder:
     return Holder(HolderKind.RESIDUAL, _named(restriction))
 
 
-# A row: version, due, size, truncated, number of watermarks; then root, element, and each watermark behind its output,
-# each behind its length.
+# A row has: version, due, size, truncated, number of watermarks. Then follow root, element, and each output with its
+# watermark, each preceded by its length.
 
 
 def _packed(restriction: Restriction) -> bytes:
     remainder = restriction.remainder
     header = _HEADER.pack(_VERSION, restriction.due, remainder.size, restriction.truncated, len(remainder.watermarks))
-    told = [each for pair in remainder.watermarks.items() for each in (pair[0].encode(), moment(pair[1]))]
-    return header + b"".join(map(sequences.framed, (restriction.root.encode(), remainder.element, *told)))
+    pairs = [each for pair in remainder.watermarks.items() for each in (pair[0].encode(), moment(pair[1]))]
+    return header + b"".join(map(sequences.framed, (restriction.root.encode(), remainder.element, *pairs)))
 
 
 def _unpacked(id: bytes, row: bytes) -> Restriction:
     version, due, size, truncated, count = _HEADER.unpack_from(row)
     if version != _VERSION:
-        raise ValueError(f"restriction {id.hex()} is of version {version}; this reads version {_VERSION}")
-    root, element, *told = sequences.unframed(row, _HEADER.size)
-    watermarks = {told[2 * i].decode(): time_of(told[2 * i + 1]) for i in range(count)}
+        raise ValueError(f"restriction {id.hex()} has version {version}; this code reads version {_VERSION}")
+    root, element, *pairs = sequences.unframed(row, _HEADER.size)
+    watermarks = {pairs[2 * i].decode(): time_of(pairs[2 * i + 1]) for i in range(count)}
     return Restriction(id, root.decode(), Remainder(element, size, Timestamp(due), watermarks), truncated)

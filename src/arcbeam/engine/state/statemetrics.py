@@ -1,7 +1,7 @@
-"""How much a stage keeps: keys, timers, elements that wait.
+"""The size of a stage's state: keys, timers, waiting elements.
 
-Owns the figures and their sum. They are for people: nothing is decided by them. Who puts rows there and takes them away
-counts as it does so, and looks at nothing for it. Must not know rows.
+Owns the figures and their sum. They are for people; no decision depends on them. Code that adds or removes rows counts
+them at once, without extra reads. Must not know rows.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from operator import attrgetter
 from typing import Final
 
 _NONE: Final[Mapping[str, int]] = {}
-"""Nobody adds to it."""
+"""No code adds to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateMetrics:
-    """What there is; or by how much it has become more, which may be less.
+    """The size of a state, or its change, which may be negative.
 
     Attributes:
-        windows: keys of which there is something in the state, each once for each of its windows that end. Of elements
-            that are gathered until their window ends, a key once for each run of them.
-        cells: in the global window, which nothing ends: in how many keys a state has something, by its name. Ordered
-            lists are not counted.
-        event_timers: that wait for the watermark; ends of windows that a grouping waits for, too.
-        clock_timers: that wait for the clock.
-        parked: elements that wait for a side input, or for the commit that makes them real.
-        ordered: elements that wait for their turn in order of time.
-        waiting_bytes: of these elements.
+        windows: keys with state, each once for each of its windows that end. For buffered windows: each key once for
+            each run that contains it.
+        cells: in the global window, which never ends: the number of keys with something in a state, by its name.
+            Ordered lists are not counted.
+        event_timers: timers that wait for the watermark, including ends of windows that a grouping waits for.
+        clock_timers: timers that wait for the clock.
+        parked: elements blocked by a side input or a commit.
+        ordered: elements that wait in order of time.
+        waiting_bytes: the size of these elements.
     """
 
     windows: int = 0
@@ -41,11 +41,11 @@ class StateMetrics:
 
     @property
     def keys(self) -> int:
-        """With state, each once for each of its windows. In the global window those of the state that most have."""
+        """Keys with state, each once for each of its windows; in the global window, the maximum over all states."""
         return self.windows + max(self.cells.values(), default=0)
 
     def __add__(self, more: StateMetrics) -> StateMetrics:
-        """Both together."""
+        """Return the sum of both."""
         return together((self, more))
 
 
@@ -54,7 +54,7 @@ _PLAIN: Final = attrgetter("windows", "event_timers", "clock_timers", "parked", 
 
 
 def together(all: Iterable[StateMetrics]) -> StateMetrics:
-    """All of them; there is one at least."""
+    """Return the sum of all, of which there is at least one."""
     all = tuple(all)
     windows, *others = map(sum, zip(*map(_PLAIN, all), strict=True))
     cells: dict[str, int] = {}

@@ -1,12 +1,12 @@
-"""The timers of one stage in one shard, over the view.
+"""The timers of one stage in one shard, in the view.
 
-Owns timers' rows and the order in which they fire. Must not know what a timer does, nor what time it is: both clocks
-are arguments.
+Owns timers' rows and the order in which they fire. Must not know what a timer does, nor the time: both clocks are
+arguments.
 
-A timer is known by its user key, window, family and tag; setting it again replaces it. It is two rows: where it stands
-(by what it is known by), and an entry in an index by time. A timer that holds the output watermark has a third one, in
-the index of holds, unless it holds at the very time at which it fires: its entry serves as the hold. What fires next is
-read from the rows, some hundred ahead. Timers that are expected to have fired when the micro-batch ends have none.
+A timer is identified by its user key, window, family and tag; setting it again replaces it. It has two rows: its place
+(by its identity), and an entry in an index by time. A timer that holds the output watermark has a third one, in the
+index of holds, unless it holds at its firing time: then its entry serves as the hold. The next timers are read from the
+rows, some hundred ahead. Timers that are expected to fire before the micro-batch ends have no rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
 EXPIRATION: Final = ""
-"""The family of window expirations: event time, behind all timers of their moment."""
+"""The family of window expirations: event time, after all timers of their moment."""
 
 _NO_HOLD: Final = b"\xff" * 8
 _CUT: Final = b"\0\2"
@@ -48,16 +48,16 @@ _ORIGINALS: Final = b"\1"
 
 
 class Fired(NamedTuple):
-    """A timer that is pending no more. A tuple, because it is made for every timer.
+    """A timer that was taken and is no longer pending. A tuple, because one is created for every timer.
 
     Attributes:
-        key: encoded user key.
-        window: encoded window.
+        key: the encoded user key.
+        window: the encoded window.
         family: as declared; `EXPIRATION` for the end of the window.
-        tag: dynamic tag.
-        fire_at: when it was to fire.
-        hold: the output timestamp; None if it holds nothing back.
-        payload: what it was set with.
+        tag: the dynamic tag.
+        fire_at: its firing time.
+        hold: the output timestamp; None if it holds nothing.
+        payload: the payload that it was set with.
     """
 
     key: bytes
@@ -70,16 +70,17 @@ class Fired(NamedTuple):
 
 
 def within(fire_at: Timestamp, expires: Timestamp, origin: Timestamp | None) -> Timestamp | None:
-    """When an event-time timer fires that user code sets.
+    """Return when an event-time timer fires that user code sets.
 
-    A timer for after the end of its window fires at the end: its window's state is gone later. What the end itself
-    sets for later never fires: it would set itself for ever. So what fires depends on times only, not on where the
-    watermark is.
+    A timer after the end of its window fires at the end, because its window's state is deleted later. If the end's own
+    callback sets a timer for later, that never fires: it would set itself for ever. So firing depends only on times,
+    not
+    on the watermark.
 
     Args:
-        fire_at: what user code asked for.
+        fire_at: the time that user code requested.
         expires: when the window expires.
-        origin: the time of the timer whose callback asks for it; None if it is not a timer's.
+        origin: the time of the timer whose callback sets this one; None if no timer's callback sets it.
 
     Returns:
         When it fires; None if it never does.
@@ -92,20 +93,21 @@ def within(fire_at: Timestamp, expires: Timestamp, origin: Timestamp | None) -> 
 class Timers:
     """The timers of a stage.
 
-    Event-time timers fire when the watermark has passed their time, in the order of their times; those of one time in
-    an order that depends only on what they are known by, expirations last. Processing-time timers fire when the clock
-    has come to their time. What a callback sets takes its place in that order.
+    Event-time timers fire when the watermark has passed their time, in the order of their times. Timers of the same
+    time
+    have an order that depends only on their identities, with expirations last. Processing-time timers fire when the
+    clock has reached their time. A timer set by a callback takes its place in that order.
 
-    Nobody else may write timers' rows while this object is in use.
+    No other code may write timers' rows while this object is in use.
 
     Args:
-        view: of the shard.
+        view: the view of the shard.
         stage: the stage's number.
         families: the time domain of each family.
 
     Attributes:
-        more_event, more_clock, more_ends: by how many more than at first there are that have rows: timers of event
-            time, of processing time, and expirations.
+        more_event, more_clock, more_ends: the change of the number of timers with rows: of event time, of processing
+            time, and of expirations.
     """
 
     __slots__ = (
@@ -154,17 +156,17 @@ class Timers:
         self._soon = b""
         self.more_event = self.more_clock = self.more_ends = 0
 
-    # What needs no rows.
+    # Timers without rows.
 
     def expect(self, watermark: Timestamp) -> None:
-        """The watermark will be there, and what it lets fire be taken.
+        """Announce where the watermark will be, and that the caller will take all timers that it lets fire.
 
-        What is set for before that has no rows, and holds nothing, until `settle`.
+        Until `settle`, timers set for before that have no rows, and hold nothing.
         """
         self._soon = _limit(watermark)
 
     def settle(self) -> None:
-        """Makes rows of what was expected to fire, and has not."""
+        """Write rows for timers that were expected to fire, but have not."""
         self._soon = b""
         if self._imminent:
             for key, window, family, tag, fire_at, hold, payload in self._imminent.take_all():
@@ -182,20 +184,20 @@ class Timers:
         tag: str = "",
         payload: bytes = b"",
     ) -> None:
-        """Sets a timer, in place of what it was set to.
+        """Set a timer, in place of its previous setting.
 
         Args:
-            key: encoded user key.
-            window: encoded window.
+            key: the encoded user key.
+            window: the encoded window.
             family: a declared one, or `EXPIRATION`.
             fire_at: event or processing time, by the family's domain.
             hold: the output timestamp: the output watermark does not pass it while the timer is pending; None for a
-                timer that holds nothing back.
-            tag: dynamic tag.
-            payload: kept for who is called.
+                timer that holds nothing.
+            tag: the dynamic tag.
+            payload: stored for the callback.
 
         Raises:
-            ValueError: there is no such family; a time has more than 64 bits.
+            ValueError: there is no such family, or a time has more than 64 bits.
         """
         slot = self._slot(key, window, family, tag)
         view = self._view
@@ -205,7 +207,7 @@ class Timers:
         except OverflowError:
             raise ValueError(
                 f"a timer {family!r} of stage {self._stage} is set to {fire_at} µs and holds at {hold}: "
-                "no time has more than 64 bits"
+                "a time must fit into 64 bits"
             ) from None
         if self._families[family] is TimeDomain.PROCESSING:
             front = self._clock
@@ -219,7 +221,7 @@ class Timers:
             if old is not None:
                 view.delete(row)
                 self._forget(slot, old)
-            # Before what a row would need: most timers that are set at all are of these.
+            # This comes before the preparations for a row, because most timers are set here.
             timer = _new(Fired, (key, window, family, tag, fire_at, hold, payload))
             self._imminent.put(at + b"\0" + slot, timer)
             return
@@ -250,7 +252,7 @@ class Timers:
             view.put(self._holds + held + _KEYED + slot, b"")
 
     def clear(self, key: bytes, window: bytes, family: str, tag: str = "") -> None:
-        """Makes a timer pending no more; nothing happens if it is not.
+        """Clear a timer, if it is pending.
 
         Raises:
             ValueError: there is no such family.
@@ -263,7 +265,7 @@ class Timers:
             self._forget(slot, old)
 
     def get(self, key: bytes, window: bytes, family: str, tag: str = "") -> Timestamp | None:
-        """When a timer is to fire; None if it is not pending."""
+        """Return a timer's firing time; None if it is not pending."""
         slot = self._slot(key, window, family, tag)
         if (timer := self._imminent.get(slot)) is not None:
             return timer.fire_at
@@ -271,26 +273,26 @@ class Timers:
         return None if old is None else time_of(old[1:9])
 
     def drop(self, key: bytes, window: bytes) -> int:
-        """Clears all timers of a user key in a window, its expiration too; how many those were."""
+        """Clear all timers of a user key in a window, including its expiration; return their number."""
         start = self._keyed + part(key) + part(window, NAME_LIMIT) + _SECTION
-        gone = [timer for timer in self._imminent if timer[:2] == (key, window)]
-        for timer in gone:
+        cleared = [timer for timer in self._imminent if timer[:2] == (key, window)]
+        for timer in cleared:
             self._imminent.remove(self._slot(*timer[:4]))
-        dropped = len(gone)
+        dropped = len(cleared)
         for row, place in self._view.scan(start, after(start)):
             self.drop_row(row, place)
             dropped += 1
         return dropped
 
     def drop_row(self, row: bytes, place: bytes) -> None:
-        """Clears the timer that stands in a row of a user key and window."""
+        """Clear the timer with this row, of a user key and window."""
         self._view.delete(row)
         self._forget(row[3:], place)
 
     # Firing.
 
     def next_event(self) -> Timestamp | None:
-        """The time of the event-time timer that fires first; None if there is none."""
+        """Return the time of the first event-time timer; None if there is none."""
         entry = self._first_event()
         order = None if entry is None else entry[3:]
         if self._imminent:
@@ -299,26 +301,26 @@ class Timers:
         return None if order is None else time_of(order[:8])
 
     def next_processing(self) -> Timestamp | None:
-        """The time of the processing-time timer that fires first; None if there is none."""
+        """Return the time of the first processing-time timer; None if there is none."""
         entry = self._clock.first()
         return None if entry is None else time_of(entry[3:11])
 
     def awaits_clock(self, key: bytes, window: bytes) -> bool:
-        """Whether a user key has a processing-time timer in a window."""
+        """Return whether a user key has a processing-time timer in a window."""
         if self._clock.first() is None:
             return False
         start = self._keyed + part(key) + part(window, NAME_LIMIT) + _SECTION
         return any(place[0] == _BY_CLOCK for _, place in self._view.scan(start, after(start)))
 
     def take_event(self, watermark: Timestamp, expirations: bool = True) -> Fired | None:
-        """Takes the event-time timer that fires first, or None if the watermark has passed none.
+        """Take the first event-time timer, or None if the watermark has passed none.
 
         Args:
             watermark: the stage's input watermark.
-            expirations: if not, and an expiration is first, nothing is taken.
+            expirations: if false, and the first timer is an expiration, nothing is taken.
         """
         if watermark != self._watermark:
-            # `moments.passed`, on encodings: below the watermark, or any if it is the last one.
+            # `comparison.passed`, on encodings: below the watermark, or any if it is the last one.
             self._watermark = watermark
             self._limit = _limit(watermark)
         entry = self._first_event()
@@ -331,28 +333,28 @@ class Timers:
         return self._take(entry)
 
     def take_imminent(self, watermark: Timestamp) -> Iterator[Fired]:
-        """Takes timers without rows, one after another, as `take_event` would; perhaps not all that it would take.
+        """Take timers without rows, one after another, in the order of `take_event`; it may take only some of them.
 
         Args:
             watermark: the stage's input watermark.
         """
         if self._imminent:
-            # Rows that are set meanwhile are behind all of these: what is due before has none.
+            # Rows that are set meanwhile come after all of these, because earlier timers have no rows.
             entry, limit = self._first_event(), _limit(watermark)
             yield from self._imminent.below(limit if entry is None else min(limit, entry[3:]))
 
     def take_processing(self, now: Timestamp) -> Fired | None:
-        """Takes the processing-time timer that is due first, or None if none is due."""
+        """Take the first due processing-time timer, or None if none is due."""
         entry = self._clock.first()
         return None if entry is None or entry[3:11] > moment(now) else self._take(entry)
 
     def unknown(self, family: str) -> ValueError:
-        """What is said of a family that the stage does not have."""
+        """Return the error about a family that the stage does not have."""
         known = ", ".join(repr(each) for each in self._families if each) or "none"
         return ValueError(f"stage {self._stage} has no timer family {family!r}; it has {known}")
 
     def pending(self) -> Iterator[Fired]:
-        """All pending timers: those without rows, then the others as they would fire, event time first. They stay."""
+        """Yield all pending timers: those without rows, then the others in firing order, event time first."""
         yield from self._imminent
         event = [prefix(kind, self._stage) for kind in (Kind.EVENT_HELD, Kind.EVENT)]
         rows = [row for start in event for row in self._view.scan(start, after(start))]
@@ -362,22 +364,22 @@ class Timers:
             yield _fired(entry, value)
 
     def validate(self) -> None:
-        """Checks that rows and entries agree; AssertionError if not."""
+        """Check that rows and entries agree; AssertionError if not."""
         slots = set()
         holds = 0
         for index, front in self._fronts.items():
             kind = Kind(index)
             start = prefix(kind, self._stage)
             rows = list(self._view.scan(start, after(start)))
-            assert front.first() == (rows[0][0] if rows else None), f"{kind.name}: not the first row is read next"
+            assert front.first() == (rows[0][0] if rows else None), f"{kind.name}: the front is not at the first row"
             for entry, value in rows:
                 slot = entry[12:]
                 place = self._view.get(self._keyed + slot)
-                assert place is not None, f"{_fired(entry, value)} is in the index alone"
-                assert place[:_PLACE] == entry[:1] + entry[3:12], f"{_fired(entry, value)} stands elsewhere"
+                assert place is not None, f"{_fired(entry, value)} has an entry without its row"
+                assert place[:_PLACE] == entry[:1] + entry[3:12], f"{_fired(entry, value)} has another place"
                 hold = place[_PLACE:]
-                assert not hold or hold == value[:8], f"{_fired(entry, value)} holds elsewhere"
-                assert not hold or self._view.get(self._holds + hold + _KEYED + slot) is not None, "a hold is lost"
+                assert not hold or hold == value[:8], f"{_fired(entry, value)} has another hold"
+                assert not hold or self._view.get(self._holds + hold + _KEYED + slot) is not None, "a hold is missing"
                 holds += bool(hold)
                 slots.add(slot)
         owners = [row[len(self._holds) + 8 :] for row, _ in self._view.scan(self._holds, after(self._holds))]
@@ -404,7 +406,7 @@ class Timers:
             if not value[8]:
                 self._ended, self._ended_as = slot[slot.index(END) :], fired[1:4]
             return fired
-        # Most that fire are of the same window and family as the one before.
+        # Most timers that fire have the same window and family as the one before.
         window, family, tag = self._ended_as
         key = slot[: -len(self._ended)]
         if b"\0" in key:
@@ -414,14 +416,14 @@ class Timers:
         return _new(Fired, (key, window, family, tag, fire_at, hold, value[9:]))
 
     def _forget(self, slot: bytes, place: bytes) -> None:
-        """Removes a timer's entry and hold."""
+        """Remove a timer's entry and hold."""
         self._less(place[0], place[9])
         self._fronts[place[0]].delete(place[:1] + self._keyed[1:] + place[1:_PLACE] + slot)
         if len(place) > _PLACE:
             self._view.delete(self._holds + place[_PLACE:] + _KEYED + slot)
 
     def _less(self, index: int, rank: int) -> None:
-        """An entry goes."""
+        """Count the removal of an entry."""
         if rank:
             self.more_ends -= 1
         elif index == _BY_CLOCK:
@@ -430,7 +432,7 @@ class Timers:
             self.more_event -= 1
 
     def _slot(self, key: bytes, window: bytes, family: str, tag: str) -> bytes:
-        # Most calls are about the same window, many about the same key as the one before.
+        # Most calls have the same window, many the same key as the one before.
         if window != self._window:
             self._window, self._key = window, None
             self._ending = part(window, NAME_LIMIT)
@@ -446,20 +448,20 @@ class Timers:
 _INDEXES: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING)
 _BY_CLOCK: Final = int(Kind.PROCESSING)
 _NO_END: Final = b"\xff"
-"""What no slot ends with."""
+"""No slot ends with this."""
 _PLACE: Final = 10
-"""Bytes that say where a timer's entry is: kind, moment, rank."""
+"""The length of the place of a timer's entry: kind, moment, rank."""
 _SECTION: Final = bytes((Section.TIMER,))
 _KEYED: Final = bytes((Kind.KEYED,))
 
 
 def _limit(watermark: Timestamp) -> bytes:
-    """What the moments of timers that it lets fire are less than."""
+    """Return the upper bound (exclusive) of the encoded moments of timers that a watermark lets fire."""
     return _NO_HOLD if watermark == MAX_TIMESTAMP else moment(watermark)
 
 
 def _fired(entry: bytes, value: bytes) -> Fired:
-    # Done for every timer: calls of one line are written out, and a tuple is made at half the price of Fired(…).
+    # Executed for every timer: one-line functions are inlined, and a tuple costs half as much as Fired(…).
     at, held = entry[3:11], value[:8]
     fire_at = Timestamp(_MOMENT(entry, 3)[0] - OFFSET)
     hold = fire_at if held == at else None if held == _NO_HOLD else time_of(held)

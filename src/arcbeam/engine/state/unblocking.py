@@ -1,6 +1,6 @@
-"""When what holds a watermark has its turn: of timers and restrictions, whose rows say it.
+"""When holds are released: for timers and restrictions, their rows contain it.
 
-Owns no rows: it reads those of `timers` and `residuals`. Must not know what is told to people.
+Owns no rows: it reads those of `timers` and `residuals`. Must not know how it is shown.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.model.interfaces import StateView
 
 _AT_THEIR_TIME: Final = (HolderKind.TIMER, HolderKind.SORTED, HolderKind.GATHERED)
-"""What has its turn at the time at which it holds, if nothing else is known of it."""
+"""Holders that are released at the time at which they hold, unless more is known."""
 
 
 def with_releases(
     view: StateView, stage: int, local: Local, abouts: Mapping[str, Callable[[], str]] = MappingProxyType({})
 ) -> Local:
-    """What a shard says, with when that has its turn which holds: a look at one row for each.
+    """Add the time of its release to each hold in a shard's times; it costs one look-up for each.
 
     Args:
-        view: of the shard.
+        view: the view of the shard.
         stage: the stage's number.
-        local: what it says.
-        abouts: what restrictions are of, by their hexadecimal ids; of some. It is asked of those alone that hold.
+        local: the shard's times.
+        abouts: functions that describe restrictions, by their hexadecimal ids; not all have one. Only those of
+            restrictions that hold are called.
     """
     if local.pending is None and all(of.hold is None for of in local.outputs.values()):
         return local
@@ -40,8 +41,8 @@ def with_releases(
             return None
         found = known.get(hold)
         if found is None:
-            tell = abouts.get(hold.name.rpartition("~")[2]) if hold.kind is HolderKind.RESIDUAL else None
-            about = "" if tell is None else tell()
+            describe = abouts.get(hold.name.rpartition("~")[2]) if hold.kind is HolderKind.RESIDUAL else None
+            about = "" if describe is None else describe()
             found = known[hold] = replace(hold, owner=b"", release=_release(view, stage, hold), about=about)
         return found
 
@@ -60,7 +61,7 @@ def _release(view: StateView, stage: int, hold: Hold) -> Release | None:
         due = due_of(view, stage, hold.name)
         return None if due is None else Release(due, by_clock=True)
     if hold.kind is HolderKind.TIMER and hold.owner:
-        # Where it stands in its index: the kind of that, and when it fires.
+        # The timer's place in its index: the kind of the index, and when it fires.
         place = view.get(hold.owner)
         return None if place is None else Release(time_of(place[1:9]), by_clock=place[0] == Kind.PROCESSING)
     return Release(hold.time, by_clock=False) if hold.kind in _AT_THEIR_TIME else None

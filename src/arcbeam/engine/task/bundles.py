@@ -1,7 +1,7 @@
-"""What a shard asks of those around it: user code, side inputs, rows that come and go, and how long it may work.
+"""The protocols between a shard and its environment: user code, side inputs, rows in and out, and the budget.
 
-Owns the protocols, and the values that go through them. Must not know who implements them: user code runs in an SDK's
-bundles, rows travel by Spark, and in tests all of it is in memory. What there may be of for each element is a tuple.
+Owns the protocols, and their values. Must not know the implementations: user code runs in an SDK's bundles, Spark moves
+rows, and in tests everything is in memory. A value that is created for each element is a tuple.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class TimerSet(NamedTuple):
     """User code has set a timer.
 
     Attributes:
-        key, window, family, tag: what it is known by.
-        fire_at: when it is to fire, in the time of its family. A time of event time behind the expiration of its window
+        key, window, family, tag: its identity.
+        fire_at: its firing time, in the time domain of its family. An event time after the expiration of its window
             means that expiration.
-        hold: its output timestamp; None if it holds nothing back. A later one than when it fires (event time) or its
-            window expires (processing time) means that moment.
+        hold: its output timestamp; None if it holds nothing. If it is later than the firing time (event time) or the
+            expiration of the window (processing time), it means that moment.
         payload: for its callback.
     """
 
@@ -62,11 +62,11 @@ _NO_CELLS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class CallResult(NamedTuple):
-    """What a call of user code has led to, apart from what it put out and its state: both are where they belong.
+    """The result of a call of user code, without its output and state: these are stored already.
 
     Attributes:
-        written: how many elements it put out.
-        timers: that it has set and cleared, in that order.
+        written: the number of elements that it output.
+        timers: the timers that it has set and cleared, in that order.
     """
 
     written: int = 0
@@ -74,42 +74,43 @@ class CallResult(NamedTuple):
 
 
 NOTHING: Final = CallResult()
-"""A call that has led to nothing."""
+"""A call without effects."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestrictionResult:
-    """How a restriction ran.
+    """The result of running a restriction.
 
     Attributes:
-        splits: what was split off while it ran.
+        splits: the parts split off while it ran.
         deferred: what it left when it returned; None if it is done.
-        call: what it has led to.
-        goes_on: what it deferred may run again in the same micro-batch, if it is due: it got somewhere, and does not
-            wait for anything that only a commit brings.
-        made: elements that its DoFn put out, whatever became of them in transforms behind it.
+        call: the result of the call.
+        may_resume: the deferred part may run again in the same micro-batch, if it is due: it made progress, and does
+            not
+            wait for a commit.
+        made: the number of elements that its DoFn output, whatever downstream transforms did with them.
     """
 
     splits: Sequence[Remainder] = ()
     deferred: Remainder | None = None
     call: CallResult = NOTHING
-    goes_on: bool = False
+    may_resume: bool = False
     made: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class BundleResult:
-    """What the end of a stage's bundles has led to.
+    """The result of the end of a stage's bundles.
 
     Attributes:
-        call: by `finish_bundle`: no timers, nor state.
+        call: the result of `finish_bundle`: without timers or state.
         seen: the latest time that observers have seen in all calls, by their names.
-        sketches: of the times that those have seen that go by a quantile.
-        doubted: later times, which those have seen that do not believe any.
-        published: side inputs of which something was written.
-        committables: for sinks.
-        finalizations: how many bundles want to be told that the micro-batch is committed.
-        cells: see `kept.StateMetrics`: by how many more.
+        sketches: sketches of the times, for observers with a quantile.
+        doubted: later times that observers with an outlier filter have seen and not accepted.
+        published: the side inputs that were written to.
+        committables: output for sinks.
+        finalizations: the number of bundles to finalize after the commit.
+        cells: the changes of `StateMetrics.cells`.
     """
 
     call: CallResult = NOTHING
@@ -123,74 +124,80 @@ class BundleResult:
 
 
 class Budget(Protocol):
-    """How much more a task may do in a micro-batch. It has a clock, or counts."""
+    """The remaining budget of a task in a micro-batch. It has a clock, or counts."""
 
     def exhausted(self) -> bool:
-        """Whether the rest should be left for the next micro-batch."""
+        """Return whether the rest should be left for the next micro-batch."""
 
     def part(self, fraction: float) -> Budget:
-        """A fraction of what is left of it now, as a budget; what that leaves goes back to this one."""
+        """Return a fraction of the remaining budget as a budget; what it does not use returns to this one."""
 
 
 class Runner(Protocol):
-    """The user code of one stage in one shard; what it puts out goes on from there.
+    """The user code of one stage in one shard; it passes on its own output.
 
-    It cuts bundles as it sees fit: a call may be a bundle, or part of one that `finish` ends. A call of a kind that the
-    stage does not have never comes.
+    It decides on bundles: a call may be a bundle, or part of one that `finish` ends. A call that does not fit the kind
+    of
+    the stage never happens.
 
-    **What a call has changed is there when it returns**: state in the shard's view, timers in `CallResult`. Between two
-    calls timers fire, and the state of windows that are over is dropped; what is written behind that would stay for
-    ever. A runner may buffer its writes inside of a call. It may also keep what it has read: but for its own calls, the
-    state of a key and window changes only when it is dropped, and no call about the two comes after that. Nobody here
-    looks at what it puts out: that may wait for `finish`, or longer, but goes on before the task's marker.
+    **The effects of a call are stored when it returns**: state in the shard's view, timers in `CallResult`. Between two
+    calls timers fire, and the state of expired windows is dropped; state written after that would stay for ever. A
+    runner may buffer its writes within a call. It may also cache what it has read: apart from its own calls, the state
+    of a key and window changes only when it is dropped, and no call for that key and window follows. Its output may
+    wait
+    until `finish`, or longer, but is passed on before the task's marker.
 
-    **The order of calls** in a micro-batch: `truncate` what waits; then what was parked and what has come (`process`,
-    `restriction`, `panes`); `resume`; then what the watermark and the clock let happen (`fire`, `expire`, `panes`,
-    `process` in order of time); `prepare`; and `finish`, always and once, behind all that fires and drops. Calls for
-    another stage or shard do not come in between.
+    **The order of calls** in a micro-batch: `truncate` for waiting restrictions; then blocked and arrived elements
+    (`process`, `restriction`, `panes`); `resume`; then what the watermark and the clock allow (`fire`, `expire`,
+    `panes`,
+    `process` in order of time); `prepare`; and `finish`, always and once, after all firing and dropping. Calls of
+    another
+    stage or shard do not happen in between.
     """
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        """Elements of a user key, whose state and timers they may touch; the key is empty if the stage has none."""
+        """Process elements of a user key, with access to its state and timers; without keys, the key is empty."""
 
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
-        """What a grouping puts out."""
+        """Process the panes of a grouping."""
 
     def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
-        """The callbacks of timers, each before the next is asked for: what that is may depend on what this one has set.
+        """Call the callbacks of timers, each before the next is requested: that may depend on what this one has set.
 
         Args:
-            due: the timers; what each was taken from is as if it had never been.
-            led_to: takes what a callback has led to; need not be called where that is nothing.
+            due: the timers, which are no longer stored.
+            led_to: takes the result of a callback; the call may be omitted if there are no effects.
         """
 
     def expire(self, key: bytes, window: Window) -> CallResult:
-        """The callback of a window's expiration; its state is still there."""
+        """Call the callback of a window's expiration; its state still exists."""
 
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
-        """The restriction of an element that has come to a splittable stage."""
+        """Return the restriction of an element that has arrived at a splittable stage."""
 
     def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
-        """Processes a restriction; makes a checkpoint when the budget is exhausted, though not before progress.
+        """Process a restriction; checkpoint when the budget is exhausted, but not before progress.
 
         Args:
-            restriction: due.
-            budget: of the task.
-            pieces: into how many parts the rest is cut by the checkpoint, as far as it can be.
+            restriction: a due restriction.
+            budget: the budget of the task.
+            pieces: into how many parts the residual is cut, if possible.
         """
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
-        """What a drain leaves of a restriction that waits."""
+        """Return what a drain leaves of a waiting restriction."""
 
     def prepare(self) -> CallResult:
-        """Calls `prepare_to_shutdown`; only of a stage that offers it. It may change state, but set no timer."""
+        """Call `prepare_to_shutdown`, for stages that have it. It may change state, but set no timer."""
 
     def finish(self) -> BundleResult:
-        """Ends the bundles; nothing else is called after it.
+        """End the bundles; no call follows.
 
-        What `finish_bundle` may do it may do: put out elements, observe, count, and hand over what waits for
-        the commit. State is not written any more, nor a timer set: whatever they could wait for in this micro-batch is
-        past. Either is refused, and fails the micro-batch.
+        `finish_bundle` may output elements, observe, count, and pass on committables and finalizations. It may not
+        write
+        state or set timers: all events of this micro-batch that these could wait for have passed. Either is refused,
+            and
+        fails the micro-batch.
         """
 
 
@@ -198,40 +205,40 @@ class SideInputs(Protocol):
     """The side inputs of a level's stages, as the micro-batch's head has published them."""
 
     def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
-        """What an element of that window reads."""
+        """Return the side inputs that an element of that window reads."""
 
     def until(self, stage: str, lot: SideInputWindow) -> Timestamp:
-        """The last moment of a side input's window: when its port has passed that, nothing more comes to it."""
+        """Return the last moment of a side input's window: it is complete when its port's watermark has passed that."""
 
     def exists(self, stage: str, lot: SideInputWindow) -> bool:
-        """Whether anything was put into it."""
+        """Return whether anything was written to it."""
 
 
 class Exchange(Protocol):
-    """What comes to a task, and goes on from it."""
+    """The input and output of a task."""
 
     def markers(self) -> Sequence[Marker]:
-        """The markers of the level before."""
+        """Return the markers of the previous level."""
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
-        """What has come to a stage in a shard: user keys (empty without keys) and elements, a key any number of times.
-        Of a source in the first micro-batch of a job: that from which it begins.
+        """Return the input of a stage in a shard: user keys (empty without keys) and elements; a key may repeat. For a
+        source in the first micro-batch of a job: its initial input.
 
-        Asked for once for each, shards ascending, stages of a shard in the layout's order.
+        Called once for each, shards ascending, and stages of a shard in the layout's order.
         """
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
-        """Something was dropped: it goes where late data goes."""
+        """Send dropped data to the destination of late data."""
 
     def send(self, marker: Marker) -> None:
-        """Sends a marker behind all rows, to every task of the next level."""
+        """Send a marker, after all rows, to every task of the next level."""
 
 
 class Shards(Protocol):
     """The state of a task's shards, and the user code that works on it."""
 
     def view(self, shard: int) -> StateView:
-        """The state of a shard at the micro-batch's head."""
+        """Return the state of a shard at the micro-batch's head."""
 
     def runner(self, stage: str, shard: int) -> Runner:
-        """The user code of a stage; it has the state of that view. It is finished before the next one is asked for."""
+        """Return the user code of a stage, with the state of that view. Finish it before requesting the next one."""

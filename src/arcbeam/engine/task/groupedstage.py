@@ -1,4 +1,4 @@
-"""A grouping stage in a shard: what a grouping asks for becomes holds and timers in the shard's indexes.
+"""A grouping stage in a shard: a grouping's effects are stored as holds and timers in the shard's indexes.
 
 Owns their names there. Must not know windows and triggers.
 """
@@ -55,8 +55,8 @@ class GroupedLogic:
     """Elements are grouped.
 
     Args:
-        place: of the stage.
-        kind: how.
+        place: the stage's context.
+        kind: the kind of grouping.
     """
 
     def __init__(self, place: StageContext, kind: Grouped) -> None:
@@ -66,18 +66,18 @@ class GroupedLogic:
         space = prefix(Kind.GROUPING, number)
         self._grouping = Grouping(kind.strategy, place.view, space)
         rules = self._grouping.rules
-        self._gathering = WindowBuffer(rules, place.view, space, kind.unpack) if rules.gathers else None
+        self._buffer = WindowBuffer(rules, place.view, space, kind.unpack) if rules.gathers else None
         self._timers = Timers(place.view, number, _FAMILIES)
-        self._agenda = KeyQueue(self._timers)
+        self._queue = KeyQueue(self._timers)
         self._holds = Holds(place.view, number)
-        # Most effects and timers are about the same window as the one before.
+        # Most effects and timers have the same window as the one before.
         self._window: Window | None = None
         self._encoded = b""
         self._sessions: PassingSessions | None = None
         self._panes: list[EmitPane] = []
         self._pane_bytes = 0
         self._before: Clocks | None = None
-        """What time it is as long as the watermark has not moved."""
+        """The clocks until the watermark moves."""
 
     def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
@@ -86,22 +86,22 @@ class GroupedLogic:
             self._sessions = PassingSessions(self._grouping, sessions, clock.input, clock.ahead(upstream))
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
-        """See `StageLogic`: it has no side inputs, so all goes straight on."""
+        """See `StageLogic`: it has no side inputs, so nothing is blocked."""
         return elements
 
     def deliver(self, key: bytes, elements: Elements) -> None:
         """See `StageLogic`."""
         if self._before is None:
             self._before = self._clocks(self._place.clock.input)
-        if self._gathering is not None:
+        if self._buffer is not None:
             watermark = self._before.input_watermark
-            if isinstance(elements, Together) and self._gathering.take(key, elements, watermark):
+            if isinstance(elements, Together) and self._buffer.take(key, elements, watermark):
                 return
-            elements = self._gathering.take_each(key, elements, watermark)
+            elements = self._buffer.take_each(key, elements, watermark)
             if not elements:
                 return
         elif self._sessions is not None:
-            elements = list(elements)  # decoded once, wherever they go
+            elements = list(elements)  # decoded once, for all uses
             if self._sessions.take(key, elements):
                 return
             for taken in self._sessions.withdraw(key):
@@ -117,55 +117,53 @@ class GroupedLogic:
 
     def resume(self) -> bool:
         """See `StageLogic`."""
-        self._put_out()
+        self._emit()
         return False
 
     def fire(self, watermark: Timestamp) -> bool:
         """See `StageLogic`."""
         self._keep(watermark)
         exhausted = self._fire(watermark)
-        if exhausted and self._gathering is not None:
-            self._finish(self._gathering, watermark)
-        self._put_out()
-        return exhausted and self._agenda.is_due(watermark, self._place.now)
+        if exhausted and self._buffer is not None:
+            self._finish(self._buffer, watermark)
+        self._emit()
+        return exhausted and self._queue.is_due(watermark, self._place.now)
 
-    def _finish(self, gathering: WindowBuffer, watermark: Timestamp) -> None:
-        """The budget is used up. What came in this very micro-batch goes on all the same: to keep it would cost
-        more.
-        """
+    def _finish(self, buffer: WindowBuffer, watermark: Timestamp) -> None:
+        """Emit the windows of this micro-batch although the budget is used up: storing them would cost more."""
         clocks = self._clocks(watermark)
-        for window in gathering.windows():
-            if gathering.is_stored(window):
+        for window in buffer.windows():
+            if buffer.is_stored(window):
                 self._store(window)
             else:
                 self._timers.clear(_NO_KEY, self._ordered(window), GATHERED)
                 self._end(window, clocks)
 
     def _keep(self, watermark: Timestamp) -> None:
-        """What was gathered waits for the end of its window: in the state, unless the watermark has passed that.
+        """Store buffered elements until the end of their window, unless the watermark has passed it.
 
-        Sessions that have passed go on.
+        Sessions that have passed are emitted.
         """
-        place, gathering = self._place, self._gathering
+        place, buffer = self._place, self._buffer
         for panes in () if self._sessions is None else self._sessions.panes():
             place.tally.fired += len(panes)
             place.record(place.runner.panes(panes))
-        for window in () if gathering is None else gathering.windows():
+        for window in () if buffer is None else buffer.windows():
             end = self._grouping.rules.bounds(window).end
             self._timers.set(_NO_KEY, self._ordered(window), GATHERED, end, end)
             if not passed(watermark, end):
                 self._store(window)
 
     def _store(self, window: Window) -> None:
-        assert self._gathering is not None
+        assert self._buffer is not None
         try:
-            self._gathering.store(window)
+            self._buffer.store(window)
         except StateFormatError as e:
             raise self._located(e) from e
 
     def _fire(self, watermark: Timestamp) -> bool:
         place, clocks = self._place, self._clocks(watermark)
-        while (fired := self._agenda.next(watermark, place.now)) is not None:
+        while (fired := self._queue.next(watermark, place.now)) is not None:
             assert isinstance(fired, Fired)
             if self._window is None or fired.window != self._encoded:
                 self._window, self._encoded = self._decode(fired.window), fired.window
@@ -184,36 +182,36 @@ class GroupedLogic:
         return False
 
     def _end(self, window: Window, clocks: Clocks) -> bool:
-        """The watermark has passed the end of a window; whether all that was gathered of it has gone on.
+        """Fire a window whose end the watermark has passed; return whether all buffered elements were emitted.
 
-        Each key's window is on its own from there on, if it is not over: late elements may follow.
+        If the window has not expired, each key's window then continues separately, because late elements may follow.
         """
-        gathering, place = self._gathering, self._place
-        assert gathering is not None
+        buffer, place = self._buffer, self._place
+        assert buffer is not None
         end, expiry, _ = self._grouping.rules.bounds(window)
         over = clocks.input_watermark > expiry
-        groups = self._groups(gathering, window)
+        groups = self._groups(buffer, window)
         waiting, size = len(self._panes), self._pane_bytes
         for key, contents in self._read(groups):
             if over and not contents.behind:
                 self._panes.append(EmitPane(key, window, contents, end, ONLY))
                 self._pane_bytes += contents.size
             else:
-                self._go_on(key, window, contents, clocks)
+                self._continue(key, window, contents, clocks)
             place.tally.fired += 1
             waiting += 1
             size += contents.size
             if waiting >= MOST_PANES or size >= MOST_BYTES:
                 waiting = size = 0
-                self._put_out()
+                self._emit()
                 if groups.stored and place.budget.exhausted() and groups.leave():
                     self._timers.set(_NO_KEY, self._ordered(window), GATHERED, end, end)
                     return False
         return True
 
-    def _groups(self, gathering: WindowBuffer, window: Window) -> Groups:
+    def _groups(self, buffer: WindowBuffer, window: Window) -> Groups:
         try:
-            return gathering.groups(window)
+            return buffer.groups(window)
         except StateFormatError as e:
             raise self._located(e) from e
 
@@ -223,7 +221,7 @@ class GroupedLogic:
         except StateFormatError as e:
             raise self._located(e) from e
 
-    def _go_on(self, key: bytes, window: Window, contents: Gathered, clocks: Clocks) -> None:
+    def _continue(self, key: bytes, window: Window, contents: Gathered, clocks: Clocks) -> None:
         try:
             came, late = list(contents), contents.late()
             times = [self._grouping.rules.bounds(window).end] * len(came)
@@ -247,26 +245,26 @@ class GroupedLogic:
 
     def kept(self, closed: BundleResult) -> StateMetrics:
         """See `StageLogic`."""
-        gathered = 0 if self._gathering is None else self._gathering.many.more
+        gathered = 0 if self._buffer is None else self._buffer.many.more
         return StateMetrics(
             self._grouping.more + gathered, event_timers=self._timers.more_event, clock_timers=self._timers.more_clock
         )
 
     def _located(self, error: StateFormatError, key: bytes | None = None) -> StateFormatError:
-        """The error, with the place where the state is."""
+        """Return the error with the location of the state."""
         what, why = error.args
         place = self._place
         of_key = "" if key is None else f" of key {shown(parts(part(key))[0])}"
         return StateFormatError(f"{what},{of_key} of {place.placed.name!r} in shard {place.shard},", why)
 
     def _clocks(self, watermark: Timestamp) -> Clocks:
-        # The output watermark is never ahead of the input's: one who has said nothing yet is at the beginning.
+        # The output watermark never exceeds the input's; an output without a watermark is at the beginning.
         return Clocks(self._place.now, watermark, min(self._place.committed_output, watermark))
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         place = self._place
         for effect in effects:
-            # Taken apart as tuples: a pattern with fields looks each of them up by its name.
+            # Unpacked as tuples: a pattern with fields looks up each of them by its name.
             match effect:
                 case EmitPane():
                     self._panes.append(effect)
@@ -289,10 +287,10 @@ class GroupedLogic:
                 case _:
                     assert_never(effect)
         if len(self._panes) >= MOST_PANES or self._pane_bytes >= MOST_BYTES:
-            self._put_out()
+            self._emit()
 
-    def _put_out(self) -> None:
-        """The panes that wait for others go on with them: one by one, each would cost as much as some together."""
+    def _emit(self) -> None:
+        """Emit the waiting panes together: one by one, each would cost as much as several together."""
         panes, self._panes, self._pane_bytes = self._panes, [], 0
         if panes:
             self._place.record(self._place.runner.panes(panes))

@@ -19,15 +19,14 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.sizes import threshold
 
 _MOVABLE: Final = threshold(16)
-"""So many restrictions of a stage and shard are offered to other shards in each micro-batch: they travel in the
-reports."""
+"""The maximum of a stage's restrictions that a shard offers to others in each micro-batch: the reports contain them."""
 _MOVABLE_BYTES: Final = threshold(16 << 10, 64)
 _MOST_READY: Final = threshold(1000)
-"""So many restrictions that are due are counted: of what could be split for slots that are idle there are enough."""
+"""The count of due restrictions ends here: beyond that, there is enough work for all idle tasks."""
 
 
 class PlainLogic:
-    """Elements are processed as they come."""
+    """Elements are processed when they arrive."""
 
     def __init__(self, place: StageContext) -> None:
         self._place = place
@@ -36,7 +35,7 @@ class PlainLogic:
         """See `StageLogic`."""
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
-        """See `StageLogic`: nothing is too late here."""
+        """See `StageLogic`: no element is late here."""
         return elements
 
     def deliver(self, key: bytes, elements: Elements) -> None:
@@ -72,8 +71,8 @@ class SplittableLogic(PlainLogic):
     """Elements have restrictions.
 
     Args:
-        place: of the stage.
-        bound: how many restrictions of one root should live at most.
+        place: the stage's context.
+        bound: the intended maximum of live restrictions of one root.
     """
 
     def __init__(self, place: StageContext, bound: int) -> None:
@@ -84,14 +83,14 @@ class SplittableLogic(PlainLogic):
         self._admitted = 0
 
     def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
-        """What changes its shard goes and comes, with its holds; then a drain truncates what waits."""
-        self._residuals.go_on()
+        """Move restrictions from and to other shards, with their holds; then truncate waiting ones if it is a drain."""
+        self._residuals.adapt()
         self._drain = plan.drain
         self._pieces = plan.pieces.get(self._place.placed.name, 1)
         for move in moves:
             if move.source == self._place.shard:
                 if self._residuals.hand_over(move.id) != move.handed:
-                    raise ValueError(f"restriction {move.id.hex()} of {move.stage!r} is not what the plan takes it for")
+                    raise ValueError(f"restriction {move.id.hex()} of {move.stage!r} differs from the plan's")
             else:
                 self._residuals.adopt(move.handed)
         if plan.drain:
@@ -100,11 +99,11 @@ class SplittableLogic(PlainLogic):
                 self._residuals.truncate(restriction.id, kept, self._place.now)
 
     def deliver(self, key: bytes, elements: Elements) -> None:
-        """Each element's restriction waits; while a drain runs, what it leaves of it."""
+        """Store each element's restriction; during a drain, what truncation leaves of it."""
         place = self._place
         for element in elements:
-            # Of one micro-batch only one run is ever real, so the number of the micro-batch makes the names different
-            # for ever.
+            # Only one run of a micro-batch is ever committed, so names with the micro-batch's number are unique for the
+            # job's whole life.
             root = f"{place.micro_batch}.{place.shard}.{self._admitted}"
             self._admitted += 1
             admitted = self._residuals.admit(root, place.runner.restriction(key, element), place.now)
@@ -112,10 +111,10 @@ class SplittableLogic(PlainLogic):
                 self._residuals.truncate(admitted.id, place.runner.truncate(admitted), place.now)
 
     def resume(self) -> bool:
-        """Runs what is due: each once, but what was deferred without a delay, and got somewhere, as long as the budget
-        lasts. What else a restriction leaves waits for the next micro-batch, also if it is due at once.
+        """Run the due restrictions, each once. What one deferred without a delay runs again if it made progress, while
+        the budget lasts. Other residuals wait for the next micro-batch, even if they are due at once.
 
-        At least one is run, however little is allowed.
+        At least one restriction runs, however small the budget is.
         """
         place, residuals = self._place, self._residuals
         later: set[bytes] = set()
@@ -138,7 +137,7 @@ class SplittableLogic(PlainLogic):
             for each in (*splits, left):
                 if each is not None and each.remainder.about is not None:
                     place.abouts[each.id.hex()] = each.remainder.about
-            if left is not None and not result.goes_on:
+            if left is not None and not result.may_resume:
                 later.add(left.id)
         for id in aside:
             residuals.put_back(id)
@@ -152,7 +151,7 @@ class SplittableLogic(PlainLogic):
 
     def restrictions(self) -> Restrictions:
         """See `StageLogic`."""
-        known = self._residuals.standing()
+        known = self._residuals.totals()
         if not known.live:
             return Restrictions()
         movable = tuple(

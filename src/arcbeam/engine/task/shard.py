@@ -1,7 +1,8 @@
-"""What one task does with its range of shards in a micro-batch.
+"""The work of one task, in its range of shards, in a micro-batch.
 
-Owns what goes between the stages and shards of a task: the markers of the level before, the watermarks that follow from
-them, the task's own marker, its report. Must not know where rows and state come from.
+Owns what the stages and shards of a task share: the markers of the previous level, the watermarks that follow from
+them,
+the task's own marker, its report. Must not know where rows and state come from.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from arcbeam.engine.watermarks.clocks import Clock, Port, marker_time, output_ti
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 _WAITING: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING, Kind.SORTED)
-"""Indexes of what waits for its time in a stage with keys."""
+"""The indexes of work that waits for its time in a stage with keys."""
 
 
 class EngineTask:
     """A task of a level in a micro-batch.
 
     Args:
-        layout: of the job.
+        layout: the layout of the job.
         specs: the stages of the level, by name.
-        level: of the task.
+        level: the level of the task.
         task: its number in the level.
-        token: of this attempt; no other attempt of any task has it.
-        plan: of the micro-batch.
+        token: the token of this attempt; no other attempt of any task has it.
+        plan: the plan of the micro-batch.
     """
 
     def __init__(
@@ -49,14 +50,13 @@ class EngineTask:
         self._plan = plan
 
     def run(self, exchange: Exchange, shards: Shards, sides: SideInputs, budget: Budget) -> TaskReport:
-        """Does the task's part of the micro-batch, up to its marker.
+        """Do the task's part of the micro-batch, including its marker.
 
         Returns:
-            The report, without the names of files: whoever writes them adds those.
+            The report, without the names of files: the caller that writes them adds these.
 
         Raises:
-            InconsistentCutError: the markers of the level before are not all there, or do not agree. The micro-batch
-                fails.
+            InconsistentCutError: markers of the previous level are missing or contradictory. The micro-batch fails.
         """
         layout, plan = self._layout, self._plan
         gathered = self._gathered(exchange)
@@ -84,8 +84,9 @@ class EngineTask:
                     Clock(view, placed.number, placed.flow.outputs),
                     shards.runner(placed.name, shard),
                     exchange,
-                    # One that never ends must not take all: those behind it have their turn in the same micro-batch.
-                    # What comes new in this micro-batch was in nobody's count.
+                    # A stage that never ends must not use up the budget: the following ones run in the same
+                    # micro-batch.
+                    # A stage whose work arrives in this micro-batch was not counted above.
                     budget.part(1 / max(1, len(waiting) + self._is_new(placed, shard, waiting))),
                 )
                 waiting.discard((placed.name, shard))
@@ -112,7 +113,7 @@ class EngineTask:
         )
 
     def _waiting(self, shards: Shards) -> set[tuple[str, int]]:
-        """Who shares the budget: where restrictions are due, and where timers or panes may be."""
+        """Return the stages and shards that share the budget: those with due restrictions, timers or panes."""
         return {
             (placed.name, shard)
             for placed in self._layout.at(self._level)
@@ -136,9 +137,7 @@ class EngineTask:
         )
 
     def _gathered(self, exchange: Exchange) -> UpstreamWatermarks:
-        """The watermarks of all levels before, which this micro-batch has come to; those that rest are where they
-        were.
-        """
+        """Return the watermarks of all previous levels in this micro-batch; those of idle levels do not change."""
         if self._level == self._plan.first:
             outputs = self._plan.times.outputs
             ports = self._layout.ports_before(self._level)

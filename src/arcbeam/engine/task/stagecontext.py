@@ -1,6 +1,6 @@
-"""One stage in one shard, for the length of a micro-batch: what all kinds of stages have around them.
+"""One stage in one shard, during a micro-batch: the context that all kinds of stages share.
 
-Owns what is counted, and what user code has seen. Must not know kinds.
+Owns the counters, and what user code has seen. Must not know the kinds of stages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from arcbeam.model.timestamps import Timestamp
 
 @dataclass(slots=True)
 class RunningCounts:
-    """What has been done so far; as `reports.Counts`."""
+    """The counters so far; as `reports.Counts`."""
 
     read: int = 0
     written: int = 0
@@ -37,21 +37,21 @@ class RunningCounts:
 
 @dataclass(slots=True)
 class StageContext:
-    """What a stage has around it in a shard.
+    """The context of a stage in a shard.
 
     Attributes:
         placed: the stage.
         shard: the shard's number.
         micro_batch: the micro-batch's number.
         now: the micro-batch's recorded time.
-        committed_output: the stage's output watermark, as the head has it: the least of its outputs.
+        committed_output: the stage's output watermark at the head: the minimum of its outputs.
         view: the shard's state.
         clock: the stage's watermarks in the shard.
         runner: its user code.
-        exchange: where late data goes.
-        budget: how much more may be done.
-        tally: what was done.
-        abouts: what the restrictions are of that were left in this micro-batch, for people, by the hexadecimal ids.
+        exchange: the destination of late data.
+        budget: the remaining budget.
+        tally: the counters.
+        abouts: functions that describe the restrictions left in this micro-batch, by their hexadecimal ids.
     """
 
     placed: Placed
@@ -68,63 +68,64 @@ class StageContext:
     abouts: dict[str, Callable[[], str]] = field(default_factory=dict)
 
     def record(self, result: CallResult, timers: bool = False) -> None:
-        """Takes note of what user code did.
+        """Record the result of a call of user code.
 
         Args:
-            result: that.
-            timers: it may set timers; the caller sees to them.
+            result: the result.
+            timers: the call may set timers; the caller handles them.
 
         Raises:
             ValueError: it has set a timer where it may not.
         """
         if result.timers and not timers:
             raise ValueError(
-                f"{self.placed.name!r} has set a timer of {result.timers[0].family!r} where it can set none"
+                f"{self.placed.name!r} has set a timer of family {result.timers[0].family!r} in a call that may set "
+                f"none"
             )
         self.tally.written += result.written
 
     def drop(self, drop: DropLate | DropHeld | Late) -> None:
-        """Something came too late."""
+        """Record late data, and send it to its destination."""
         self.tally.late += drop.count if isinstance(drop, DropHeld) else 1
         self.exchange.late(self.placed.name, self.shard, drop)
 
 
 class StageLogic(Protocol):
-    """What a kind of stage does in a shard, in the order of its methods."""
+    """The work of a kind of stage in a shard. The methods are called in this order."""
 
     def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
-        """Before anything else.
+        """Prepare; called before anything else.
 
         Args:
-            plan: of the micro-batch.
-            moves: those of the stage from and to this shard.
-            upstream: the stage's upstream watermark in this micro-batch: its own when all that comes has come.
+            plan: the plan of the micro-batch.
+            moves: the stage's moves from and to this shard.
+            upstream: the stage's upstream watermark in this micro-batch: its input watermark once all elements arrived.
         """
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
-        """Of elements that may have to wait for a side input, those that are not too late; the others are dropped."""
+        """Drop late elements and return the others, before elements may be blocked by a side input."""
 
     def deliver(self, key: bytes, elements: Elements) -> None:
-        """Elements have come; the watermark has not moved yet. What comes too late is dropped."""
+        """Process arrived elements; the watermark has not moved yet. Late ones are dropped."""
 
     def resume(self) -> bool:
-        """What does not wait for a watermark; whether something of that is left that was due."""
+        """Do work that does not wait for a watermark; return whether some due work is left."""
 
     def fire(self, watermark: Timestamp) -> bool:
-        """What the watermark and the clock let fire, to the last; whether something of that is left."""
+        """Fire everything that the watermark and the clock allow; return whether some is left."""
 
     def next_event(self) -> Timestamp | None:
-        """The first moment of event time that something waits for."""
+        """Return the first event time that something waits for."""
 
     def next_due(self) -> Timestamp | None:
-        """The first moment of processing time that something waits for."""
+        """Return the first processing time that something waits for."""
 
     def restrictions(self) -> Restrictions:
-        """What is not done."""
+        """Return the unfinished restrictions."""
 
     def kept(self, closed: BundleResult) -> StateMetrics:
-        """By how much more it keeps than before the micro-batch, but for what is parked.
+        """Return the change of its state's size in the micro-batch, without blocked elements.
 
         Args:
-            closed: of the end of its bundles.
+            closed: the result of the end of its bundles.
         """

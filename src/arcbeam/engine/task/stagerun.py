@@ -1,7 +1,7 @@
-"""What one stage does in one shard in a micro-batch.
+"""The work of one stage in one shard in a micro-batch.
 
-Owns the order: what was parked, what has come, what is due by the clock, then the watermark, and what it lets fire.
-Must not know other shards and stages.
+Owns the order: unblocked elements, arrived elements, work that is due by the clock; then the watermark moves, and fires
+timers and panes. Must not know other shards and stages.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from arcbeam.model.windows import PaneInfo, Window
 from arcbeam.sizes import threshold
 
 SCRIPT_SHARD: Final = 0
-"""Where all that a script adds comes in, so that it stays in its order."""
+"""The shard in which all elements of a script arrive, so that they stay in order."""
 _TOGETHER: Final = threshold(1000)
-"""Elements of a key that go on from where they were parked are handed over so many at once, at most."""
+"""The maximum of unblocked elements of a key that are passed on together."""
 _COMMIT: Final = SideInputWindow("commit", b"")
-"""What elements wait for whose stage wants its input stable: that the micro-batch is real in which they came."""
+"""What elements of a stage with stable input wait for: the commit of the micro-batch in which they arrived."""
 
 
 _UNPREPARED: Final = Hold(END_OF_GLOBAL_WINDOW, HolderKind.UNPREPARED, "")
 
 
 def _with_hold(local: Local, hold: Hold) -> Local:
-    """The same, with one hold more on all outputs; it is no row."""
+    """Return the times with one more hold on all outputs; it is not stored."""
     outputs = {
         name: of if of.hold is not None and of.hold.time <= hold.time else replace(of, hold=hold)
         for name, of in local.outputs.items()
@@ -54,7 +54,7 @@ def _with_hold(local: Local, hold: Hold) -> Local:
 
 
 def logic_of(spec: StageSpec, place: StageContext) -> StageLogic:
-    """What a stage does with what comes."""
+    """Return the work of a stage, by its kind."""
     match spec.kind:
         case Plain():
             return PlainLogic(place)
@@ -73,10 +73,10 @@ class StageRun:
 
     Args:
         spec: the stage.
-        place: where it is.
-        sides: side inputs, as the head has them.
-        committed_outputs: output watermarks, as the head has them: what side inputs are judged by, because they are of
-            the head.
+        place: its context.
+        sides: the side inputs at the head.
+        committed_outputs: the output watermarks at the head. Side inputs are compared with these, because they are the
+            head's, too.
     """
 
     def __init__(
@@ -88,24 +88,24 @@ class StageRun:
         self._committed_outputs = committed_outputs
         self._work = logic_of(spec, place)
         self._ports = dict(spec.placed.side_inputs)
-        self._parking = BlockedElements(place.view, spec.placed.number) if self._ports or spec.stable else None
+        self._blocked = BlockedElements(place.view, spec.placed.number) if self._ports or spec.stable else None
 
     def run(
         self, upstream: Timestamp, plan: MicroBatchPlan, moves: Sequence[Handover]
     ) -> tuple[StageReport, BundleResult]:
-        """Does all of it.
+        """Do all work.
 
         Args:
             upstream: the stage's upstream watermark, in this micro-batch.
-            plan: of the micro-batch.
-            moves: of the plan's, those from and to this shard of the stage.
+            plan: the plan of the micro-batch.
+            moves: the plan's moves from and to this shard of the stage.
         """
         place, work = self._place, self._work
         self._catch_up()
         work.begin(plan, moves, upstream)
         if place.placed.scripted and place.shard == SCRIPT_SHARD:
             self._follow(plan)
-        self._unpark()
+        self._unblock()
         for key, elements in place.exchange.elements(place.placed.name, place.shard):
             place.tally.read += len(elements)
             if self._spec.stable:
@@ -113,7 +113,7 @@ class StageRun:
             else:
                 self._deliver(key, elements)
         leftover = work.resume()
-        # Whatever has come is where it belongs: in its windows, or pending. So the watermark may move.
+        # All arrived elements are in their windows, or pending. So the watermark may move.
         watermark = upstream if self._is_transparent else place.clock.advance(upstream)
         leftover |= work.fire(watermark)
         prepares = place.placed.name in plan.preparing
@@ -124,11 +124,10 @@ class StageRun:
         return self._report(leftover, upstream, watermark, closed, plan.times.seen, unprepared=unprepared), closed
 
     def _catch_up(self) -> None:
-        """Moves the watermark to where the head has it.
+        """Move the watermark to its value at the head.
 
-        Within a micro-batch a shard learns of it from markers. But what was observed has moved outputs behind the
-        micro-batch before, and what comes now is late by that, whether or not there was a micro-batch without data in
-        between.
+        Within a micro-batch, a shard learns it from markers. But observed outputs have moved after the previous
+        micro-batch. Elements are late by that value, whether or not a micro-batch without data ran in between.
         """
         inputs = self._place.placed.flow.inputs
         if inputs and not self._is_transparent:
@@ -138,19 +137,19 @@ class StageRun:
 
     @property
     def _prepares(self) -> bool:
-        """Whether user code that prepares to shut down has not done so, as far as the head knows: what it does then
-        comes before the end of time, so that is not said of any output before.
+        """Whether user code that prepares to shut down has not done so, according to the head. Its output then comes
+        before the end of time, so no output reports the end earlier.
         """
         place = self._place
         return self._spec.prepares and not (place.placed.ports and place.committed_output == MAX_TIMESTAMP)
 
     @property
     def _is_transparent(self) -> bool:
-        """Whether nothing is ever pending: its input watermark is the upstream one, and need not be written down."""
-        return isinstance(self._spec.kind, Plain) and self._parking is None and not self._place.placed.scripted
+        """Whether nothing is ever pending: its input watermark is the upstream one, and need not be stored."""
+        return isinstance(self._spec.kind, Plain) and self._blocked is None and not self._place.placed.scripted
 
     def _follow(self, plan: MicroBatchPlan) -> None:
-        """Moves the watermark of what the script adds here."""
+        """Move the watermark of the script's elements."""
         clock = self._place.clock
         match plan.event:
             case AdvanceWatermark(stage, watermark) if stage == self._place.placed.name:
@@ -161,19 +160,20 @@ class StageRun:
                 clock.follow(MIN_TIMESTAMP)
 
     def _finish(self) -> BundleResult:
-        """Ends the bundles.
+        """End the bundles.
 
         Raises:
-            ValueError: state was written, or a timer set. Windows that are over have been dropped by now: nobody would
-                ever remove it.
+            ValueError: state was written, or a timer set. Expired windows are dropped by now, so it would stay for
+                ever.
         """
         place = self._place
         before = place.view.written
         closed = place.runner.finish()
         if place.view.written != before:
             raise ValueError(
-                f"user code of {place.placed.name!r} in shard {place.shard} has written state when its bundles ended: "
-                f"what a call changes must be in the view when the call returns"
+                f"user code of {place.placed.name!r} in shard {place.shard} has written state at the end of its "
+                f"bundles: "
+                f"write state before the call returns"
             )
         place.record(closed.call)
         return closed
@@ -193,8 +193,8 @@ class StageRun:
         earliest: Port | None = None
         first: Timestamp | None = None
         uncommitted = False
-        if self._parking is not None:
-            for lot, time in self._parking.lots():
+        if self._blocked is not None:
+            for lot, time in self._blocked.lots():
                 port = None if lot == _COMMIT else self._ports[lot.side_input]
                 if first is None or time < first:
                     first, earliest = time, port
@@ -227,13 +227,13 @@ class StageRun:
         )
 
     def _kept(self, closed: BundleResult) -> StateMetrics:
-        kept, parking = self._work.kept(closed), self._parking
-        return kept if parking is None else kept + StateMetrics(parked=parking.more, waiting_bytes=parking.size)
+        kept, blocked = self._work.kept(closed), self._blocked
+        return kept if blocked is None else kept + StateMetrics(parked=blocked.more, waiting_bytes=blocked.size)
 
-    # What waits.
+    # Blocked elements.
 
     def _ready(self, lot: SideInputWindow) -> bool:
-        """Whether what waits goes on; asked of what waited when the micro-batch began, where it is for the commit."""
+        """Return whether a lot is unblocked; one that waits for its commit waited since an earlier micro-batch."""
         if lot == _COMMIT:
             return True
         name = self._place.placed.name
@@ -242,19 +242,19 @@ class StageRun:
         return over or self._sides.exists(name, lot)
 
     def _lacks(self, window: Window) -> SideInputWindow | None:
-        """What an element of a window has to wait for."""
+        """Return what an element of a window has to wait for."""
         needed = self._sides.needed(self._place.placed.name, window)
         return next((lot for lot in needed if not self._ready(lot)), None)
 
-    def _unpark(self) -> None:
-        """What waited for a side input that is ready, or for its commit, goes on, or waits for another one."""
-        if self._parking is None:
+    def _unblock(self) -> None:
+        """Process elements whose side input is ready, or that are committed; some may wait for another side input."""
+        if self._blocked is None:
             return
         assert self._spec.decode is not None
-        for lot in [lot for lot, _ in self._parking.lots() if self._ready(lot)]:
+        for lot in [lot for lot, _ in self._blocked.lots() if self._ready(lot)]:
             together: list[WindowedElement] = []
             key = b""
-            for parked in self._parking.take(lot):
+            for parked in self._blocked.take(lot):
                 self._place.tally.unparked += 1
                 owner, window, value, *pane = sequences.unframed(parked.value)
                 if together and (owner != key or len(together) == _TOGETHER):
@@ -266,34 +266,34 @@ class StageRun:
                 self._deliver(key, together)
 
     def _deliver(self, key: bytes, elements: Elements) -> None:
-        if self._parking is None or not self._ports:
+        if self._blocked is None or not self._ports:
             self._work.deliver(key, elements)
             return
         lacking: dict[Window, SideInputWindow | None] = {}
         ready: list[WindowedElement] = []
-        # What is too late must not wait: it would hold the watermark for nothing.
+        # A late element must not wait: it would hold the watermark without use.
         for value, time, windows, pane in self._work.timely(key, elements):
             for window in windows:
                 if window not in lacking:
                     lacking[window] = self._lacks(window)
             for window, lot in ((window, lacking[window]) for window in windows):
                 if lot is not None:
-                    self._park(lot, key, value, time, window, pane)
+                    self._block(lot, key, value, time, window, pane)
             if here := tuple(window for window in windows if lacking[window] is None):
                 ready.append((value, time, here, pane))
         if ready:
             self._work.deliver(key, ready)
 
     def _await_commit(self, key: bytes, elements: Elements) -> None:
-        """What has come goes on in the next micro-batch, in this order, if this one becomes real."""
+        """Block arrived elements until this micro-batch is committed; the next one processes them in this order."""
         for value, time, windows, pane in self._work.timely(key, elements):
             for window in windows:
-                self._park(_COMMIT, key, value, time, window, pane)
+                self._block(_COMMIT, key, value, time, window, pane)
 
-    def _park(
+    def _block(
         self, lot: SideInputWindow, key: bytes, value: bytes, time: Timestamp, window: Window, pane: PaneInfo
     ) -> None:
-        assert self._parking is not None
-        # What no grouping has made has no pane, and no bytes for it.
+        assert self._blocked is not None
+        # An element that no grouping has made has no pane, and needs no bytes for it.
         fields = (key, window.ordered(), value, *filter(None, [pane.packed()]))
-        self._parking.park(lot, BlockedElement(time, b"".join(map(sequences.framed, fields))))
+        self._blocked.park(lot, BlockedElement(time, b"".join(map(sequences.framed, fields))))

@@ -1,6 +1,6 @@
-"""A stateful stage in a shard: elements, timers and the end of windows, in the order of each key.
+"""A stateful stage in a shard: elements, timers and ends of windows, in the order of each key.
 
-Owns when state goes, and what comes too late for it. Must not know what user code keeps.
+Owns when state is dropped, and which elements are late. Must not know the state of user code.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class StatefulLogic:
     """Elements of a key are processed one after another, with its state and timers.
 
     Args:
-        place: of the stage.
-        kind: what there is.
+        place: the stage's context.
+        kind: the kind of the stage.
     """
 
     def __init__(self, place: StageContext, kind: Stateful) -> None:
@@ -39,20 +39,20 @@ class StatefulLogic:
         self._kind = kind
         self._timers = Timers(place.view, number, kind.families)
         self._ordered = None if kind.in_order is None else SortedInput(place.view, number, kind.in_order)
-        self._agenda = KeyQueue(self._timers, self._ordered)
+        self._queue = KeyQueue(self._timers, self._ordered)
         self._keyed = prefix(Kind.KEYED, number)
         self._holds = Holds(place.view, number)
-        # Timers of event time have all fired by the end of their window. Behind the global window, which ends with the
-        # input, nobody can read cells: they stay, since two more rows for each key to remove them would cost more.
+        # All event-time timers have fired by the end of their window. After the global window, which ends with the
+        # input, no code can read cells: they stay, since removing them would take two more rows for each key.
         self._ends_global = kind.at_expiration or TimeDomain.PROCESSING in kind.families.values()
         self._ends = kind.cells or self._ends_global
-        # Most timers are set in the same window as the one before.
+        # Most timers have the same window as the one before.
         self._window: Window | None = None
         self._encoded, self._expires = b"", MIN_TIMESTAMP
-        # The timer that fires, and what is behind those that fire together.
+        # The timer that fires, and the work that follows the timers that fire together.
         self._origin: Timestamp | None = None
         self._drains = self._is_over = False
-        self._behind: Element | Fired | None = None
+        self._following: Element | Fired | None = None
 
     def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
@@ -61,7 +61,7 @@ class StatefulLogic:
             self._timers.expect(self._place.clock.ahead(upstream))
 
     def deliver(self, key: bytes, elements: Elements) -> None:
-        """See `StageLogic`; each element in each of its windows, unless that has expired."""
+        """See `StageLogic`; each element in each of its windows, unless the window has expired."""
         if self._ordered is not None:
             watermark = self._place.clock.input
             for value, time, windows, pane in elements:
@@ -80,7 +80,9 @@ class StatefulLogic:
             self._record(self._place.runner.process(key, live), None)
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
-        """See `StageLogic`: the others are behind their windows, or, in order of time, behind their turn."""
+        """See `StageLogic`: late elements come after their window's expiration or, in order of time, after their
+        time.
+        """
         watermark = self._place.clock.input
         known = elements.window if isinstance(elements, Together) and self._ordered is None else None
         if known is not None and not passed(watermark, self._expiry(known)):
@@ -112,33 +114,33 @@ class StatefulLogic:
 
     def fire(self, watermark: Timestamp) -> bool:
         """See `StageLogic`."""
-        place, agenda = self._place, self._agenda
+        place, queue = self._place, self._queue
         self._is_over = watermark == MAX_TIMESTAMP
-        next = agenda.next(watermark, self._now())
+        next = queue.next(watermark, self._now())
         while next is not None:
             if isinstance(next, Element):
                 self._process(next, watermark)
             elif next.family == EXPIRATION:
                 self._expire(next)
             else:
-                self._behind = None
-                place.runner.fire(self._due(next, watermark), self._led_to)
-                next = self._behind
+                self._following = None
+                place.runner.fire(self._due(next, watermark), self._record_fired)
+                next = self._following
                 continue
             next = self._next(watermark)
         self._timers.settle()
-        return agenda.is_due(watermark, self._now())
+        return queue.is_due(watermark, self._now())
 
     def _now(self) -> Timestamp:
-        """The clock; at the end of a drain its end, too: nobody is to wait for what timers were set for."""
+        """Return the clock; at the end of a drain its end, too, so that the job does not wait for timers."""
         return MAX_TIMESTAMP if self._is_over and self._drains else self._place.now
 
     def next_event(self) -> Timestamp | None:
         """See `StageLogic`."""
         waiting = [] if self._ordered is None else [self._ordered.next()]
         timer = self._timers.next_event()
-        if self._agenda.waits_for_the_clock(timer):
-            # No watermark lets that go on.
+        if self._queue.waits_for_the_clock(timer):
+            # No watermark fires that timer.
             timer = None
         times = [time for time in (*waiting, timer) if time is not None]
         return min(times, default=None)
@@ -156,7 +158,7 @@ class StatefulLogic:
         timers, ordered = self._timers, self._ordered
         return StateMetrics(
             timers.more_ends,
-            # Where the global window is waited for, its keys are among those.
+            # If the global window is waited for, its keys are among those.
             {} if self._ends_global else closed.cells,
             timers.more_event,
             timers.more_clock,
@@ -165,10 +167,10 @@ class StatefulLogic:
         )
 
     def _process(self, element: Element, watermark: Timestamp) -> None:
-        """An element that has waited for its turn."""
+        """Process an element that has waited in order of time."""
         window = self._kind.decode(element.window)
         if self._expiry(window) < element.time:
-            self._place.drop(Late(element, watermark, "it is after the end of its window"))
+            self._place.drop(Late(element, watermark, "its time is after the end of its window"))
             return
         if self._ends:
             self._await_end(element.key, window)
@@ -177,11 +179,11 @@ class StatefulLogic:
         )
 
     def _next(self, watermark: Timestamp) -> Element | Fired | None:
-        """What is next, after something; None also if the rest should be left for the next micro-batch."""
-        return None if self._place.budget.exhausted() else self._agenda.next(watermark, self._now())
+        """Return the next work; None also if the rest should be left for the next micro-batch."""
+        return None if self._place.budget.exhausted() else self._queue.next(watermark, self._now())
 
     def _due(self, first: Fired, watermark: Timestamp) -> Iterator[Fired]:
-        """Timers, up to what is none of user code's, or the end of the budget."""
+        """Yield timers, until the next work is not a user's timer, or the budget ends."""
         place, families = self._place, self._kind.families
         tally, exhausted = place.tally, place.budget.exhausted
         next: Element | Fired | None = first
@@ -192,35 +194,36 @@ class StatefulLogic:
             if exhausted():
                 next = None
                 break
-            # There are none where elements wait for their turn (see `begin`), so nothing comes between them.
+            # There are none if elements wait in order of time (see `begin`), so no element comes between them.
             for soon in self._timers.take_imminent(watermark):
                 tally.fired += 1
                 self._origin = soon.fire_at
                 yield soon
                 if exhausted():
-                    self._behind = None
+                    self._following = None
                     return
-            next = self._agenda.next(watermark, self._now())
-        self._behind = next
+            next = self._queue.next(watermark, self._now())
+        self._following = next
 
-    def _led_to(self, result: CallResult) -> None:
+    def _record_fired(self, result: CallResult) -> None:
         self._record(result, self._origin, by_timer=True)
 
     def _expire(self, fired: Fired) -> None:
         place = self._place
         place.tally.fired += 1
         if self._is_over and self._timers.awaits_clock(fired.key, fired.window):
-            # Its input has ended, and nothing else will look at what it has kept. A window that ends before the input
-            # does not wait: what comes next is another one's.
+            # Its input has ended, and no later event drops its state. A window that ends before the input does not
+            # wait:
+            # the following work belongs to another window.
             self._timers.set(fired.key, fired.window, EXPIRATION, MAX_TIMESTAMP, fired.hold)
             return
         if self._kind.at_expiration:
-            # What it sets would fire after the end of everything: it never does.
+            # A timer that it sets would fire after the end of time: it never does.
             place.record(place.runner.expire(fired.key, self._kind.decode(fired.window)), timers=True)
         self._drop(fired.key, fired.window)
 
     def _drop(self, key: bytes, window: bytes) -> None:
-        """Cells, timers and holds go. They stand together: one scan finds them all."""
+        """Drop cells, timers and holds. They are adjacent: one scan finds them all."""
         view = self._place.view
         start = self._keyed + part(key) + part(window, NAME_LIMIT)
         for row, value in view.scan(start, after(start)):
@@ -240,7 +243,7 @@ class StatefulLogic:
         self._timers.set(key, self._encoded, EXPIRATION, expires, hold)
 
     def _expiry(self, window: Window) -> Timestamp:
-        """When it expires; `_encoded` is what it is in keys, from now on."""
+        """Return when a window expires; afterwards, `_encoded` is its encoding in keys."""
         if window is not self._window:
             self._window, self._encoded, self._expires = window, window.ordered(), self._kind.expires(window)
         return self._expires
@@ -255,15 +258,15 @@ class StatefulLogic:
                     raise timers.unknown(timer.family)
                 timers.clear(timer.key, self._encoded, timer.family, timer.tag)
                 continue
-            # Done for every timer: taken apart once, for a field is looked up by its name.
+            # Executed for every timer: unpacked once, because a field is looked up by its name.
             key, of, family, fire_at, hold, tag, payload = timer
             latest = self._expires if of is self._window else self._expiry(of)
             if family == EXPIRATION:
-                # The engine's own: user code could put off the end of the window.
+                # The engine's own family: user code could postpone the end of the window.
                 raise timers.unknown(family)
             if families.get(family) is not TimeDomain.EVENT:
                 if by_timer and self._is_over and self._drains:
-                    # It would be due at once, and perhaps set itself again and again. One that is pending fires, too.
+                    # It would be due at once, and might set itself endlessly. A pending one fires, too.
                     continue
             else:
                 if fire_at > latest:
@@ -273,7 +276,7 @@ class StatefulLogic:
                         continue
                     fire_at = fires
                 latest = fire_at
-            # What a timer puts out has the time of its hold: not behind what lets it fire, nor behind its window's end.
+            # A timer's output has the time of its hold: at most its firing time, and at most its window's end.
             if hold is not None and hold > latest:
                 hold = latest
             timers.set(key, self._encoded, family, fire_at, hold, tag, payload)

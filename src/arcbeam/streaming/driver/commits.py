@@ -1,6 +1,6 @@
-"""How a driver's proposals become real: the machine's commands about commits, carried out on a micro-batch log.
+"""The commits of a driver: the machine's commands about commits, carried out on a commit log.
 
-Owns what event each outcome of the store is, savepoints, and the sweep. Must not know when anything is proposed.
+Owns the event for each outcome of the store, savepoints, and the sweep. Must not know when anything is proposed.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from arcbeam.streaming.interfaces import Decision
 
 
 class LogCommits:
-    """The commits of one driver; see `seams.Commits`.
+    """The commits of one driver; see `interfaces.Commits`.
 
     Args:
-        log: the driver's hold on the job.
-        layout: of the job.
+        log: the driver's commit log of the job.
+        layout: the layout of the job.
         readers: the stages that read each side channel.
-        warn: tells people.
-        keep: micro-batches before the head that a sweep keeps.
-        figures: what was measured of the micro-batch that is proposed, by name; JSON's values.
+        warn: reports a warning to people.
+        keep: the number of micro-batches before the head that a sweep keeps.
+        figures: measurements of the proposed micro-batch, by name; JSON values.
 
     Raises:
         ValueError: a stage has another number than the job has given it, or that of another stage.
@@ -60,7 +60,7 @@ class LogCommits:
         self._figures = figures
         self._numbers = remembered(log.head, {placed.name: placed.number for placed in layout.stages})
         self._sweeper = Sweeper(log, keep=keep)
-        # Savepoints of the head whose names are to be given up.
+        # Savepoints of the head that the next commit deletes.
         self._released: set[str] = set()
 
     def order(self, plan: MicroBatchPlan) -> TaskAssignment:
@@ -72,7 +72,7 @@ class LogCommits:
         return self._log.head.committables
 
     def release(self, savepoint: str) -> None:
-        """The name of a savepoint of the head is to be given up: the next commit leaves it out.
+        """Delete a savepoint of the head with the next commit.
 
         Raises:
             StoreError: there is no such savepoint.
@@ -106,16 +106,14 @@ class LogCommits:
         return error.message
 
     def _named(self, manifest: Manifest, command: Propose) -> Manifest:
-        """The draft with its savepoints. A name that cannot be given must not keep the micro-batch from becoming
-        real.
-        """
+        """Return the draft with its savepoints. A name that cannot be given must not prevent the commit."""
         for name in sorted(self._released):
             manifest = unpinned(manifest, name)
         for name in command.savepoints:
             try:
                 manifest = changed(manifest, name)
             except StoreError as e:
-                self._warn(f"micro-batch {command.micro_batch} does not become savepoint '{name}': {e}")
+                self._warn(f"micro-batch {command.micro_batch} could not be named savepoint '{name}': {e}")
         return manifest
 
     def _decided(self, micro_batch: int, now: Timestamp, ask: Callable[[], Outcome]) -> Decision:

@@ -1,8 +1,7 @@
-"""The driver of a job: the machine's commands are carried out, here and nowhere else.
+"""The driver of a job: it carries out the machine's commands, and no other code does.
 
-Owns what each command means to those around: commits, cluster, sinks; and when to check whether another driver has
-taken the job over. Must not know when anything else is to be done (the machine does), nor what runs tasks and keeps
-files.
+Owns what each command means for commits, cluster and sinks; and when to check whether another driver has taken over the
+job. Must not know when anything else happens (the machine does), nor what runs tasks and stores files.
 """
 
 from __future__ import annotations
@@ -41,35 +40,35 @@ from arcbeam.store.blobs.errors import StoreError
 from arcbeam.streaming.interfaces import Clock, Cluster, Commits, Inbox, Scripted, Sinks, WaitingInbox, Watch
 
 _SWEEP_EVERY = threshold(10)
-"""Micro-batches between two sweeps: each lists the job's folder."""
+"""The number of micro-batches between two sweeps: each lists the job's folder."""
 
 TAKEOVER_CHECKS: Final = Duration(4_000_000)
-"""Time between two checks for a takeover while nothing fails: each reads one name in the job's folder."""
+"""The time between two checks for a takeover while nothing fails: each reads one name in the job's folder."""
 
 _FAILED_TRIES = (MicroBatchFailed, PublishFailed, CommitRefused)
-"""Events after which the machine tries again."""
+"""Events after which the machine retries."""
 
 
 class JobDriver:
-    """Drives a job with its machine. It has no thread and waits for nothing but the store: events come one by one.
+    """Drives a job with its machine. It has no thread and waits only for the store; events arrive one by one.
 
-    The first event is `progress.started`. After it, whoever calls gives every event of the inbox to `handle`, and a
-    `ClockAdvanced` when the clock has come to `wake`, until there is an `end`.
+    The first event is `driverstate.started`. Then the caller passes every event of the inbox to `handle`, and a
+    `ClockAdvanced` when the clock has reached `wake`, until there is an `end`.
 
     Args:
-        machine: of the job.
-        commits: what makes micro-batches real.
-        cluster: what runs them.
-        sinks: where their output goes.
-        inbox: for the answers that come at once.
+        machine: the machine of the job.
+        commits: commits micro-batches.
+        cluster: runs micro-batches.
+        sinks: the destination of output.
+        inbox: for immediate answers.
         clock: the time.
-        watch: who wants to know.
-        sweep_every: micro-batches between two sweeps.
-        script: has the job's script, if it has one.
-        takeover_checks: time between two checks for a takeover.
+        watch: the observer of the driver.
+        sweep_every: the number of micro-batches between two sweeps.
+        script: the job's script, if it has one.
+        takeover_checks: the time between two checks for a takeover.
 
     Attributes:
-        end: how the job has ended; None while it goes on.
+        end: how the job has ended; None while it runs.
     """
 
     def __init__(
@@ -93,27 +92,25 @@ class JobDriver:
         self._proposed: Propose | None = None
         self._takeover_checks = takeover_checks
         self._next_check = shifted(clock.now(), takeover_checks)
-        # When the machine wants to know the time.
+        # When the machine requested the time.
         self._wake: Timestamp | None = None
         self.end: End | None = None
 
     @property
     def wake(self) -> Timestamp | None:
-        """When `handle` is to be called with a `ClockAdvanced`, if no event comes before; None: only an event
-        matters.
-        """
+        """When to call `handle` with a `ClockAdvanced`, if no event arrives before; None: wait for an event."""
         if not self._may_be_overtaken():
             return self._wake
         return self._next_check if self._wake is None else min(self._wake, self._next_check)
 
     def handle(self, event: Event) -> None:
-        """Takes in an event, and carries out what follows.
+        """Handle an event, and carry out the resulting commands.
 
-        Checks before for a takeover, if the event is a failed try or the last check was a while ago. A fenced driver
-        shares the copies of state on its host with the driver that took over, which are ahead of it. So its tasks fail
-        before it proposes anything: no conflict tells it.
+        It first checks for a takeover, if the event is a failed try or the last check was a while ago. A fenced driver
+        shares the copies of state on its host with the driver that took over, and these are newer. So its tasks fail
+        before it proposes anything, and no conflict reveals the takeover.
         """
-        # SUBTLE: it says when it happened, and has waited since. What follows is of now.
+        # SUBTLE: the event contains the time when it happened, and has waited since. Its handling happens now.
         now = self._clock.now()
         if isinstance(event, _FAILED_TRIES) or now >= self._next_check:
             self._check_takeover(now)
@@ -126,9 +123,9 @@ class JobDriver:
 
     def _check_takeover(self, now: Timestamp) -> None:
         self._next_check = shifted(now, self._takeover_checks)
-        # SUBTLE: before the event: the last of many failed tries would end the job for a reason that is none.
-        if self._may_be_overtaken() and (who := self._commits.overtaken()):
-            self._take_in(Overtaken(now, who))
+        # SUBTLE: check before the event: otherwise the last of many failed tries would end the job with a wrong reason.
+        if self._may_be_overtaken() and (other_driver := self._commits.overtaken()):
+            self._take_in(Overtaken(now, other_driver))
 
     def _take_in(self, event: Event) -> None:
         if self._wake is not None and event.at >= self._wake:
@@ -173,13 +170,13 @@ class JobDriver:
                 assert_never(command)
 
     def _waiting_for(self, micro_batch: int) -> list[bytes]:
-        """The attempts of a micro-batch that was just committed whose bundles want to know."""
+        """Return the attempts of a micro-batch that was just committed that have bundles to finalize."""
         assert self._proposed is not None
         assert self._proposed.micro_batch == micro_batch
         return [report.token for report in self._proposed.reports if report.finalizations]
 
     def _sweep(self, micro_batch: int) -> None:
-        """Now and then; not when a job ends, which should not have to wait for it."""
+        """Sweep periodically, but not when a job ends: that should not take longer."""
         if self.machine.phase is not Phase.RUNNING or micro_batch % self._sweep_every:
             return
         try:
@@ -189,16 +186,16 @@ class JobDriver:
 
 
 def drive(
-    driver: JobDriver, inbox: WaitingInbox, clock: Clock, goes_on: Callable[[], bool] = lambda: True
+    driver: JobDriver, inbox: WaitingInbox, clock: Clock, continues: Callable[[], bool] = lambda: True
 ) -> End | None:
-    """Gives a driver all that happens, until the job has ended; None if it did not come to that.
+    """Pass all events to a driver, until the job has ended; return None if it has not ended.
 
     Args:
-        driver: what drives the job.
-        inbox: its own.
-        clock: its own.
-        goes_on: is asked before each event.
+        driver: the driver of the job.
+        inbox: the driver's inbox.
+        clock: the driver's clock.
+        continues: is called before each event; if it returns false, the loop ends.
     """
-    while driver.end is None and goes_on():
+    while driver.end is None and continues():
         driver.handle(inbox.next(driver.wake) or ClockAdvanced(clock.now()))
     return driver.end

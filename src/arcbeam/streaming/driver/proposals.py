@@ -1,6 +1,7 @@
-"""From what the machine proposes to the manifest that it asks for.
+"""The manifest of a proposal.
 
-Owns what of the reports goes into a manifest, and what leaves it. Must not know how a manifest becomes real.
+Owns which parts of the reports a manifest contains, and what is removed from it. Must not know how a manifest is
+committed.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ def draft(
     command: Propose,
     figures: Mapping[str, Any] = MappingProxyType({}),
 ) -> Manifest:
-    """The manifest of a proposal, but for its savepoints.
+    """Return the manifest of a proposal, without its savepoints.
 
     Args:
-        log: of the driver.
-        layout: of the job.
+        log: the driver's commit log.
+        layout: the layout of the job.
         readers: the stages that read each side channel.
-        numbers: of all stages that the job ever had.
-        command: what is proposed.
-        figures: that were measured of the micro-batch; JSON's values.
+        numbers: the numbers of all stages that the job ever had.
+        command: the proposal.
+        figures: measurements of the micro-batch; JSON values.
     """
-    # By stage, once: of many shards there are many reports.
+    # Grouped by stage once, because many shards have many reports.
     stages: dict[str, list[StageReport]] = {}
     for stage in (stage for report in command.reports for stage in report.stages):
         stages.setdefault(stage.stage, []).append(stage)
@@ -91,7 +92,7 @@ def _watermarks(layout: Layout, times: Times) -> tuple[StageWatermarks, ...]:
 
 
 def _shards(head: Manifest, reports: Iterable[TaskReport]) -> tuple[Shard, ...]:
-    """The head's, with those that the micro-batch has changed."""
+    """Return the head's shards, with those that the micro-batch has changed."""
     shards = {(shard.level, shard.shard): shard for shard in head.shards}
     for report in reports:
         shards.update({(shard.level, shard.shard): shard for shard in report.files.shards})
@@ -101,12 +102,12 @@ def _shards(head: Manifest, reports: Iterable[TaskReport]) -> tuple[Shard, ...]:
 def _side_files(
     head: Manifest, reports: Sequence[TaskReport], readers: Mapping[int, Sequence[str]]
 ) -> tuple[SideFile, ...]:
-    """The head's and the micro-batch's, as long as somebody may read them.
+    """Return the head's files and the micro-batch's, as long as they may be read.
 
-    SUBTLE: that a reader's watermark has passed a window is not enough. What it lets fire may be left for the next
-    micro-batch; and a restriction may have promised more than its element's window, in which it still reads; and at the
-    end of its input windows wait for the clock, where they have timers for that. What is parked keeps the watermark
-    itself.
+    SUBTLE: a file may be needed after a reader's watermark has passed its window. Work that the watermark allows may be
+    left for the next micro-batch. A restriction may have promised a later time than its element's window, in which it
+    still reads. At the end of its input, windows wait for the clock if they have processing-time timers. Blocked
+    elements hold the watermark themselves.
     """
     reached: dict[str, Timestamp] = {}
     for stage in (stage for report in reports for stage in report.stages):
@@ -121,12 +122,12 @@ def _side_files(
         return not passed(min(reached.get(stage, MIN_TIMESTAMP) for stage in readers[file.channel]), file.until)
 
     files = (*head.side_files, *(side for report in reports for side in report.files.sides))
-    gone = {name for report in reports for name in report.files.joined}
-    return tuple(file for file in files if file.name not in gone and is_read(file))
+    removed = {name for report in reports for name in report.files.joined}
+    return tuple(file for file in files if file.name not in removed and is_read(file))
 
 
 def _holds(layout: Layout, stages: Mapping[str, Sequence[StageReport]]) -> tuple[HoldSummary, ...]:
-    """What keeps the watermarks of each stage, for people."""
+    """Return what holds the watermarks of each stage, for people."""
     summaries: list[HoldSummary] = []
     for placed in layout.stages:
         earliest: tuple[Hold, int] | None = None
@@ -149,7 +150,7 @@ def _limits(report: StageReport) -> Iterator[Hold]:
 
 
 def _residuals(layout: Layout, stages: Mapping[str, Sequence[StageReport]]) -> tuple[ResidualSummary, ...]:
-    """The restrictions of each stage that are not done."""
+    """Return the unfinished restrictions of each stage."""
     summaries: list[ResidualSummary] = []
     for placed in layout.stages:
         busy = [report for report in stages.get(placed.name, ()) if report.restrictions.live]

@@ -1,7 +1,7 @@
-"""Requests to a job, as its driver takes them: from this process, and from files in the job's folder.
+"""Requests to a job, as its driver receives them: from this process, and from files in the job's folder.
 
-Owns what becomes of each: it is given to the machine as an event, and settled by what the machine and the commits make
-of it. Must not know when anybody looks into the folder, nor what a savepoint is.
+Owns the handling of each: the machine receives it as an event, and the machine's warnings and the commits settle it.
+Must not know when the folder is read, nor what a savepoint is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EVENTS: dict[Asked, Callable[[Timestamp, str], Event]] = {
     Asked.SAVEPOINT: SavepointRequested,
     Asked.DRAIN: DrainRequested,
     Asked.SUSPEND: SuspendRequested,
-    # To the machine they are names that the next commit is to have.
+    # For the machine, these are names for the next commit.
     Asked.DELETE: SavepointRequested,
     Asked.RENAME: SavepointRequested,
 }
@@ -47,14 +47,14 @@ _EVENTS: dict[Asked, Callable[[Timestamp, str], Event]] = {
 
 @dataclass
 class Ticket:
-    """A request that a driver has.
+    """A request that a driver has received.
 
     Attributes:
-        request: what is asked.
-        filed: it is in the folder, and so will be the answers.
-        answer: the newest; None if there is none.
-        heard: is set when there is one.
-        settled: is set when it is the last one.
+        request: the request.
+        filed: it is in the folder, and its answers will be there, too.
+        answer: the newest answer; None if there is none.
+        heard: set when there is an answer.
+        settled: set when there is the last answer.
     """
 
     request: Request
@@ -65,7 +65,7 @@ class Ticket:
 
 
 def settled(answer: Answer) -> Ticket:
-    """A ticket of what need not be asked any more."""
+    """Return a ticket for a request that is settled already."""
     ticket = Ticket(Request("", Asked.DRAIN, "", -1, 0), filed=False, answer=answer)
     ticket.heard.set()
     ticket.settled.set()
@@ -73,12 +73,12 @@ def settled(answer: Answer) -> Ticket:
 
 
 class RequestDesk:
-    """The requests to one driver. `ask` and `look` may be called by any thread; all others by the driver's.
+    """The requests to one driver. Any thread may call `ask` and `look`; only the driver's thread may call the others.
 
     Args:
-        inbox: of the driver.
+        inbox: the driver's inbox.
         clock: the time.
-        job: as people know it, for refusals.
+        job: the name of the job, for refusals.
     """
 
     def __init__(self, inbox: Inbox, clock: Clock, job: str = "the job") -> None:
@@ -86,9 +86,9 @@ class RequestDesk:
         self._lock = threading.Lock()
         self._blobs: DurableBlobs | None = None
         self._head: Manifest | None = None
-        # By id, in the order in which they came. A settled one is there until its answer is in the folder.
+        # By id, in order of arrival. A settled one stays until its answer is in the folder.
         self._tickets: dict[str, Ticket] = {}
-        self._told: dict[str, Answer] = {}
+        self._answered: dict[str, Answer] = {}
         self._asked = 0
         self._proposed: Propose | None = None
         self._fenced = self._closed = False
@@ -96,7 +96,7 @@ class RequestDesk:
         self._why = ""
 
     def opened(self, blobs: DurableBlobs | None, head: Manifest) -> None:
-        """The driver has taken the job over; `blobs` is its folder, if others may ask there."""
+        """The driver has taken over the job; `blobs` is its folder, if other processes may file requests there."""
         with self._lock:
             self._blobs, self._head = blobs, head
             held = self._open()
@@ -109,18 +109,18 @@ class RequestDesk:
                 self._inbox.put(self._event(ticket.request))
 
     def ask(self, what: Asked, savepoint: str = "") -> Ticket:
-        """Asks something, from this process. It may come before the driver has taken the job over.
+        """File a request from this process. This is possible before the driver has taken over the job.
 
         Args:
-            what: is asked.
-            savepoint: the name of the micro-batch with which it is done; a suspension needs none ("").
+            what: the kind of request.
+            savepoint: the name of the micro-batch that completes it; a suspension needs none ("").
 
         Raises:
-            RequestRefusedError: the job has ended; the savepoint's name is none, or taken.
+            RequestRefusedError: the job has ended; or the savepoint's name is invalid or taken.
         """
         with self._lock:
             if self._closed:
-                raise files.refusal(what, self._job, *self._gone(what))
+                raise files.refusal(what, self._job, *self._refusal(what))
             head = self._head
             self._asked += 1
             micro_batch, epoch = (head.micro_batch, head.epoch) if head is not None else (-1, 0)
@@ -133,7 +133,7 @@ class RequestDesk:
         return ticket
 
     def draining(self) -> Ticket | None:
-        """The drain that the job has been asked for, by whomever; done when it is committed. None: there is none."""
+        """Return the open request to drain, of any process; it is done once committed. None: there is none."""
         with self._lock:
             if self._closed:
                 return None
@@ -142,22 +142,22 @@ class RequestDesk:
             return next((ticket for ticket in self._open() if ticket.request.what is Asked.DRAIN), None)
 
     def look(self) -> None:
-        """Takes in what is new in the folder, and leaves answers there.
+        """Read new requests from the folder, and write answers.
 
         Raises:
-            StoreError: not all of that was possible; the next look makes it good.
+            StoreError: some of that failed; the next call retries it.
         """
         blobs = self._blobs
         if blobs is None or self._fenced:
             return
         waiting = files.waiting(blobs)
         for id in waiting:
-            if id not in self._tickets and id not in self._told:
+            if id not in self._tickets and id not in self._answered:
                 self._take(blobs, id)
-        self._tell(blobs)
+        self._write_answers(blobs)
         with self._lock:
-            # What a listing does not show any more comes no second time.
-            self._told = {id: said for id, said in self._told.items() if id in self._tickets or id in waiting}
+            # An id that is no longer listed does not appear again.
+            self._answered = {id: said for id, said in self._answered.items() if id in self._tickets or id in waiting}
 
     def _take(self, blobs: DurableBlobs, id: str) -> None:
         try:
@@ -169,7 +169,7 @@ class RequestDesk:
             return
         assert self._head is not None
         if request.epoch > self._head.epoch:
-            # It was made for a driver that has taken over, of which this one does not know yet.
+            # It was made for a driver that has taken over, which this driver does not know yet.
             return
         ticket = Ticket(request, filed=True)
         with self._lock:
@@ -181,7 +181,7 @@ class RequestDesk:
             self._inbox.put(self._event(request))
 
     def _before(self, request: Request) -> Answer | None:
-        """The answer to what was done before it is asked of this driver; None if it is still to be done."""
+        """Return the answer to a request that was done before this driver receives it; None if it is still to do."""
         head = self._head
         assert head is not None
         if request.what is Asked.CANCEL:
@@ -190,12 +190,12 @@ class RequestDesk:
                 return Answer(Said.REFUSED, text)
             return None
         if (done := _made(request, head)) is not None:
-            # By the driver before this one, which died before it could say so.
+            # The previous driver did it, and died before it could answer.
             return done
         if request.what is Asked.DRAIN and is_named_now(request.what, request.savepoint):
             others = (ticket.request for ticket in self._open() if ticket.request is not request)
             if head.mode is CommitMode.DRAINING or any(other.what is Asked.DRAIN for other in others):
-                # Who gives it no name wants no more than that.
+                # A request without a name is satisfied by any drain.
                 return Answer(Said.DONE, "the job is draining already", head.micro_batch)
         fault = files.fault_of_name(head, request)
         return None if fault is None else Answer(Said.REFUSED, str(fault))
@@ -206,34 +206,34 @@ class RequestDesk:
             return CancelRequested(now)
         return _EVENTS[request.what](now, request.wish)
 
-    def _tell(self, blobs: DurableBlobs) -> None:
-        """Leaves in the folder what was not said there yet."""
+    def _write_answers(self, blobs: DurableBlobs) -> None:
+        """Write new answers to the folder."""
         with self._lock:
             new = {
                 id: ticket.answer
                 for id, ticket in self._tickets.items()
-                if ticket.filed and ticket.answer is not None and self._told.get(id) != ticket.answer
+                if ticket.filed and ticket.answer is not None and self._answered.get(id) != ticket.answer
             }
         for id, answer in new.items():
             files.answer(blobs, id, answer)
             with self._lock:
-                self._told[id] = answer
+                self._answered[id] = answer
                 if answer.settled:
                     self._tickets.pop(id, None)
 
     def forget_old(self) -> None:
-        """Removes answers that nobody has read.
+        """Remove old answers that were never read.
 
         Raises:
-            StoreError: not all of them.
+            StoreError: some could not be removed.
         """
         if self._blobs is not None:
             files.forget_old(self._blobs, self._clock.now())
 
-    # What the driver does.
+    # Notifications from the driver.
 
     def handled(self, event: Event, commands: Sequence[Command], head: Manifest) -> None:
-        """The machine has taken in an event; `head` is what is real then."""
+        """The machine has handled an event; `head` is the newest commit after it."""
         with self._lock:
             self._head = head
             warned = [command.text for command in commands if isinstance(command, Warn)]
@@ -246,7 +246,7 @@ class RequestDesk:
                     for ticket in self._open():
                         self._committed(ticket, head)
                 case CommitConflicted() | Overtaken():
-                    # Whoever took the job over has the requests in the folder, too.
+                    # The driver that took over has the requests in the folder, too.
                     self._fenced = True
             self._proposed = next((each for each in commands if isinstance(each, Propose)), self._proposed)
 
@@ -258,7 +258,7 @@ class RequestDesk:
         for ticket in self._open():
             request = ticket.request
             if (_EVENTS.get(request.what, CancelRequested), request.wish) == (kind, wish) and ticket.answer is None:
-                self._settle(ticket, Answer(Said.REFUSED, why) if why else Answer(Said.TAKEN, "a driver is at it"))
+                self._settle(ticket, Answer(Said.REFUSED, why) if why else Answer(Said.TAKEN, "the driver has started"))
 
     def _committed(self, ticket: Ticket, head: Manifest) -> None:
         request, proposed = ticket.request, self._proposed
@@ -276,11 +276,11 @@ class RequestDesk:
             self._settle(ticket, Answer(Said.REFUSED, _unmade(request, head)))
 
     def close(self, end: End | None, why: str = "") -> None:
-        """The driver does nothing any more. What no commit says of its end is noted in the folder.
+        """The driver has ended. An end that no commit records is noted in the folder.
 
         Args:
-            end: how the job has ended; None: it could not be run, or not to its end.
-            why: it could not.
+            end: how the job has ended; None: it could not run, or not to its end.
+            why: why it could not.
         """
         with self._lock:
             self._closed, self._end, self._why = True, end, why
@@ -289,9 +289,9 @@ class RequestDesk:
             blobs, head = self._blobs, self._head
         if blobs is None or self._fenced:
             return
-        self._tell(blobs)
+        self._write_answers(blobs)
         assert head is not None
-        # Of a job that has ended a commit says it, and nothing is written by a driver that finds it so.
+        # For a job that has ended, a commit records it; a driver that finds this writes nothing.
         if head.mode not in ENDED and (end is None or end.state in (EndState.FAILED, EndState.CANCELLED)):
             state = EndState.FAILED if end is None else end.state
             leave_note(blobs, EndNote(head.epoch, state.value.upper(), why if end is None else end.why))
@@ -303,10 +303,10 @@ class RequestDesk:
             return Answer(Said.DONE, "the job is cancelled")
         if end is not None and request.what is Asked.DRAIN and head is not None and head.mode in ENDED:
             return Answer(Said.DONE, f"the job is {head.mode}: it was at its end", head.micro_batch)
-        why, remedy = self._gone(request.what)
+        why, remedy = self._refusal(request.what)
         return Answer(Said.REFUSED, why, remedy=remedy)
 
-    def _gone(self, what: Asked) -> tuple[str, str]:
+    def _refusal(self, what: Asked) -> tuple[str, str]:
         """Return why a driver that has ended refuses a request, and what to do."""
         end, head = self._end, self._head
         why = (self._why if end is None else end.why).partition("\n")[0]
@@ -326,7 +326,7 @@ class RequestDesk:
             text = f"it is {'suspended' if end.state is EndState.STOPPED else end.state.value}{at}"
         text += f": {why}" if why else ""
         if self._blobs is None and not ended:
-            return text, "it kept no state to be resumed with: submit it with a --checkpoint_dir"
+            return text, "it stored no state to resume from: submit it with a --checkpoint_dir"
         return text, files.stopped_remedy(what, str(self._blobs), ended=ended)
 
     def _settle(self, ticket: Ticket, answer: Answer) -> None:
@@ -339,12 +339,12 @@ class RequestDesk:
 
 
 def _made(request: Request, head: Manifest) -> Answer | None:
-    """The answer to a request whose name the head has, or does not have any more; None if it is not so."""
+    """Return the answer to a request that the head shows as done; None if it is not done."""
     pin = head.pin(request.savepoint)
     match request.what:
         case Asked.DELETE:
             if pin is None:
-                return Answer(Said.DONE, f"there is no savepoint '{request.savepoint}' any more", head.micro_batch)
+                return Answer(Said.DONE, f"savepoint '{request.savepoint}' does not exist any more", head.micro_batch)
         case Asked.RENAME:
             new = head.pin(request.new)
             if pin is None and new is not None:
@@ -357,8 +357,5 @@ def _made(request: Request, head: Manifest) -> Answer | None:
 
 def _unmade(request: Request, head: Manifest) -> str:
     if request.what in (Asked.DELETE, Asked.RENAME):
-        return (
-            f"the savepoints are unchanged at micro-batch {head.micro_batch}: see which there are "
-            "with arcbeam savepoints"
-        )
+        return f"the savepoints are unchanged at micro-batch {head.micro_batch}: list them with arcbeam savepoints"
     return f"micro-batch {head.micro_batch} did not become savepoint '{request.savepoint}': try again"

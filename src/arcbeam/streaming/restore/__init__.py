@@ -1,1 +1,1 @@
-"""Starting a driver from a folder: what is there, and how it fits the pipeline."""
+"""Restoring a job from its folder, and the compatibility of its state with the pipeline."""

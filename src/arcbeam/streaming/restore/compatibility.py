@@ -1,7 +1,8 @@
-"""What of a manifest a changed pipeline goes on with, and what of that pipeline it cannot have.
+"""The compatibility of a manifest with a changed pipeline: how the manifest is adapted, and what is refused.
 
-Owns what is left out, named otherwise or added, so that the manifest fits; and the refusals. Nothing is written here.
-Must not know how a job is taken over.
+Owns what is dropped, renamed or added so that the manifest fits; and the refusals. It writes nothing. Must not know how
+a
+job is taken over.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from arcbeam.streaming.physicalplan import ports_of, side_number, side_ports, wi
 from arcbeam.streaming.status.snapshot import standing_of
 
 _SHOWN = 8
-"""So many differences of a pipeline are in an error."""
+"""The maximum of differences between pipelines in an error."""
 _VERSIONS = ("python", "beam")
-"""What the bytes of code depend on, beside what its author wrote."""
+"""Versions that change the bytes of code, besides the author's changes."""
 
 
 def left(head: Manifest, shape: JobShape, publishers: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What belongs to nobody in a pipeline: state, by stage, and what is to be published, by publisher; in a line."""
+    """Return what the pipeline has no owner for, each with a description: state, by stage; committables, by
+    publisher.
+    """
     stages = {of.stage for of in shape.stages}
     state = {
         of.stage: f"stage '{of.stage}' has state, and the pipeline has no such stage"
@@ -46,36 +49,40 @@ def left(head: Manifest, shape: JobShape, publishers: Collection[str]) -> tuple[
     return state, unpublished
 
 
-def without(head: Manifest, gone: Collection[str], publishers: Collection[str]) -> Manifest:
-    """The manifest without the state of some stages, and without what publishers that are not there could publish."""
-    progress = _retired(progress_of(head), gone, head.micro_batch)
+def without(head: Manifest, removed: Collection[str], publishers: Collection[str]) -> Manifest:
+    """Return the manifest without the state of some stages, and without committables of publishers that do not
+    exist.
+    """
+    progress = _retired(progress_of(head), removed, head.micro_batch)
     return replace(
         head,
-        shape=replace(head.shape, stages=tuple(of for of in head.shape.stages if of.stage not in gone)),
-        holds=tuple(of for of in head.holds if of.stage not in gone),
-        residuals=tuple(of for of in head.residuals if of.stage not in gone),
+        shape=replace(head.shape, stages=tuple(of for of in head.shape.stages if of.stage not in removed)),
+        holds=tuple(of for of in head.holds if of.stage not in removed),
+        residuals=tuple(of for of in head.residuals if of.stage not in removed),
         committables=tuple(of for of in head.committables if of.stage in publishers),
-        progress=progress.encoded() if gone else head.progress,
-        standing=standing_of(head).without(gone).encoded() if gone and head.standing else head.standing,
+        progress=progress.encoded() if removed else head.progress,
+        standing=standing_of(head).without(removed).encoded() if removed and head.standing else head.standing,
     )
 
 
 def with_side_inputs(head: Manifest, shape: JobShape, blobs: DurableBlobs) -> Manifest:
-    """The manifest, in which stages have the side inputs that they are to have, where nothing waits for another one.
+    """Return the manifest with the pipeline's side inputs for stages in which nothing waits for another one.
 
-    A stage with side inputs has state for what waits for them, and what waits knows them by who writes them. If nothing
-    does, they may come and go, and so may a stage that has no other state. Those of restrictions that are not done may
-    only go: one that comes would be read before it is there. Where no shard has a file, no stage has state.
+    A stage with side inputs has state for blocked elements, and these identify a side input by its writer. If nothing
+    is
+    blocked, side inputs may be added and removed, and a stage without other state may be removed. If restrictions are
+    not done, side inputs may only be removed: an added one would be read before it exists. If no shard has a file, no
+    stage has state.
 
     Raises:
-        IncompatibleStateError: a stage is to have others, and cannot yet.
+        IncompatibleStateError: a stage has other side inputs, and cannot change them yet.
     """
     if not any(shard.files for shard in head.shards):
         return replace(head, shape=replace(head.shape, stages=()))
     wanted = {of.stage: of.shape for of in shape.stages}
     standing = {of.name: of for of in standing_of(head).stages}
     fitting: list[StageShape] = []
-    gone: list[str] = []
+    removed: list[str] = []
     wrong: list[str] = []
     for of in head.shape.stages:
         base, sides = without_sides(of.shape)
@@ -85,16 +92,17 @@ def with_side_inputs(head: Manifest, shape: JobShape, blobs: DurableBlobs) -> Ma
             parked = stands.kept.parked
             is_free = bool(sides) and _is_plain(base) and not stands.live and not parked
             if new is None and is_free:
-                gone.append(of.stage)
+                removed.append(of.stage)
                 continue
             if new is not None and parked and (base == new_base or not new):
                 wrong.append(
-                    f"stage '{of.stage}' has other side inputs now, and {parked} element(s) wait for those it had"
+                    f"stage '{of.stage}' has other side inputs now, but {parked} element(s) wait for the previous ones"
                 )
             elif new is not None and base == new_base and stands.live and new_sides - sides:
                 wrong.append(
-                    f"stage '{of.stage}' has more side inputs, and {stands.live} restriction(s) are not done in it, "
-                    f"which would read those before they are there"
+                    f"stage '{of.stage}' has more side inputs now, but {stands.live} of its restriction(s) are not "
+                    f"done "
+                    f"and would read the new ones before they exist"
                 )
             elif new is not None and (is_free or base == new_base):
                 of = replace(of, shape=new)
@@ -103,47 +111,49 @@ def with_side_inputs(head: Manifest, shape: JobShape, blobs: DurableBlobs) -> Ma
         raise IncompatibleStateError(
             f"the state in '{blobs}' (micro-batch {head.micro_batch}) does not fit this pipeline:\n"
             + "\n".join(f"  - {line}" for line in wrong),
-            "run the job with the side inputs that it had until nothing waits any more (`arcbeam status` says what "
-            "does), and change them then; or have another DoFn, with a name of its own, read the new ones",
+            "run the job with its previous side inputs until nothing waits (`arcbeam status` shows what waits), and "
+            "change them then; or read the new ones in another DoFn with a new name",
         )
     progress = progress_of(head)
     return replace(
         head,
         shape=replace(head.shape, stages=tuple(fitting)),
-        progress=_retired(progress, gone, head.micro_batch).encoded() if gone else head.progress,
+        progress=_retired(progress, removed, head.micro_batch).encoded() if removed else head.progress,
     )
 
 
-def _retired(progress: Progress, gone: Collection[str], micro_batch: int) -> Progress:
-    """Numbers that nobody gets any more.
+def _retired(progress: Progress, removed: Collection[str], micro_batch: int) -> Progress:
+    """Return the progress with the numbers of some stages retired.
 
-    SUBTLE: rows of state are known by their stage's number, and stay. So nobody may get that number again, also no
-    stage that is called so later: it is kept under a name that none has.
+    SUBTLE: rows of state contain their stage's number, and stay. So no stage may ever receive that number again, not
+    even
+    a later stage of the same name. The number is kept under a name that no stage has.
     """
     numbers = {
-        f"{stage} (dropped at micro-batch {micro_batch})" if stage in gone else stage: number
+        f"{stage} (dropped at micro-batch {micro_batch})" if stage in removed else stage: number
         for stage, number in progress.numbers.items()
     }
     return replace(progress, numbers=numbers)
 
 
 def _is_plain(base: str) -> bool:
-    """Whether a stage keeps nothing but what waits: its shape is how that is encoded, and in which windows."""
+    """Return whether a stage only stores blocked elements: its shape is their encoding and their windows."""
     return base.count("; ") == 1
 
 
 def with_outputs(plan: Plan, head: Manifest) -> Manifest:
-    """The manifest with the watermarks of the outputs that the plan's stages have, and what those of them have put out
+    """Return the manifest with the watermarks of the outputs of the plan's stages, and with the files of those outputs
     that are side inputs.
 
-    Outputs are called as what travels there, so they come and go with the transforms behind a stage. One that a stage
-    did not have begins where the earliest of those was that it had: as far as the stage has said anything to anybody,
-    what comes from it there is late. Who reads it now may have read another one, which was further.
+    An output is named after its collection, so outputs come and go with the transforms downstream of a stage. A new
+    output begins at the earliest watermark of the stage's previous outputs: the stage has reported that time, and
+    earlier elements from it are late. A stage that reads it now may have read another one, which was later.
 
-    What a stage was told of its input is not taken back, whatever it reads now: see `Times.upstream_of`.
+    The upstream watermark that a stage has received never decreases, whatever it reads now: see `Times.upstream_of`.
 
-    A stage that the manifest does not know begins at the beginning of time. Where all that it reads has come to the end
-    of time, so has it: nothing will ever come to it, and who reads it now may have read that, and be at the end.
+    A stage that the manifest does not have begins at the beginning of time. If all its inputs are at the end of time,
+    so
+    is the stage: nothing can reach it, and a stage that reads it now may have read its inputs, and be at the end.
     """
     had = {of.stage: of for of in head.watermarks}
     ports = ports_of(plan)
@@ -163,7 +173,7 @@ def with_outputs(plan: Plan, head: Manifest) -> Manifest:
         if was:
             said = tuple(OutputWatermark(port.output, outputs[port]) for port in own)
             fitting.append(StageWatermarks(stage.uid, was.upstream, was.input, said))
-    # What nobody writes any more would be there twice for who writes it again later, from the beginning.
+    # Without a writer, files are dropped: a later writer begins again, and its output would be there twice.
     sides = set(map(side_number, side_ports(plan)))
     return replace(
         head,
@@ -175,13 +185,13 @@ def with_outputs(plan: Plan, head: Manifest) -> Manifest:
 def refuse_another_pipeline(
     head: Manifest, shape: JobShape, program: JobGraph | None, renamed: Mapping[str, str], blobs: DurableBlobs
 ) -> None:
-    """A job that has ended runs nothing, so a submission of another pipeline would succeed without having run.
+    """Refuse another pipeline for a job that has ended: it runs nothing, so the submission would succeed without a run.
 
     Args:
-        head: of the job, by the names that the pipeline has.
-        shape: what the pipeline asks of the state.
-        program: what was submitted; None: that is unknown, and stages are compared.
-        renamed: new names, by those that the job's program has.
+        head: the head of the job, with the names of the pipeline.
+        shape: what the pipeline requires of the state.
+        program: the submitted job graph; None: it is unknown, and stages are compared.
+        renamed: the new names, by those of the job's job graph.
         blobs: the job's folder.
 
     Raises:
@@ -208,7 +218,7 @@ def refuse_another_pipeline(
 
 
 def refuse_other_shards(head: Manifest, shards: int | None, blobs: DurableBlobs) -> None:
-    """Keys are distributed by the number of shards, so it is fixed when a job begins.
+    """Refuse another number of shards: keys are distributed by this number, so it is fixed when a job begins.
 
     Raises:
         IncompatibleStateError: another number is requested.
@@ -217,35 +227,36 @@ def refuse_other_shards(head: Manifest, shards: int | None, blobs: DurableBlobs)
         raise IncompatibleStateError(
             f"{job_in(blobs, head)} has {head.shape.shards} shards, and --shards={shards} requests another number: it "
             "is fixed when a job begins",
-            f"leave out --shards, or give --shards={head.shape.shards}; the number of tasks that run concurrently "
+            f"omit --shards, or pass --shards={head.shape.shards}; the number of tasks that run concurrently "
             "follows from the cluster; for more shards begin a new job with another --checkpoint_dir",
         )
 
 
 def refuse_exchanged_sources(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None:
-    """A source that the job has not had begins in the next micro-batch. Where another one is gone it may be the same
-    under another name, and would be read twice.
+    """Refuse a new source if another one was removed. A new source begins in the next micro-batch. It may be the
+    removed
+    one under another name, and would be read twice.
 
     Raises:
-        IncompatibleStateError: that may be so.
+        IncompatibleStateError: this is possible.
     """
     begun = frozenset(progress_of(head).begun)
     new = sorted(stage.uid for stage in plan.stages if stage.source is None and stage.uid not in begun)
-    gone = sorted(begun - {stage.uid for stage in plan.stages})
-    if new and gone:
+    removed = sorted(begun - {stage.uid for stage in plan.stages})
+    if new and removed:
         raise IncompatibleStateError(
-            f"{job_in(blobs, head)} has begun with the source(s) {', '.join(map(repr, gone))}, which the pipeline does "
-            f"not have, and without {', '.join(map(repr, new))}",
-            "a source that is only called otherwise is given with --stage_mapping=old=new, and not read again; with "
-            "--allow_dropped_state new ones begin where others are gone (a Create is a source, too)",
+            f"{job_in(blobs, head)} has begun with the source(s) {', '.join(map(repr, removed))}, which the pipeline "
+            f"does not have, and without {', '.join(map(repr, new))}",
+            "if a source was only renamed, pass --stage_mapping=old=new, and it is not read again; with "
+            "--allow_dropped_state the new sources begin in place of the removed ones (a Create is a source, too)",
         )
 
 
 def refuse_what_is_too_late(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None:
-    """What comes to a stage whose input has ended is too late, all of it.
+    """Refuse new input for a stage whose input has ended: all of it would be late.
 
     Raises:
-        IncompatibleStateError: a stage is to read more, and its input has ended.
+        IncompatibleStateError: a stage would read more, but its input has ended.
     """
     times = times_of(head)
     ports = ports_of(plan)
@@ -256,14 +267,15 @@ def refuse_what_is_too_late(plan: Plan, head: Manifest, blobs: DurableBlobs) -> 
         for id in plan.channels[stage.source].producers:
             if times.outputs.get(ports[id, stage.source], MIN_TIMESTAMP) < MAX_TIMESTAMP:
                 raise IncompatibleStateError(
-                    f"in {job_in(blobs, head)} the input of '{stage.uid}' has ended, and the pipeline has it read "
-                    f"'{uids[id]}', too: all of that would be too late",
-                    "begin a new job in another folder; or give what is new a way of its own through the pipeline",
+                    f"in {job_in(blobs, head)} the input of '{stage.uid}' has ended, but in this pipeline it also "
+                    f"reads "
+                    f"'{uids[id]}': all of that would be late",
+                    "begin a new job in another folder; or process the new input in separate transforms",
                 )
 
 
 def refuse_side_inputs_of_the_past(plan: Plan, head: Manifest, fitting: Manifest, blobs: DurableBlobs) -> None:
-    """Of what has been put out there is only what was a side input then.
+    """Refuse a side input from an output that has ended: earlier output was only stored if it was a side input then.
 
     Raises:
         IncompatibleStateError: a side input would be empty for ever.
@@ -272,19 +284,19 @@ def refuse_side_inputs_of_the_past(plan: Plan, head: Manifest, fitting: Manifest
     ended = {port for port, time in times_of(fitting).outputs.items() if time == MAX_TIMESTAMP}
     for port in sorted(side_ports(plan) & ended - had):
         raise IncompatibleStateError(
-            f"in {job_in(blobs, head)} the input of stage '{port.stage}' has ended, and its {port.output!r} was no "
-            f"side input then, as the pipeline has it now: what was put out is not there any more, and it would be "
+            f"in {job_in(blobs, head)} the input of stage '{port.stage}' has ended. Its {port.output!r} is a side "
+            f"input in this pipeline, but was none before: its output was not stored, and the side input would be "
             "empty",
-            "give the source another name: then it is read again, for that side input (with --allow_dropped_state, if "
-            "the old one goes)",
+            "rename the source: then it is read again for that side input (with --allow_dropped_state, if the old "
+            "one is removed)",
         )
 
 
 def refuse_renamed_writers(head: Manifest, names: Mapping[str, str], blobs: DurableBlobs) -> None:
-    """What is in a side input is known by the name of who writes it.
+    """Refuse to rename a stage that has written a side input: the content is identified by the writer's name.
 
     Raises:
-        IncompatibleStateError: one that has written something would be called otherwise.
+        IncompatibleStateError: such a stage would be renamed.
     """
     there = {file.channel for file in head.side_files}
     writers = {
@@ -293,8 +305,8 @@ def refuse_renamed_writers(head: Manifest, names: Mapping[str, str], blobs: Dura
     for writer in sorted(writers):
         if any(new != old and (writer == old or writer.startswith(f"{old}/")) for old, new in names.items()):
             raise IncompatibleStateError(
-                f"in {job_in(blobs, head)} stage '{writer}' has written a side input, which is known by its name: it "
-                f"cannot be called otherwise",
-                "leave it its name; or leave out the mapping and give --allow_dropped_state: then the source begins "
-                "anew under its new name, and what the old one has written is given up",
+                f"in {job_in(blobs, head)} stage '{writer}' has written a side input, which is identified by the "
+                f"stage's name: it cannot be renamed",
+                "keep its name; or omit the mapping and pass --allow_dropped_state: then the source begins again under "
+                "its new name, and the side input of the old one is dropped",
             )

@@ -1,7 +1,7 @@
-"""How a driver takes a job over: what is in its folder, and what of that fits the pipeline that is to go on with it.
+"""Restoring a job: a driver takes over its folder, and adapts its state to the pipeline.
 
-Owns from where a job goes on, its number of shards, the numbers of its stages, and whose state goes to another level;
-what of a manifest fits is in `fitting`. Must not know what runs its micro-batches.
+Owns the manifest that a job resumes from, its number of shards, the numbers of its stages, and which state moves to
+another level; `compatibility` adapts manifests. Must not know what runs the job's micro-batches.
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ from arcbeam.streaming.restore.stagemapping import renamed
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """How a job is to be gone on with.
+    """How to restore a job.
 
     Attributes:
-        savepoint: go on from there, and leave behind what came later; "": from where the job is.
-        force: go on though it was drained, or is done; without it, a job that has ended accepts only its own pipeline.
-        renamed: stages that are called otherwise now: new names, by those that the job knows.
-        shards: that it must have; None: those that it has.
-        program: what runs it from here on, to be kept in its folder; None: as before.
-        files: the local files that the program names, by name.
-        drop: what belongs to no stage of the pipeline any more, of state and of what is to be published, is given up.
+        savepoint: the savepoint to resume from; later micro-batches are discarded. Empty: resume from the newest
+            micro-batch.
+        force: resume also a job that is drained or done. Without it, a job that has ended accepts only its own
+            pipeline.
+        renamed: renamed stages: new names, by the job's names.
+        shards: the required number of shards; None: the job's own.
+        program: the job graph that runs the job from now, stored in its folder; None: unchanged.
+        files: the local files that the job graph names, by name.
+        drop: drop state and committables for which the pipeline has no stage.
     """
 
     savepoint: str = ""
@@ -66,12 +68,12 @@ class Taken:
     """A job that was taken over.
 
     Attributes:
-        log: this driver's hold on it.
-        shards: of each level.
-        numbers: of the pipeline's stages.
-        dropped: what was given up, each in a line.
-        moved: the stages whose state was put to another level.
-        idle: the stages that are new, and to which nothing comes: all that they read has ended.
+        log: this driver's commit log of the job.
+        shards: the number of shards of each level.
+        numbers: the numbers of the pipeline's stages.
+        dropped: what was dropped, one line each.
+        moved: the stages whose state was moved to another level.
+        idle: new stages that receive nothing, because all their inputs have ended.
     """
 
     log: CommitLog
@@ -83,21 +85,21 @@ class Taken:
 
 
 def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int, now: Timestamp, driver: str) -> Taken:
-    """Takes a job over, or begins it.
+    """Take over a job, or begin it.
 
-    Of a job that has ended, the last micro-batch may not be published yet. A driver with the same pipeline does that
-    and writes nothing into the folder: the log that it gets has the job's own head.
+    The last micro-batch of a job that has ended may be unpublished. A driver with the same pipeline publishes it, and
+    writes nothing into the folder: its log then has the job's own head.
 
     Args:
-        plan: of the pipeline.
+        plan: the plan of the pipeline.
         blobs: the job's folder; an empty one begins a new job.
-        how: it is gone on with.
-        shards: of a new job.
+        how: how to restore the job.
+        shards: the number of shards of a new job.
         now: the time.
-        driver: who this is, for people.
+        driver: this driver's name, for people.
 
     Raises:
-        IncompatibleStateError: the pipeline does not fit what is there; or the job has ended, and ran another one.
+        IncompatibleStateError: the pipeline does not fit the job; or the job has ended, and ran another one.
         StoreError: see `CommitLog.open`.
     """
     newest = read_newest(blobs)
@@ -116,26 +118,26 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
     def adapted(origin: Manifest) -> Manifest:
         nonlocal dropped, moved, idle
         refuse_renamed_writers(origin, how.renamed, blobs)
-        now_called = renamed(origin, how.renamed, publishers)
-        # A job that has ended is only finished, unless it goes on in spite of that.
-        goes_on = origin.mode not in ENDED or how.force
-        if not goes_on:
-            refuse_another_pipeline(now_called, shape, how.program, how.renamed, blobs)
-        now_called = with_side_inputs(now_called, shape, blobs)
-        gone, lost = left(now_called, shape, publishers)
+        mapped = renamed(origin, how.renamed, publishers)
+        # A job that has ended is only finished, unless it is forced to continue.
+        continues = origin.mode not in ENDED or how.force
+        if not continues:
+            refuse_another_pipeline(mapped, shape, how.program, how.renamed, blobs)
+        mapped = with_side_inputs(mapped, shape, blobs)
+        removed, lost = left(mapped, shape, publishers)
         if how.drop:
-            now_called, dropped = without(now_called, gone, publishers), (*gone.values(), *lost.values())
+            mapped, dropped = without(mapped, removed, publishers), (*removed.values(), *lost.values())
         elif lost:
-            # What state there is without a stage is among the differences.
-            raise misfit(blobs, origin, [*differences(now_called.shape, shape), *lost.values()])
-        if goes_on and not how.drop:
-            refuse_exchanged_sources(plan, now_called, blobs)
-        moved = moves(now_called.shape, shape, progress_of(now_called).numbers) if goes_on else ()
-        fitting = with_outputs(plan, now_called)
-        if goes_on:
+            # State without a stage is among the differences.
+            raise misfit(blobs, origin, [*differences(mapped.shape, shape), *lost.values()])
+        if continues and not how.drop:
+            refuse_exchanged_sources(plan, mapped, blobs)
+        moved = moves(mapped.shape, shape, progress_of(mapped).numbers) if continues else ()
+        fitting = with_outputs(plan, mapped)
+        if continues:
             refuse_what_is_too_late(plan, fitting, blobs)
-            refuse_side_inputs_of_the_past(plan, now_called, fitting, blobs)
-            known = {of.stage for of in now_called.watermarks}
+            refuse_side_inputs_of_the_past(plan, mapped, fitting, blobs)
+            known = {of.stage for of in mapped.watermarks}
             idle = tuple(of.stage for of in fitting.watermarks if of.stage not in known)
         return fitting
 

@@ -1,7 +1,7 @@
-"""Stages that are called otherwise when a job goes on: their state, watermarks and numbers under the new names.
+"""Renamed stages of a restored job: their state, watermarks and numbers under the new names.
 
-Owns what of a manifest is known by a stage's name. Must not know whether the stages fit: their shapes are compared as
-ever, behind this.
+Owns which parts of a manifest contain a stage's name. Must not know whether the stages fit: their shapes are compared
+later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _observers(progress: Progress) -> set[str]:
 
 
 def _each(names: Mapping[str, str], known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The names of stages, each with its new one; where a transform around them is named, of all that are in it."""
+    """Yield the names of stages, each with its new one; the name of a transform stands for all stages inside it."""
     for old, new in names.items():
         inside = [name for name in known if name.startswith(f"{old}/")]
         yield from ((name, new + name.removeprefix(old)) for name in inside)
@@ -30,15 +30,15 @@ def _each(names: Mapping[str, str], known: Collection[str]) -> Iterator[tuple[st
 
 
 def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str] = ()) -> Manifest:
-    """The manifest with stages and publishers under other names. Names that were given before are passed over.
+    """Return the manifest with stages and publishers renamed. A mapping that was applied before has no effect.
 
-    SUBTLE: the opening has to hold this, not the first micro-batch behind it: a driver that died between the two would
-    leave state under a name that no pipeline has.
+    SUBTLE: the opening has to contain this, not the first micro-batch after it. If a driver died between the two, the
+    state would have a name that no pipeline has.
 
     Args:
-        head: what is gone on from.
-        names: new names, by those that the job has; also those of transforms around them.
-        publishers: of the pipeline that goes on; the job knows those only that have something to publish.
+        head: the manifest that the job resumes from.
+        names: the new names, by the job's names; also of transforms that contain stages.
+        publishers: the pipeline's publishers; the job only knows publishers with something to publish.
 
     Raises:
         IncompatibleStateError: the job has no such stage; or a new name is another stage's.
@@ -50,23 +50,23 @@ def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str
     names = dict(_each(names, known))
     turned = sorted(old for old, new in names.items() if names.get(new, new) != new and old != new)
     if turned:
-        # Who gives a mapping again must find it applied.
+        # Repeating a mapping must find it applied.
         raise IncompatibleStateError(
-            f"{', '.join(map(repr, turned))} would get the name of a stage that gets another one itself",
-            "call one of them by a name that is new",
+            f"{', '.join(map(repr, turned))} would receive the name of a stage that is itself renamed",
+            "map one of them to a new name",
         )
     strange = sorted(old for old, new in names.items() if not {old, new} & known and new not in publishers)
     if strange:
         raise IncompatibleStateError(
-            f"there is no stage {', '.join(map(repr, strange))} to be called otherwise",
+            f"cannot rename: the job has no stage {', '.join(map(repr, strange))}",
             f"the job has {', '.join(map(repr, sorted(known)))}",
         )
     todo = {old: new for old, new in names.items() if old in known and old != new}
     taken = sorted(new for new in todo.values() if new in known - todo.keys() or list(todo.values()).count(new) > 1)
     if taken:
         raise IncompatibleStateError(
-            f"more than one stage would be called {', '.join(map(repr, dict.fromkeys(taken)))}",
-            "give each stage a name of its own",
+            f"more than one stage would be named {', '.join(map(repr, dict.fromkeys(taken)))}",
+            "map each stage to a unique name",
         )
 
     def name(stage: str) -> str:

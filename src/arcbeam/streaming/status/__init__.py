@@ -1,1 +1,1 @@
-"""What people are told of a streaming job, from its newest manifest alone."""
+"""The status of a streaming job, from its newest manifest alone."""

@@ -1,6 +1,6 @@
-"""What a driver is doing at a moment, in words: fed with its machine's events and commands.
+"""A driver's current activity as text, from its machine's events and commands.
 
-Owns the words. Must not know where they are shown, nor decide anything.
+Owns the text. Must not know where it is shown, nor decide anything.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from arcbeam.engine.watermarks.clocks import shown_time
 from arcbeam.model.timestamps import Timestamp
 
 _LONGEST = 200
-"""Characters of a failure's text."""
+"""The maximum length of a failure's text."""
 
 
 class Activity:
     """Follows a driver.
 
     Args:
-        tries: of a micro-batch, before its job fails.
-        deaths: of a micro-batch in which workers die, before its job fails.
+        tries: the number of tries of a micro-batch before its job fails.
+        deaths: the number of tries in which workers die before its job fails.
 
     Attributes:
-        running: the micro-batch that Spark runs now: its micro-batch, run, and since when; None: none.
-        failures: how many tries of anything have failed so far.
+        running: the micro-batch that Spark runs now: its number, run, and start; None if there is none.
+        failures: how many tries of any kind have failed so far.
     """
 
     def __init__(self, tries: int, deaths: int) -> None:
         self._most = {False: tries, True: deaths}
         self.failures = 0
-        # Of the micro-batch: the next try, and whether a worker died in the last one.
+        # The next try of the micro-batch, and whether a worker died in the last one.
         self._try, self._died = 1, False
         self.running: tuple[int, int, Timestamp] | None = None
         self._committing: tuple[int, Timestamp] | None = None
         self._publishing: tuple[int, Timestamp] | None = None
         self._ending = ""
         self._wait: Timestamp | None = None
-        # Of the micro-batch, its commit, and publishing: the last failed try.
+        # The last failed try of the micro-batch, its commit, and publishing.
         self._failures: dict[str, str] = {}
 
     @property
@@ -64,7 +64,7 @@ class Activity:
         return not (self.running or self._committing or self._publishing or self._ending)
 
     def handled(self, event: Event, commands: Sequence[Command], now: Timestamp) -> None:
-        """The machine has taken in an event, and that is what it wants done."""
+        """The machine has handled an event, and returned these commands."""
         match event:
             case MicroBatchReported():
                 self.running = None
@@ -73,7 +73,7 @@ class Activity:
             case MicroBatchFailed(_, _, _, why):
                 self.running = None
                 self._fails("micro_batch", why)
-                # As the machine counts: deaths by themselves.
+                # The machine counts deaths separately.
                 self._try = self._try + 1 if event.died == self._died else 2
                 self._died = event.died
             case CommitDecided():
@@ -89,9 +89,9 @@ class Activity:
             case PublishFailed(_, _, why):
                 self._fails("publishing", why)
         for command in commands:
-            self._asked(command, now)
+            self._commanded(command, now)
 
-    def _asked(self, command: Command, now: Timestamp) -> None:
+    def _commanded(self, command: Command, now: Timestamp) -> None:
         match command:
             case RunMicroBatch(plan):
                 self.running = plan.micro_batch, plan.attempt, now
@@ -109,7 +109,7 @@ class Activity:
                 self._wait = moment
 
     def text(self, now: Timestamp) -> str:
-        """What it is doing."""
+        """Return what the driver is doing."""
         doing: list[str] = []
         if self.running:
             micro_batch, attempt, since = self.running
@@ -141,7 +141,7 @@ class Activity:
         return f"try {min(self._try, most)} of {most}"
 
     def _after(self, what: str) -> str:
-        """What the last try failed of."""
+        """Return why the last try failed."""
         why = self._failures.get(what, "").partition("\n")[0]
         return f" (the last try failed: {why[:_LONGEST]})" if why else ""
 

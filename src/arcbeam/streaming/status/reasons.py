@@ -1,7 +1,7 @@
-"""Why the watermarks of a job are where they are, and what would let them go on, in words.
+"""The causes that hold a job's watermarks, and what would release them, as text.
 
-Owns the words. What keeps a watermark is the engine's to say (`watermarks.holdreasons`). Must not know what else a
-status tells.
+Owns the texts. The engine determines what holds a watermark (`watermarks.holdreasons`). Must not know the rest of a
+status.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Tim
 from arcbeam.streaming.status.snapshot import Since, Snapshot, StageSnapshot
 
 _FAR: Final = 60_000_000
-"""Who has seen a time that is so far ahead of the clock has seen a wrong one, mostly."""
+"""An observed time that is so much later than the clock is usually wrong."""
 _SOON: Final = Duration(10_000_000)
-"""Who waits no longer than that by the clock is polled; who waits longer has deferred itself."""
+"""A restriction that waits no longer than this by the clock is polled; one that waits longer has deferred itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why watermarks are where they are.
+    """A cause that holds watermarks.
 
     Attributes:
         kind: "restriction", "timer", "side input", "elements", "state", "script", "observer", "shutdown",
-            "failure" (the micro-batch after fails and is tried again), "not reported", or "driver": it does not get on.
-        stage: where it is; "" of the driver.
-        shard: of the stage; None: it is of all of them.
-        name: of the restriction, timer, side input, state or observer; "" if it has none.
-        key: of the user's, as text; None if it has none.
-        time: the watermark that it keeps.
-        since: when that watermark came there; None if it was not kept.
-        due: when it has its turn; None if nobody knows.
-        by_clock: whether `due` is of processing time.
-        text: all of it, in a line.
-        frees: what would let the watermark go on.
-        stages: that wait for it.
-        decides: whether it keeps anything downstream; not where all that comes out of the stage has watermarks of
-            its own, as behind `WithWatermark`.
+            "failure" (the next micro-batch fails and is retried), "not reported", or "driver": it does not progress.
+        stage: its stage; "" for the driver.
+        shard: its shard; None: all shards of the stage.
+        name: the name of the restriction, timer, side input, state or observer; "" if it has none.
+        key: the user's key, as text; None if it has none.
+        time: the watermark that it holds.
+        since: when that watermark reached its value; None if it was not stored.
+        due: when it will be released; None if unknown.
+        by_clock: whether `due` is a processing time.
+        text: the complete description, in a line.
+        frees: what would let the watermark advance.
+        stages: the stages that wait for it.
+        decides: whether it holds any watermark downstream. It does not if all outputs of the stage have watermarks of
+            their own, as after `WithWatermark`.
     """
 
     kind: str
@@ -65,11 +65,11 @@ class Cause:
 
 
 class Reasons:
-    """Why the watermarks of a job are where they are; what keeps several of them is one cause.
+    """The causes that hold a job's watermarks; what holds several of them is one cause.
 
     Args:
-        standing: of the stages.
-        marks: the same for the engine.
+        standing: the snapshot of the stages.
+        marks: the watermarks of the same manifest.
         now: the recorded time of the micro-batch.
     """
 
@@ -79,7 +79,7 @@ class Reasons:
         self._causes: dict[tuple[str, int | None, str, str, str | None], tuple[Cause, list[str]]] = {}
 
     def add(self, stage: StageSnapshot) -> str:
-        """Takes in what keeps a stage's watermarks; the way to what keeps its input, "" if nothing does."""
+        """Add the causes that hold a stage's watermarks; return the chain that holds its input, "" if there is none."""
         input = self._times.inputs[stage.name]
         whys = [self._marks.explain(stage.name)] if input < MAX_TIMESTAMP else []
         for output in stage.outputs:
@@ -95,7 +95,7 @@ class Reasons:
         return str(whys[0]) if input < MAX_TIMESTAMP else ""
 
     def causes(self) -> tuple[Cause, ...]:
-        """All of them: those that decide first, then those that stand longest."""
+        """Return all causes: first those that decide, then those that have not moved for longest."""
         found = [
             replace(
                 cause,
@@ -114,24 +114,24 @@ class Reasons:
         return waiting != [cause.stage] or not outputs or cause.time in outputs
 
     def _without(self, cause: Cause, waiting: Sequence[str]) -> str:
-        """How others could go on without what keeps them: for sources, which may be idle."""
+        """Return how others could proceed without the cause: for sources, which may be idle."""
         if cause.kind not in ("observer", "restriction"):
             return ""
-        told = ""
+        text = ""
         ways = (of for output in self._stages[cause.stage].observed.values() for of in along(output))
         if cause.kind == "restriction" and any(
             of.policy is Policy.MIN and of.idle_after is None and of.shared is None for of in ways
         ):
-            told = "; or WithWatermark is told not to wait for it (idle_after)"
+            text = "; or set idle_after of WithWatermark: then it does not wait for an idle source"
         for name in waiting:
             inputs = {self._times.outputs[port] for port in self._stages[name].reads} - {MAX_TIMESTAMP}
             if name != cause.stage and len(inputs) > 1 and min(inputs) == cause.time:
-                told += f"; or {name!r} is told not to wait for it (WithWatermarkPolicy with idle_after before it)"
+                text += f"; or put WithWatermarkPolicy with idle_after before {name!r}: then it does not wait for it"
                 break
-        return told
+        return text
 
     def _of(self, why: HoldReason) -> Iterator[Cause]:
-        """What keeps a watermark: what its way ends at, and the parked elements on it."""
+        """Yield the causes that hold a watermark: the end of its chain, and the blocked elements on it."""
         links = why.links
         for at, link in enumerate(links[1:]):
             if link.waiting is not None:
@@ -151,18 +151,18 @@ class Reasons:
         return f"the watermark of the {link.subject} is at {shown_time(link.time)}{stands}"
 
     def _parked(self, link: Link, of: Link, deeper: HoldReason) -> Cause:
-        """Elements wait for a side input."""
+        """Return the cause for elements that wait for a side input."""
         held = of.waiting
         assert held is not None
         stage = self._stages[link.stage]
         until = min((each.until for each in stage.awaited if str(each.port) == of.subject), default=None)
-        window = "its window is over" if until is None else f"its watermark has passed {shown_time(until)}"
+        window = "its window ends" if until is None else f"its watermark passes {shown_time(until)}"
         return self._made(
             "side input",
             link,
             held.shard,
-            f"elements are parked in shard {held.shard}, until a side input is there: {deeper}",
-            f"something is put into the {of.subject}, or {window}, so that it is known to be empty",
+            f"elements are blocked in shard {held.shard} until a side input is ready: {deeper}",
+            f"something is written to the {of.subject}, or {window}, which shows that it is empty",
             of.subject,
         )
 
@@ -173,57 +173,57 @@ class Reasons:
                 return self._made(kind, link, shard, what, frees, _called(hold), hold.key, hold.release)
             case Observed(observer, latest) if observer.shared is not None:
                 known = "nothing" if latest is None else shown_time(latest)
-                what = f"it is where '{observer.name}' was by its other inputs: {known}"
-                frees = "one of its inputs goes beyond that, or all of them end"
+                what = f"its watermark comes from '{observer.name}' and the other inputs of that: {known}"
+                frees = "one of these inputs passes that time, or all of them end"
                 return self._made("observer", link, None, what, frees, observer.name)
             case Observed(observer, latest, doubted):
                 what, frees = self._observed(link, observer, latest, doubted)
                 return self._made("observer", link, None, what, frees, observer.name)
             case Unreported(shard):
                 frees = "the first micro-batch of this driver, which runs at once"
-                return self._made("not reported", link, shard, f"nothing is known yet of shard {shard}", frees)
+                return self._made("not reported", link, shard, f"shard {shard} has not reported yet", frees)
 
     def _observed(
         self, link: Link, observer: Observer, latest: Timestamp | None, doubted: Sequence[Timestamp]
     ) -> tuple[str, str]:
-        """What an observer has seen, and what it has to see."""
+        """Return what an observer has seen, and what it has to see."""
         known, delay = f"'{observer.name}'", _span(observer.delay)
         end = "or all input ends"
         came = self._stages[link.stage].total
         some = came.read or came.made
         if latest is None:
-            what = f"{known} has seen nothing yet" if not some else f"{known} has seen no time that it believes yet"
-            frees = f"an element comes, {end}"
+            what = f"{known} has seen nothing yet" if not some else f"{known} has accepted no time yet"
+            frees = f"an element arrives, {end}"
         else:
-            what = f"{known} has seen nothing later than {shown_time(latest)}, and takes {delay} off that"
+            what = f"{known} has seen nothing later than {shown_time(latest)}, and subtracts {delay}"
             if link.time > shifted(latest, Duration(-observer.delay)):
-                # As where the job has gone on with a longer delay.
-                what += "; the watermark has been further, and does not go back"
+                # For example, if the job was resumed with a longer delay.
+                what += "; the watermark was later before, and does not decrease"
             passes = max(latest, shifted(link.time, observer.delay))
-            frees = f"an element later than {shown_time(passes)} comes, {end}"
+            frees = f"an element later than {shown_time(passes)} arrives, {end}"
             if (ahead := latest - self._now) > _FAR:
                 what += (
-                    f"; that is {_span(Duration(ahead))} ahead of the clock, and what comes now is late to it: see "
+                    f"; that is {_span(Duration(ahead))} later than the clock, so current elements are late: see "
                     "max_skew, max_jump and quantile"
                 )
         if observer.quantile is not None:
             wanted, recent = ceil(1 / (1 - observer.quantile)), self._marks.times().recent.get(observer.name)
-            what += f"; it goes by the quantile {observer.quantile} of what came of late"
+            what += f"; it uses the quantile {observer.quantile} of recent elements"
             if latest is None:
-                what += f", for which it takes {wanted} elements: there are {0 if recent is None else count_of(recent)}"
-                frees = f"as many elements have come, {end}"
+                what += f", which requires {wanted} elements: there are {0 if recent is None else count_of(recent)}"
+                frees = f"as many elements have arrived, {end}"
             else:
                 frees = f"more than one of {wanted} elements is later than {shown_time(passes)}, {end}"
         if doubted:
             jump = _span(observer.max_jump or Duration(0))
-            what += f"; there are {len(doubted)} time(s) that it does not believe: {_times(doubted)}"
-            later = f"an element with a later event time comes, at most {jump} later; " if latest is not None else ""
-            frees = f"{later}{observer.confirmed_by} others confirm one that is not believed; {end}"
+            what += f"; it has not accepted {len(doubted)} time(s): {_times(doubted)}"
+            later = f"an element with a later event time arrives, at most {jump} later; " if latest is not None else ""
+            frees = f"{later}{observer.confirmed_by} others confirm one of these times; {end}"
         if observer.max_skew is not None:
-            skew = f"{_span(observer.max_skew)} ahead of the clock"
-            what += f"; it believes no time {skew} (the counter notBelieved says of how many)"
+            skew = f"{_span(observer.max_skew)} later than the clock"
+            what += f"; it accepts no time that is {skew} (the counter notBelieved shows how many)"
             if latest is None and some:
-                frees = f"an element comes that is not {skew} (are times in another time zone, or unit?), {end}"
+                frees = f"an element arrives that is not {skew} (is the unit or time zone of times right?), {end}"
         return what, frees
 
     def _made(
@@ -253,7 +253,7 @@ class Reasons:
         )
 
     def _held(self, link: Link, hold: Hold, shard: int) -> tuple[str, str, str]:
-        """Kind, what holds, and what would free it."""
+        """Return the kind, what holds, and what would release it."""
         stage, key = self._stages[link.stage], "" if hold.key is None else f" of key {hold.key!r}"
         where = f"in shard {shard} of {link.stage!r}"
         match hold.kind:
@@ -264,22 +264,22 @@ class Reasons:
             case HolderKind.SCRIPT:
                 return (
                     "script",
-                    f"the script of {link.stage!r} has said no more",
-                    "its next event that moves the watermark",
+                    f"the script of {link.stage!r} has not advanced the watermark further",
+                    "its next event that advances the watermark",
                 )
             case HolderKind.GATHERED | HolderKind.SORTED | HolderKind.ELEMENT:
                 frees = f"the input watermark of {link.stage!r} passes {shown_time(hold.time)}: {self._input(link)}"
                 return "elements", f"{hold} wait {where}", frees
             case HolderKind.PARKED:
-                return "side input", f"{hold} waits {where}", "the side input is there"
+                return "side input", f"{hold} waits {where}", "the side input is ready"
             case HolderKind.UNPREPARED:
                 return (
                     "shutdown",
-                    f"{link.stage!r} is to prepare to shut down",
+                    f"{link.stage!r} has yet to prepare to shut down",
                     "the job ends, or is drained",
                 )
             case HolderKind.STATE:
-                frees = f"the window's pane comes out, or its trigger finishes: {self._input(link)}"
+                frees = f"the window's pane fires, or its trigger finishes: {self._input(link)}"
                 return "state", f"held by {hold} {where}", frees
 
     def _input(self, link: Link) -> str:
@@ -295,36 +295,37 @@ class Reasons:
         if waits:
             assert due is not None
             what = f"{one} has deferred itself until {shown_time(due)}"
-            frees = f"the clock comes to {shown_time(due)}, when it is processed again"
+            frees = f"the clock reaches {shown_time(due)}, when it is processed again"
             return what + (", and reports no watermark" if silent else ""), frees
         if silent:
             frees = (
                 "its DoFn reports a watermark (a watermark estimator), the times of its elements are observed "
-                "(arcbeam.io.WithWatermark behind it), or it is done"
+                "(arcbeam.io.WithWatermark on its output), or it is done"
             )
             return f"{one} reports no watermark", frees
         frees = (
-            "its source has something later and its estimator says so, its estimator follows the clock, or it is done"
+            "its source has later elements and its estimator reports that, its estimator follows the clock, or it is "
+            "done"
         )
-        return f"{one} goes on, and reports no later watermark", frees
+        return f"{one} runs, and reports no later watermark", frees
 
     def _timer(self, link: Link, hold: Hold, named: str) -> tuple[str, str]:
-        what, release = f"{named} holds it at its output timestamp", hold.release
+        what, release = f"{named} holds the watermark at its output timestamp", hold.release
         if release is None:
             return what, "it fires, is cleared, or is set with a later output timestamp"
         if release.by_clock:
-            return what, f"the clock comes to {shown_time(release.at)}, when it fires; or it is cleared"
+            return what, f"the clock reaches {shown_time(release.at)}, when it fires; or it is cleared"
         passes = f"the input watermark of {link.stage!r} passes {shown_time(release.at)}, when it fires"
         return what, f"{passes} ({self._input(link)}); or it is cleared"
 
 
 def _called(hold: Hold) -> str:
-    """As its user calls it: the SDK puts something before the name of a timer."""
+    """Return a holder's name as in the user's code: the SDK prefixes the names of timers."""
     return hold.name.removeprefix("ts-") if hold.kind is HolderKind.TIMER else hold.name
 
 
 def _times(times: Sequence[Timestamp]) -> str:
-    """The first of some, and the last."""
+    """Return the first and the last of some times."""
     return shown_time(times[0]) + (f" to {shown_time(times[-1])}" if len(times) > 1 else "")
 
 

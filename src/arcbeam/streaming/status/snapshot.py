@@ -1,7 +1,8 @@
-"""How the stages of a job stand with a commit, as its manifest keeps it: what keeps each watermark, and since when.
+"""The state of a job's stages at a commit, stored in its manifest: what holds each watermark, and since when.
 
-Owns what is kept of all shards' reports, its form, and the way back to the engine's reasons. It is small: of each
-stage, not of each shard or key. Must not know how it is told to people (`status`).
+Owns what is stored of all shards' reports, its format, and its conversion to the engine's reasons. It is small: it has
+an
+entry for each stage, not for each shard or key. Must not know how it is shown (`status`).
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from arcbeam.store.manifest.values import Manifest
 
 
 class Sort(StrEnum):
-    """What a limit is the earliest of."""
+    """The sort of a limit."""
 
     PENDING = "p"
-    """Work that is pending for an output; for the stage, if it names none."""
+    """Pending work for an output, or for the stage if there is no output."""
     HOLD = "h"
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The earliest of one sort in all shards of a stage.
+    """The earliest limit of one sort over all shards of a stage.
 
     Attributes:
-        shard: where it is.
-        sort: of what.
-        output: that it keeps; None: the input.
-        what: that keeps it.
-        waits_for: the side input that a parked element waits for.
-        quiet: it has stood for so long that it does not count for who does not wait for it.
+        shard: its shard.
+        sort: its sort.
+        output: the output that it limits; None: the input.
+        what: the hold.
+        waits_for: the side input that a blocked element waits for.
+        quiet: it has not moved for so long that impatient observers ignore it.
     """
 
     shard: int
@@ -55,7 +56,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The commit with which a watermark came to where it is; its micro-batch and recorded time."""
+    """The commit with which a watermark reached its value: its micro-batch and recorded time."""
 
     micro_batch: int
     time: Timestamp
@@ -66,21 +67,21 @@ class StageSnapshot:
     """A stage.
 
     Attributes:
-        name: of it.
+        name: its name.
         reads: the outputs that it reads.
-        shards: in how many it runs.
-        input: since when its input watermark is where it is.
-        outputs: the same of each output.
-        limits: what keeps them.
-        micro-batch, total: what it did in the micro-batch, and since the job began.
-        live: restrictions that are not done.
-        size: of them together.
+        shards: the number of its shards.
+        input: since when its input watermark has its value.
+        outputs: the same for each output.
+        limits: what holds the watermarks.
+        micro-batch, total: its counters in the micro-batch, and since the job began.
+        live: the number of restrictions that are not done.
+        size: their total size.
         next_event: its first event-time timer or waiting element.
         next_due: when its first timer or restriction is due by the clock.
-        leftover: in how many shards the micro-batch's budget ended before the work.
-        awaited: what parked elements wait for.
-        kept: how much it keeps; None if that is not known: an earlier version had the job, and did not count.
-        observed: the ways to its outputs that observers are on the ways to.
+        leftover: the number of shards whose budget ended before their work.
+        awaited: what blocked elements wait for.
+        kept: the size of its state; None if unknown, because an earlier version did not count it.
+        observed: the ways to those of its outputs that have observers upstream.
     """
 
     name: str
@@ -106,9 +107,9 @@ class Snapshot:
     """All stages, producers first.
 
     Attributes:
-        stages: each.
+        stages: each stage.
         time, before: the recorded times of the micro-batch and of the commit before it.
-        figures: what the driver has measured of the micro-batch, by name; JSON's values.
+        figures: the driver's measurements of the micro-batch, by name; JSON values.
     """
 
     stages: tuple[StageSnapshot, ...] = ()
@@ -117,13 +118,13 @@ class Snapshot:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
-        """As a manifest has it."""
+        """Return the value for a manifest."""
         stages = [_record(of) for of in self.stages]
         record = {"time": self.time, "before": self.before, "figures": dict(self.figures), "stages": stages}
         return json.dumps(record, separators=(",", ":")).encode()
 
     def renamed(self, names: Mapping[str, str]) -> Snapshot:
-        """The same with some stages under other names."""
+        """Return the snapshot with some stages renamed."""
 
         def port(of: Port) -> Port:
             return Port(names.get(of.stage, of.stage), of.output)
@@ -145,15 +146,15 @@ class Snapshot:
             ),
         )
 
-    def without(self, gone: Container[str]) -> Snapshot:
-        """The same without some stages: who is called so again begins anew."""
-        return replace(self, stages=tuple(of for of in self.stages if of.name not in gone))
+    def without(self, removed: Container[str]) -> Snapshot:
+        """Return the snapshot without some stages; a later stage of the same name begins again."""
+        return replace(self, stages=tuple(of for of in self.stages if of.name not in removed))
 
     def marks(self, times: Times) -> Watermarks:
-        """The watermarks as the driver had them, for whoever asks why one is where it is.
+        """Return the driver's watermarks, for explanations of what holds them.
 
         Args:
-            times: of the same manifest.
+            times: the watermarks of the same manifest.
         """
         ports = {Port(of.name, output) for of in self.stages for output in of.outputs}
         marks = Watermarks(
@@ -176,7 +177,7 @@ class Snapshot:
 
 
 def standing_of(manifest: Manifest) -> Snapshot:
-    """What a manifest has kept; nothing, if it is the first of a job, or was written by an earlier version."""
+    """Return a manifest's snapshot; empty for a job's first one, or one of an earlier version."""
     if not manifest.standing:
         return Snapshot()
     record = json.loads(manifest.standing)
@@ -191,15 +192,15 @@ def standing_after(
     now: Since,
     figures: Mapping[str, Any],
 ) -> Snapshot:
-    """How the stages stand behind a micro-batch.
+    """Return the snapshot after a micro-batch.
 
     Args:
-        head: that it stands on.
-        layout: of the job.
-        reports: of the micro-batch, by stage.
+        head: the manifest before the micro-batch.
+        layout: the layout of the job.
+        reports: the reports of the micro-batch, by stage.
         times: its watermarks.
         now: the micro-batch.
-        figures: that were measured of it.
+        figures: measurements of it.
     """
     had = {of.name: of for of in standing_of(head).stages}
     uncounted = not head.standing and any(shard.files for shard in head.shards)
@@ -242,7 +243,7 @@ def standing_after(
 
 
 def _limits(reports: Sequence[StageReport], outputs: Sequence[str]) -> Iterator[Limit]:
-    """The earliest of each sort; of equally early ones that of the first shard."""
+    """Yield the earliest limit of each sort; of equal ones that of the first shard."""
 
     def first(sort: Sort, output: str | None, found: Iterable[tuple[int, Hold | None, Port | None, bool]]) -> Any:
         there = [(shard, what, port, quiet) for shard, what, port, quiet in found if what is not None]
@@ -258,7 +259,9 @@ def _limits(reports: Sequence[StageReport], outputs: Sequence[str]) -> Iterator[
 
 
 def _remembering(before: StageSnapshot | None, limits: Iterable[Limit]) -> tuple[Limit, ...]:
-    """The limits; what a restriction is of is known when it runs, and then it may wait for long."""
+    """Return the limits with the last known subjects of restrictions: these are only known in micro-batches that run
+    them.
+    """
     holds = [limit.what for limit in before.limits] if before else []
     abouts = {hold.name: hold.about for hold in holds if hold.about}
     return tuple(
@@ -270,7 +273,7 @@ def _remembering(before: StageSnapshot | None, limits: Iterable[Limit]) -> tuple
 
 
 def _locals(of: StageSnapshot) -> dict[int, Local]:
-    """What the shards have said, as far as it decides anything; what does not is left out."""
+    """Return the shards' times, as far as they limit a watermark."""
     silent = Local(None, {output: OutputTime() for output in of.outputs})
     locals = dict.fromkeys(range(of.shards), silent)
     for limit in of.limits:
@@ -295,7 +298,7 @@ _NAMES: Final = tuple(of.name for of in fields(Counts))
 _COUNTED: Final = attrgetter(*_NAMES)
 
 
-# As JSON.
+# The JSON format.
 
 _FIGURES: Final = tuple(of.name for of in fields(StateMetrics))
 _OF_KEPT: Final = attrgetter(*_FIGURES)
@@ -322,7 +325,7 @@ def _record(of: StageSnapshot) -> dict[str, Any]:
 
 
 def _kept(kept: StateMetrics) -> dict[str, Any]:
-    """But for what is zero."""
+    """Return the nonzero figures."""
     return {name: value for name, value in zip(_FIGURES, _OF_KEPT(kept), strict=True) if value}
 
 
@@ -354,7 +357,7 @@ def _observer(
     name: str,
     delay: Duration,
     policy: str,
-    behind: list[Any],
+    upstream: list[Any],
     idle_after: Duration | None = None,
     quantile: float | None = None,
     max_jump: Duration | None = None,
@@ -363,10 +366,10 @@ def _observer(
     shared: str | None = None,
     part: str = "",
 ) -> Observer:
-    """Earlier versions knew less of it."""
+    """Return an observer; earlier versions stored fewer fields."""
     together = None if shared is None else Policy(shared)
     known = idle_after, quantile, max_jump, confirmed_by, max_skew, together, part
-    return Observer(name, delay, Policy(policy), _ways_of(behind), *known)
+    return Observer(name, delay, Policy(policy), _ways_of(upstream), *known)
 
 
 def _port(port: Port) -> list[str]:
@@ -401,7 +404,7 @@ def _stage(record: dict[str, Any]) -> StageSnapshot:
 
 
 def _counts_of(record: Mapping[str, int]) -> Counts:
-    """What this version knows of them."""
+    """Return the counters that this version knows."""
     return Counts(**{name: record.get(name, 0) for name in _NAMES})
 
 

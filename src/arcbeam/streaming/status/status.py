@@ -1,7 +1,7 @@
-"""Where a job stands, for people and programs: its stages, what each watermark waits for, and what would free it.
+"""The status of a job, for people and programs: its stages, what holds each watermark, and what would release it.
 
-Owns its figures; why watermarks are where they are is `reasons`'. All of it is in one manifest: so it can be told of a
-running job and of a folder alone. Must not know where that manifest is from.
+Owns its figures; `reasons` explains watermarks. Everything is in one manifest, so the status of a running job and of a
+folder alone are the same. Must not know where that manifest is from.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from arcbeam.streaming.driverstate import progress_of, times_of
 from arcbeam.streaming.status.reasons import Cause, Reasons
 from arcbeam.streaming.status.snapshot import Since, standing_of
 
-_TOLD: Final = 4
-"""So much of what is left to do is in a line."""
+_MOST_SHOWN: Final = 4
+"""The maximum of items of remaining work in a line."""
 
 _PARTS: Final = ("seconds", "plan", "spark", "user", "commit")
 
@@ -31,9 +31,9 @@ class OutputStatus:
 
     Attributes:
         output: its name.
-        watermark: of it.
-        since: when the watermark came there; None if it was not kept.
-        elements, bytes: that left it in the micro-batch; what goes to two stages by two ways counts twice.
+        watermark: its watermark.
+        since: when the watermark reached its value; None if it was not stored.
+        elements, bytes: its output in the micro-batch; output to two stages in two ways counts twice.
         least, mean, most: of the event times of these; None: unknown.
     """
 
@@ -53,25 +53,25 @@ class StageStatus:
 
     Attributes:
         stage: its name.
-        level: where it runs.
+        level: its level.
         upstream, input: its watermarks.
-        input_since: when the input watermark came there; None if it was not kept.
-        outputs: of it.
-        why: the way from its input watermark to what keeps it, in a line; "" if nothing does.
-        micro-batch, total: what it did in the newest micro-batch, and since the job began.
-        read_rate, written_rate: elements a second that came and were put out, in the time of `Status.rate`.
-        bytes_in: that came to it in the micro-batch.
-        restrictions: that are not done.
-        backlog: their sizes' sum, in whatever unit their DoFns have.
-        behind: microseconds from its input watermark to the time of the job; None if that is at the beginning or the
-            end of time.
-        next_event, next_due: when what waits has its turn, in event time and by the clock; None if nothing does.
-        leftover: in how many shards the micro-batch ended before the work.
-        parked: what elements wait for, in words.
-        state_rows: in the files of its state; what was written again counts again until files are merged.
-        state_bytes: of these: their keys and values.
-        kept: how much it keeps: `keys`, and the fields of `arcbeam.engine.state.statemetrics.StateMetrics`; None if it
-            was not counted.
+        input_since: when the input watermark reached its value; None if it was not stored.
+        outputs: its outputs.
+        why: the chain from its input watermark to what holds it, in a line; "" if nothing does.
+        micro-batch, total: its counters in the newest micro-batch, and since the job began.
+        read_rate, written_rate: elements per second, read and output, in the time of `Status.rate`.
+        bytes_in: its input in the micro-batch.
+        restrictions: the number of restrictions that are not done.
+        backlog: their total size, in their DoFns' own units.
+        behind: microseconds from its input watermark to the time of the job; None if the watermark is at the beginning
+            or the end of time.
+        next_event, next_due: when its first waiting work is due, in event time and by the clock; None if there is none.
+        leftover: the number of shards in which the micro-batch ended before the work.
+        parked: what blocked elements wait for, as text.
+        state_rows: rows in the files of its state; a rewritten row counts again until files are merged.
+        state_bytes: the size of their keys and values.
+        kept: the size of its state: `keys`, and the fields of `arcbeam.engine.state.statemetrics.StateMetrics`; None if
+            it was not counted.
     """
 
     stage: str
@@ -103,28 +103,30 @@ class Status:
     """A job after a micro-batch.
 
     Attributes:
-        micro_batch: the newest.
-        mode: how the job stands with it.
+        micro_batch: the newest micro-batch.
+        mode: the mode of its commit.
         time: its recorded time.
-        watermark: the earliest output watermark of all stages.
+        watermark: the minimum output watermark of all stages.
         behind: microseconds from there to `time`; None if the watermark is at the beginning or the end of time.
-        elapsed: microseconds since the micro-batch before; None if it was not kept.
-        rate: elements a second that sources (splittable DoFns) have put out in that time, or in what the micro-batch
-            took if that is longer (behind a pause the micro-batch before is one of nothing); None if it was not kept.
-        restrictions, backlog: that are not done, and their sizes' sum.
-        seconds: what the driver has measured of the micro-batch: `seconds` that it took, of which `plan`, `spark` and
-            `user` (code, and what is around it in transforms), and `commit` of the micro-batch before; empty if it was
-            not kept.
+        elapsed: microseconds since the previous micro-batch; None if it was not stored.
+        rate: elements per second from sources (splittable DoFns) in that time, or in the micro-batch's duration if that
+            is longer (after a pause, the previous micro-batch is an empty one); None if it was not stored.
+        restrictions, backlog: the number of unfinished restrictions, and their total size.
+        seconds: the driver's measurements of the micro-batch: `seconds` in total, of which `plan`, `spark` and `user`
+            (user code and its surroundings in transforms), and `commit` of the previous micro-batch; empty if they were
+            not stored.
         stages: producers first.
-        causes: why watermarks stand: those that keep something downstream first, then those that stand longest.
-        state_bytes: of all files of state, by level.
-        state_entries: rows in them; what was written again counts again until files are merged.
-        due: when there is something to do by the clock, or was already when the micro-batch ended; None if it waits for
-            nothing but what comes.
-        driver: what its driver was doing a few seconds ago; None if it has none, or that is not known.
-        name: of the job; "" if none was kept.
+        causes: what holds watermarks: first causes that hold something downstream, then those that have not moved for
+            longest.
+        state_bytes: the size of all state files, by level.
+        state_entries: the rows in them; a rewritten row counts again until files are merged.
+        due: when there is work by the clock, or the end of the micro-batch if there was work then; None if it only
+            waits
+            for input.
+        driver: what its driver was doing a few seconds ago; None if it has none, or if unknown.
+        name: the name of the job; "" if none was stored.
         committed: when the micro-batch was committed, by the driver's clock, if the script of a TestStream moves the
-            job's clock; None of all other jobs: it is `time`.
+            job's clock; None for all other jobs: it is `time`.
     """
 
     micro_batch: int
@@ -148,7 +150,7 @@ class Status:
 
 
 def with_driver(status: Status, note: DriverNote | None) -> Status:
-    """A status with what the driver was doing; what keeps that from going on is a cause."""
+    """Return a status with the driver's activity; what keeps the driver from progressing is a cause."""
     if note is None or not note.trouble:
         return replace(status, driver=note)
     cause = Cause("driver", "", None, "", None, status.watermark, None, None, False, note.trouble, note.frees)
@@ -177,63 +179,68 @@ def with_trouble(status: Status, trouble: Trouble | None) -> Status:
 
 
 def as_record(status: Status) -> dict[str, Any]:
-    """A status as JSON's values; times are microseconds since 1970."""
+    """Return a status as JSON values; times are microseconds since 1970."""
     return asdict(status)
 
 
 def total_state_metrics(status: Status) -> dict[str, int]:
-    """How many keys, timers and waiting elements all stages have that count them."""
+    """Return the numbers of keys, timers and waiting elements over all stages that count them."""
     kept = [stage.kept for stage in status.stages if stage.kept is not None]
     names = {"keys": ("keys",), "timers": ("event_timers", "clock_timers"), "waiting": ("parked", "ordered")}
     return {name: sum(each[of] for each in kept for of in fields) for name, fields in names.items()}
 
 
 def undone(record: Mapping[str, Any]) -> str:
-    """What a job that drains has still to do, as of its newest micro-batch, in a line; "" if nothing is known of it.
+    """Return the remaining work of a draining job at its newest micro-batch, in a line; "" if it is unknown.
 
     Args:
-        record: of a status; one of another version may have less.
+        record: a status as JSON values; that of another version may have fewer.
     """
     doing: list[str] = []
     for stage in record.get("stages", ()):
         name, micro_batch = repr(stage["stage"]), stage.get("micro_batch") or {}
         if live := stage.get("restrictions"):
-            doing.append(f"{live} restriction(s) of {name} not done (size {stage['backlog']:g})")
+            doing.append(f"{live} restriction(s) of {name} are not done (size {stage['backlog']:g})")
         if shards := stage.get("leftover"):
-            doing.append(f"{name} has more than a micro-batch's time takes, in {shards} shard(s)")
+            doing.append(f"{name} has more work than fits into a micro-batch, in {shards} shard(s)")
         if fired := micro_batch.get("fired"):
             doing.append(f"{fired:,} timer(s) of {name} fired")
         elif waits := [stage[at] for at in ("next_event", "next_due") if stage.get(at) is not None]:
             doing.append(f"{name} waits until {shown_time(min(waits))}")
         if stage.get("parked"):
-            doing.append(f"elements of {name} wait until {stage['parked'][0]}")
-    more = [f"and {len(doing) - _TOLD} more"] if len(doing) > _TOLD else []
-    # Which restriction it is, or timer, is said of what a watermark waits for.
+            doing.append(f"elements of {name} are blocked until {stage['parked'][0]}")
+    more = [f"and {len(doing) - _MOST_SHOWN} more"] if len(doing) > _MOST_SHOWN else []
+    # The cause of a watermark names the restriction or timer.
     causes = (each for each in record.get("causes", ()) if each.get("text") and each.get("decides", True))
     cause = next((each["text"].partition(": ")[2] for each in causes), "")
-    return "; ".join([*doing[:_TOLD], *more, *([cause] if cause else [])])
+    return "; ".join([*doing[:_MOST_SHOWN], *more, *([cause] if cause else [])])
 
 
-def in_words(told: Mapping[str, Any]) -> str:
-    """The figures of the line of a micro-batch that people read beside its elements and watermark."""
-    behind = "" if told["behind"] is None else f", {behind_shown(told['behind'] / 1e6)}"
-    rate = "" if told["rate"] is None else f", {told['rate']:,.0f} elements/s"
-    counts = {"late": told["late"], "keys": told["keys"], "timers": told["timers"], "waiting": told["waiting"]}
+def in_words(figures: Mapping[str, Any]) -> str:
+    """Return the figures in the progress line of a micro-batch, beside its elements and watermark."""
+    lag = "" if figures["behind"] is None else f", {behind_shown(figures['behind'] / 1e6)}"
+    rate = "" if figures["rate"] is None else f", {figures['rate']:,.0f} elements/s"
+    counts = {
+        "late": figures["late"],
+        "keys": figures["keys"],
+        "timers": figures["timers"],
+        "waiting": figures["waiting"],
+    }
     there = "".join(f", {count:,} {name}" for name, count in counts.items() if count)
-    return f"backlog {told['backlog']:g}{rate}{behind}{there}"
+    return f"backlog {figures['backlog']:g}{rate}{lag}{there}"
 
 
 def status_of(manifest: Manifest, name: str = "") -> Status:
-    """Where a job stands with a manifest; `name` is the job's."""
+    """Return the status of a job at a manifest; `name` is the job's."""
     standing = standing_of(manifest)
     levels = {of.stage: of.level for of in manifest.shape.stages}
     there = {of.stage for of in manifest.watermarks}
-    # A pipeline that has just gone on may have fewer stages than the one that left it.
+    # A pipeline that has just resumed the job may have fewer stages than the previous one.
     standing = replace(standing, stages=tuple(of for of in standing.stages if of.name in there))
     kept = {of.name: of for of in standing.stages}
     marks = standing.marks(times_of(manifest))
     reasons = Reasons(standing, marks, manifest.time)
-    # SUBTLE: a commit without a micro-batch is told by what the micro-batch before it did, and is later.
+    # SUBTLE: a commit without a micro-batch shows the figures of the micro-batch before it, and is later.
     elapsed = None if standing.before is None else Duration(standing.time - standing.before)
     took = round(standing.figures.get("seconds", 0.0) * 1e6)
 
@@ -275,7 +282,7 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
                 next_due=stage.next_due,
                 leftover=stage.leftover,
                 parked=tuple(
-                    f"{each.port} has something for them, or is past {shown_time(each.until)}" for each in stage.awaited
+                    f"{each.port} has output for them, or is past {shown_time(each.until)}" for each in stage.awaited
                 ),
             )
         stages.append(status)
@@ -308,7 +315,7 @@ def _timestamp(value: Any) -> Timestamp | None:
 
 
 def _due(manifest: Manifest, stages: Sequence[StageStatus]) -> Timestamp | None:
-    # Who has opened a job runs a micro-batch at once.
+    # A driver that has opened a job runs a micro-batch at once.
     if manifest.kind == Kind.OPENING or any(of.leftover for of in stages):
         return manifest.time
     return min((of.next_due for of in stages if of.next_due is not None), default=None)
@@ -320,11 +327,11 @@ def _behind(manifest: Manifest, watermark: Timestamp) -> Duration | None:
 
 
 def _by_stage(manifest: Manifest) -> dict[str, tuple[int, int]]:
-    """Rows of each stage's state, and their bytes."""
+    """Return the rows and bytes of each stage's state."""
     names = {number.to_bytes(2, "big"): name for name, number in progress_of(manifest).numbers.items()}
     found: dict[str, tuple[int, int]] = {}
     for of in (of for shard in manifest.shards for file in shard.files for of in file.owned):
-        # A row that is nobody's says which format the shard has.
+        # A row without a stage contains the shard's format.
         if (name := names.get(of.owner)) is not None:
             rows, size = found.get(name, (0, 0))
             found[name] = rows + of.entries, size + of.size

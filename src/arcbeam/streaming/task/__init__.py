@@ -1,1 +1,1 @@
-"""One task of a micro-batch: what it reads and runs, and what it leaves behind."""
+"""One task of a micro-batch: its input, its run, and the files that it writes."""

@@ -1,6 +1,6 @@
-"""What a task writes: deltas of its shards, merged files, files of side inputs.
+"""The files that a task writes: deltas of its shards, merged files, files of side inputs.
 
-Owns how. Must not know when: that is `task`.
+Owns how they are written. Must not know when: that is `task`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _PART_BYTES = threshold(1 << 20, 64)
 
 @dataclass(frozen=True, slots=True)
 class TaskStore:
-    """The files of a task; see `seams.Files`.
+    """The files of a task; see `interfaces.Files`.
 
     Attributes:
         blobs: the job's folder.
-        host: copies of shards, where the task runs.
-        scratch: a local folder, for files on their way.
+        host: the copies of shards on the task's host.
+        scratch: a local folder for temporary files.
     """
 
     blobs: DurableBlobs

@@ -1,7 +1,7 @@
-"""Side inputs in a streaming job: what a task puts into them, and what it reads of those that the head has.
+"""Side inputs of a streaming job: what a task writes to them, and what it reads of the head's.
 
-Owns the files on a host: those that are written, before they are published, and copies of those that are read. Windows,
-keys and values are bytes here; which window is ready is the engine's business.
+Owns the files on a host: written files before they are published, and copies of files that are read. Windows, keys and
+values are bytes here. Must not know which window is ready: that is the engine's decision.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class _Writer(Protocol):
 
 
 class SideFileWriter:
-    """Writes what a task puts into one side input; nothing is made before there is something.
+    """Writes a task's output to one side input; no file is made before the first output.
 
     Args:
         scratch: a local folder.
-        number: by which it is known.
-        port: of the stage that writes it.
+        number: the number of the side input.
+        port: the output of the stage that writes it.
         last: see below.
 
     Attributes:
-        last: whether only what the last firing puts into a window counts; see `firing`.
-        windows: in which there is something.
+        last: whether only the last firing counts in a window; see `firing`.
+        windows: the windows with output.
 
     Raises:
         StoreError: by all methods: the folder cannot be written.
@@ -61,7 +61,7 @@ class SideFileWriter:
         self._finalizer = weakref.finalize(self, _remove, self._path, building_path(self._path))
 
     def append(self, window: bytes, chunk: bytes) -> None:
-        """Adds whole encoded elements to a window."""
+        """Add whole encoded elements to a window."""
         with _writing(self._path):
             if self._chunks is None:
                 make_folder(self._path.parent)
@@ -70,7 +70,7 @@ class SideFileWriter:
             self._chunks.append(window, chunk)
 
     def put(self, window: bytes, key: bytes, values: bytes) -> None:
-        """Adds whole encoded values to a key."""
+        """Add whole encoded values to a key."""
         with _writing(self._path):
             if self._keys is None:
                 make_folder(self._path.parent)
@@ -79,18 +79,18 @@ class SideFileWriter:
             self._keys.put(window, key, values)
 
     def firing(self, window: bytes) -> None:
-        """Another firing begins: what was added to a window is not in it any more."""
+        """Begin another firing: what was added to a window before does not count any more."""
         if self._chunks is not None:
             self._chunks.forget(window)
 
     def close(self) -> None:
-        """All is there; see `data`. (What a write operation calls, which publishes no file itself.)"""
+        """All output is written; see `data`. (Called by write operations that do not publish files themselves.)"""
 
     def data(self, shard: int, until: Timestamp | None) -> SideData | None:
-        """What was written; None if that is nothing. To be asked for once.
+        """Return the output; None if there is none. Call it once.
 
         Args:
-            shard: of the task.
+            shard: the shard of the task.
             until: see `SideFile`.
         """
         writer: _Writer | None = self._chunks or self._keys
@@ -105,7 +105,7 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, lmdb.Error) as e:
-        raise StoreError(f"'{path.parent}' cannot be written: {e}", "see that the disk has room") from e
+        raise StoreError(f"cannot write '{path.parent}': {e}", "check that the disk has free space") from e
 
 
 def _remove(*paths: Path) -> None:
@@ -115,15 +115,15 @@ def _remove(*paths: Path) -> None:
 
 
 class SideFileReader:
-    """The side inputs of a micro-batch's head; an `arcbeam.model.rows.SideStore`. Files are fetched when first needed.
+    """The side inputs at a micro-batch's head; an `arcbeam.model.rows.SideStore`. Files are fetched when first needed.
 
     Args:
         blobs: the job's folder.
-        folder: for copies of them on this host.
-        files: of the head.
-        parts: the numbers of all that is in each channel.
-        copies: of this process; those that the head does not have any more are given up.
-        newest: the channels in whose windows only what the newest micro-batch has put there is read.
+        folder: for copies of files on this host.
+        files: the head's files.
+        parts: the numbers of the outputs in each channel.
+        copies: the open copies of this process; files that the head does not have any more are closed.
+        newest: the channels in whose windows only the content from the newest micro-batch is read.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class SideFileReader:
         newest: Collection[int] = (),
     ) -> None:
         self._blobs, self._folder, self._copies, self._newest = blobs, folder, copies, newest
-        # All tasks read the elements in the same order, and who keeps the last of a key keeps the newest.
+        # All tasks read elements in the same order, so a reader that keeps the last value of a key keeps the newest.
         ordered = in_order(files)
         self._by_channel: Mapping[int, list[SideFile]] = {
             channel: [file for file in ordered if file.channel in numbers] for channel, numbers in parts.items()
         }
-        # Of channels where that matters: by window, the files that are read there.
+        # For channels in `newest`: by window, the files that are read.
         self._read: dict[tuple[int, bytes], list[SideFile]] = memo()
 
     def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
@@ -164,13 +164,13 @@ class SideFileReader:
                     yield key
 
     def _files(self, channel: int, window: bytes, has: Callable[[SideFile, bytes], bool]) -> Iterable[SideFile]:
-        """The files in which a window is read."""
+        """Return the files in which a window is read."""
         files = self._by_channel.get(channel, ())
         if channel not in self._newest:
             return files
         found = self._read.get((channel, window))
         if found is None:
-            # Of each of those who write it.
+            # The newest micro-batch of each writer.
             last: dict[int, int] = {}
             for file in reversed(files):
                 if file.channel not in last and has(file, window):
@@ -188,18 +188,18 @@ class SideFileReader:
         return self._copies.get(kind, self._blobs, self._folder, file)
 
     def has_chunks(self, channel: int, window: bytes) -> bool:
-        """Whether an iterable has anything in a window."""
+        """Return whether an iterable has anything in a window."""
         return next(self.chunks(channel, window), None) is not None
 
     def has_keys(self, channel: int, window: bytes) -> bool:
-        """Whether a multimap has anything in a window."""
+        """Return whether a multimap has anything in a window."""
         return next(self.keys(channel, window), None) is not None
 
 
 class SideCopies:
-    """The files of side inputs that this process has open, as they were fetched.
+    """The files of side inputs that this process has open.
 
-    Invariant: of the newest head that a task had; never used across a fork.
+    Invariant: they belong to the newest head of any task so far; they are never used across a fork.
     """
 
     def __init__(self) -> None:
@@ -207,16 +207,16 @@ class SideCopies:
         self._open: dict[str, Any] = {}
 
     def keep(self, names: set[str]) -> None:
-        """Gives up all but these."""
+        """Release all files but these."""
         if self._pid != os.getpid():
-            # LMDB counts what the parent had open as open here: let go of it before anything is opened.
+            # LMDB counts the parent's open files as open here: release them before opening any.
             names, self._pid = set(), os.getpid()
-        # Not closed: user code may still read what it was given. Nobody else opens that copy.
+        # They are not closed: user code may still read them. No other code opens these copies.
         for name in self._open.keys() - names:
             del self._open[name]
 
     def get(self, kind: Callable[[Path, str, int], _F], blobs: DurableBlobs, folder: Path, file: SideFile) -> _F:
-        """A file, opened if it is not; `kind` opens it."""
+        """Return a file, opening it with `kind` if it is not open."""
         found: _F | None = self._open.get(file.name)
         if found is None:
             with fetched(blobs, folder, file) as path:
@@ -226,7 +226,7 @@ class SideCopies:
 
 @contextlib.contextmanager
 def fetched(blobs: DurableBlobs, folder: Path, file: SideFile) -> Iterator[Path]:
-    """A copy of a file, for who opens it: it is gone from its folder when it is open, and from the disk with him."""
+    """Yield a copy of a file, to be opened: then it is removed from its folder, and exists while it is open."""
     path = folder / f"copy-{uuid.uuid4().hex}"
     try:
         with _writing(path):
@@ -240,5 +240,5 @@ def fetched(blobs: DurableBlobs, folder: Path, file: SideFile) -> Iterator[Path]
 
 
 def in_order(files: Iterable[SideFile]) -> list[SideFile]:
-    """Files in the order in which they are read: micro-batch after micro-batch."""
+    """Return files in the order in which they are read: by micro-batch."""
     return sorted(files, key=lambda file: (file.micro_batch, file.channel, file.shard, file.name))

@@ -1,11 +1,11 @@
-"""Files of a side input that have become many: which of them are made one, when, and how.
+"""The merging of side input files: which files, when, and how.
 
-Owns both. Must not know who does it in a micro-batch.
+Owns these decisions. Must not know which task merges in a micro-batch.
 
-Every task that puts something into a side input in a micro-batch leaves a file. A reader opens all that the head has,
-and where windows do not end, none of them ever leaves it. So they are merged like those of a shard, size-tiered: the
-files of a micro-batch count as one, and micro-batches are merged that follow one another, and whose files leave the
-head at the same time.
+Every task that writes to a side input in a micro-batch makes a file. A reader opens all files of the head, and if
+windows
+do not end, none of them ever leaves it. So they are merged like those of a shard, size-tiered. The files of a
+micro-batch count as one. Adjacent micro-batches are merged if their files leave the head at the same time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from arcbeam.streaming.task.sidefiles import fetched, in_order
 _F = TypeVar("_F")
 
 _FEWEST = threshold(4, 2)
-"""Fewer files are not worth a merge."""
+"""A merge of fewer files is not worth it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class _Together:
 
 
 def latest(files: Iterable[SideFile]) -> Timestamp | None:
-    """When the last of some files leaves the manifest; None: never."""
+    """Return when the last of some files leaves the manifest; None: never."""
     untils = [file.until for file in files]
     return None if None in untils else max((until for until in untils if until is not None), default=MAX_TIMESTAMP)
 
 
 def worth_joining(files: Iterable[SideFile]) -> tuple[SideFile, ...]:
-    """The files of a side input, of those that the head has, that should be made one; none: not now."""
+    """Return the files of a side input, among the head's, that should be merged now; empty if none."""
     micro_batches = [_Together(tuple(of)) for of in _by_micro_batch(files)]
     run = list(
         itertools.takewhile(lambda micro_batch: micro_batch.until == micro_batches[-1].until, reversed(micro_batches))
@@ -70,13 +70,13 @@ def _by_micro_batch(files: Iterable[SideFile]) -> list[list[SideFile]]:
 
 
 def join(blobs: DurableBlobs, path: Path, files: Sequence[SideFile], newest: bool) -> None:
-    """Makes one local file of several of a side input.
+    """Merge several files of a side input into one local file.
 
     Args:
         blobs: the job's folder.
-        path: of the new file; must not exist.
-        files: of the head, of micro-batches that follow one another.
-        newest: of each window, only what its newest micro-batch has put in is taken.
+        path: the path of the new file; must not exist.
+        files: files of the head, of adjacent micro-batches.
+        newest: in each window, only the content from its newest micro-batch is taken.
     """
     micro_batches = _by_micro_batch(files)
     if blobs.get_range(files[0].name, 0, len(MAGIC)) == MAGIC:
@@ -118,7 +118,7 @@ def _join_chunks(path: Path, micro_batches: Sequence[Sequence[ChunkFile]], newes
 
 
 def _join_keyed(path: Path, micro_batches: Sequence[Sequence[KeyFile]], newest: bool) -> None:
-    # By window, in the order of heads, the newest micro-batch that has something there.
+    # By window, in the order of heads: the newest micro-batch with content there.
     last: dict[bytes, int] = {}
     if newest:
         for n, files in enumerate(micro_batches):

@@ -1,7 +1,7 @@
-"""One attempt of one task of a micro-batch: the engine's `EngineTask`, between what comes to it and what it leaves.
+"""One attempt of one task of a micro-batch: the engine's `EngineTask`, with its input and output.
 
-Owns the order of that: rows for later levels go on as they come, the marker goes behind all rows, then files are
-written, and the report names them. Must not know where rows, state and user code come from, nor which attempts count.
+Owns the order: rows for later levels are passed on first, the marker follows all rows, then files are written, and the
+report names them. Must not know where rows, state and user code come from, nor which attempts count.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ R = TypeVar("R")
 
 
 class TaskAttempt(Generic[R]):
-    """An attempt of a task. Either `run`, or `work`, then `write`; `close` if it ends before that.
+    """An attempt of a task. Call `run`, or `work` and then `write`; call `close` if it ends before that.
 
     Args:
-        layout: of the job.
-        specs: its stages by name; those of the level at least.
-        order: of the micro-batch.
-        level: of the task.
+        layout: the layout of the job.
+        specs: the job's stages by name; at least those of the level.
+        order: the assignment of the micro-batch.
+        level: the level of the task.
         task: its number in the level.
-        name: of the attempt, in letters, digits, "_" and "."; no other attempt of any task of the job has it.
-        files: where it has its state from, and what it writes.
-        rows: what comes to it and goes on.
+        name: the name of the attempt, of letters, digits, "_" and "."; unique among all attempts of the job.
+        files: the files that it reads and writes.
+        rows: its input and output rows.
         code: its stages' user code.
         sides: the side inputs of its stages.
-        budget: how much it may do.
+        budget: its budget.
     """
 
     def __init__(
@@ -71,12 +71,11 @@ class TaskAttempt(Generic[R]):
         self._views: dict[int, Overlay] = {}
 
     def run(self) -> TaskReport:
-        """All of it.
+        """Do all work.
 
         Raises:
-            InconsistentCutError: the markers of the level before are not all there, or do not agree. The micro-batch
-                fails.
-            DecidedCommitError: the micro-batch was decided without it.
+            InconsistentCutError: markers of the previous level are missing or contradictory. The micro-batch fails.
+            DecidedCommitError: the micro-batch was decided without this attempt.
             StoreError: a file cannot be read or written.
         """
         try:
@@ -85,12 +84,12 @@ class TaskAttempt(Generic[R]):
             self.close()
 
     def work(self) -> TaskReport:
-        """Does the task's part of the micro-batch, up to its marker; the report is without files. Raises as `run`."""
+        """Do the task's part of the micro-batch, including its marker; the report has no files. Raises as `run`."""
         exchange = _Exchange(self._layout, self._order, self._level, self._task, self._rows, self._code)
         return self._micro_batch.run(exchange, self, self._sides, self._budget)
 
     def write(self, report: TaskReport) -> TaskReport:
-        """Writes what was changed; the report with the files. Raises as `run`."""
+        """Write what was changed; return the report with the files. Raises as `run`."""
         shards = tuple(
             Shard(self._level, shard, files)
             for shard, view in self._views.items()
@@ -102,7 +101,7 @@ class TaskAttempt(Generic[R]):
         )
         joined: list[str] = []
         for channel, newest in sorted(self._code.tended().items()):
-            # As of a shard's, not those of this micro-batch: they are not real yet.
+            # As for shards, without the files of this micro-batch: they are not committed yet.
             many = worth_joining(file for file in self._order.side_files if file.channel == channel)
             if many:
                 name = self._name_of("side", channel, many[0].shard)
@@ -113,17 +112,17 @@ class TaskAttempt(Generic[R]):
         return replace(report, files=TaskFiles(shards, sides, tuple(joined)), published=tuple(sorted(published)))
 
     def close(self) -> None:
-        """Gives back the copies of shards. Again does nothing."""
+        """Release the copies of shards; it is idempotent."""
         while self._views:
             self._views.popitem()[1].close()
 
     def _written(self, shard: int, view: Overlay) -> tuple[ShardFile, ...]:
-        """All files of a shard, with what the micro-batch has changed; files that have become many are merged."""
+        """Return all files of a shard, with the micro-batch's changes; merge them if there are many."""
         version = self._order.version(self._level, shard)
         name = self._name_of("delta", self._level, shard)
         delta = self._files.delta(version, name, view, self._order.plan.micro_batch)
         files = version.files
-        # Not the delta: a copy of the shard at the head needs that alone.
+        # The delta is not merged: a copy of the shard at the head only needs the delta.
         first = worth_merging(files)
         if first is not None:
             files = self._files.merged(files, first, replace(name, attempt=f"{self._name}.merged"))
@@ -148,7 +147,7 @@ class TaskAttempt(Generic[R]):
 
 
 class _Exchange(Generic[R]):
-    """See `bundles.Exchange`: a shard's rows for later levels pass when its own stages have had theirs."""
+    """See `bundles.Exchange`: a shard's rows for later levels pass after its own stages have read theirs."""
 
     def __init__(
         self, layout: Layout, order: TaskAssignment, level: int, task: int, rows: Rows[R], code: UserCode
@@ -183,7 +182,7 @@ class _Exchange(Generic[R]):
         self._rows.mark(marker)
 
     def _pass_on(self, before: int | None) -> None:
-        """What is for later levels in the shards before one; in all, if there is none."""
+        """Pass on the rows for later levels in the shards before one; None: in all shards."""
         while self._to_pass and (before is None or self._to_pass[-1] < before):
             for row in self._rows.passing(self._to_pass.pop()):
                 self._rows.pass_on(row)
