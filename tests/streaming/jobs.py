@@ -33,7 +33,7 @@ READERS = {7: ("join",)}
 
 
 def opened(blobs: DurableBlobs, now: int = 0, **options: Any) -> CommitLog:
-    """A driver's hold on the job."""
+    """A driver's commit log of the job."""
     return CommitLog.open(blobs, _SHAPE, Timestamp(now), **options)
 
 
@@ -54,7 +54,7 @@ def plan(micro_batch: int = 1, head: int = 0, **changes: Any) -> MicroBatchPlan:
 
 
 def staged(stage: str, shard: int, at: int, **changes: Any) -> StageReport:
-    """How a stage stands in a shard, at a watermark."""
+    """The report of a stage in a shard, at a watermark."""
     return StageReport(stage, shard, Timestamp(at), Local(None, {"main": OutputTime()}), **changes)
 
 
@@ -66,6 +66,6 @@ def proposal(micro_batch: int, at: int, *reports: TaskReport, **changes: Any) ->
 
 
 def reported(*stages: StageReport, level: int = 1, task: int = 0, **changes: Any) -> TaskReport:
-    """What a task reports."""
+    """The report of a task."""
     token = b"%d.%d" % (level, task)
     return replace(TaskReport(level, task, token, b"", stages), **changes)

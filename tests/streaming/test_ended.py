@@ -38,7 +38,7 @@ def plan(sum: str = "sum") -> Plan:
 
 
 def program(sum: str = "sum", content: str = "code", versions: Mapping[str, str] = VERSIONS, **more: str) -> JobGraph:
-    """What runs such a plan; `more` are further transforms that read `sum`, and their code."""
+    """The job graph of such a plan; `more` are further transforms that read `sum`, and their code."""
     transforms = {
         "read": Fingerprint("impulse", (), ""),
         sum: Fingerprint("pardo", ("read",), content),
@@ -52,7 +52,7 @@ def taken(blobs: MemoryBlobs, how: RestoreOptions, sum: str = "sum") -> Taken:
 
 
 def ended(mode: CommitMode = CommitMode.DONE, kept: JobGraph | None = None) -> MemoryBlobs:
-    """A job that has ended; what its last micro-batch has to publish may not be out."""
+    """A job that has ended; its last micro-batch may be unpublished."""
     blobs = MemoryBlobs()
     log = taken(blobs, RestoreOptions(program=kept or program())).log
     log.propose(pinned(replace(log.draft(Timestamp(4)), mode=mode, committables=LEFT), "end"))

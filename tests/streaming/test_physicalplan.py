@@ -1,4 +1,4 @@
-"""Where the stages of a plan run in a micro-batch."""
+"""The physical plan: levels, ports and shards of stages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def at(shards: int = 4, tasks: int = 2) -> PhysicalPlan:
     return placed(PLAN, {s.uid: n for n, s in enumerate(PLAN.stages, 1)}, shards, tasks)
 
 
-def test_a_stage_is_one_level_behind_the_farthest_that_it_reads() -> None:
+def test_stage_is_one_level_after_its_inputs() -> None:
     assert levels_of(PLAN) == {"s0": 0, "s1": 1, "s2": 1, "s3": 2, "s4": 2}
     assert [(p.name, p.level, p.number) for p in at().layout.stages] == [
         ("the s0", 0, 1),
@@ -53,7 +53,7 @@ def test_a_stage_is_one_level_behind_the_farthest_that_it_reads() -> None:
     assert at(shards=1).layout.tasks == (1, 1, 1)
 
 
-def test_outputs_are_named_as_what_travels_there_each_once() -> None:
+def test_outputs_have_unique_names_of_their_collections() -> None:
     first = at().layout.stages[0]
     assert first.flow.outputs == ("words", "words#2", "counts")
     third = at().layout.stages[3]
@@ -62,7 +62,7 @@ def test_outputs_are_named_as_what_travels_there_each_once() -> None:
     assert third.side_inputs == ((side_name(side_number(rates)), rates),)
 
 
-def test_rows_of_a_channel_go_to_all_its_readers_and_side_channels_know_theirs() -> None:
+def test_rows_of_channel_go_to_all_readers() -> None:
     placing = at()
     assert placing.readers == {0: (1,), 1: (2,), 2: (3, 4), 3: ()}
     number = side_number(Port("the s2", "rates (side)"))
@@ -76,7 +76,7 @@ def test_rows_of_a_channel_go_to_all_its_readers_and_side_channels_know_theirs()
 
 
 @pytest.mark.parametrize(("shards", "tasks"), [(1, 1), (4, 2), (5, 3), (7, 9)])
-def test_every_shard_has_the_owner_that_the_layout_says(shards: int, tasks: int) -> None:
+def test_every_shard_has_owner_from_layout(shards: int, tasks: int) -> None:
     placing = at(shards, tasks)
     for level, owners in enumerate(placing.owners):
         assert len(owners) == shards
@@ -84,7 +84,7 @@ def test_every_shard_has_the_owner_that_the_layout_says(shards: int, tasks: int)
             assert shard in placing.layout.range_of(level, task)
 
 
-def test_a_pipeline_asks_for_state_by_stage_level_and_shape() -> None:
+def test_shape_of_pipeline_has_stage_level_and_shape() -> None:
     shape = shape_of(PLAN, 4)
     assert shape.shards == 4
     waits = "side input output 'rates (side)' of 'the s2'"

@@ -29,7 +29,7 @@ def test_grouping_fires_passed_windows_and_drops_late_elements() -> None:
     hold = report.local.outputs["main"].hold
     assert hold is not None
     assert (hold.time, hold.kind, hold.name, hold.key) == (9, HolderKind.GATHERED, "", None)
-    assert str(hold) == "elements of all keys that wait for the end of their window"
+    assert str(hold) == "buffered elements of all keys"
 
     report = world.micro_batch(10, 8)
     assert world.calls() == ["pane 3 7 8"]

@@ -1,4 +1,4 @@
-"""What event each outcome of the store is, and what becomes of savepoints' names."""
+"""The event for each outcome of the store, and the names of savepoints."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Job:
 
 
 @pytest.mark.contract("STORE-02", "STORE-03")
-def test_a_proposal_is_decided_refused_or_unknown() -> None:
+def test_proposal_is_decided_refused_or_unknown() -> None:
     job = Job()
     assert job.propose() == CommitDecided(_NOW, 1)
     job.blobs.faults = Faults(refused=1.0)
@@ -53,17 +53,17 @@ def test_a_proposal_is_decided_refused_or_unknown() -> None:
 
 
 @pytest.mark.contract("STORE-03")
-def test_who_was_overtaken_is_told_by_whom_and_again() -> None:
+def test_overtaken_driver_learns_other_driver_repeatedly() -> None:
     job = Job()
     opened(job.inner, driver="host7")
     for _ in range(2):
         event = job.propose()
         assert isinstance(event, CommitConflicted)
-        assert event.who.startswith("another driver (host7, since ")
+        assert event.other_driver.startswith("another driver (host7, since ")
 
 
 @pytest.mark.contract("ENG-01", "STORE-02")
-def test_a_proposal_that_contradicts_the_head_fails_the_driver() -> None:
+def test_proposal_contradicting_head_fails_driver() -> None:
     job = Job()
     job.propose()
     event = job.commits.propose(proposal(2, 4), _NOW)
@@ -72,7 +72,7 @@ def test_a_proposal_that_contradicts_the_head_fails_the_driver() -> None:
 
 
 @pytest.mark.contract("STORE-05", "END-03")
-def test_savepoints_are_named_and_given_up_with_commits() -> None:
+def test_savepoints_are_made_and_deleted_with_commits() -> None:
     job = Job()
     job.propose(savepoints=("first", "second"))
     assert job.savepoints == ["first", "second"]
@@ -84,36 +84,36 @@ def test_savepoints_are_named_and_given_up_with_commits() -> None:
     job.blobs.faults = Faults()
     job.commits.resolve(2, _NOW)
     assert job.savepoints == ["second"]
-    # The name is free again, and the request is forgotten.
+    # The name is free again, and the request is done.
     job.propose(savepoints=("first",))
     job.propose()
     assert job.savepoints == ["second", "first"]
 
 
 @pytest.mark.contract("STORE-05")
-def test_a_name_that_cannot_be_given_is_told_and_the_micro_batch_is_committed() -> None:
+def test_invalid_savepoint_name_warns_but_commits() -> None:
     job = Job()
     job.propose(savepoints=("taken",))
     assert job.propose(savepoints=("taken", "no/name", "good")) == CommitDecided(_NOW, 2)
     assert job.savepoints == ["taken", "good"]
     assert [line.split(":")[0] for line in job.warnings] == [
-        "micro-batch 2 does not become savepoint 'taken'",
-        "micro-batch 2 does not become savepoint 'no/name'",
+        "micro-batch 2 could not be named savepoint 'taken'",
+        "micro-batch 2 could not be named savepoint 'no/name'",
     ]
 
 
-def test_the_heads_committables_are_told_to_who_takes_over() -> None:
+def test_next_driver_receives_committables_of_head() -> None:
     job = Job()
     part = Committable("join", b"part")
     job.commits.propose(proposal(1, 5, reported(staged("join", 0, 5), committables=(part,))), _NOW)
     assert job.commits.unpublished() == (part,)
     assert Job(job.inner).commits.unpublished() == (part,)
     job.commits.propose(replace(proposal(2, 5), mode=CommitMode.SUSPENDED, carries_unpublished=True), _NOW)
-    assert Job(job.inner).commits.unpublished() == (part,), "who could not publish it leaves it to the next one"
+    assert Job(job.inner).commits.unpublished() == (part,), "the next driver publishes it"
 
 
 @pytest.mark.contract("STORE-07")
-def test_stages_with_other_numbers_than_the_job_gave_them_are_refused() -> None:
+def test_stages_with_wrong_numbers_are_refused() -> None:
     job = Job()
     job.propose()
     layout = type(LAYOUT)(tuple(reversed(LAYOUT.stages[:2])), 2, (1,))
@@ -125,7 +125,7 @@ def test_stages_with_other_numbers_than_the_job_gave_them_are_refused() -> None:
 
 
 @pytest.mark.contract("STORE-06")
-def test_what_nobody_needs_is_swept() -> None:
+def test_unneeded_files_are_swept() -> None:
     job = Job()
     commits = LogCommits(job.log, LAYOUT, READERS, print, keep=1)
     for micro_batch in range(1, 5):

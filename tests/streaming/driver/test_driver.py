@@ -1,4 +1,4 @@
-"""Each command of the machine goes to whoever carries it out, and nowhere else."""
+"""Each command of the machine is carried out by exactly one part of the environment."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ from tests.streaming.jobs import LAYOUT, READERS, opened
 
 
 class World:
-    """All that is around a driver; what it does to that is in `story`. Micro-batches report what `reports` says, in
-    turn."""
+    """The environment of a driver; its calls are in `story`. Micro-batches report `reports`, one after the other."""
 
     def __init__(self, *reports: str, blobs: MemoryBlobs | None = None, sweep_every: int = 2) -> None:
         self.blobs = UnreliableBlobs(blobs or MemoryBlobs(), 0)
@@ -126,7 +125,7 @@ class World:
 
 
 class Failing(World):
-    """Each try of a micro-batch fails. What has failed is in `failed`."""
+    """Each try of a micro-batch fails. The failures are in `failed`."""
 
     def __init__(self, *reports: str, blobs: MemoryBlobs) -> None:
         self.failed: list[str] = []
@@ -158,7 +157,7 @@ def _ran(*reports: str) -> World:
 
 
 @pytest.mark.contract("END-01", "STORE-02")
-def test_a_job_is_driven_to_its_end_and_each_command_is_carried_out_once() -> None:
+def test_job_is_driven_to_its_end() -> None:
     world = _ran("more with sink", "more with callbacks", "more", "nothing left")
     assert world.story == [
         "run 1",
@@ -176,7 +175,7 @@ def test_a_job_is_driven_to_its_end_and_each_command_is_carried_out_once() -> No
     assert (world.log.head.micro_batch, world.log.head.mode) == (4, CommitMode.DONE)
 
 
-def test_the_attempts_whose_bundles_wait_for_the_commit_are_named() -> None:
+def test_attempts_with_finalizations_are_named() -> None:
     world = _ran("more with callbacks", "nothing left")
     (proposed,) = [each for _, commands in world.taken for each in commands if isinstance(each, Propose)][:1]
     assert world.tokens == [[report.token for report in proposed.reports if report.finalizations]]
@@ -184,14 +183,14 @@ def test_the_attempts_whose_bundles_wait_for_the_commit_are_named() -> None:
 
 
 @pytest.mark.contract("ENG-07")
-def test_the_clock_is_told_when_it_was_asked_for_and_not_again() -> None:
+def test_clock_advances_once_when_requested() -> None:
     world = World("due 500", "nothing left")
     world.play()
-    told = [event.at for event, _ in world.taken if isinstance(event, ClockAdvanced)]
-    assert told == [500]
+    times = [event.at for event, _ in world.taken if isinstance(event, ClockAdvanced)]
+    assert times == [500]
 
 
-def test_an_event_is_of_when_it_is_taken_in() -> None:
+def test_event_has_time_of_its_handling() -> None:
     world = World()
     world.time = Timestamp(50)
     world.driver.handle(world.todo.pop(0))
@@ -202,7 +201,7 @@ def test_an_event_is_of_when_it_is_taken_in() -> None:
 
 
 @pytest.mark.contract("STORE-02", "END-01")
-def test_what_was_not_published_is_published_by_who_takes_over() -> None:
+def test_next_driver_publishes_unpublished_committables() -> None:
     blobs = MemoryBlobs()
     world = World("more with sink", blobs=blobs)
     while world.log.head.micro_batch == 0:
@@ -212,7 +211,7 @@ def test_what_was_not_published_is_published_by_who_takes_over() -> None:
 
 
 @pytest.mark.contract("STORE-03")
-def test_an_unknown_outcome_is_asked_for_again_when_the_clock_says_so() -> None:
+def test_unknown_outcome_is_resolved_later() -> None:
     world = World("nothing left")
     world.blobs.faults = Faults(lost=1.0)
     while world.log.pending is None:
@@ -227,7 +226,7 @@ def test_an_unknown_outcome_is_asked_for_again_when_the_clock_says_so() -> None:
 
 
 @pytest.mark.contract("END-04")
-def test_a_cancelled_job_abandons_its_micro_batch_and_proposes_nothing() -> None:
+def test_cancelled_job_abandons_micro_batch_without_proposal() -> None:
     world = World()
     world.driver.handle(world.todo.pop(0))
     late = world.todo.pop(0)
@@ -238,7 +237,7 @@ def test_a_cancelled_job_abandons_its_micro_batch_and_proposes_nothing() -> None
 
 
 @pytest.mark.contract("END-02")
-def test_a_drained_job_ends_with_its_savepoint() -> None:
+def test_drained_job_ends_with_savepoint() -> None:
     world = World("more", "more")
     world.put(DrainRequested(Timestamp(0), "last"))
     world.play()
@@ -246,7 +245,7 @@ def test_a_drained_job_ends_with_its_savepoint() -> None:
     assert world.log.head.mode is CommitMode.DRAINED
 
 
-def test_a_sweep_that_fails_is_told_and_the_job_goes_on() -> None:
+def test_failed_sweep_is_reported_and_job_continues() -> None:
     world = World("more", "more", "more", sweep_every=1)
 
     def fails() -> Swept:
@@ -259,7 +258,7 @@ def test_a_sweep_that_fails_is_told_and_the_job_goes_on() -> None:
 
 
 def _overtaken(world: World, blobs: MemoryBlobs) -> str:
-    """Another driver takes the job over; why the first one ends."""
+    """Another driver takes over the job; return why the first one ends."""
     other = opened(blobs, driver="host7", force=True)
     world.play()
     assert world.driver.end is not None
@@ -270,7 +269,7 @@ def _overtaken(world: World, blobs: MemoryBlobs) -> str:
 
 
 @pytest.mark.contract("STORE-03")
-def test_idle_driver_notices_a_takeover_within_seconds() -> None:
+def test_idle_driver_notices_takeover_within_seconds() -> None:
     blobs = MemoryBlobs()
     world = World("due 3600000000", blobs=blobs)
     while world.log.head.micro_batch == 0 or world.todo:
@@ -281,7 +280,7 @@ def test_idle_driver_notices_a_takeover_within_seconds() -> None:
         assert world.driver.wake - world.time <= TAKEOVER_CHECKS
         world.time = world.driver.wake
         world.driver.handle(ClockAdvanced(world.time))
-    assert len(world.taken) == taken, "the machine did not ask for the time"
+    assert len(world.taken) == taken, "the machine did not request the time"
     began = world.time
     _overtaken(world, blobs)
     assert world.time - began <= TAKEOVER_CHECKS + 10
@@ -289,18 +288,18 @@ def test_idle_driver_notices_a_takeover_within_seconds() -> None:
 
 
 @pytest.mark.contract("STORE-03")
-def test_driver_of_a_long_micro_batch_notices_a_takeover() -> None:
+def test_driver_of_long_micro_batch_notices_takeover() -> None:
     blobs = MemoryBlobs()
     world = World(blobs=blobs)
     world.driver.handle(world.todo.pop(0))
-    world.todo.clear()  # the micro-batch runs and runs
+    world.todo.clear()  # the micro-batch does not end
     _overtaken(world, blobs)
     assert world.story == ["run 1", "abandon 1.0", "tear down join rates read"]
 
 
 @pytest.mark.contract("STORE-03")
 @pytest.mark.parametrize("failures", [0, 1, SETTINGS.retry.times])
-def test_fenced_driver_tries_nothing_again(failures: int) -> None:
+def test_fenced_driver_retries_nothing(failures: int) -> None:
     blobs = MemoryBlobs()
     world = Failing(blobs=blobs)
     while len(world.failed) <= failures:
@@ -311,7 +310,7 @@ def test_fenced_driver_tries_nothing_again(failures: int) -> None:
 
 
 @pytest.mark.contract("STORE-03")
-def test_fenced_driver_publishes_nothing_again_after_the_last_commit() -> None:
+def test_fenced_driver_publishes_nothing_after_last_commit() -> None:
     blobs = MemoryBlobs()
     world = Unpublished("nothing left with sink", blobs=blobs)
     while not world.failed:
@@ -321,7 +320,7 @@ def test_fenced_driver_publishes_nothing_again_after_the_last_commit() -> None:
     assert world.story.count("publish 1: 1") == 1
 
 
-def test_driving_ends_when_it_is_told_to() -> None:
+def test_driving_ends_on_request() -> None:
     world = World()
     assert drive(world.driver, world, world, lambda: len(world.taken) < 2) is None
     assert len(world.taken) == 2

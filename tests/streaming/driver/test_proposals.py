@@ -1,4 +1,4 @@
-"""What of the reports goes into a manifest, and what leaves it."""
+"""The parts of reports that a manifest contains, and what is removed from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _committed(log: CommitLog, at: int, *reports: TaskReport) -> Manifest:
 
 
 @pytest.mark.contract("STORE-02", "ENG-01")
-def test_a_manifest_has_the_watermarks_of_all_stages_and_the_files_of_changed_shards() -> None:
+def test_manifest_has_watermarks_and_changed_shards() -> None:
     log = opened(MemoryBlobs())
 
     def shard(level: int, number: int, micro_batch: int) -> Shard:
@@ -57,7 +57,7 @@ def test_a_manifest_has_the_watermarks_of_all_stages_and_the_files_of_changed_sh
 
 
 @pytest.mark.contract("ENG-06")
-def test_a_manifest_says_what_holds_each_stage_and_which_restrictions_are_not_done() -> None:
+def test_manifest_has_holds_and_unfinished_restrictions() -> None:
     parked = Hold(Timestamp(7), HolderKind.PARKED, "rates", key="EWR")
     pane = Hold(Timestamp(5), HolderKind.STATE, "pane", key="LGA")
     reports = [
@@ -76,7 +76,7 @@ def test_a_manifest_says_what_holds_each_stage_and_which_restrictions_are_not_do
     head = _committed(log, 5, *reports)
     assert head.residuals == (ResidualSummary("read", 3, 3.5, Timestamp(60)),)
     assert head.holds == (HoldSummary("join", 2, Timestamp(5), "state 'pane' of key 'LGA' in shard 1"),)
-    # A commit without a micro-batch changes nothing of that; a micro-batch that says otherwise does.
+    # A commit without a micro-batch does not change this; a micro-batch with other reports does.
     head = _committed(log, 5)
     assert len(head.holds) == len(head.residuals) == 1
     head = _committed(log, 5, reported(staged("join", 0, 5), staged("join", 1, 5)))
@@ -84,7 +84,7 @@ def test_a_manifest_says_what_holds_each_stage_and_which_restrictions_are_not_do
 
 
 @pytest.mark.contract("STORE-02", "ENG-05")
-def test_a_side_file_leaves_the_manifest_when_nobody_reads_it_any_more() -> None:
+def test_unread_side_file_leaves_manifest() -> None:
     log = opened(MemoryBlobs())
     files = (*(_side(log, 1, until) for until in (9, 10, None)), _side(log, 1, 1, channel=8))
     _committed(log, 5, reported(staged("join", 0, 5), files=TaskFiles((), files)))
@@ -104,7 +104,7 @@ def test_a_side_file_leaves_the_manifest_when_nobody_reads_it_any_more() -> None
 
 
 @pytest.mark.contract("STORE-02", "STORE-04")
-def test_files_of_a_side_input_that_were_made_one_leave_the_manifest_with_the_micro_batch_that_did_it() -> None:
+def test_merged_side_files_leave_manifest() -> None:
     log = opened(MemoryBlobs())
     _committed(
         log, 5, reported(staged("join", 0, 5), files=TaskFiles((), tuple(_side(log, 1, n) for n in (9, 10, 11))))

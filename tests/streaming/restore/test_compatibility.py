@@ -1,4 +1,4 @@
-"""A changed pipeline has other side inputs: what waits for one, or is in one, is neither lost nor there twice."""
+"""A changed pipeline has other side inputs: blocked elements and contents are neither lost nor duplicated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLAIN = "coder; windows"
 
 
 def plan(*tables: str, reads: str | None = PLAIN, also_read: Sequence[str] = ()) -> Plan:
-    """A stream, and a stage that reads it with tables as its side inputs; None: nobody reads it."""
+    """A stream, and a stage that reads it with tables as its side inputs; None: no stage reads it."""
     makers = tuple(Stage(f"m{n}", name, (), b"", None, (n + 1,), uid=f"{name}/make") for n, name in enumerate(tables))
     sides = tuple(SideInput("look", f"side{n}", n + 1) for n in range(len(tables)))
     reader = Stage("look", "look", (), b"", 0, (), uid="look", shape=reads or "", side_inputs=sides)
@@ -53,7 +53,7 @@ def port(table: str) -> Port:
 
 
 def begun(*tables: str, reads: str = PLAIN, parked: int = 0, live: int = 0) -> MemoryBlobs:
-    """A job that has read the tables to their ends."""
+    """A job that has read its tables completely."""
     blobs = MemoryBlobs()
     log = taken(blobs, plan(*tables, reads=reads)).log
 
@@ -89,23 +89,23 @@ def there(head: Manifest) -> set[int]:
     return {file.channel for file in head.side_files}
 
 
-def test_side_inputs_come_and_go_where_nothing_waits_and_what_nobody_writes_is_not_there_again() -> None:
+def test_side_inputs_may_change_if_nothing_waits() -> None:
     blobs = begun("rates")
     assert there(taken(blobs, plan("rates")).log.head) == {side_number(port("rates"))}
     head = taken(blobs, plan("rates", "names")).log.head
-    assert there(head) == {side_number(port("rates"))}, "the new one is to come"
+    assert there(head) == {side_number(port("rates"))}, "the new one has not been written yet"
     assert there(taken(blobs, plan(reads=PLAIN)).log.head) == set()
-    # It comes back as a source that begins anew, so it finds nothing of what it wrote.
+    # It returns as a source that begins again, so its earlier files are gone.
     assert there(taken(blobs, plan("rates"), RestoreOptions(drop=True)).log.head) == set()
 
 
-def test_a_stage_that_keeps_nothing_but_what_waits_may_go_and_nobody_gets_its_number() -> None:
+def test_stage_without_other_state_may_be_removed() -> None:
     job = taken(begun("rates"), plan(reads=None))
     assert "look" not in progress_of(job.log.head).numbers
     assert 3 in progress_of(job.log.head).numbers.values()
 
 
-def test_who_has_state_keeps_it_with_other_side_inputs_and_may_not_go() -> None:
+def test_stateful_stage_keeps_state_with_other_side_inputs() -> None:
     stateful = f"{PLAIN}; state seen: combining<varint>"
     head = taken(begun("rates", reads=stateful), plan("rates", "names", reads=stateful)).log.head
     assert progress_of(head).numbers["look"] == 3
@@ -119,47 +119,49 @@ def test_who_has_state_keeps_it_with_other_side_inputs_and_may_not_go() -> None:
         (
             begun("rates", parked=7),
             plan("rates", "names"),
-            r"'look' has other side inputs now, and 7 element\(s\) wait",
+            r"'look' has other side inputs now, but 7 element\(s\) wait",
         ),
-        (begun("rates", parked=7), plan(reads=""), r"'look' has other side inputs now, and 7 element\(s\) wait"),
-        (begun("rates", live=2), plan("rates", "names"), r"'look' has more side inputs, and 2 restriction\(s\)"),
+        (begun("rates", parked=7), plan(reads=""), r"'look' has other side inputs now, but 7 element\(s\) wait"),
+        (
+            begun("rates", live=2),
+            plan("rates", "names"),
+            r"'look' has more side inputs now, but 2 of its restriction\(s\)",
+        ),
     ],
     ids=["another", "none", "restrictions"],
 )
-def test_what_waits_is_not_left_without_what_it_waits_for(blobs: MemoryBlobs, wanted: Plan, why: str) -> None:
+def test_changed_side_inputs_of_waiting_work_are_refused(blobs: MemoryBlobs, wanted: Plan, why: str) -> None:
     before = dict(blobs.data)
     with pytest.raises(IncompatibleStateError, match=rf"{why}(?s:.)*until nothing waits"):
         taken(blobs, wanted)
     assert blobs.data == before
 
 
-def test_restrictions_that_are_not_done_may_have_side_inputs_less() -> None:
+def test_unfinished_restrictions_may_lose_side_inputs() -> None:
     assert there(taken(begun("rates", "names", live=2), plan("rates")).log.head) == {side_number(port("rates"))}
 
 
-def test_what_a_stage_that_has_ended_put_out_before_is_no_side_input() -> None:
+def test_side_input_from_ended_output_is_refused() -> None:
     blobs = begun("rates")
     changed = plan("rates")
     renamed = replace(changed, channels=(changed.channels[0], replace(changed.channels[1], name="by key")))
-    with pytest.raises(IncompatibleStateError, match=r"'rates/make' has ended, and its 'by key .*' was no side input"):
+    with pytest.raises(IncompatibleStateError, match=r"'rates/make' has ended.* 'by key .*' is a side input"):
         taken(blobs, renamed)
 
 
-def test_who_has_written_a_side_input_keeps_its_name_or_begins_anew_under_another() -> None:
+def test_writer_of_side_input_cannot_be_renamed() -> None:
     blobs = begun("rates")
     with pytest.raises(
         IncompatibleStateError, match=r"with the source\(s\) 'rates/make', .* and without 'prices/make'"
     ):
         taken(blobs, plan("prices"))
     for mapping in {"rates": "prices"}, {"rates/make": "prices/make"}:
-        with pytest.raises(
-            IncompatibleStateError, match="'rates/make' has written a side input, which is known by its"
-        ):
+        with pytest.raises(IncompatibleStateError, match="'rates/make' has written a side input"):
             taken(blobs, plan("prices"), RestoreOptions(renamed=mapping))
     assert there(taken(blobs, plan("prices"), RestoreOptions(drop=True)).log.head) == set()
 
 
-def test_a_job_that_has_kept_nothing_yet_goes_on_with_any_state() -> None:
+def test_job_without_state_accepts_any_shape() -> None:
     blobs = MemoryBlobs()
     taken(blobs, plan("rates", reads="one kind; windows"))
     assert taken(blobs, plan("rates", reads="another; windows")).log.head.shape.stages[-1].shape.startswith("another")

@@ -1,4 +1,4 @@
-"""Taking a job over: what fits goes on, also under other names; what does not is refused before anything is written."""
+"""Restoring a job: fitting state is kept, also under other names; the rest is refused before anything is written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.contract("STORE-05")
 
 
 def plan(sum: str = "sum", shape: str = "cells", source: str = "read") -> Plan:
-    """A source, and a stage that keeps something; both publish."""
+    """A source, and a stage with state; both publish."""
     return Plan(
         "job",
         (
@@ -61,7 +61,7 @@ def begun() -> MemoryBlobs:
     return blobs
 
 
-def test_the_number_of_shards_is_the_jobs_whatever_there_is_today() -> None:
+def test_job_keeps_its_number_of_shards() -> None:
     blobs = begun()
     assert taken(blobs, plan(), shards=9).shards == 4
     with pytest.raises(IncompatibleStateError) as refused:
@@ -69,12 +69,12 @@ def test_the_number_of_shards_is_the_jobs_whatever_there_is_today() -> None:
     check_message("other-shards", str(refused.value))
 
 
-def test_a_stage_under_another_name_keeps_its_state_number_and_watermarks() -> None:
+def test_renamed_stage_keeps_state_number_and_watermarks() -> None:
     blobs = begun()
     with pytest.raises(IncompatibleStateError, match="stage 'sum' has state, and the pipeline has no such stage"):
         taken(blobs, plan("total"))
     how = RestoreOptions(renamed={"sum": "total"})
-    for _ in range(2):  # who is started again with the same is not refused
+    for _ in range(2):  # repeating it is not refused
         job = taken(blobs, plan("total"), how)
         assert job.numbers == {"read": 1, "total": 2}
         assert progress_of(job.log.head).numbers == {"read": 1, "total": 2}, "also if no micro-batch follows"
@@ -84,7 +84,7 @@ def test_a_stage_under_another_name_keeps_its_state_number_and_watermarks() -> N
         taken(blobs, plan("last", "others"), RestoreOptions(renamed={"total": "last"}))
 
 
-def test_state_without_a_stage_is_given_up_when_that_is_allowed_and_for_good() -> None:
+def test_state_without_stage_is_dropped_permanently_if_allowed() -> None:
     blobs = begun()
     with pytest.raises(IncompatibleStateError, match=r"- stage 'sum' has state, .*(?s:.)*with --allow_dropped_state"):
         taken(blobs, plan("total"))
@@ -92,24 +92,26 @@ def test_state_without_a_stage_is_given_up_when_that_is_allowed_and_for_good() -
     job = taken(blobs, plan("total"), drop)
     assert job.dropped == ("stage 'sum' has state, and the pipeline has no such stage",)
     assert [of.stage for of in job.log.head.shape.stages] == ["read", "total"]
-    assert job.numbers == {"read": 1, "total": 3}, "its rows are still there: nobody gets its number"
-    # It comes back, and does not find what it had.
+    assert job.numbers == {"read": 1, "total": 3}, "its rows still exist, so no stage receives its number"
+    # A stage of that name does not find its old state.
     back = taken(blobs, plan(), drop)
     assert back.dropped == ("stage 'total' has state, and the pipeline has no such stage",)
     assert back.numbers["sum"] not in (1, 2)
-    assert taken(blobs, plan(), drop).dropped == (), "who is started again with it gives up no more"
+    assert taken(blobs, plan(), drop).dropped == (), "repeating it drops nothing more"
     with pytest.raises(IncompatibleStateError, match="stage 'sum' has state of another kind"):
         taken(blobs, plan(shape="others"), drop)
-    # The savepoint has it all.
+    # The savepoint still has the state.
     assert taken(blobs, plan(), RestoreOptions("safe")).numbers["sum"] == 2
 
 
 @pytest.mark.contract("END-01", "END-06")
 @pytest.mark.parametrize("mode", [CommitMode.RUNNING, CommitMode.SUSPENDED])
-def test_what_nobody_can_publish_any_more_is_refused_by_name_or_given_up_by_name(mode: CommitMode) -> None:
+def test_committables_without_publisher_are_refused_or_dropped(mode: CommitMode) -> None:
     blobs = begun()
     log = taken(blobs, plan()).log
-    parts = tuple(Committable(f"{who}/publish", data) for who, data in (("sum", b"a"), ("sum", b"b"), ("read", b"c")))
+    parts = tuple(
+        Committable(f"{stage}/publish", data) for stage, data in (("sum", b"a"), ("sum", b"b"), ("read", b"c"))
+    )
     log.propose(replace(log.draft(Timestamp(4)), mode=mode, committables=parts))
     before = dict(blobs.data)
     with pytest.raises(IncompatibleStateError) as refused:
@@ -123,7 +125,7 @@ def test_what_nobody_can_publish_any_more_is_refused_by_name_or_given_up_by_name
     how = RestoreOptions(renamed={"sum": "total", "sum/publish": "total/publish"})
     renamed = taken(blobs, plan("total"), how).log.head.committables
     publishers = ["total/publish", "total/publish", "read/publish"]
-    assert [of.stage for of in renamed] == publishers, "under another name it is published"
+    assert [of.stage for of in renamed] == publishers, "renamed publishers publish"
     assert taken(blobs, plan("total"), how).log.head.committables == renamed
     job = taken(blobs, plan("last"), RestoreOptions(drop=True))
     assert job.log.head.committables == parts[2:]
@@ -133,7 +135,7 @@ def test_what_nobody_can_publish_any_more_is_refused_by_name_or_given_up_by_name
     ]
 
 
-def test_a_savepoint_from_before_is_gone_on_with_under_the_new_name() -> None:
+def test_old_savepoint_resumes_under_new_name() -> None:
     blobs = begun()
     taken(blobs, plan("total"), RestoreOptions(renamed={"sum": "total"}))
     job = taken(blobs, plan("total"), RestoreOptions("safe", renamed={"sum": "total"}))
@@ -144,24 +146,24 @@ def test_a_savepoint_from_before_is_gone_on_with_under_the_new_name() -> None:
 @pytest.mark.parametrize(
     ("names", "why"),
     [
-        ({"sun": "total"}, r"no stage 'sun' to be called otherwise\n.*the job has 'read', 'sum'"),
-        ({"sum": "read"}, "more than one stage would be called 'read'"),
-        ({"sum": "x", "read": "x"}, "more than one stage would be called 'x'"),
+        ({"sun": "total"}, r"no stage 'sun'\n.*the job has 'read', 'sum'"),
+        ({"sum": "read"}, "more than one stage would be named 'read'"),
+        ({"sum": "x", "read": "x"}, "more than one stage would be named 'x'"),
     ],
 )
-def test_names_that_make_no_sense_are_refused(names: dict[str, str], why: str) -> None:
+def test_invalid_stage_mapping_is_refused(names: dict[str, str], why: str) -> None:
     with pytest.raises(IncompatibleStateError, match=why):
         renamed(taken(begun(), plan()).log.head, names)
 
 
 @pytest.mark.parametrize("names", [{"sum": "read", "read": "sum"}, {"sum": "read", "read": "more"}])
-def test_a_name_that_is_given_up_is_free_only_behind_the_next_opening(names: dict[str, str]) -> None:
+def test_released_name_is_free_after_next_opening(names: dict[str, str]) -> None:
     head = taken(begun(), plan()).log.head
-    with pytest.raises(IncompatibleStateError, match="would get the name of a stage that gets"):
+    with pytest.raises(IncompatibleStateError, match="would receive the name of a stage"):
         renamed(head, names)
 
 
-def test_a_mapping_that_was_applied_changes_nothing() -> None:
+def test_applied_mapping_changes_nothing() -> None:
     head = renamed(taken(begun(), plan()).log.head, {"sum": "total"})
     assert renamed(head, {"sum": "total"}) == head
 
@@ -172,7 +174,7 @@ def beginning(job: Taken, plan: Plan) -> frozenset[str]:
     return started(job.log.head, layout, Timestamp(9)).unbegun
 
 
-def test_a_source_in_the_place_of_another_is_refused_for_it_may_be_the_same_and_nothing_is_written() -> None:
+def test_source_in_place_of_another_is_refused() -> None:
     blobs = begun()
     before = dict(blobs.data)
     with pytest.raises(IncompatibleStateError, match=r"with the source\(s\) 'read', which .* does not have.* 'more'"):
@@ -182,12 +184,12 @@ def test_a_source_in_the_place_of_another_is_refused_for_it_may_be_the_same_and_
     assert beginning(renamed, plan(source="more")) == set(), "it is not read again"
     other = taken(blobs, plan(source="another"), RestoreOptions(drop=True))
     assert beginning(other, plan(source="another")) == {"another"}
-    # A driver that dies before its first micro-batch leaves it to the next.
+    # If a driver dies before its first micro-batch, the next one begins it.
     again = taken(blobs, plan(source="another"), RestoreOptions(drop=True))
     assert beginning(again, plan(source="another")) == {"another"}
 
 
-def test_sources_are_held_against_what_is_gone_on_from_not_against_the_head() -> None:
+def test_sources_are_compared_with_the_savepoint() -> None:
     blobs = MemoryBlobs()
     log = taken(blobs, plan()).log
     log.propose(pinned(log.draft(Timestamp(2)), "fresh"))  # its sources have not begun
@@ -219,7 +221,7 @@ def joined(*sources: str) -> Plan:
 
 
 @pytest.mark.parametrize("at", [Timestamp(40), MAX_TIMESTAMP])
-def test_a_source_more_begins_and_takes_back_nothing_that_was_said(at: Timestamp) -> None:
+def test_additional_source_does_not_decrease_watermarks(at: Timestamp) -> None:
     blobs = MemoryBlobs()
     log = taken(blobs, joined("read")).log
     outputs = (OutputWatermark("rows", at), OutputWatermark("rows#2", at))
@@ -229,7 +231,7 @@ def test_a_source_more_begins_and_takes_back_nothing_that_was_said(at: Timestamp
     more = joined("read", "more")
     if at == MAX_TIMESTAMP:
         before = dict(blobs.data)
-        with pytest.raises(IncompatibleStateError, match=r"the input of 'sum' has ended, .* 'more', too: .* too late"):
+        with pytest.raises(IncompatibleStateError, match=r"the input of 'sum' has ended, .* 'more': .* late"):
             taken(blobs, more)
         assert blobs.data == before
         return
@@ -238,16 +240,16 @@ def test_a_source_more_begins_and_takes_back_nothing_that_was_said(at: Timestamp
     times = times_of(job.log.head)
     layout = placed(more, job.numbers, job.shards, 1).layout
     marks_of = Watermarks(layout.flows, times)
-    assert (marks_of.upstream("sum"), times.inputs["sum"]) == (at, at), "what comes earlier is late"
-    assert marks_of.upstream("beside") < at, "who was not there has been told nothing"
+    assert (marks_of.upstream("sum"), times.inputs["sum"]) == (at, at), "earlier elements are late"
+    assert marks_of.upstream("beside") < at, "a new stage has received no watermark"
 
 
-def test_a_folder_that_is_called_like_a_savepoint_is_told_where_there_is_no_job() -> None:
+def test_folder_named_like_savepoint_is_explained() -> None:
     with pytest.raises(StoreError, match=r"no savepoint 'x'.*\n.*savepoints/x is read as .* savepoint: .* call that"):
         taken(MemoryBlobs(), plan(), RestoreOptions("x"))
 
 
-def test_who_is_refused_leaves_no_program_behind() -> None:
+def test_refused_restore_stores_no_job_graph() -> None:
     blobs = begun()
     before = dict(blobs.data)
     with pytest.raises(IncompatibleStateError):
@@ -269,7 +271,7 @@ def fan(*rows: str) -> Plan:
     )
 
 
-def test_an_output_that_a_stage_did_not_have_begins_where_its_others_were() -> None:
+def test_new_output_begins_at_earliest_other_output() -> None:
     blobs = MemoryBlobs()
     log = taken(blobs, fan("rows", "slow")).log
     fast, slow = Timestamp(40), Timestamp(30)
@@ -288,7 +290,7 @@ def test_an_output_that_a_stage_did_not_have_begins_where_its_others_were() -> N
         head = taken(blobs, fan(*rows), RestoreOptions("safe")).log.head
         assert times_of(head).outputs == {Port("read", name): time for name, time in zip(rows, at, strict=True)}
         kept = {of.stage: of for of in head.watermarks}
-        # What was told is not taken back: who reads another output now has what is earlier there as late.
+        # A received watermark does not decrease: earlier elements of another input are late.
         assert (kept["read"].upstream, kept["sum 0"].upstream, kept["sum 0"].input) == (MAX_TIMESTAMP, fast, fast)
 
 
@@ -308,8 +310,8 @@ def between(*new: str) -> Plan:
 
 @pytest.mark.contract("END-05")
 @pytest.mark.parametrize("at", [Timestamp(40), MAX_TIMESTAMP])
-def test_a_new_stage_is_at_the_end_of_time_where_all_that_it_reads_is(at: Timestamp) -> None:
-    """Who reads it may be there, and cannot go back: not to the hold of one that is to prepare to shut down either."""
+def test_new_stage_of_ended_inputs_is_at_end(at: Timestamp) -> None:
+    """A stage that reads it may be at the end, and cannot return: not even to the hold of an unprepared stage."""
     blobs = MemoryBlobs()
     log = taken(blobs, between()).log
     marks = (
@@ -321,19 +323,19 @@ def test_a_new_stage_is_at_the_end_of_time_where_all_that_it_reads_is(at: Timest
     job = taken(blobs, between("new", "next"))
     head = job.log.head
     assert job.idle == (("new", "next") if at == MAX_TIMESTAMP else ())
-    assert taken(blobs, between("new", "next")).idle == (), "it is told once"
+    assert taken(blobs, between("new", "next")).idle == (), "it is reported once"
     upstream = {of.stage: of.upstream for of in head.watermarks}
     outputs = {port.stage: time for port, time in times_of(head).outputs.items()}
     if at == MAX_TIMESTAMP:
         assert outputs == {"read": at, "new": at, "next": at}
         assert upstream == dict.fromkeys(("read", "new", "next", "sum"), at)
     else:
-        assert outputs == {"read": at}, "it has said nothing yet"
-        assert upstream["sum"] == at, "what was told is not taken back"
+        assert outputs == {"read": at}, "it has reported nothing yet"
+        assert upstream["sum"] == at, "a received watermark does not decrease"
 
 
 @pytest.mark.contract("END-01")
-def test_a_job_that_has_ended_is_opened_to_be_finished_and_by_force_to_go_on() -> None:
+def test_ended_job_is_finished_or_continued_by_force() -> None:
     blobs = begun()
     log = taken(blobs, plan()).log
     log.propose(pinned(replace(log.draft(Timestamp(4)), mode=CommitMode.DRAINED), "end"))
@@ -343,7 +345,7 @@ def test_a_job_that_has_ended_is_opened_to_be_finished_and_by_force_to_go_on() -
     assert taken(blobs, plan(), RestoreOptions("end", force=True)).log.head.mode is CommitMode.RUNNING
 
 
-def test_the_program_is_there_when_a_manifest_names_it() -> None:
+def test_job_graph_exists_when_manifest_names_it() -> None:
     blobs = begun()
     program = JobGraph("job", b"proto")
     head = taken(blobs, plan(), RestoreOptions(program=program)).log.head
@@ -351,7 +353,7 @@ def test_the_program_is_there_when_a_manifest_names_it() -> None:
     assert taken(blobs, plan()).log.head.program == head.program
 
 
-def test_a_transform_around_stages_is_renamed_with_all_that_are_in_it() -> None:
+def test_transform_is_renamed_with_its_stages() -> None:
     blobs = MemoryBlobs()
     log = taken(blobs, plan("Sums/Keep", source="Feed/Read")).log
     begun = Progress(("Feed/Read",), "", {"Feed/Read": 1, "Sums/Keep": 2}).encoded()
@@ -362,5 +364,5 @@ def test_a_transform_around_stages_is_renamed_with_all_that_are_in_it() -> None:
         job = taken(blobs, changed, how)
         assert job.numbers == {"Topic/Read": 1, "All/Sums/Keep": 2}
         assert beginning(job, changed) == set()
-    with pytest.raises(IncompatibleStateError, match="no stage 'Fee' to be called otherwise"):
+    with pytest.raises(IncompatibleStateError, match="no stage 'Fee'"):
         taken(blobs, changed, RestoreOptions(renamed={"Fee": "Topics"}))

@@ -1,4 +1,4 @@
-"""What a driver is doing, in words."""
+"""A driver's current activity as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SECOND = 1_000_000
 
 
 class Followed(World):
-    """What its driver does is followed; `texts` says what that is, a second after each event."""
+    """Its driver's activity is followed; `texts` has it, a second after each event."""
 
     def __init__(self, *reports: str) -> None:
         self.activity = Activity(14, 3)
@@ -43,7 +43,7 @@ class Followed(World):
         self.texts.append(self.activity.text(Timestamp(self.time + _SECOND)))
 
 
-def test_each_part_of_a_micro_batch_is_named() -> None:
+def test_each_part_of_micro_batch_is_named() -> None:
     world = Followed("more with sink", "nothing left")
     world.play()
     assert world.texts[:2] == ["running micro-batch 1 for 1 s", "committing micro-batch 1 for 1 s"]
@@ -73,7 +73,7 @@ def test_failed_tries_are_counted_and_named() -> None:
     assert activity.text(now).endswith("; tearing down")
 
 
-def test_deaths_of_workers_are_counted_by_themselves() -> None:
+def test_deaths_of_workers_are_counted_separately() -> None:
     activity, now = Activity(14, 3), Timestamp(0)
     activity.handled(MicroBatchFailed(now, 1, 0, "away", True), [], now)
     activity.handled(MicroBatchFailed(now, 1, 1, "killed", True, died=True), [], now)
@@ -86,7 +86,7 @@ def test_deaths_of_workers_are_counted_by_themselves() -> None:
     assert "for try 2 of 3 of a micro-batch" in activity.text(now)
 
 
-def test_idle_driver_says_until_when_it_waits() -> None:
+def test_idle_driver_shows_until_when_it_waits() -> None:
     activity = Activity(14, 3)
     assert activity.text(Timestamp(0)) == "waiting"
     activity.handled(ClockAdvanced(Timestamp(0)), [WaitUntil(Timestamp(60 * _SECOND))], Timestamp(0))

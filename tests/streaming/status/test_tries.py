@@ -1,4 +1,4 @@
-"""What is shown of a try that failed."""
+"""Texts about failed tries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of side inputs are written from bytes as from a local file."""
+"""Files of side inputs are written from bytes or from a local file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arcbeam.testing.blobs import MemoryBlobs
 from simulator.playing.hosts import MemoryHost
 
 
-def test_a_side_file_is_what_its_data_says_whichever_way_it_comes(tmp_path: Path) -> None:
+def test_side_file_from_bytes_equals_one_from_path(tmp_path: Path) -> None:
     content = b"some rows" * 200_000
     path = tmp_path / "side"
     path.write_bytes(content)

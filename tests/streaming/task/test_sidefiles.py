@@ -1,4 +1,4 @@
-"""What a task puts into side inputs, and reads of those that the head has."""
+"""A task's output to side inputs, and its reads of the head's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PORT = Port("rates", "main")
 
 
 class Job:
-    """A folder of a job, and a host."""
+    """A job's folder, and a host."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.blobs, self.copies = folder, MemoryBlobs(), SideCopies()
@@ -49,7 +49,7 @@ def job(tmp_path: Path) -> Job:
 
 
 @pytest.mark.contract("ENG-05")
-def test_what_tasks_put_into_a_window_is_read_there_of_all_micro_batches_together(job: Job) -> None:
+def test_window_contains_output_of_all_micro_batches(job: Job) -> None:
     for number, chunks in ((70, [(b"w", b"one"), (b"v", b"two")]), (71, [(b"w", b"three")])):
         writer = job.writer(number)
         for window, chunk in chunks:
@@ -67,7 +67,7 @@ def test_what_tasks_put_into_a_window_is_read_there_of_all_micro_batches_togethe
 
 
 @pytest.mark.contract("ENG-05")
-def test_values_of_a_key_are_those_of_all_files_and_a_key_is_there_once(job: Job) -> None:
+def test_key_has_values_of_all_files_once(job: Job) -> None:
     for entries in ([(b"a", b"1"), (b"b", b"2")], [(b"a", b"3")]):
         writer = job.writer()
         for key, values in entries:
@@ -81,8 +81,8 @@ def test_values_of_a_key_are_those_of_all_files_and_a_key_is_there_once(job: Job
     assert not reader.has_keys(7, b"v")
 
 
-def test_newest_firings_of_two_side_inputs_are_those_of_each(job: Job) -> None:
-    """In windows of one name, asked for by turns: what is known of one is not taken for the other's."""
+def test_newest_firings_of_two_side_inputs_are_separate(job: Job) -> None:
+    """In windows of the same name, read alternately: the two are not confused."""
     for number, chunk in ((70, b"old"), (70, b"of 70"), (71, b"old"), (71, b"of 71")):
         writer = job.writer(number)
         writer.append(b"w", chunk)
@@ -96,19 +96,19 @@ def test_newest_firings_of_two_side_inputs_are_those_of_each(job: Job) -> None:
                 assert list(reader.chunks(channel, window)) == [before + chunk]
 
 
-def test_of_what_nothing_was_put_into_there_is_no_file(job: Job) -> None:
+def test_side_input_without_output_has_no_file(job: Job) -> None:
     assert job.writer().data(0, None) is None
     assert not list(job.folder.iterdir())
 
 
-def test_a_writer_that_is_dropped_leaves_nothing(job: Job) -> None:
+def test_dropped_writer_leaves_nothing(job: Job) -> None:
     writer = job.writer()
     writer.append(b"w", b"one")
     del writer
     assert not list(job.folder.iterdir())
 
 
-def test_copies_are_gone_from_the_disk_and_given_up_when_the_head_has_them_no_more(job: Job) -> None:
+def test_copies_are_released_when_head_drops_them(job: Job) -> None:
     writer = job.writer()
     writer.append(b"w", b"one")
     job.publish(writer.data(0, None))
@@ -116,22 +116,22 @@ def test_copies_are_gone_from_the_disk_and_given_up_when_the_head_has_them_no_mo
     running = job.reader().chunks(7, b"w")
     assert next(running) == b"one"
     assert not [path for path in job.folder.iterdir() if path.name.startswith("copy")]
-    (gone,) = job.files
+    (removed,) = job.files
     job.files.clear()
     assert not job.reader().has_chunks(7, b"w")
-    job.blobs.delete(gone.name)
+    job.blobs.delete(removed.name)
     with pytest.raises(MissingFileError):
-        SideFileReader(job.blobs, job.folder, [gone], {7: (70,)}, job.copies).has_chunks(7, b"w")
+        SideFileReader(job.blobs, job.folder, [removed], {7: (70,)}, job.copies).has_chunks(7, b"w")
 
 
-def test_what_is_published_is_gone_from_the_host_and_a_folder_that_cannot_be_written_is_named(job: Job) -> None:
+def test_published_file_is_removed_and_unwritable_folder_named(job: Job) -> None:
     writer = job.writer()
     writer.append(b"w", b"one")
     job.publish(writer.data(0, None))
     assert not list(job.folder.iterdir())
     elsewhere = SideFileWriter(job.folder / "file" / "below", 70, PORT)
     (job.folder / "file").write_bytes(b"")
-    with pytest.raises(StoreError, match=r"file/below' cannot be written"):
+    with pytest.raises(StoreError, match=r"cannot write '.*file/below'"):
         elsewhere.append(b"w", b"one")
 
 
@@ -140,13 +140,13 @@ WINDOWS = (b"", b"w", b"window \0")
 _UNTIL = Timestamp(100)
 
 Contents = dict[tuple[int, int, bytes], list[bytes]]
-"""What each producer has put into each window in each micro-batch."""
+"""The output of each producer to each window in each micro-batch."""
 
 
 @pytest.mark.contract("ENG-05", "STORE-04")
 @pytest.mark.parametrize("newest", [False, True], ids=["all", "newest"])
 @pytest.mark.parametrize("seed", range(12))
-def test_several_producers_are_read_as_they_were_written(tmp_path: Path, seed: int, newest: bool) -> None:
+def test_several_producers_are_read_as_written(tmp_path: Path, seed: int, newest: bool) -> None:
     chance = random.Random(seed)
     blobs, copies = MemoryBlobs(), SideCopies()
     store = TaskStore(blobs, HostCache(tmp_path / "host"), tmp_path / "scratch")
@@ -187,7 +187,7 @@ def _newest(newest: bool) -> tuple[int, ...]:
 
 
 def _merged(store: TaskStore, files: list[SideFile], producer: int, micro_batch: int, newest: bool) -> list[SideFile]:
-    """All files of a producer become one, as `worth_joining` may choose them."""
+    """Merge all files of a producer, as `worth_joining` may choose them."""
     many = [file for file in files if file.channel == producer]
     if len(many) < 2:
         return files

@@ -1,4 +1,4 @@
-"""Files of a side input that are made one: which, and what is read of them."""
+"""The merging of side input files: which files, and what is read afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYED, CHUNKS = "keyed", "chunks"
 
 
 class Job:
-    """A side input whose files are made one as soon as it is worth it."""
+    """A side input whose files are merged as soon as it is worth it."""
 
     def __init__(self, folder: Path, form: str, newest: bool) -> None:
         self.folder, self.form, self.newest = folder, form, newest
@@ -32,7 +32,7 @@ class Job:
         self.joins = 0
 
     def micro_batch(self, micro_batch: int, *tasks: dict[bytes, bytes], until: int | None = None) -> None:
-        """In a micro-batch each task puts something into some windows; then files are made one."""
+        """In a micro-batch each task writes to some windows; then files are merged."""
         head = tuple(self.files)
         for n, put in enumerate(tasks):
             writer = SideFileWriter(self.folder, 70, PORT)
@@ -74,7 +74,7 @@ def form(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.contract("ENG-05", "STORE-04")
-def test_files_stay_few_and_everything_is_read_in_the_order_in_which_it_came(tmp_path: Path, form: str) -> None:
+def test_merged_files_stay_few_and_keep_order(tmp_path: Path, form: str) -> None:
     job = Job(tmp_path, form, newest=False)
     for micro_batch in range(1, 41):
         job.micro_batch(micro_batch, {b"w": b"a%c" % (micro_batch + 48), b"v": b"b%c" % (micro_batch + 48)})
@@ -83,13 +83,11 @@ def test_files_stay_few_and_everything_is_read_in_the_order_in_which_it_came(tmp
     assert job.read(b"v") == [b"b%c" % (n + 48) for n in range(1, 41)]
     assert job.read(b"u") == []
     assert job.joins > 5
-    assert not list(tmp_path.iterdir()), "nothing is left on the host"
+    assert not list(tmp_path.iterdir()), "files are left on the host"
 
 
 @pytest.mark.contract("ENG-05", "STORE-04")
-def test_of_each_window_only_what_its_newest_micro_batch_has_put_in_is_read_joined_or_not(
-    tmp_path: Path, form: str
-) -> None:
+def test_only_newest_firing_is_read_after_merge(tmp_path: Path, form: str) -> None:
     job = Job(tmp_path, form, newest=True)
     newest: dict[bytes, list[bytes]] = {}
     for micro_batch in range(1, 30):
@@ -113,7 +111,7 @@ def sided(micro_batch: int, size: int = 1, until: int | None = None) -> SideFile
     return SideFile(70, 0, name, size, 0, None if until is None else Timestamp(until), micro_batch)
 
 
-def test_only_files_that_leave_together_and_micro_batches_as_a_whole_are_made_one() -> None:
+def test_only_whole_micro_batches_leaving_together_are_merged() -> None:
     assert worth_joining([]) == ()
     assert worth_joining([sided(1), sided(2), sided(3)]) == ()
     assert len(worth_joining([sided(n) for n in range(4)])) == 4
@@ -125,6 +123,6 @@ def test_only_files_that_leave_together_and_micro_batches_as_a_whole_are_made_on
     assert worth_joining(pairs) == tuple(pairs[1:])
 
 
-def test_a_joined_file_is_where_its_last_micro_batch_was() -> None:
+def test_merged_file_has_position_of_last_micro_batch() -> None:
     joined = replace(sided(9), micro_batch=4)
     assert in_order([sided(5), joined, sided(3)]) == [sided(3), joined, sided(5)]

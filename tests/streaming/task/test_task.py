@@ -1,4 +1,4 @@
-"""An attempt of a task: what comes, what goes on, in which order, and the files that it leaves."""
+"""An attempt of a task: its input, its output, their order, and its files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SPECS = {placed.name: StageSpec(placed) for placed in LAYOUT.stages}
 
 
 class World:
-    """All around an attempt: what it is asked for and what it does, in `story`."""
+    """The environment of an attempt; its calls are in `story`."""
 
     def __init__(self, log: CommitLog, scratch: Path) -> None:
         self.log, self.story = log, list[str]()
@@ -127,7 +127,7 @@ class World:
 
 
 class Code:
-    """Puts each element into a bag."""
+    """Adds each element to a bag."""
 
     def __init__(self, world: World, stage: str, shard: int, view: StateView) -> None:
         self.world, self.stage, self.shard = world, stage, shard
@@ -150,7 +150,7 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.contract("STORE-02", "ENG-02")
-def test_rows_for_later_levels_go_on_shard_by_shard_and_the_marker_behind_all(world: World) -> None:
+def test_rows_pass_by_shard_before_marker(world: World) -> None:
     world.attempt().run()
     assert world.story == [
         "elements of b in 0",
@@ -167,7 +167,7 @@ def test_rows_for_later_levels_go_on_shard_by_shard_and_the_marker_behind_all(wo
     ]
 
 
-def test_only_what_reads_nothing_begins_and_only_in_the_first_micro_batch(world: World) -> None:
+def test_only_sources_begin_in_first_micro_batch(world: World) -> None:
     world.attempt(0, beginning=LAYOUT.sources).run()
     assert [line for line in world.story if "begin" in line] == ["process begin", "process begin"]
     world.story.clear()
@@ -177,7 +177,7 @@ def test_only_what_reads_nothing_begins_and_only_in_the_first_micro_batch(world:
 
 
 @pytest.mark.contract("ENG-09")
-def test_what_a_script_adds_comes_in_once_where_it_belongs(world: World) -> None:
+def test_script_elements_arrive_once_at_their_stage(world: World) -> None:
     a, *others = LAYOUT.stages
     world.layout = replace(LAYOUT, stages=(replace(a, scripted=True), *others))
     world.attempt(0, beginning=LAYOUT.sources).work()
@@ -189,7 +189,7 @@ def test_what_a_script_adds_comes_in_once_where_it_belongs(world: World) -> None
 
 
 @pytest.mark.contract("STORE-02")
-def test_the_report_names_what_was_written_and_nothing_is_changed_before_that(world: World) -> None:
+def test_report_names_files_written_after_marker(world: World) -> None:
     attempt = world.attempt()
     report = attempt.work()
     assert report.files.shards == ()
@@ -211,7 +211,7 @@ def test_the_report_names_what_was_written_and_nothing_is_changed_before_that(wo
 
 
 @pytest.mark.contract("STORE-04")
-def test_a_micro_batch_stands_on_the_head_and_files_that_have_become_many_are_merged(world: World) -> None:
+def test_many_files_of_shard_are_merged(world: World) -> None:
     kinds: list[list[str]] = []
     for micro_batch in range(1, 7):
         world.came = [Marker(micro_batch, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
@@ -228,7 +228,7 @@ def test_a_micro_batch_stands_on_the_head_and_files_that_have_become_many_are_me
 
 
 @pytest.mark.contract("STORE-04", "ENG-05")
-def test_files_of_a_side_input_that_have_become_many_are_merged_by_the_task_that_tends_it(world: World) -> None:
+def test_responsible_task_merges_side_input_files(world: World) -> None:
     for micro_batch in range(1, 6):
         world.came = [Marker(micro_batch, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
         writers, made = [], []
@@ -255,7 +255,7 @@ def test_files_of_a_side_input_that_have_become_many_are_merged_by_the_task_that
 
 
 class Counting(MemoryHost):
-    """Counts views that are open."""
+    """Counts open views."""
 
     open = 0
 
@@ -273,7 +273,7 @@ class Counting(MemoryHost):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_copies_are_given_back_also_when_it_fails(world: World, tmp_path: Path, fails: bool) -> None:
+def test_copies_are_released_also_after_failure(world: World, tmp_path: Path, fails: bool) -> None:
     host = Counting(tmp_path)
     world.files = TaskStore(world.log.blobs, host, tmp_path)
     if fails:
@@ -290,7 +290,7 @@ def test_copies_are_given_back_also_when_it_fails(world: World, tmp_path: Path, 
 
 
 @pytest.mark.contract("STORE-02")
-def test_a_task_that_has_not_all_markers_writes_nothing(world: World) -> None:
+def test_task_without_all_markers_writes_nothing(world: World) -> None:
     world.came = []
     with pytest.raises(InconsistentCutError):
         world.attempt().run()

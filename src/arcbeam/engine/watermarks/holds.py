@@ -73,7 +73,7 @@ _WORDS = {
     HolderKind.ELEMENT: "pending element",
     HolderKind.SORTED: "element in order of time",
     HolderKind.SCRIPT: "script",
-    HolderKind.GATHERED: "elements of all keys that wait for the end of their window",
+    HolderKind.GATHERED: "buffered elements of all keys",
     HolderKind.UNPREPARED: "user code that has yet to prepare to shut down",
 }
 

@@ -19,7 +19,7 @@ from arcbeam.streaming.driverstate import progress_of, times_of
 from arcbeam.streaming.status.reasons import Cause, Reasons
 from arcbeam.streaming.status.snapshot import Since, standing_of
 
-_MOST_SHOWN: Final = 4
+_SHOWN: Final = 4
 """The maximum of items of remaining work in a line."""
 
 _PARTS: Final = ("seconds", "plan", "spark", "user", "commit")
@@ -200,7 +200,7 @@ def undone(record: Mapping[str, Any]) -> str:
     for stage in record.get("stages", ()):
         name, micro_batch = repr(stage["stage"]), stage.get("micro_batch") or {}
         if live := stage.get("restrictions"):
-            doing.append(f"{live} restriction(s) of {name} are not done (size {stage['backlog']:g})")
+            doing.append(f"{live} restriction(s) of {name} not done (size {stage['backlog']:g})")
         if shards := stage.get("leftover"):
             doing.append(f"{name} has more work than fits into a micro-batch, in {shards} shard(s)")
         if fired := micro_batch.get("fired"):
@@ -209,16 +209,17 @@ def undone(record: Mapping[str, Any]) -> str:
             doing.append(f"{name} waits until {shown_time(min(waits))}")
         if stage.get("parked"):
             doing.append(f"elements of {name} are blocked until {stage['parked'][0]}")
-    more = [f"and {len(doing) - _MOST_SHOWN} more"] if len(doing) > _MOST_SHOWN else []
+    more = [f"and {len(doing) - _SHOWN} more"] if len(doing) > _SHOWN else []
     # The cause of a watermark names the restriction or timer.
     causes = (each for each in record.get("causes", ()) if each.get("text") and each.get("decides", True))
     cause = next((each["text"].partition(": ")[2] for each in causes), "")
-    return "; ".join([*doing[:_MOST_SHOWN], *more, *([cause] if cause else [])])
+    return "; ".join([*doing[:_SHOWN], *more, *([cause] if cause else [])])
 
 
 def in_words(figures: Mapping[str, Any]) -> str:
     """Return the figures in the progress line of a micro-batch, beside its elements and watermark."""
-    lag = "" if figures["behind"] is None else f", {behind_shown(figures['behind'] / 1e6)}"
+    micros = figures["behind"]
+    lag = "" if micros is None else f", {behind_shown(micros / 1e6)}"
     rate = "" if figures["rate"] is None else f", {figures['rate']:,.0f} elements/s"
     counts = {
         "late": figures["late"],
