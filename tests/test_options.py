@@ -71,7 +71,7 @@ def test_unknown_optimization_is_refused_by_name(unknown: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "0", "nan", "inf"])
-def test_number_out_of_range_is_refused_with_its_bound(value: str) -> None:
+def test_number_out_of_range_names_its_bound(value: str) -> None:
     for name in ("step_seconds", "backlog_step_seconds", "shutdown_seconds"):
         with pytest.raises(InvalidPipelineError) as refused:
             ours(f"--{name}={value}").check()

@@ -157,7 +157,7 @@ def trials(kind: str, count: int, folder: Path) -> Iterator[Fenced]:
 @pytest.mark.long
 @pytest.mark.contract("STORE-03")
 @pytest.mark.parametrize("kind", KINDS)
-def test_fenced_driver_ends_in_time_and_names_the_other(kind: str, tmp_path: Path) -> None:
+def test_fenced_driver_ends_and_names_other(kind: str, tmp_path: Path) -> None:
     found = list(trials(kind, 2, tmp_path))
     assert all(each.names_other and each.seconds < SECONDS for each in found), found
 

@@ -209,7 +209,7 @@ def test_no_test_is_skipped() -> None:
             assert not getattr(getattr(case, name), "__unittest_skip__", False), f"{case.__name__}.{name}"
 
 
-def test_every_module_with_tests_for_all_runners_is_known() -> None:
+def test_modules_with_validates_runner_tests_are_known() -> None:
     wheel = Path(beam.__file__).parent
     found = {
         ".".join(path.relative_to(wheel).with_suffix("").parts)

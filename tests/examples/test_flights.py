@@ -34,12 +34,12 @@ def weather_line(utc: str, wind: str = "10.5", rain: str = "0", visibility: str 
 
 
 class TestRecords:
-    def test_a_real_line(self) -> None:
+    def test_real_line_is_parsed(self) -> None:
         text = "2013,1,1,517,515,2,830,819,11,UA,1545,N14228,EWR,IAH,227,1400,5,15,2013-01-01T10:00:00Z"
         # 5:15 in New York's winter is 10:15 UTC.
         assert records.parse_flight(text) == Flight("EWR", "IAH", 1357035300, 2, 11)
 
-    def test_a_cancelled_flight_has_no_delay(self) -> None:
+    def test_cancelled_flight_has_no_delay(self) -> None:
         flight = records.parse_flight(line(1, 5, 15, None))
         assert flight.departure_delay is None
         assert flight.arrival_delay is None
@@ -65,7 +65,7 @@ class TestRecords:
         _, weather = records.parse_weather(weather_line("2013-01-01T10:00:00Z", wind="1048.36"))
         assert weather.wind is None
 
-    def test_an_airport_with_a_comma(self) -> None:
+    def test_airport_with_comma_is_parsed(self) -> None:
         code, airport = records.parse_airport('XYZ,"Field, The",1,2,3,-5,A,America/New_York')
         assert (code, airport.name) == ("XYZ", "Field, The")
 
@@ -112,7 +112,7 @@ class TestSummaries:
         assert combine.merge_accumulators([self.DELAYS, self.DELAYS]).scheduled == 8
         assert combine.merge_accumulators([]) == Delays()
 
-    def test_a_burst_keeps_the_worst_weather(self) -> None:
+    def test_burst_keeps_worst_weather(self) -> None:
         combine = SummarizeBurst()
         burst = combine.create_accumulator()
         for delay, weather in ((70, Weather(20.0, 0.0, 3.0)), (90, Weather(None, 0.2, 10.0)), (60, None)):
@@ -121,7 +121,7 @@ class TestSummaries:
 
 
 class TestReport:
-    def test_a_table_is_aligned(self) -> None:
+    def test_table_is_aligned(self) -> None:
         text = report.table("Title", ("Name", "Count"), [("a", 1), ("longer", 12345)])
         assert text.splitlines() == [
             "Title",
@@ -131,7 +131,7 @@ class TestReport:
             "  longer  12,345",
         ]
 
-    def test_a_table_of_nothing(self) -> None:
+    def test_empty_table_has_a_header(self) -> None:
         assert report.table("Title", ("Name",), []).splitlines() == ["Title", "  Name", "  ----"]
 
     def test_csv_can_be_read_again(self) -> None:
@@ -148,7 +148,7 @@ class TestReport:
 
 
 class TestPicture:
-    def test_the_running_mean_weighs_by_departures_and_skips_missing_days(self) -> None:
+    def test_running_mean_weighs_departures(self) -> None:
         from examples.flights.picture import running_mean
 
         days = {date(2013, 1, 1): Delays(scheduled=1, out=10), date(2013, 1, 3): Delays(scheduled=3, out=90)}
@@ -163,7 +163,7 @@ class TestPicture:
 
 
 class TestArchive:
-    def test_a_damaged_archive_is_named(self, tmp_path: Path) -> None:
+    def test_damaged_archive_is_named(self, tmp_path: Path) -> None:
         (tmp_path / archive.ARCHIVE).write_bytes(b"not it")
         with pytest.raises(archive.DataUnavailable, match="damaged"):
             archive.data_files(tmp_path)

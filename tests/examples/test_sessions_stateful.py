@@ -19,12 +19,12 @@ def test_events_a_gap_apart_are_two_visits() -> None:
     assert merge(events([0, 9, 19]), gap=10) == [Visit(0, 9, 2), Visit(19, 19, 1)]
 
 
-def test_an_event_joins_two_visits() -> None:
+def test_event_between_visits_joins_them() -> None:
     assert merge([Visit(0, 5, 3), Visit(20, 25, 2), Visit(12, 12, 1)], gap=10) == [Visit(0, 25, 6)]
 
 
 @given(st.lists(st.integers(0, 200)), st.randoms(use_true_random=False))
-def test_the_order_of_events_does_not_matter(seconds: list[int], chance: object) -> None:
+def test_order_of_events_does_not_matter(seconds: list[int], chance: object) -> None:
     shuffled = sorted(seconds)
     chance.shuffle(shuffled)  # type: ignore[attr-defined]
     one_by_one: list[Visit] = []

@@ -34,7 +34,7 @@ class TestTracker:
         with pytest.raises(ValueError, match="1 to 3"):
             tracker.check_done()
 
-    def test_a_claim_backwards_is_refused(self) -> None:
+    def test_backward_claim_is_refused(self) -> None:
         tracker = BlocksTracker(Blocks(0, 3))
         tracker.try_claim(1)
         with pytest.raises(ValueError, match="claimed"):

@@ -49,7 +49,7 @@ def warned(sink: str, windows: dict[str, Any], source: Any = None) -> tuple[str,
 
 
 @pytest.mark.parametrize("sink", ["avro", "parquet", "rows", "tables"])
-def test_sink_with_one_handle_is_warned_about_in_all_windows(sink: str) -> None:
+def test_sink_with_one_handle_is_warned_about(sink: str) -> None:
     for windows in ({}, ONCE, LATE):
         (text,) = warned(sink, windows)
         check_message(f"beam-sink-{sink}", text)

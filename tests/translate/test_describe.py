@@ -136,7 +136,7 @@ def test_every_trigger_of_beam_is_described() -> None:
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_parts_of_a_trigger_are_all_that_its_proto_has(kind: str) -> None:
+def test_parts_of_trigger_are_complete(kind: str) -> None:
     one, other = _LEAVES["element_count"], _LEAVES["after_processing_time"]
     spec = runner_pb.Trigger.DESCRIPTOR.fields_by_name[kind].message_type
     fields = [field for field in spec.fields if field.message_type is runner_pb.Trigger.DESCRIPTOR]
@@ -168,7 +168,7 @@ def test_when_a_trigger_may_fire_first(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_values_are_not_combined_early_where_a_trigger_counts_elements(kind: str) -> None:
+def test_count_trigger_prevents_early_combining(kind: str) -> None:
     count, other = _LEAVES["element_count"], _LEAVES["default"]
     if kind in _IN_PARTS:
         with_count = [made(kind, count)] if kind == "repeat" else [made(kind, count, other), made(kind, other, count)]

@@ -173,7 +173,7 @@ class Positions(beam.DoFn):
 
 @pytest.mark.contract("PLAN-03")
 @pytest.mark.parametrize("drain", [False, True])
-def test_a_splittable_dofn_is_split_spread_and_processed(drain: bool) -> None:
+def test_splittable_dofn_has_split_exchange_process(drain: bool) -> None:
     plan = plan_of(lambda p: p | beam.Create([1], reshuffle=False) | "read" >> beam.ParDo(Positions()), drain=drain)
     parts = common_urns.sdf_components
     split, process = plan.stages
@@ -321,7 +321,7 @@ class TestInternals:
         assert precombine in urns(phases._LIFTED)
         assert precombine not in urns(phases._NOT_LIFTED)
 
-    def test_what_the_harness_can_run(self) -> None:
+    def test_harness_runs_known_urns(self) -> None:
         parts, combining = common_urns.sdf_components, common_urns.combine_components
         for urn in (
             common_urns.primitives.PAR_DO.urn,
@@ -337,7 +337,7 @@ class TestInternals:
         ):
             assert urn in phases.RUNNABLE, urn
 
-    def test_names_of_pcollections_are_made_as_they_are_read(self) -> None:
+    def test_pcollection_names_have_known_form(self) -> None:
         proto = proto_of(lambda p: source(p) | "One" >> beam.Map(str).with_output_types(str))
         assert "3One.None" in {pcoll.unique_name for pcoll in proto.components.pcollections.values()}
 
@@ -365,7 +365,7 @@ class TestLongChains:
     def test_others_are_not(self) -> None:
         assert len(plan_of(chain(90)).stages) == len(plan_of(chain(3)).stages)
 
-    def test_nor_is_what_is_wide(self) -> None:
+    def test_wide_stages_are_not_cut(self) -> None:
         def build(p: Any) -> None:
             made = p | beam.Create([0, 1], reshuffle=False)
             _ = [made | f"Map{n}" >> beam.Map(lambda x: x + 1) for n in range(120)] | beam.Flatten()

@@ -44,7 +44,7 @@ from tests.translate.plans import EXCHANGES, channels, combine, plan_of, source
     ],
     ids=str,
 )
-def test_combiners_are_lifted_where_no_pane_depends_on_it(fn: TriggerFn | None, lifted: bool) -> None:
+def test_combiners_are_lifted_if_panes_allow(fn: TriggerFn | None, lifted: bool) -> None:
     plan = plan_of(lambda p: combine(p, fn))
     urns = [t.urn for stage in plan.stages for t in stage.transforms]
     assert (PRECOMBINE_URN in urns) == lifted
@@ -82,7 +82,7 @@ def test_combiners_are_lifted_less_often_in_streaming(fn: TriggerFn | None, pane
 
 @pytest.mark.contract("PLAN-02", "ENG-08")
 @pytest.mark.parametrize("bundle_elements", [1, 500_000])
-def test_panes_of_a_combiner_do_not_depend_on_bundles(bundle_elements: int) -> None:
+def test_combiners_panes_do_not_depend_on_bundles(bundle_elements: int) -> None:
     with Driven(bundle_elements=bundle_elements) as p:
         (
             p

@@ -82,7 +82,7 @@ FINE: dict[str, Any] = {
 
 @pytest.mark.contract("WM-08")
 @pytest.mark.parametrize("fine", FINE)
-def test_what_ends_or_fires_is_not_warned_about(fine: str) -> None:
+def test_ending_or_firing_grouping_is_not_warned_about(fine: str) -> None:
     assert warned(FINE[fine]) == ()
 
 

@@ -45,7 +45,7 @@ class TestSkew:
             found = grouped | beam.MapTuple(lambda key, values: (key, sum(1 for _ in values), sum(values)))
             assert_that(found, equal_to([("only", 200_000, sum(range(200_000)))]))
 
-    def test_a_combine_with_one_key(self) -> None:
+    def test_combine_with_one_key(self) -> None:
         with _pipeline("--shards=4") as p:
             numbers = p | beam.Create(range(8)) | beam.Reshuffle() | beam.FlatMap(lambda i: range(i, 100_000, 8))
             assert_that(numbers | beam.CombineGlobally(sum), equal_to([sum(range(100_000))]))

@@ -28,7 +28,7 @@ def write(folder: Path, last: Any = None, **arguments: Any) -> None:
 
 
 @pytest.mark.contract("END-01", "END-06")
-def test_all_parts_are_published_at_the_end_or_none(tmp_path: Path) -> None:
+def test_all_parts_or_none_are_published(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("\n".join(LINES) + "\n")
 
     def fail(part: Any) -> None:

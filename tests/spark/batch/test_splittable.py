@@ -175,7 +175,7 @@ class Source(BoundedSource):  # type: ignore[misc]
 
 
 @pytest.mark.contract("SDF-07", "SDF-08")
-def test_a_bounded_source_read_in_rounds() -> None:
+def test_bounded_source_is_read_in_rounds() -> None:
     with _pipeline("--sdf_round_seconds=0.1") as p:
         assert_that(p | Read(Source(200)), equal_to(list(range(200))))
 

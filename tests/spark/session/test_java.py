@@ -59,7 +59,7 @@ def test_old_java_is_refused(tmp_path: Path) -> None:
         javas.require_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
 
 
-def test_java_home_without_java_does_not_fall_back_to_path(tmp_path: Path) -> None:
+def test_java_home_without_java_is_refused(tmp_path: Path) -> None:
     good = fake_java(tmp_path / "good", OPENJDK.format("17.0.15"))
     with pytest.raises(SetupError, match=r"\(from JAVA_HOME\).*: FileNotFoundError"):
         javas.require_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(good.parent)})

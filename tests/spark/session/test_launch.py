@@ -123,7 +123,7 @@ def test_command_line_without_secrets_is_unchanged(tmp_path: Path) -> None:
     assert without_secrets(submitted(a="b", c="d"), tmp_path) == submitted(a="b", c="d")
 
 
-def test_file_of_secrets_is_removed_when_java_has_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_secrets_file_is_removed_after_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     gateway: Any = java_gateway
     with launching():

@@ -133,7 +133,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_no_socket_of_a_local_job_is_reachable_from_outside(local: Path) -> None:
+def test_local_job_opens_no_outside_socket(local: Path) -> None:
     found = found_in(local)
     check(found)
     # RPC, block manager, UI, gateway; and the driver process's metrics and accumulators.
@@ -152,12 +152,12 @@ def test_start_of_a_stream_is_logged_without_terminal(local: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("where", ["--spark_master=local-cluster[2,1,1024]", "--spark_remote=local[2]"])
-def test_no_socket_of_other_local_sessions_is_reachable_from_outside(tmp_path: Path, where: str) -> None:
+def test_other_local_sessions_open_no_outside_socket(tmp_path: Path, where: str) -> None:
     check(run(tmp_path, *LOCAL, where))
 
 
 @pytest.mark.long
-def test_no_socket_of_a_server_and_its_jobs_is_reachable_from_outside(tmp_path: Path) -> None:
+def test_server_and_jobs_open_no_outside_socket(tmp_path: Path) -> None:
     with serving(tmp_path) as (endpoint, pid):
         options = ["--runner=PortableRunner", f"--job_endpoint={endpoint}"]
         check(run(tmp_path, *options, root=pid))

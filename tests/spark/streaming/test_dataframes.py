@@ -57,7 +57,7 @@ def test_each_micro_batch_is_a_separate_query(spark: SparkSession, tmp_path: Pat
     assert len(queries) == 3
 
 
-def test_micro_batch_of_upper_levels_has_only_their_tasks(spark: SparkSession, tmp_path: Path) -> None:
+def test_upper_levels_micro_batch_has_their_tasks(spark: SparkSession, tmp_path: Path) -> None:
     """Levels have different numbers of tasks here, and each level's property has its own value or is cleared."""
     placing = at()
     placing = replace(placing, layout=replace(placing.layout, tasks=(2, 3, 4)))
@@ -77,7 +77,7 @@ def test_micro_batch_of_upper_levels_has_only_their_tasks(spark: SparkSession, t
     assert exchanges == [2, 1, 0, 1, 2]
 
 
-def test_large_micro_batch_gives_each_level_its_own_order(
+def test_large_micro_batch_has_order_per_level(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placing = at()

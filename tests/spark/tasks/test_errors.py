@@ -437,7 +437,7 @@ def test_errors_reported_elsewhere_are_not_logged(message: Any) -> None:
 
 @pytest.mark.contract("API-06")
 @pytest.mark.parametrize("seconds", [10**15, -(10**15), 1e15, 2**70])
-def test_event_time_out_of_range_names_step_range_and_remedy(seconds: float) -> None:
+def test_event_time_out_of_range_has_remedy(seconds: float) -> None:
     def out() -> None:
         WindowedValue(1, Timestamp.of(seconds), (GlobalWindow(),))
 

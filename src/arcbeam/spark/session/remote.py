@@ -128,7 +128,7 @@ def _close(client: Any) -> None:
         client.close()
 
 
-def gone(spark: Any) -> ServerLostError | None:
+def unreachable(spark: Any) -> ServerLostError | None:
     """Return why the server of a session cannot be reached; None if it answers, or the session is classic."""
     if not is_connect(spark):
         return None

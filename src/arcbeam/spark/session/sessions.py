@@ -102,7 +102,7 @@ def open_session(options: SessionOptions) -> SparkSession:
     """
     settings(options)
     active = active_session() or remote.closed_session()
-    if active is not None and (lost := remote.gone(active)) is not None:
+    if active is not None and (lost := remote.unreachable(active)) is not None:
         if not is_own(active):
             raise SetupError(lost.message, "make a new SparkSession: stop this one, and connect to the server again")
         remote.drop(active)

@@ -67,8 +67,7 @@ _RETRIED = (WorkerLostError, ServerLostError, JobCancelledError, InconsistentCut
 """Failures after which a retry of the micro-batch may succeed."""
 _PERMANENT = (LostFileError, NewerFormatError)
 _NOTICE_SECONDS = 0.5
-"""What ends Spark's driver (a supervisor, all of a job's processes) may have ended this job, too: its signal arrives
-within this time."""
+"""Seconds in which a signal arrives here, too, if a supervisor has ended all of the job's processes with the driver."""
 
 
 def may_go_better(error: BaseException) -> bool:

@@ -23,7 +23,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_copied_scripts_are_refused_and_own_script_ends_again(tmp_path: Path) -> None:
+def test_copied_scripts_are_refused(tmp_path: Path) -> None:
     state = tmp_path / "state"
 
     def submit(out: str, factor: int, *more: str, count: bool = False) -> Any:

@@ -81,7 +81,7 @@ def _pipeline(*arguments: str) -> beam.Pipeline:
 
 @pytest.mark.contract("BAT-03", "END-04")
 @pytest.mark.usefixtures("spark")
-def test_each_instance_is_set_up_and_torn_down_once(tmp_path: Path) -> None:
+def test_each_instance_has_one_setup_and_teardown(tmp_path: Path) -> None:
     with _pipeline("--shards=6", "--bundle_elements=5") as p:
         _ = p | beam.Create(range(14, 100)) | beam.Reshuffle() | beam.ParDo(Counting(str(tmp_path)))
     setups = _calls(tmp_path, "setup")
