@@ -14,6 +14,7 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.io import JoinWithin, joins
 from arcbeam.io.joins import _tagged
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from tests.golden import check_message
 from tests.harness.drive import Collect, Driven
 from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 
@@ -142,19 +143,21 @@ def test_invalid_joins_are_refused() -> None:
         JoinWithin(how="right")  # type: ignore[arg-type]
     p = beam.Pipeline()
     left = p | beam.Create([("a", 1)])
-    with pytest.raises(ValueError, match="a pair of collections"):
-        _ = left | "not two" >> JoinWithin()
-    with pytest.raises(ValueError, match="a pair of collections"):
-        _ = {"left": left, "right": left} | "named" >> JoinWithin()
+    for name, inputs in (("one collection", left), ("a dict", {"left": left, "right": left})):
+        with pytest.raises(ValueError, match="JoinWithin") as caught:
+            _ = inputs | name >> JoinWithin()
+        check_message("join-of-other-inputs", str(caught.value))
     with pytest.raises(ValueError, match=r"JoinWithin\(after='1 minute'\): expected a duration"):
         JoinWithin(after="1 minute")  # type: ignore[arg-type]
     sessions = left | "Sessions" >> beam.WindowInto(window.Sessions(60))
-    with pytest.raises(ValueError, match="merge, and only elements of the same window"):
+    with pytest.raises(ValueError, match="JoinWithin") as caught:
         _ = (sessions, sessions) | "merging" >> JoinWithin(after=1)
+    check_message("join-of-merging-windows", str(caught.value))
     with pytest.raises(ValueError, match="elements of the right side have type <class 'int'>"):
         _ = (left, p | "Numbers" >> beam.Create([1])) | "numbers" >> JoinWithin(after=1)
     for wrong in (5, ("a", 1, 2), None, "ab", b"ab", {"a": 1, "b": 2}, {"a", "b"}):
         with pytest.raises(ValueError, match="an element of the left side is not a pair"):
             _tagged(wrong, False)
-    with pytest.raises(ValueError, match="the same WindowInto"):
+    with pytest.raises(ValueError, match="JoinWithin") as caught:
         _ = (left, left | beam.WindowInto(window.FixedWindows(1))) | JoinWithin()
+    check_message("join-of-different-windows", str(caught.value))

@@ -83,8 +83,8 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             raise ValueError("JoinWithin takes a pair of collections: (left, right) | JoinWithin(...)") from None
         if left.windowing.windowfn != right.windowing.windowfn:
             raise ValueError(
-                f"JoinWithin: the left side has windows of {describe(left.windowing.windowfn)}, the right side has "
-                f"windows of {describe(right.windowing.windowfn)}; apply the same WindowInto to both"
+                f"JoinWithin: the left side has the windows {describe(left.windowing.windowfn)}, the right side "
+                f"{describe(right.windowing.windowfn)}; apply the same WindowInto to both"
             )
         if left.windowing.windowfn.is_merging():
             raise ValueError(

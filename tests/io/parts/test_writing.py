@@ -26,6 +26,7 @@ from arcbeam.io.parts.work import PathTakenError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
+from tests.golden import check_message
 from tests.harness.drive import Collect, Driven
 from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 from tests.io.parts import jobs
@@ -173,8 +174,9 @@ def test_merged_windows_stay_unchanged(tmp_path: Path) -> None:
 
 def test_success_file_is_refused_for_endless_window(tmp_path: Path) -> None:
     lines = timed(beam.Pipeline(), 10, bounded=False)
-    with pytest.raises(ValueError, match="success='_DONE' requires windows that end"):
+    with pytest.raises(ValueError, match="_DONE") as caught:
         lines | WriteParts(str(tmp_path), success="_DONE")
+    check_message("parts-success-of-endless-window", str(caught.value), path=tmp_path)
 
 
 def test_tasks_are_numbered_in_order(tmp_path: Path) -> None:
@@ -362,7 +364,7 @@ def test_other_job_replaces_files_only_with_overwrite(tmp_path: Path, monkeypatc
     stream(tmp_path, again, LINES, 0)  # the same job, restored
     assert again.seen == [first]
     monkeypatch.setattr(jobs, "JOB", "job-2")
-    with pytest.raises(Exception, match=r"job job-1 has written files there .* job job-2 would replace them"):
+    with pytest.raises(Exception, match=r"\bjob-1\b.* \bjob-2\b.*--checkpoint_dir"):
         stream(tmp_path, MicroBatches(tmp_path, *played), LINES[:3], 0)
     assert published(tmp_path) == first
     for other in ({"name": "other-{shard}-{part}{suffix}"}, {"format": JsonLines()}):
@@ -370,7 +372,7 @@ def test_other_job_replaces_files_only_with_overwrite(tmp_path: Path, monkeypatc
     stream(tmp_path, MicroBatches(tmp_path, (3, None)), LINES[:3], 0, overwrite=True)
     assert published(tmp_path)["part-00000-00000.txt"] == ["a", "b", "c"]
     monkeypatch.setattr(jobs, "JOB", "job-1")
-    with pytest.raises(Exception, match=r"job job-2 has written"):
+    with pytest.raises(Exception, match=r"\bjob-2\b.* \bjob-1\b.*--checkpoint_dir"):
         stream(tmp_path, MicroBatches(tmp_path, *played), LINES, 0)
 
 
@@ -387,10 +389,9 @@ def test_concurrent_other_job_publishes_nothing(tmp_path: Path, monkeypatch: pyt
         timed(p, 10) | WriteParts(str(tmp_path), shards=1, name="other-{shard}-{part}{suffix}")
     # Also if the job is restored with other names: committed files keep theirs.
     for plan in (made[1].plan, p.plan):
-        with pytest.raises(
-            PathTakenError, match=r"job-2 would replace.* committed files keep these names.*overwrite=True"
-        ):
+        with pytest.raises(PathTakenError) as caught:
             publish(SimpleNamespace(plan=plan, reports=made[1].reports))
+        check_message("parts-path-taken-when-published", str(caught.value), path=tmp_path)
     assert published(tmp_path) == first
     publish(p)
     assert len(published(tmp_path)) == 2 * len(first)
@@ -408,7 +409,7 @@ def test_bounded_input_in_micro_batches_checks_owner_first(
     written()
     first = published(tmp_path)
     monkeypatch.setattr(jobs, "JOB", "job-2")
-    with pytest.raises(Exception, match=r"job job-1 has written files there .* another path or name"):
+    with pytest.raises(Exception, match=r"\bjob-1\b.* \bjob-2\b.*--checkpoint_dir"):
         written()
     assert published(tmp_path) == first
     assert left(tmp_path) == []

@@ -193,13 +193,13 @@ def check_owner(work: Work, staging: Staging, names: Names, job: str, *, is_comm
     if work.overwrite:
         return False
     other = (
-        "Its committed files keep these names"
+        f"The committed files of job {job} keep these names"
         if is_committed
         else "Use another path or name; or resume that job with its --checkpoint_dir"
     )
     raise PathTakenError(
         f"WriteParts into {staging.path}: job {owner} has written files there that are named {names[0]!r}, and job "
-        f"{job} would replace them one by one. {other}. To replace that job's files, use WriteParts(overwrite=True), "
+        f"{job} would replace them one by one. {other}. To replace the files of job {owner}, use WriteParts(overwrite=True), "
         f"or remove them and {staging.full(mark_of(names))}"
     )
 
