@@ -199,8 +199,8 @@ def check_owner(work: Work, staging: Staging, names: Names, job: str, *, is_comm
     )
     raise PathTakenError(
         f"WriteParts into {staging.path}: job {owner} has written files there that are named {names[0]!r}, and job "
-        f"{job} would replace them one by one. {other}. To replace the files of job {owner}, use WriteParts(overwrite=True), "
-        f"or remove them and {staging.full(mark_of(names))}"
+        f"{job} would replace them one by one. {other}. To replace the files of job {owner}, use "
+        f"WriteParts(overwrite=True), or remove them and {staging.full(mark_of(names))}"
     )
 
 
