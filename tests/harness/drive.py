@@ -146,9 +146,9 @@ class _Drive:
                 residuals = [row for rows in written for row in rows if row.channel == RESIDUAL]
                 source = _by_shard(residuals, self._settings.shards)
         finally:
-            told = bounded.close()
-        if told:
-            raise RuntimeError(*told)
+            errors = bounded.close()
+        if errors:
+            raise RuntimeError(*errors)
         self._outputs[stage.id] = outputs
 
     def _task(self, stage: BoundedStage, rows: list[Row], partition: int) -> list[Row]:

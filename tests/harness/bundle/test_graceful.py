@@ -168,17 +168,17 @@ def test_outputs_with_tags_and_windows() -> None:
 
 @pytest.mark.contract("END-05")
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "expected"),
     [
         (5, r"Ends of 'It' .*\bint\b.*prepare_to_shutdown, .*global window"),
         (TaggedOutput("there", 5), r"Ends of 'It' .*'there'.*prepare_to_shutdown"),
     ],
 )
-def test_invalid_final_output_is_refused(what: Any, told: str) -> None:
+def test_invalid_final_output_is_refused(what: Any, expected: str) -> None:
     p = Driven(shards=1)
     windowed = p | beam.Create([1], reshuffle=False) | beam.WindowInto(FixedWindows(10))
     _ = windowed | "It" >> beam.ParDo(Ends(what)) | Collect()
-    with pytest.raises(UserCodeError, match=told):
+    with pytest.raises(UserCodeError, match=expected):
         p.run()
 
 

@@ -86,10 +86,10 @@ class Looks(beam.DoFn):
 
     @beam.DoFn.yields_elements
     def process_batch(self, batch: Any) -> Iterator[str]:
-        said = about(batch)
+        properties = about(batch)
         converter = BatchConverter.from_typehints(element_type=self._element, batch_type=self._kind)
         for value in converter.explode_batch(batch):
-            yield f"{said} {exact(value)} {list(map(type, value)) if isinstance(value, tuple) else ''}"
+            yield f"{properties} {exact(value)} {list(map(type, value)) if isinstance(value, tuple) else ''}"
         # The SDK passes different windows here.
         if isinstance(batch, np.ndarray) and self._alone:
             batch[...] = 0

@@ -56,30 +56,30 @@ PARK = None
 @st.composite
 def stories(draw: st.DrawFn) -> list[Any]:
     """Draw slots to set or clear, mostly repeated ones, with parking in between."""
-    said: list[Any] = []
+    orders: list[Any] = []
     used: list[Any] = []
     for _ in range(draw(st.integers(0, 15))):
         if draw(st.integers(0, 9)) == 0:
-            said.append(PARK)
+            orders.append(PARK)
             continue
         slot, at = draw(words)
         if used and draw(st.integers(0, 3)):
             slot = draw(st.sampled_from(used[-3:]))
         used.append(slot)
-        said.append((slot, at))
-    return said
+        orders.append((slot, at))
+    return orders
 
 
 @given(stories())
-def test_last_setting_counts_and_earliest_fires_first(said: list[Any]) -> None:
+def test_last_setting_counts_and_earliest_fires_first(orders: list[Any]) -> None:
     key, pending = Key(), dict[Any, int]()
-    for word in said:
-        if word is PARK:
+    for setting in orders:
+        if setting is PARK:
             parked = key.timers.park()
             assert not key.timers
             key.timers.resume(parked)
             continue
-        (family, window, tag), at = word
+        (family, window, tag), at = setting
         slot = family, tag, window
         if at is None:
             key.handles[family, window].clear(tag)
@@ -105,7 +105,7 @@ def test_last_setting_counts_and_earliest_fires_first(said: list[Any]) -> None:
 
 @settings(max_examples=200)
 @given(stories(), st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(1, 6)), max_size=12))
-def test_settings_by_callbacks_apply_at_once(said: list[Any], answers: list[Any]) -> None:
+def test_settings_by_callbacks_apply_at_once(orders: list[Any], answers: list[Any]) -> None:
     """Each callback sets or clears an earlier timer: a pending one, the one that fires, or another."""
     key, pending, used = Key(), dict[Any, tuple[int, int]](), list[Any]()
     firing = False
@@ -122,9 +122,9 @@ def test_settings_by_callbacks_apply_at_once(said: list[Any], answers: list[Any]
             kept = slot in pending and not firing
             pending[slot] = at, pending[slot][1] if kept else len(used)
 
-    for word in said:
-        if word is not PARK:
-            (_, *slot), at = word
+    for setting in orders:
+        if setting is not PARK:
+            (_, *slot), at = setting
             say(tuple(slot), at)
     for timer in key.timers.event_timers(END):
         slot = (int(timer.windows[0].start), timer.tag)
@@ -168,9 +168,9 @@ def test_sdk_gets_original_timestamp() -> None:
     key = Key()
     key.handles["event", 0].set(Timestamp(7), "t")
     ((timer),) = key.timers.event_timers(END)
-    told = timer.for_sdk()
-    assert (told.user_key, told.dynamic_timer_tag, told.windows) == ("k", "t", (IntervalWindow(0, 1),))
-    assert told.fire_timestamp == told.hold_timestamp == Timestamp(7)
+    sdk_timer = timer.for_sdk()
+    assert (sdk_timer.user_key, sdk_timer.dynamic_timer_tag, sdk_timer.windows) == ("k", "t", (IntervalWindow(0, 1),))
+    assert sdk_timer.fire_timestamp == sdk_timer.hold_timestamp == Timestamp(7)
     key.handles["event", 0].set(7.25)
     ((timer),) = key.timers.event_timers(END)
     assert timer.for_sdk().fire_timestamp == Timestamp(7.25)

@@ -153,6 +153,6 @@ def test_single_micro_batch_equals_bounded_run(seed: int) -> None:
 def test_combined_values_equal_those_of_bounded_run(seed: int) -> None:
     pipeline = Pipeline(seed, combined=True)
     here, there = run(pipeline, seed), run(pipeline)
-    told = [sorted((value, time.micros, repr(w)) for value, time, w in p.windowed()) for p in (here, there)]
-    assert told[0] == told[1]
+    outcomes = [sorted((value, time.micros, repr(w)) for value, time, w in p.windowed()) for p in (here, there)]
+    assert outcomes[0] == outcomes[1]
     assert here.left == []

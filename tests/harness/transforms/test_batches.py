@@ -357,9 +357,9 @@ def test_rebatching_warns(batches: bool) -> None:
     with Driven(batches=batches) as p:
         wide_numbers(p, 9) | "arrays" >> beam.ParDo(Arrays()) | "lists" >> beam.ParDo(Lists()) | Collect()
     assert sorted(p.values()) == [3 * n + 2 for n in range(9)]
-    said = [text for report in p.reports for name, text in report.warnings if "Inefficient" in name]
-    assert said
-    assert all("lists" in text and "NumpyArray" in text and "List[<class 'numpy.int64'>]" in text for text in said)
+    messages = [text for report in p.reports for name, text in report.warnings if "Inefficient" in name]
+    assert messages
+    assert all("lists" in text and "NumpyArray" in text and "List[<class 'numpy.int64'>]" in text for text in messages)
 
 
 def test_lists_become_arrays() -> None:

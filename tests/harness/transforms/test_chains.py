@@ -196,7 +196,7 @@ def test_sampler_reports_running_transform() -> None:
     with Driven(shards=1) as p:
         build(p)
     assert len(_steps) == 2 * SIZE
-    assert all(own == told for own, told in _steps)
+    assert all(own == reported for own, reported in _steps)
 
 
 def test_time_of_loop_is_divided_among_transforms() -> None:

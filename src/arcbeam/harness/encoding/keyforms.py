@@ -49,8 +49,8 @@ class Alike(NamedTuple):
         # New forms are at the end of a table. Most forms are known, so `key_of` is not consulted for each element.
         new = list(islice(reversed(table), len(table) - before))
         if self.keys is not None and new:
-            came = dict(zip(map(_KEY, self.pairs), self.keys, strict=True))
-            key_of.update(zip(new, map(came.__getitem__, new), strict=True))
+            key_of_form = dict(zip(map(_KEY, self.pairs), self.keys, strict=True))
+            key_of.update(zip(new, map(key_of_form.__getitem__, new), strict=True))
 
 
 class KeyForms:

@@ -205,7 +205,7 @@ class _Outputs:
     def __init__(self, tail: ValueOperation, block: Block) -> None:
         self._tail, self._block = tail, block
         self._longest = tail.out.longest
-        self._gone = 0
+        self._emitted = 0
         self.values: list[Any] = []
         self._piece = PIECE
         self._due = self.room()
@@ -213,7 +213,7 @@ class _Outputs:
     @property
     def taken(self) -> int:
         """How many outputs have arrived."""
-        return self._gone + len(self.values)
+        return self._emitted + len(self.values)
 
     def room(self) -> int:
         """Return how many outputs may arrive until the next check."""
@@ -249,7 +249,7 @@ class _Outputs:
         if self.values:
             block = self._block.pick(self.values.copy(), [])
             # SUBTLE: the loop holds the list's `append`, so the list must not be replaced.
-            self._gone += len(block)
+            self._emitted += len(block)
             self.values.clear()
             try:
                 self._tail.put_out(block)

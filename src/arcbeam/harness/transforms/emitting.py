@@ -45,7 +45,7 @@ class Emitter:
         self._out, self._handle, self._clock = OutputBlocks(output.emit, windowfn, coder), handle, clock
         self._since = 0.0
         self._most = LONGEST if clock is None else 1
-        self._gone = 0
+        self._emitted = 0
         self.values: list[Any] = []
         self.begin()
 
@@ -61,7 +61,7 @@ class Emitter:
     @property
     def taken(self) -> int:
         """How many outputs were taken so far. May be read on any thread, also while user code runs."""
-        return self._gone + len(self.values)
+        return self._emitted + len(self.values)
 
     def resume(self) -> None:
         """Start measuring the time for the next outputs."""
@@ -121,7 +121,7 @@ class Emitter:
     def _hand_on_block(self, least: int = 1) -> None:
         block = self._block()
         # SUBTLE: callers hold a reference to the list, so it must not be replaced.
-        self._gone += len(block)
+        self._emitted += len(block)
         self.values.clear()
         self._ends, self._stamps = [], []
         self.due = 1
