@@ -9,22 +9,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from apache_beam.transforms.window import FixedWindows, GlobalWindow, GlobalWindows, Sessions, SlidingWindows
-from apache_beam.utils.timestamp import Duration as SdkDuration
-from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
-from apache_beam.utils.windowed_value import PaneInfoTiming, WindowedValue
 
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
+from arcbeam.engine.grouping.contents import InMemory
 from arcbeam.engine.grouping.effects import DropLate, EmitPane
+from arcbeam.engine.grouping.groupings import by_window
+from arcbeam.engine.grouping.keywindows import KeyWindows
 from arcbeam.engine.grouping.merging import SessionMerging
+from arcbeam.engine.grouping.openwindow import Clocks, Rules
 from arcbeam.engine.grouping.strategy import PaneTime
 from arcbeam.engine.grouping.strategy import Strategy as OurStrategy
 from arcbeam.engine.grouping.triggers import AfterCount, Trigger
 from arcbeam.engine.protocol.stagekinds import Grouped
 from arcbeam.engine.task.bundles import CallResult
-from arcbeam.harness.batch.panes import Panes
-from arcbeam.harness.batch.panes import Strategy as BoundedStrategy
-from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, IntervalWindow, Window
 from arcbeam.testing import windowfns
 from tests.boundaries.rules import GLOBAL, Drop, Key, Pane, Span, Strategy
@@ -156,52 +154,23 @@ def of_stage(strategy: Strategy, micro_batches: Sequence[MicroBatch]) -> Outcome
 
 
 def of_bounded(strategy: Strategy, micro_batches: Sequence[MicroBatch]) -> Outcome:
-    """What bounded pipelines use, with a watermark that moves."""
-    size, period = SdkDuration(micros=strategy.size), SdkDuration(micros=strategy.period)
-    windowfn: Any = {
-        "fixed": lambda: FixedWindows(size),
-        "sliding": lambda: SlidingWindows(size, period),
-        "sessions": lambda: Sessions(size),
-        "global": GlobalWindows,
-    }[strategy.windows]()
-    combine = {"end": None, "earliest": min, "latest": max}[strategy.pane_time]
-    of = BoundedStrategy(
-        windowfn,
-        TRIGGERS[strategy.trigger].fresh(),
-        accumulating=strategy.accumulating,
-        timestamp=combine,
-        lateness=strategy.lateness,
-        empty_on_time=strategy.empty_on_time,
-        empty_last=strategy.empty_last,
+    """What bounded pipelines use, with a watermark that moves: windows in memory, and nothing holds the output."""
+    windowfn, grouping = windowfn_of(strategy), ours(strategy)
+    windows = KeyWindows(
+        Rules(grouping), b"k", Clocks(Timestamp(0), MIN_TIMESTAMP, MIN_TIMESTAMP), lambda _: InMemory()
     )
-    panes = Panes(of, keeps_dropped=True)
     for elements, watermark in micro_batches:
-        values = []
-        for value, time in elements:
-            windows = windowfn.assign(windowfn.AssignContext(SdkTimestamp(micros=time)))
-            if windows:
-                values.append(WindowedValue(value, SdkTimestamp(micros=time), tuple(windows)))
-        panes.add(values, 0)
-        if watermark == micro_batches[-1].watermark:
-            panes.finish(0)
+        came = [(b"%d" % value, Timestamp(time), windowfn.assign(Timestamp(time)), NO_PANE) for value, time in elements]
+        if grouping.merging is None:
+            windows.add(by_window(came))
         else:
-            panes.advance(SdkTimestamp(micros=watermark), 0)
-    return outcome(list(map(their_pane, panes.out)), [their_drop(drop) for drop in panes.dropped or ()])
-
-
-def their_span(window: Any) -> Span:
-    return GLOBAL if isinstance(window, GlobalWindow) else (window.start.micros, window.end.micros)
-
-
-def their_pane(pane: Any) -> Pane:
-    timing = {PaneInfoTiming.EARLY: "early", PaneInfoTiming.ON_TIME: "on time", PaneInfoTiming.LATE: "late"}
-    info, values = pane.info, tuple(sorted(pane.values))
-    return Pane(their_span(pane.window), values, pane.timestamp.micros, timing[info.timing], info.index, info.is_last)  # type: ignore[arg-type]
-
-
-def their_drop(drop: Any) -> Drop:
-    (value,) = drop.values
-    return Drop(their_span(drop.window), value, "expired" if drop.expired else "closed")
+            windows.add_merging([(value, time, window) for value, time, each, _ in came for window in each])
+        ends = watermark == micro_batches[-1].watermark
+        reached = MAX_TIMESTAMP if ends else Timestamp(watermark)
+        windows.advance(Clocks(Timestamp(0), reached, reached))
+    assert not list(windows.contents())
+    panes = [pane_of(effect) for effect in windows.out if isinstance(effect, EmitPane)]
+    return outcome(panes, [drop_of(effect) for effect in windows.out if not isinstance(effect, EmitPane)])
 
 
 def story_of(seed: int) -> tuple[Strategy, list[MicroBatch]]:

@@ -2,12 +2,11 @@
 
 Owns their identity and their bytes in ordered keys. Standard library only; must not know window functions.
 
-Windows are named tuples: they are keys of the tables in the hottest loops, and a tuple is hashed and compared in C.
+All are named tuples: they are keys of the tables in the hottest loops, and a tuple is made, hashed and compared in C.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -102,8 +101,7 @@ class Timing(Enum):
     """No grouping made it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PaneInfo:
+class PaneInfo(NamedTuple):
     """The place of a pane among those of its window and key.
 
     Attributes:

@@ -35,8 +35,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam.engine.grouping.triggers import AfterTime, Moment
 from arcbeam.harness.batch.batchstage import BoundedStage
-from arcbeam.harness.batch.panes import Panes
-from arcbeam.harness.batch.triggered import TriggeredInput, strategy_of
+from arcbeam.harness.batch.triggered import TriggeredInput
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.bundle.strategies import trigger_of
 from arcbeam.jobs.metrics import JobMetrics
@@ -81,7 +80,7 @@ def test_empty_panes_are_as_the_strategy_says(on_time: str, closing: str, fn: Tr
     proto = proto_of(windowing)
     proto.on_time_behavior = getattr(runner_pb.OnTimeBehavior, on_time)
     proto.closing_behavior = getattr(runner_pb.ClosingBehavior, closing)
-    panes = Panes(strategy_of(proto, windowing.windowfn))
+    panes = panes_of(windowing, proto)
     panes.add(assigned(windowing.windowfn, [1, 2]), 0)
     panes.finish(0)
     assert [len(pane.values) for pane in panes.out] == expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from apache_beam.runners.pipeline_context import PipelineContext
 from apache_beam.transforms.core import Windowing
@@ -16,8 +16,15 @@ from apache_beam.transforms.window import (
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PaneInfoTiming, WindowedValue
 
-from arcbeam.harness.batch.panes import Pane, Panes
-from arcbeam.harness.batch.triggered import strategy_of
+from arcbeam.engine.grouping.contents import InMemory
+from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason, EmitPane
+from arcbeam.engine.grouping.keywindows import KeyWindows
+from arcbeam.engine.grouping.openwindow import Clocks, Rules
+from arcbeam.engine.grouping.strategy import Strategy
+from arcbeam.harness.batch.triggered import bounded_strategy_of, came_of, columns_of
+from arcbeam.harness.bundle.windows import Windows, their_pane, their_time
+from arcbeam.harness.encoding.blocks import Block
+from arcbeam.model import timestamps as model
 
 DISCARDING, ACCUMULATING = AccumulationMode.DISCARDING, AccumulationMode.ACCUMULATING
 EOW, EARLIEST, LATEST = (
@@ -34,8 +41,93 @@ def proto_of(windowing: Windowing) -> Any:
     return windowing.to_runner_api(context)
 
 
-def panes_of(windowing: Windowing) -> Panes:
-    return Panes(strategy_of(proto_of(windowing), windowing.windowfn))
+class Pane(NamedTuple):
+    """A pane, as the SDK has its parts."""
+
+    window: Any
+    values: list[Any]
+    timestamp: Timestamp
+    info: Any
+
+
+class Panes:
+    """The windows of one key, with the SDK's elements in and the SDK's panes out.
+
+    Attributes:
+        out: panes that are due; the reader takes them away.
+        drops: what was dropped.
+        dropped_closed: elements that came to nothing as the trigger of their window had finished, once per window.
+        dropped_late: those whose window had expired.
+    """
+
+    def __init__(self, strategy: Strategy, forms: Windows) -> None:
+        self._forms, self._merges = forms, strategy.merging is not None
+        self._watermark = model.MIN_TIMESTAMP
+        self._windows = KeyWindows(Rules(strategy), b"k", self._clocks(0), lambda window: InMemory())
+        self.out: list[Pane] = []
+        self.drops: list[DropLate | DropHeld] = []
+        self.dropped_closed = self.dropped_late = 0
+
+    def add(self, elements: list[WindowedValue], now: int) -> None:
+        """Elements come, while the clock stands where it was last."""
+        if elements:
+            block = Block.of(elements)
+            if self._merges:
+                self._windows.add_merging(came_of(block, self._forms))
+            else:
+                self._windows.add(columns_of(block, self._forms))
+            self._take()
+
+    def tick(self, now: int) -> None:
+        """Time has gone by."""
+        self._windows.advance(self._clocks(now), ticked=True)
+        self._take()
+
+    def advance(self, watermark: Timestamp, now: int) -> None:
+        """The watermark has come to that time."""
+        self._watermark = model.Timestamp(watermark.micros)
+        self._windows.advance(self._clocks(now))
+        self._take()
+
+    def finish(self, now: int) -> None:
+        """The watermark has passed everything."""
+        self._watermark = model.MAX_TIMESTAMP
+        self._windows.advance(self._clocks(now))
+        assert not list(self._windows.contents())
+        self._take()
+
+    def _clocks(self, now: int) -> Clocks:
+        return Clocks(model.Timestamp(now), self._watermark, self._watermark)
+
+    def _take(self) -> None:
+        for effect in self._windows.out:
+            match effect:
+                case EmitPane(_, window, values, timestamp, info):
+                    theirs = self._forms.theirs(window)
+                    self.out.append(Pane(theirs, values, their_time(timestamp), their_pane(info)))
+                case DropLate(reason=DropReason.EXPIRED):
+                    self.dropped_late += 1
+                    self.drops.append(effect)
+                case DropLate():
+                    self.dropped_closed += 1
+                    self.drops.append(effect)
+                case DropHeld():
+                    self.dropped_closed += effect.count
+                    self.drops.append(effect)
+                case _:
+                    raise AssertionError(f"not asked for of windows in memory: {effect}")
+        self._windows.out.clear()
+
+
+def panes_of(windowing: Windowing, proto: Any = None) -> Panes:
+    """The windows of a key.
+
+    Args:
+        windowing: of the grouping.
+        proto: the same, changed.
+    """
+    forms = Windows(windowing.windowfn.get_window_coder())
+    return Panes(bounded_strategy_of(proto or proto_of(windowing), windowing.windowfn, forms), forms)
 
 
 def assigned(windowfn: Any, times: Iterable[float]) -> list[WindowedValue]:

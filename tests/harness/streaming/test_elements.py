@@ -8,11 +8,11 @@ from apache_beam.coders.coders import GlobalWindowCoder
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 
+from arcbeam.harness.bundle.windows import Windows
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.frames import record
 from arcbeam.harness.streaming import elements
 from arcbeam.harness.streaming.elements import Codec, keyed_elements
-from arcbeam.harness.streaming.windows import Windows
 from arcbeam.model.rows import Row
 
 CODER = coders.VarIntCoder()

@@ -13,10 +13,10 @@ from apache_beam.runners.worker import bundle_processor
 from apache_beam.transforms.userstate import BagStateSpec
 from apache_beam.transforms.window import GlobalWindow
 
+from arcbeam.harness.bundle.windows import Windows
 from arcbeam.harness.state import bags
 from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.harness.streaming import state
-from arcbeam.harness.streaming.windows import Windows
 from arcbeam.testing.views import MemoryView
 
 bags.register()

@@ -1,6 +1,6 @@
 """What has come into a window: its elements, appended and never read again before they go out; or an accumulator.
 
-Owns the bytes of both. Must not know triggers or panes.
+Owns the bytes of both, for windows in the state; and elements in memory. Must not know triggers or panes.
 
 Elements are gathered in *blocks*. The last few hundred bytes of them stay in the window's own record (its *tail*); what
 is more goes into entries of their own, which are written once. So adding an element costs the same however many there
@@ -23,6 +23,30 @@ _SMALL, _LARGE = 0, 1
 _SMALL_HEADS = tuple(bytes((_SMALL, count)) for count in range(256))
 _LARGE_HEAD = Struct("<BI")
 _ABSENT: Any = object()
+
+
+class Contents(Protocol):
+    """What has come into a window."""
+
+    def add(self, values: Sequence[Any]) -> None:
+        """Elements come."""
+        ...
+
+    def take(self, keep: bool) -> Any:
+        """The contents of a pane.
+
+        Args:
+            keep: its elements count for the next one, too.
+        """
+        ...
+
+    def clear(self) -> None:
+        """No elements count any more."""
+        ...
+
+    def absorb(self, other: Any) -> None:
+        """Those of another of the same kind, which is used up."""
+        ...
 
 
 class Combiner(Protocol):
@@ -87,6 +111,38 @@ class Values:
 
     def __repr__(self) -> str:
         return f"Values({sum(map(len, self._chunks))} bytes and {len(self._rest)} more elements)"
+
+
+class InMemory:
+    """Elements of a window in memory, as they came. See `Contents`.
+
+    Attributes:
+        values: the elements, in order.
+    """
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+    def add(self, values: Sequence[Any]) -> None:
+        """See `Contents`."""
+        self.values += values
+
+    def take(self, keep: bool) -> Any:
+        """See `Contents`."""
+        taken = self.values
+        # SUBTLE: the pane has the list; what comes next must not be in it.
+        self.values = taken.copy() if keep else []
+        return taken
+
+    def clear(self) -> None:
+        """See `Contents`."""
+        self.values = []
+
+    def absorb(self, other: Self) -> None:
+        """See `Contents`."""
+        self.values += other.values
 
 
 class Bag:

@@ -1,8 +1,8 @@
 """Grouping by key and window: elements, watermarks and times in; panes, drops, holds and timers out, as values.
 
-Owns the open windows of each key in a `StateView`: finding them, merging them, storing them, and the difference between
-what they have asked for and what they ask for now. What happens in one window is `engine.grouping.openwindow`'s. Must
-not know what carries its effects out.
+Owns the open windows of each key in a `StateView`: finding them, storing them, and the difference between what they
+have asked for and what they ask for now. What happens to the windows of a key is decided in
+`engine.grouping.keywindows`, what happens in one window in `.openwindow`. Must not know what carries its effects out.
 
 Entries of a key: the grouping's space, the length of the key in four bytes, the key; then `w` and the window for its
 record, or `e`, an address and a number for elements that are not in it. Key and window stand there whole, however long
@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from arcbeam.engine.grouping.contents import Accumulated, Bag
-from arcbeam.engine.grouping.effects import ClearHold, ClearTimer, DropLate, DropReason, Effect, SetHold, SetTimer
-from arcbeam.engine.grouping.merging import Joined, Merge, Merging, OpenWindows, SessionMerging
-from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow, Rules, Wakeups
+from arcbeam.engine.grouping.effects import ClearHold, ClearTimer, Effect, SetHold, SetTimer
+from arcbeam.engine.grouping.keywindows import Columns, KeyWindows
+from arcbeam.engine.grouping.merging import Merging, OpenWindows, SessionMerging
+from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow, Rules, Stored, Wakeups
 from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.singlepane import SinglePanes
 from arcbeam.engine.grouping.strategy import Strategy
@@ -33,8 +34,6 @@ __all__ = ["Clocks", "Element", "Elements", "Grouping"]
 
 _NOTHING = Wakeups()
 _EVENT, _CLOCK = TimeDomain.EVENT, TimeDomain.PROCESSING
-_Columns = tuple[Sequence[Any], Sequence[Timestamp]]
-"""Values and timestamps."""
 
 
 class Element(NamedTuple):
@@ -141,7 +140,7 @@ class Grouping:
             turn.add(columns)
         else:
             turn = _Turn(self._rules, self._view, prefix, key, clocks)
-            turn.add_merging(elements)
+            turn.add_merging([(value, time, window) for value, time, windows, _ in elements for window in windows])
         return self._finished(turn)
 
     def fire(self, key: bytes, window: Window, domain: TimeDomain, clocks: Clocks) -> list[Effect]:
@@ -155,7 +154,7 @@ class Grouping:
         turn.fire(window, domain)
         return self._finished(turn)
 
-    def end(self, key: bytes, window: Window, came: _Columns, late: _Columns, clocks: Clocks) -> list[Effect]:
+    def end(self, key: bytes, window: Window, came: Columns, late: Columns, clocks: Clocks) -> list[Effect]:
         """The watermark has passed the end of a window of a key, which has waited elsewhere; it goes on here.
 
         As if each element had been added when it came, and all that was due in between had happened then.
@@ -172,9 +171,9 @@ class Grouping:
         if came[0]:
             turn.add({window: came})
         if late[0]:
-            turn.go_on(clocks.at_most(expiry))
+            turn.advance(clocks.at_most(expiry))
             turn.add({window: late})
-        turn.go_on(clocks)
+        turn.advance(clocks)
         return self._finished(turn)
 
     def _finished(self, turn: _Turn) -> list[Effect]:
@@ -207,147 +206,91 @@ class Grouping:
 
 
 class _Entry:
-    """A window in a turn.
+    """A window in the state, in a turn.
 
     Attributes:
         place: the key of its record.
         stored: its record as it was; None if it had none.
-        open: the window; None if there is none in the state.
         asked: what it has asked for.
     """
 
-    __slots__ = ("asked", "open", "place", "stored")
+    __slots__ = ("asked", "place", "stored")
 
     def __init__(self, place: bytes, stored: bytes | None) -> None:
         self.place = place
         self.stored = stored
-        self.open: OpenWindow | None = None
         self.asked = _NOTHING
 
 
-class _Turn:
-    """What happens to one key at one time.
+class _Turn(KeyWindows[Stored]):
+    """What happens to one key at one time: windows are loaded when they are needed, and stored at the end.
+
+    Invariant: each window in memory has an entry; one that has an entry and is not in memory is none any more.
 
     Attributes:
         more: by how many more windows are stored, when it has finished.
     """
 
+    __slots__ = ("_entries", "_near", "_prefix", "_records", "_view", "more")
+
     def __init__(self, rules: Rules, view: StateView, prefix: bytes, key: bytes, clocks: Clocks) -> None:
-        self._rules = rules
+        super().__init__(rules, key, clocks, self._fresh)
         self._view = view
-        self._key = key
-        self._clocks = clocks
         self._prefix = prefix
         self._records = prefix + b"w"
-        self._out: list[Effect] = []
         self._entries: dict[Window, _Entry] = {}
         self._near: dict[Window, bytes] | None = None
         """Where windows merge: the records of all that may have any part in it."""
         self.more = 0
 
-    def go_on(self, clocks: Clocks) -> None:
-        """Time has gone by since what has happened so far."""
-        self._clocks = clocks
-        for entry in self._entries.values():
-            if entry.open is not None:
-                entry.open.look(clocks)
-
-    # Elements.
-
-    def add(self, columns: dict[Window, _Columns]) -> None:
-        """See `Grouping`; windows do not merge."""
-        clocks = self._clocks
-        for window, (values, times) in columns.items():
-            if self._expired(window):
-                self._drop(window, values, times)
-            else:
-                self._open(window).add(values, times, clocks)
-
-    def add_merging(self, elements: Iterable[WindowedElement]) -> None:
-        """See `Grouping`; windows merge.
-
-        One element after the other, unless no trigger fires between them: panes do not depend on how they were cut.
-        """
-        came = [(value, timestamp, window) for value, timestamp, windows, _ in elements for window in windows]
-        merging, clocks = self._rules.strategy.merging, self._clocks
-        assert merging is not None
-        together: list[Joined] | None = None
-        # Before its end is passed nothing but elements and the clock lets a trigger fire; one that neither lets fire in
-        # its first state has come to no other. Where a window had been passed, what that did is undone when it grows.
-        if came and self._rules.first_room == UNLIMITED:
-            together = merging.join(came, clocks.input_watermark)
-        if together is None:
-            came = [one for one in came if not self._drops(*one)]
-            together = [Joined(window, (value,), (time,)) for value, time, window in came]
-        if not together:
-            return
-        active = self._active(merging, [one.window for one in together])
-        for window, values, times in together:
-            for merge in active.insert(window):
-                self._merge(merge)
-                if window in merge.windows:
-                    window = merge.result
-            self._open(window).add(values, times, clocks)
-
     def fire(self, window: Window, domain: TimeDomain) -> None:
         """See `Grouping`."""
-        entry = self._entry(window, ticked=domain is _CLOCK)
+        self._load(window, ticked=domain is _CLOCK)
+        entry = self._entries[window]
         if domain is _EVENT:
             entry.asked = entry.asked._replace(event=None)
         else:
             entry.asked = entry.asked._replace(alarm=None)
 
-    def _expired(self, window: Window) -> bool:
-        return self._clocks.input_watermark > self._rules.bounds(window).expiry
+    # The state.
 
-    def _drops(self, value: Any, time: Timestamp, window: Window) -> bool:
-        """Whether that is dropped, and drops it."""
-        expired = self._expired(window)
-        if expired:
-            self._drop(window, (value,), (time,))
-        return expired
-
-    def _drop(self, window: Window, values: Sequence[Any], times: Sequence[Timestamp]) -> None:
-        for value, time in zip(values, times, strict=True):
-            late = DropLate(self._key, window, value, time, self._clocks.input_watermark, DropReason.EXPIRED)
-            self._out.append(late)
-
-    # Windows.
-
-    def _open(self, window: Window) -> OpenWindow:
-        """The window, which has not expired; a new one if there is none."""
-        entry = self._entries.get(window) or self._entry(window)
-        if entry.open is None:
-            entry.open = self._window(window, Record(self._rules.first_room))
-            entry.open.begin(self._clocks)
-        return entry.open
-
-    def _entry(self, window: Window, ticked: bool = False) -> _Entry:
+    def _load(self, window: Window, ticked: bool = False) -> OpenWindow[Stored] | None:
+        """See `KeyWindows`."""
+        if window in self._entries:
+            return None
         near, place = self._near, self._records + self._rules.bounds(window).ordered
         stored = self._view.get(place) if near is None else near.get(window)
         entry = self._entries[window] = _Entry(place, stored)
-        if stored is not None:
-            entry.open = self._window(window, Record.unpack(stored, self._rules.first_room))
-            entry.asked = entry.open.wakeups()
-            entry.open.look(self._clocks, ticked)
-        return entry
+        if stored is None:
+            return None
+        record = Record.unpack(stored, self._rules.first_room)
+        open = self._windows[window] = self._window(window, record, self._stored(window, record))
+        entry.asked = open.wakeups()
+        open.look(self._clocks, ticked)
+        return open
 
-    def _window(self, window: Window, record: Record) -> OpenWindow:
+    def _take(self, window: Window) -> OpenWindow[Stored] | None:
+        """See `KeyWindows`."""
+        taken = super()._take(window)
+        if self._entries[window].stored is None:
+            del self._entries[window]
+        return taken
+
+    def _stored(self, window: Window, record: Record) -> Stored:
         combiner = self._rules.strategy.combiner
-        contents: Bag | Accumulated
-        if combiner is None:
-            fresh = self._rules.bounds(window).ordered
-            contents = Bag(self._view, self._element_key, fresh, record.address, record.entries, record.contents)
-        else:
-            contents = Accumulated(combiner, record.contents)
-        return OpenWindow(self._rules, self._key, window, record, contents, self._out)
+        if combiner is not None:
+            return Accumulated(combiner, record.contents)
+        fresh = self._rules.bounds(window).ordered
+        return Bag(self._view, self._element_key, fresh, record.address, record.entries, record.contents)
+
+    def _fresh(self, window: Window) -> Stored:
+        return self._stored(window, Record(0))
 
     def _element_key(self, address: bytes, number: int) -> bytes:
         return b"".join((self._prefix, b"e", address, number.to_bytes(4, "big")))
 
-    # Merging.
-
-    def _active(self, merging: Merging, windows: list[Window]) -> OpenWindows:
+    def _active(self, merging: Merging, windows: Sequence[Window]) -> OpenWindows:
+        """See `KeyWindows`."""
         start, cut = self._records, len(self._records)
 
         def scan(ordered: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -357,37 +300,16 @@ class _Turn:
         self._near = dict(merging.near(windows, scan))
         for window in self._near:
             if self._expired(window):
-                self._entry(window)  # it ends here, before anything that came
+                self._load(window)  # it ends here, before anything that came
         return merging.open([window for window in self._near if window not in self._entries])
-
-    def _merge(self, merge: Merge) -> None:
-        """Windows become one: one of them grows, and absorbs the others."""
-        entries, clocks = self._entries, self._clocks
-        result = entries.get(merge.result) or self._entry(merge.result)
-        kept = result.open
-        for window in merge.windows:
-            if window == merge.result:
-                continue
-            entry = entries.get(window) or self._entry(window)
-            merged, entry.open = entry.open, None
-            if entry.stored is None:
-                del entries[window]
-            if merged is None:
-                continue
-            if kept is None:
-                kept = merged
-                kept.grow(merge.result, clocks)
-            else:
-                kept.absorb(merged, clocks)
-        result.open = kept
 
     # The end of it.
 
     def finish(self) -> list[Effect]:
         """Stores what has changed; returns all that is asked for."""
-        out, view = self._out, self._view
+        view = self._view
         for window, entry in self._entries.items():
-            open, asked = entry.open, entry.asked
+            open, asked = self._windows.get(window), entry.asked
             if open is None or open.expired:
                 if open is not None:
                     open.contents.clear()
@@ -403,10 +325,10 @@ class _Turn:
                     self.more += entry.stored is None
             if wakeups != asked:
                 self._ask(window, asked, wakeups)
-        return out
+        return self.out
 
     def _ask(self, window: Window, asked: Wakeups, wakeups: Wakeups) -> None:
-        out, key = self._out, self._key
+        out, key = self.out, self._key
         (hold, event, alarm), (old_hold, old_event, old_alarm) = wakeups, asked
         if hold != old_hold:
             out.append(ClearHold(key, window) if hold is None else SetHold(key, window, hold))
@@ -416,7 +338,7 @@ class _Turn:
             out.append(ClearTimer(key, window, _CLOCK) if alarm is None else SetTimer(key, window, _CLOCK, alarm))
 
 
-def by_window(elements: Iterable[WindowedElement]) -> dict[Window, _Columns]:
+def by_window(elements: Iterable[WindowedElement]) -> dict[Window, Columns]:
     """The columns of each window, in order of arrival."""
     came = elements if isinstance(elements, list) else list(elements)
     if not came:

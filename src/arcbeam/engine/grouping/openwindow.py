@@ -8,9 +8,9 @@ grows and swallows others. Must not know the key's other windows, nor how it is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from arcbeam.engine.grouping.contents import Accumulated, Bag
+from arcbeam.engine.grouping.contents import Accumulated, Bag, Contents
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason, Effect, EmitPane
 from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.strategy import Strategy
@@ -71,6 +71,7 @@ class Rules:
     """What a strategy comes to, worked out once.
 
     Attributes:
+        timed: whether the trigger ever follows the clock.
         first_room: of a trigger in its first state, before the watermark has passed.
         gathers: whether nothing but the watermark's passing the end of a window makes a pane of what is in it, at a
             time that no element decides on. Up to there nothing need be known of what comes.
@@ -81,6 +82,7 @@ class Rules:
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
         self.trigger = strategy.trigger.fresh()
+        self.timed = self.trigger.timed()
         self.combine_times = strategy.combine_times
         self.output_time = strategy.output_time
         self.awaits_end = strategy.awaits_end
@@ -92,6 +94,11 @@ class Rules:
         apart = self.combine_times is None and strategy.merging is None and strategy.combiner is None
         self.gathers = apart and self.first_room == UNLIMITED
         self._bounds: dict[Window, Bounds] = {}
+
+    def expiry(self, window: Window) -> Timestamp:
+        """The window has expired when the input watermark is behind that time."""
+        # Windows that merge are mostly those of one key: it is not worth to remember them.
+        return self.bounds(window).expiry if self.strategy.merging is None else self.strategy.expiry(window)
 
     def bounds(self, window: Window) -> Bounds:
         """What the window is; most are those of many keys."""
@@ -109,10 +116,17 @@ def room_of(trigger: Trigger, at: Moment) -> int:
     return 1 if trigger.eager() else max(1, trigger.room(at))
 
 
+_new = tuple.__new__
+"""What a named tuple is made by, without the call of Python's around it."""
 _EARLY, _ON_TIME, _LATE = Timing.EARLY, Timing.ON_TIME, Timing.LATE
 
 
-class OpenWindow:
+C = TypeVar("C", bound=Contents)
+Stored = Bag | Accumulated
+"""Contents that can be stored."""
+
+
+class OpenWindow(Generic[C]):
     """See the module.
 
     Args:
@@ -125,7 +139,7 @@ class OpenWindow:
     """
 
     __slots__ = (
-        "_expiry", "_key", "_out", "_rules", "_trigger", "contents", "end", "expired", "record", "window",
+        "_expires", "_key", "_out", "_rules", "_trigger", "contents", "end", "expired", "record", "window",
     )  # fmt: skip
 
     def __init__(
@@ -134,13 +148,14 @@ class OpenWindow:
         key: bytes,
         window: Window,
         record: Record,
-        contents: Bag | Accumulated,
+        contents: C,
         out: list[Effect],
     ) -> None:
         self._rules = rules
         self._key = key
         self._out = out
         self._trigger: Trigger | None = None
+        self._expires: Timestamp | None
         self.record = record
         self.contents = contents
         self.expired = False
@@ -148,7 +163,14 @@ class OpenWindow:
 
     def _become(self, window: Window) -> None:
         self.window = window
-        self.end, self._expiry, _ = self._rules.bounds(window)
+        self.end = window.max_timestamp
+        self._expires = None
+
+    @property
+    def _expiry(self) -> Timestamp:
+        if self._expires is None:
+            self._expires = self._rules.expiry(self.window)
+        return self._expires
 
     # What happens to it.
 
@@ -174,8 +196,10 @@ class OpenWindow:
             start = min(end, count)
             if not record.room:
                 self._ask(clocks)
-        for value, time in zip(values[start:], times[start:], strict=True):
-            self._out.append(DropLate(self._key, self.window, value, time, clocks.input_watermark, DropReason.CLOSED))
+        if start < count:
+            key, window, watermark, reason = self._key, self.window, clocks.input_watermark, DropReason.CLOSED
+            late = zip(values[start:], times[start:], strict=True)
+            self._out += [_new(DropLate, (key, window, value, time, watermark, reason)) for value, time in late]
 
     def look(self, clocks: Clocks, ticked: bool = False) -> None:
         """Time has gone by: what was due happens.
@@ -225,7 +249,7 @@ class OpenWindow:
             record.passed = record.on_time = False
             self._settle(clocks)
 
-    def absorb(self, other: OpenWindow, clocks: Clocks) -> None:
+    def absorb(self, other: OpenWindow[C], clocks: Clocks) -> None:
         """Another has become one with it; that one is used up. Both have seen what time it is."""
         mine, theirs, combine = self.record, other.record, self._rules.combine_times
         self._tell(clocks)
@@ -233,14 +257,14 @@ class OpenWindow:
         self._machine().merge(other._machine())
         if not mine.passed:
             self._machine().rewind()
-        self.contents.absorb(other.contents)  # type: ignore[arg-type]  # both are of one kind
+        self.contents.absorb(other.contents)
         mine.fresh += theirs.fresh
         mine.on_time = mine.passed and (mine.on_time or theirs.on_time)
         if combine is not None and theirs.hold is not None:
             mine.hold = theirs.hold if mine.hold is None else combine([mine.hold, theirs.hold])
         self._settle(clocks)
 
-    def pack(self) -> bytes:
+    def pack(self: OpenWindow[Stored]) -> bytes:
         """Its record."""
         record, contents = self.record, self.contents
         if self._trigger is not None:
@@ -287,8 +311,11 @@ class OpenWindow:
         return Moment(clocks.now, self.record.passed, ticked)
 
     def _rearm(self, clocks: Clocks, ticked: bool = False) -> None:
-        at, machine = self._moment(clocks, ticked), self._machine()
-        self.record.room, self.record.alarm = room_of(machine, at), machine.alarm(at)
+        record, at, machine = self.record, self._moment(clocks, ticked), self._machine()
+        if self._rules.timed:
+            record.room, record.alarm = room_of(machine, at), machine.alarm(at)
+        else:
+            record.room = max(1, machine.room(at))
 
     def _ask(self, clocks: Clocks, ticked: bool = False) -> None:
         self._tell(clocks)
@@ -359,8 +386,8 @@ class OpenWindow:
         keep = rules.accumulating and not last
         contents = self.contents.take(keep)
         timestamp = self.end if record.hold is None else record.hold
-        info = PaneInfo(index, nonspeculative, timing, not index, last)
-        self._out.append(EmitPane(self._key, self.window, contents, timestamp, info))
+        info = _new(PaneInfo, (index, nonspeculative, timing, not index, last))
+        self._out.append(_new(EmitPane, (self._key, self.window, contents, timestamp, info)))
         record.fresh = 0
         record.on_time = False
         if record.passed or not rules.keeps_hold:

@@ -1,32 +1,36 @@
 """GroupByKey with a trigger that may fire more than once, or whose panes have timestamps of their own.
 
-Owns driving `harness.batch.panes` over one key at a time: the watermark stays at the beginning of time while the
-key's elements arrive, then passes everything. What a key holds beyond the budget goes to a local file.
+Owns feeding the engine's windows (`engine.grouping.keywindows`) one key at a time: the watermark stays at the beginning
+of time while the key's elements arrive, then passes everything. What a key holds beyond the budget goes to a local
+file. Must not decide when a pane is due.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from apache_beam import coders
 from apache_beam.metrics.metricbase import MetricName
-from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
-from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam.engine.grouping import triggers
+from arcbeam.engine.grouping.contents import InMemory
+from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason, EmitPane
+from arcbeam.engine.grouping.keywindows import Came, Columns, KeyWindows
+from arcbeam.engine.grouping.openwindow import Clocks, Rules
+from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.harness.batch.inputs import payload_decoder
 from arcbeam.harness.batch.keyed import Clock, WallClock
-from arcbeam.harness.batch.panes import Panes, Strategy
 from arcbeam.harness.bundle.metrics import DROPPED_CLOSED, DROPPED_LATE
 from arcbeam.harness.bundle.processor import StageProcessor
-from arcbeam.harness.bundle.strategies import empty_panes, trigger_of, windowing_proto
-from arcbeam.harness.encoding.blocks import Block, BlockCoder
+from arcbeam.harness.bundle.strategies import strategy_of, windowing_proto
+from arcbeam.harness.bundle.windows import Windows, their_pane
+from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each, column
 from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups
 from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped, late_operation
 from arcbeam.model.rows import BundleReport, Row
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.windows import Window
 from arcbeam.sizes import threshold
 
 _BATCH = threshold(512)
@@ -35,6 +39,67 @@ _BATCH_VALUES = threshold(1 << 16)
 """Values in panes after which they are handed over earlier."""
 _SLICE = threshold(256)
 """Elements for which the clock is read once, if a trigger follows it."""
+_EXPIRED = DropReason.EXPIRED
+_BEGINNING = Clocks(Timestamp(0), MIN_TIMESTAMP, MIN_TIMESTAMP)
+_END = Clocks(Timestamp(0), MAX_TIMESTAMP, MAX_TIMESTAMP)
+
+
+class _Codec:
+    """Encodes values that go to a file, and decodes them."""
+
+    def __init__(self, value_coder: Any, values_coder: Any) -> None:
+        self.encode: Callable[[list[Any]], bytes] = coders.ListCoder(value_coder).get_impl().encode
+        self.decode = payload_decoder(values_coder)
+
+
+class _Contents(InMemory):
+    """The values of a window; what is taken of them is a list, or `Values` if some are in a file.
+
+    Attributes:
+        spilled: what `spill` has put away of the values before those in memory; None for nothing.
+    """
+
+    __slots__ = ("_codec", "spilled")
+
+    def __init__(self, codec: _Codec) -> None:
+        super().__init__()
+        self._codec = codec
+        self.spilled: Chunks | None = None
+
+    def spill(self, spool: Spool) -> None:
+        """Moves the values to a file."""
+        if self.values:
+            self.spilled = self.spilled or Chunks()
+            self.spilled.append(self._codec.encode(self.values))
+            self.spilled.spill(spool)
+            self.values = []
+
+    def take(self, keep: bool) -> list[Any] | Values:
+        """See `Contents`."""
+        values, spilled = super().take(keep), self.spilled
+        if spilled is None:
+            return values  # type: ignore[no-any-return]
+        self.spilled = None
+        if keep:
+            # SUBTLE: the pane has the chunks; what comes next must not be in them.
+            self.spilled = Chunks()
+            self.spilled.extend(spilled)
+        if values:
+            spilled.append(self._codec.encode(values))
+        return Values(spilled, self._codec.decode)
+
+    def clear(self) -> None:
+        """See `Contents`."""
+        super().clear()
+        self.spilled = None
+
+    def absorb(self, other: _Contents) -> None:
+        """See `Contents`."""
+        super().absorb(other)
+        if self.spilled is None:
+            self.spilled = other.spilled
+        elif other.spilled is not None:
+            self.spilled.extend(other.spilled)
 
 
 class TriggeredInput:
@@ -50,92 +115,108 @@ class TriggeredInput:
         self._root: Any = processor.root
         self._clock: Clock = clock or WallClock()
         self._memory = processor.settings.group_memory_bytes
-        self._strategy = strategy_of(windowing_proto(processor), processor.root.windowing.windowfn)
         coder = processor.root.pcoll_coder
+        self._windows = Windows(coder.window_coder)
+        strategy = bounded_strategy_of(windowing_proto(processor), processor.root.windowing.windowfn, self._windows)
+        self._rules = Rules(strategy)
+        self._timed, self._merges = strategy.trigger.timed(), strategy.merging is not None
         element = coder.wrapped_value_coder
         value_coder = element.value_coder().value_coder()
         self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
-        self._decode = BlockCoder(coders.WindowedValueCoder(value_coder, coder.window_coder)).decode
-        self._encode_values: Callable[[list[Any]], bytes] = coders.ListCoder(value_coder).get_impl().encode
-        self._decode_values = payload_decoder(element.value_coder())
-        self._batch: list[Any] = []
-        self._batch_values = 0
+        self._read = BlockCoder(coders.WindowedValueCoder(value_coder, coder.window_coder)).read
+        self._codec = _Codec(value_coder, element.value_coder())
+        self._panes: list[EmitPane] = []
+        self._values: list[Any] = []
+        self._held = 0
+        self._closed = self._expired = 0
         self._late_operation = late_operation(processor.sdk.ops)
         self._late: list[Any] = []
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """See `InputDriver`."""
-        self._batch, self._batch_values, self._late = [], 0, []
-        closed = late = 0
+        self._panes, self._values, self._held, self._late = [], [], 0, []
+        self._closed = self._expired = 0
         for encoded, windows in key_groups(rows, self._memory):
-            panes = self._group(self._decode_key(encoded), windows[b""])
-            closed += panes.dropped_closed
-            late += panes.dropped_late
+            self._group(encoded, windows[b""])
         self._hand_over()
         self._put_late()
-        self._count(DROPPED_CLOSED, closed)
-        self._count(DROPPED_LATE, late)
+        self._count(DROPPED_CLOSED, self._closed)
+        self._count(DROPPED_LATE, self._expired)
 
     def _count(self, name: MetricName, elements: int) -> None:
         if elements:
             self._bundles.open()  # metrics are those of a bundle
             self._root.metrics_container.get_counter(name).inc(elements)
 
-    def _group(self, key: Any, chunks: Chunks) -> Panes:
-        panes = Panes(self._strategy, keeps_dropped=self._late_operation is not None)
-        timed = self._strategy.timed
+    def _group(self, encoded: bytes, chunks: Chunks) -> None:
+        key, timed = self._decode_key(encoded), self._timed
+        windows = KeyWindows(self._rules, encoded, _BEGINNING, self._contents)
         spool: Spool | None = None
         # Decoded elements take several times the space of their encodings.
         held, budget = 0, self._memory // 8
         for payload in chunks:
-            elements = self._decode(payload)
-            if timed:
-                for start in range(0, len(elements), _SLICE):
-                    now = self._clock.now()
-                    panes.tick(now)
-                    panes.add(elements[start : start + _SLICE], now)
-            else:
-                panes.add(elements, 0)
-            self._output(key, panes)
+            for block in self._read(payload):
+                if timed:
+                    for part in block.parts(_SLICE):
+                        windows.advance(self._now(_BEGINNING), ticked=True)
+                        self._add(windows, part)
+                else:
+                    self._add(windows, block)
+            if windows.out:
+                self._take(key, windows)
             held += len(payload)
             if held > budget:
                 spool = spool or Spool()
-                panes.spill(functools.partial(self._put_away, spool))
+                for contents in windows.contents():
+                    contents.spill(spool)
                 held = 0
-        panes.finish(self._clock.now() if timed else 0)
-        self._output(key, panes)
-        return panes
+        windows.advance(self._now(_END) if timed else _END)
+        self._take(key, windows)
 
-    def _put_away(self, spool: Spool, spilled: Chunks | None, values: list[Any]) -> Chunks:
-        spilled = spilled or Chunks()
-        spilled.append(self._encode_values(values))
-        spilled.spill(spool)
-        return spilled
+    def _contents(self, window: Window) -> _Contents:
+        return _Contents(self._codec)
 
-    def _output(self, key: Any, panes: Panes) -> None:
-        taken, panes.out = panes.out, []
-        for pane in taken:
-            values: Any = pane.values
-            self._batch_values += len(values)
-            if pane.spilled is not None:
-                if values:
-                    pane.spilled.append(self._encode_values(values))
-                values = Values(pane.spilled, self._decode_values)
-            self._batch.append(WindowedValue((key, values), pane.timestamp, (pane.window,), pane.info))
-            if len(self._batch) >= _BATCH or self._batch_values > _BATCH_VALUES:
-                self._hand_over()
+    def _now(self, clocks: Clocks) -> Clocks:
+        return clocks._replace(now=Timestamp(self._clock.now()))
 
-        if panes.dropped:
-            self._put_out_dropped(key, panes)
+    def _add(self, windows: KeyWindows[_Contents], block: Block) -> None:
+        if self._merges:
+            windows.add_merging(came_of(block, self._windows))
+        else:
+            windows.add(columns_of(block, self._windows))
 
-    def _put_out_dropped(self, key: Any, panes: Panes) -> None:
-        """What was dropped goes out, where the pipeline asks for it."""
-        taken, panes.dropped = panes.dropped or (), []
-        for window, values, spilled, micros, watermark, expired in taken:
-            for value in chain(() if spilled is None else Values(spilled, self._decode_values), values):
-                self._late.append(dropped(key, value, micros, window, watermark, expired))
-                if len(self._late) >= MOST_TOGETHER:
-                    self._put_late()
+    def _take(self, key: Any, windows: KeyWindows[_Contents]) -> None:
+        """What has come of a key's windows goes out."""
+        for effect in windows.out:
+            if type(effect) is EmitPane:
+                contents = effect.contents
+                self._panes.append(effect)
+                self._values.append((key, contents))
+                if type(contents) is list:
+                    self._held += len(contents)
+                if len(self._panes) >= _BATCH or self._held > _BATCH_VALUES:
+                    self._hand_over()
+            elif type(effect) is DropLate:
+                if effect.reason is _EXPIRED:
+                    self._expired += 1
+                else:
+                    self._closed += 1
+                if self._late_operation is not None:
+                    self._put_out(key, (effect.value,), effect.timestamp, effect)
+            elif type(effect) is DropHeld:
+                self._closed += effect.count
+                if self._late_operation is not None:
+                    self._put_out(key, effect.contents, effect.window.max_timestamp, effect)
+        windows.out.clear()
+
+    def _put_out(self, key: Any, values: Iterable[Any], time: Timestamp, drop: DropLate | DropHeld) -> None:
+        """What was dropped goes out: the pipeline asks for it."""
+        window = self._windows.theirs(drop.window)
+        expired = isinstance(drop, DropLate) and drop.reason is _EXPIRED
+        for value in values:
+            self._late.append(dropped(key, value, time, window, drop.watermark, expired))
+            if len(self._late) >= MOST_TOGETHER:
+                self._put_late()
 
     def _put_late(self) -> None:
         late, self._late = self._late, []
@@ -144,27 +225,57 @@ class TriggeredInput:
             self._bundles.put(self._late_operation.put, Block.of(late))
 
     def _hand_over(self) -> None:
-        batch, self._batch, self._batch_values = self._batch, [], 0
-        self._bundles.emit(batch)
+        panes, self._panes = self._panes, []
+        values, self._values, self._held = self._values, [], 0
+        if not panes:
+            return
+        _, windows, _, times, infos = zip(*panes, strict=True)
+        self._bundles.emit_block(
+            Block(values, column(times, int), column(windows, self._their_tuple), column(infos, their_pane))
+        )
+
+    def _their_tuple(self, window: Window) -> tuple[Any, ...]:
+        # Windows that merge are mostly those of one key, and of one pane.
+        return (self._windows.theirs(window),) if self._merges else self._windows.all_theirs((window,))
 
 
-def strategy_of(proto: Any, windowfn: Any) -> Strategy:
-    """How to group, for a `WindowingStrategy`; the SDK's object of it has lost half of what it says.
+def bounded_strategy_of(proto: Any, windowfn: Any, windows: Windows) -> Strategy:
+    """How the engine groups a bounded input; see `strategy_of`."""
+    # Synchronized processing time is at its end when a bounded input is.
+    return strategy_of(proto, windowfn, windows, triggers.Never)
+
+
+def came_of(block: Block, windows: Windows) -> list[Came]:
+    """The elements of a block, each in each of its windows, in order.
 
     Args:
-        proto: the strategy.
-        windowfn: the same strategy's window function.
+        block: at least one element.
+        windows: of the PCollection.
     """
-    empty_on_time, empty_last = empty_panes(proto)
-    return Strategy(
-        windowfn=windowfn,
-        # Synchronized processing time is at its end when a bounded input is.
-        trigger=trigger_of(proto.trigger, triggers.Never),
-        accumulating=proto.accumulation_mode == runner_pb.AccumulationMode.ACCUMULATING,
-        timestamp={runner_pb.OutputTime.EARLIEST_IN_PANE: min, runner_pb.OutputTime.LATEST_IN_PANE: max}.get(
-            proto.output_time
-        ),
-        lateness=proto.allowed_lateness * 1000,
-        empty_on_time=empty_on_time,
-        empty_last=empty_last,
-    )
+    each, ours = zip(block.values, block.times(), block.windows_of_each(), strict=False), windows.remembered
+    return [(value, Timestamp(time), ours(window)) for value, time, theirs in each for window in theirs]
+
+
+def columns_of(block: Block, windows: Windows) -> dict[Window, Columns]:
+    """Values and times of a block by their windows, in order.
+
+    Args:
+        block: at least one element.
+        windows: of the PCollection.
+    """
+    values, micros, theirs = block.values, block.micros, block.windows
+    times: Sequence[Any] = micros if type(micros) is Each else [micros] * len(values)
+    if type(theirs) is not Each:
+        return dict.fromkeys(windows.all_ours(theirs), (values, times))
+    columns: dict[Window, Any] = {}
+    # By the identity of tuples, which the block keeps.
+    groups: dict[int, list[Any]] = {}
+    for value, time, each in zip(values, times, theirs, strict=True):
+        group = groups.get(id(each))
+        if group is None:
+            # SUBTLE: a window may be in several of these tuples, and has its elements in order of arrival.
+            group = groups[id(each)] = [columns.setdefault(window, ([], [])) for window in windows.all_ours(each)]
+        for some, some_times in group:
+            some.append(value)
+            some_times.append(time)
+    return columns

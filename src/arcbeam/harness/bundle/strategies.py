@@ -1,19 +1,29 @@
 """Reads a windowing strategy's proto: the SDK's object for it omits half of its content.
 
-Owns the translation of triggers, behaviors and delays to the engine's types. Must not know the code that groups.
+Owns the translation of triggers, merging, behaviors and delays to the engine's types. Must not know the code that groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.transforms.window import Sessions, WindowFn
 
 from arcbeam.engine.grouping import composites, triggers
 from arcbeam.engine.grouping.delays import AlignTo, Delay, Transform
+from arcbeam.engine.grouping.merging import CustomMerging, Merge, Merging, SessionMerging
+from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.windows import Windows
 from arcbeam.model.timestamps import Duration
+from arcbeam.model.windows import Window
+
+_PANE_TIMES = {
+    runner_pb.OutputTime.EARLIEST_IN_PANE: PaneTime.EARLIEST,
+    runner_pb.OutputTime.LATEST_IN_PANE: PaneTime.LATEST,
+}
 
 
 def windowing_proto(processor: StageProcessor) -> Any:
@@ -22,6 +32,32 @@ def windowing_proto(processor: StageProcessor) -> Any:
     root = components.transforms[processor.root.transform_id]
     pcoll = components.pcollections[next(iter(root.outputs.values()))]
     return components.windowing_strategies[pcoll.windowing_strategy_id]
+
+
+def strategy_of(
+    proto: Any,
+    windowfn: Any,
+    windows: Windows,
+    synchronized: Callable[[], triggers.Trigger] = triggers.AfterSynchronizedTime,
+) -> Strategy:
+    """Return the engine's strategy for a `WindowingStrategy`.
+
+    Args:
+        proto: the strategy.
+        windowfn: the strategy's window function.
+        windows: its windows.
+        synchronized: see `trigger_of`.
+    """
+    empty_on_time, empty_last = empty_panes(proto)
+    return Strategy(
+        trigger=trigger_of(proto.trigger, synchronized),
+        merging=_merging(windowfn, windows),
+        accumulating=proto.accumulation_mode == runner_pb.AccumulationMode.ACCUMULATING,
+        pane_time=_PANE_TIMES.get(proto.output_time, PaneTime.END_OF_WINDOW),
+        lateness=Duration(proto.allowed_lateness * 1000),
+        empty_on_time=empty_on_time,
+        empty_last=empty_last,
+    )
 
 
 def empty_panes(proto: Any) -> tuple[bool, bool]:
@@ -89,3 +125,32 @@ def _transform(proto: Any) -> Transform:
     if proto.HasField("align_to"):
         return AlignTo(Duration(proto.align_to.period * 1000), Duration(proto.align_to.offset * 1000))
     return Delay(Duration(proto.delay.delay_millis * 1000))
+
+
+def _merging(windowfn: Any, windows: Windows) -> Merging | None:
+    if not windowfn.is_merging():
+        return None
+    # SUBTLE: not for subclasses, which may merge differently.
+    if type(windowfn) is Sessions and windows.intervals:
+        return SessionMerging()
+    return CustomMerging(_UserMerging(windowfn, windows), windows.intervals)
+
+
+class _UserMerging:
+    """A user-defined merging window function. See `arcbeam.engine.grouping.merging.MergingFn`."""
+
+    def __init__(self, windowfn: Any, windows: Windows) -> None:
+        self._windowfn = windowfn
+        self._windows = windows
+
+    def merge(self, windows: Collection[Window]) -> Iterable[Merge]:
+        """See `MergingFn`."""
+        merges: list[Merge] = []
+        ours = self._windows.ours
+
+        class Context(WindowFn.MergeContext):  # type: ignore[misc]  # Beam is untyped
+            def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None:
+                merges.append(Merge(tuple(map(ours, to_be_merged)), ours(merge_result)))
+
+        self._windowfn.merge(Context([self._windows.theirs(window) for window in windows]))
+        return merges

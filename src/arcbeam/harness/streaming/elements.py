@@ -6,7 +6,7 @@ other value is the SDK's object, which the engine does not inspect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Any, Final
 
@@ -15,10 +15,10 @@ from apache_beam.coders import coder_impl
 from arcbeam.engine.grouping.contents import Values
 from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElement
 from arcbeam.engine.grouping.windowbuffer import Gathered
-from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
+from arcbeam.harness.bundle.windows import Windows, our_pane, their_pane
+from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each, column
 from arcbeam.harness.encoding.frames import key_groups
 from arcbeam.harness.encoding.stamps import Stamp, Stamps
-from arcbeam.harness.streaming.windows import Windows, our_pane, their_pane
 from arcbeam.model.rows import Row
 from arcbeam.model.windows import Window
 from arcbeam.sizes import threshold
@@ -75,12 +75,6 @@ class Codec:
     def windows(self, block: Block) -> tuple[Window, ...] | None:
         """Return the windows of all elements; None if they differ."""
         return None if type(block.windows) is Each else self._windows.all_ours(block.windows)
-
-
-def column(each: Sequence[Any], theirs: Callable[[Any], Any]) -> Any:
-    """Return a column of a block; a single value if it is the same for all elements."""
-    first = each[0]
-    return theirs(first) if each.count(first) == len(each) else Each(map(theirs, each))
 
 
 class BlockElements(Together):

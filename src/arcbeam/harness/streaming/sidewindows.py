@@ -15,7 +15,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.pvalue import SideInputData
 from apache_beam.runners import pipeline_context
 
-from arcbeam.harness.streaming.windows import Windows
+from arcbeam.harness.bundle.windows import Windows
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window

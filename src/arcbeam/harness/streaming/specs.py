@@ -5,26 +5,15 @@ Owns the translation of a stage's root to the engine's kind of stage. Must not k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable
 
-from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
-from apache_beam.transforms.window import Sessions, WindowFn
-
-from arcbeam.engine.grouping.merging import CustomMerging, Merge, Merging, SessionMerging
-from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageKind, Stateful
 from arcbeam.harness.bundle.processor import StageProcessor
-from arcbeam.harness.bundle.strategies import empty_panes, trigger_of, windowing_proto
-from arcbeam.harness.streaming.windows import Windows
+from arcbeam.harness.bundle.strategies import strategy_of, windowing_proto
+from arcbeam.harness.bundle.windows import Windows
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Duration, Timestamp, shifted
 from arcbeam.model.windows import Window
-
-_PANE_TIMES = {
-    runner_pb.OutputTime.EARLIEST_IN_PANE: PaneTime.EARLIEST,
-    runner_pb.OutputTime.LATEST_IN_PANE: PaneTime.LATEST,
-}
 
 
 def kind_of(processor: StageProcessor, windows: Windows) -> StageKind:
@@ -65,26 +54,6 @@ def family_names(stage: Stage) -> dict[tuple[str, str], str]:
     return {(transform, name): name if alone else f"{name}@{transform}" for transform, name in all_of}
 
 
-def strategy_of(proto: Any, windowfn: Any, windows: Windows) -> Strategy:
-    """Return the engine's strategy for a `WindowingStrategy`.
-
-    Args:
-        proto: the strategy.
-        windowfn: the strategy's window function.
-        windows: its windows.
-    """
-    empty_on_time, empty_last = empty_panes(proto)
-    return Strategy(
-        trigger=trigger_of(proto.trigger),
-        merging=_merging(windowfn, windows),
-        accumulating=proto.accumulation_mode == runner_pb.AccumulationMode.ACCUMULATING,
-        pane_time=_PANE_TIMES.get(proto.output_time, PaneTime.END_OF_WINDOW),
-        lateness=Duration(proto.allowed_lateness * 1000),
-        empty_on_time=empty_on_time,
-        empty_last=empty_last,
-    )
-
-
 def _lateness(processor: StageProcessor) -> Duration:
     return Duration(windowing_proto(processor).allowed_lateness * 1000)
 
@@ -93,32 +62,3 @@ def _expiry(processor: StageProcessor, in_order: bool) -> Callable[[Window], Tim
     """Return when a window's state expires. Time-sorted input waits for the lateness, so it is not added again."""
     lateness = Duration(0) if in_order else _lateness(processor)
     return lambda window: min(shifted(window.max_timestamp, lateness), END_OF_GLOBAL_WINDOW)
-
-
-def _merging(windowfn: Any, windows: Windows) -> Merging | None:
-    if not windowfn.is_merging():
-        return None
-    # SUBTLE: not for subclasses, which may merge differently.
-    if type(windowfn) is Sessions and windows.intervals:
-        return SessionMerging()
-    return CustomMerging(_UserMerging(windowfn, windows), windows.intervals)
-
-
-class _UserMerging:
-    """A user-defined merging window function. See `arcbeam.engine.grouping.merging.MergingFn`."""
-
-    def __init__(self, windowfn: Any, windows: Windows) -> None:
-        self._windowfn = windowfn
-        self._windows = windows
-
-    def merge(self, windows: Collection[Window]) -> Iterable[Merge]:
-        """See `MergingFn`."""
-        merges: list[Merge] = []
-        ours = self._windows.ours
-
-        class Context(WindowFn.MergeContext):  # type: ignore[misc]  # Beam is untyped
-            def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None:
-                merges.append(Merge(tuple(map(ours, to_be_merged)), ours(merge_result)))
-
-        self._windowfn.merge(Context([self._windows.theirs(window) for window in windows]))
-        return merges

@@ -15,6 +15,7 @@ from apache_beam import coders
 from arcbeam.engine.protocol.stagekinds import Grouped, StageKind, Stateful
 from arcbeam.harness.bundle.observedtimes import ObservingOperation
 from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.windows import Windows
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.operations.lateoperation import LateOperation, late_operation
 from arcbeam.harness.operations.taskcontext import Settings
@@ -27,7 +28,6 @@ from arcbeam.harness.streaming.sidewindows import SideWindows
 from arcbeam.harness.streaming.specs import family_names, kind_of
 from arcbeam.harness.streaming.state import ViewState
 from arcbeam.harness.streaming.timers import StreamingTimerFamily, TimerLog
-from arcbeam.harness.streaming.windows import Windows
 from arcbeam.model.plan import Stage, TimeDomain
 
 bags.register()

@@ -19,10 +19,10 @@ from apache_beam.runners.worker import bundle_processor
 
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
+from arcbeam.harness.bundle.windows import Windows
 from arcbeam.harness.encoding.frames import Chunks, Spool
 from arcbeam.harness.state.cells import ListRange
 from arcbeam.harness.state.statehandler import CellId, StateHandler
-from arcbeam.harness.streaming.windows import Windows
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.sizes import threshold

@@ -11,10 +11,10 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import TimerCleared, TimerSet
+from arcbeam.harness.bundle.windows import Windows, our_pane, their_pane
 from arcbeam.harness.state.timers import Family, SetTimer
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.streaming.clocks import TaskClock
-from arcbeam.harness.streaming.windows import Windows, our_pane, their_pane
 from arcbeam.model.windows import GLOBAL_WINDOW, PaneInfo, Window
 
 _new = tuple.__new__

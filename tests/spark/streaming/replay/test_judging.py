@@ -55,7 +55,7 @@ def test_right_output_is_accepted_in_any_order() -> None:
         [*RIGHT[:3], pane(3, b"a0"), RIGHT[-1]],
         [*RIGHT[:3], pane(3, b"a0", b"a1", b"a2")],
         [*RIGHT[:-1], RIGHT[-1]._replace(time=Timestamp(21))],
-        [*RIGHT[:-1], RIGHT[-1]._replace(pane=replace(ON_TIME, timing=Timing.EARLY))],
+        [*RIGHT[:-1], RIGHT[-1]._replace(pane=ON_TIME._replace(timing=Timing.EARLY))],
         [*RIGHT[:-1], RIGHT[-1]._replace(key=b"l")],
     ],
     ids=["lacking", "twice", "another", "an atom lacking", "elsewhere", "its time", "its pane", "its key"],

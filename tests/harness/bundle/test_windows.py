@@ -10,8 +10,8 @@ from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, PaneInfoTiming
 
+from arcbeam.harness.bundle.windows import Windows, our_pane, their_pane
 from arcbeam.harness.encoding import windowcoder
-from arcbeam.harness.streaming.windows import Windows, our_pane, their_pane
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, CustomWindow, IntervalWindow
 from tests.harness.batch.test_windows import Month, MonthCoder

@@ -35,6 +35,7 @@ _TIMINGS = {
     PaneInfoTiming.UNKNOWN: Timing.UNKNOWN,
 }
 _SDK_TIMINGS = {ours: theirs for theirs, ours in _TIMINGS.items()}
+_their_panes: dict[PaneInfo, Any] = {}
 _new = tuple.__new__
 _LEAST, _MOST = -(1 << 62), 1 << 62
 _GLOBAL = sdk.GlobalWindow()
@@ -71,6 +72,14 @@ class Windows:
             return IntervalWindow(Timestamp(window.start.micros), Timestamp(window.end.micros))
         end = min(int(window.max_timestamp().micros), END_OF_GLOBAL_WINDOW)
         return CustomWindow(self._impl.encode(window), Timestamp(end))
+
+    def remembered(self, window: Any) -> Window:
+        """The same, of one that may soon be needed again."""
+        ours = self.ours(window)
+        if len(self._theirs) > _MOST_KNOWN:
+            self._theirs.clear()
+        self._theirs[ours] = window
+        return ours
 
     def all_ours(self, windows: Any) -> tuple[Window, ...]:
         """The same of all windows of an element. Tuples that are one object, as most are, are looked at once."""
@@ -137,7 +146,16 @@ def our_pane(pane: Any) -> PaneInfo:
 
 
 def their_pane(pane: PaneInfo) -> Any:
-    """The SDK's pane for one of the engine's."""
-    if pane is NO_PANE or pane == NO_PANE:
+    """The SDK's pane for one of the engine's; equal ones mostly give the same object."""
+    known = _their_panes.get(pane)
+    if known is None:
+        if len(_their_panes) > _MOST_KNOWN:
+            _their_panes.clear()
+        known = _their_panes[pane] = _their_pane(pane)
+    return known
+
+
+def _their_pane(pane: PaneInfo) -> Any:
+    if pane == NO_PANE:
         return PANE_INFO_UNKNOWN
     return SdkPaneInfo(pane.is_first, pane.is_last, _SDK_TIMINGS[pane.timing], pane.index, pane.nonspeculative_index)

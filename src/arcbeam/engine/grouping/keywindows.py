@@ -1,0 +1,186 @@
+"""The windows of one key: elements come to them, windows become one, time goes by.
+
+Owns which window an element comes to, what is too late for it, and what becomes of windows that merge. What happens in
+one window is `engine.grouping.openwindow`'s. `KeyWindows` keeps its windows in memory, which is all that a bounded
+grouping needs; a grouping in the state loads and stores them (`engine.grouping.groupings`). Must not know state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Generic
+
+from arcbeam.engine.grouping.effects import DropLate, DropReason, Effect
+from arcbeam.engine.grouping.merging import Joined, Merge, Merging, OpenWindows
+from arcbeam.engine.grouping.openwindow import C, Clocks, OpenWindow, Rules
+from arcbeam.engine.grouping.record import Record
+from arcbeam.engine.grouping.triggers import UNLIMITED
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import Window
+
+Columns = tuple[Sequence[Any], Sequence[Timestamp]]
+"""Values and timestamps."""
+Came = tuple[Any, Timestamp, Window]
+"""An element in one of its windows: value, timestamp, window."""
+_end = attrgetter("end")
+
+
+class KeyWindows(Generic[C]):
+    """The windows of one key that have not expired, all in memory.
+
+    Windows in memory ask for neither holds nor timers: `advance` is told of every move of a watermark and the clock.
+
+    Args:
+        rules: of the grouping.
+        key: of the windows.
+        clocks: what time it is.
+        contents: makes the contents of a new window.
+
+    Attributes:
+        out: panes, and what was dropped, in order; the reader empties it.
+    """
+
+    __slots__ = ("_clocks", "_contents", "_key", "_mergeable", "_rules", "_windows", "out")
+
+    def __init__(self, rules: Rules, key: bytes, clocks: Clocks, contents: Callable[[Window], C]) -> None:
+        self._rules = rules
+        self._key = key
+        self._clocks = clocks
+        self._contents = contents
+        self._windows: dict[Window, OpenWindow[C]] = {}
+        self._mergeable: OpenWindows | None = None
+        """Where windows merge: those of `_windows`; None if that has to be found out."""
+        self.out: list[Effect] = []
+
+    def contents(self) -> Iterator[C]:
+        """What has come into the open windows and may be needed."""
+        return (open.contents for open in self._windows.values())
+
+    # Time.
+
+    def advance(self, clocks: Clocks, ticked: bool = False) -> None:
+        """Time has gone by: what was due happens, window by window in the order of their ends.
+
+        Args:
+            clocks: what time it is.
+            ticked: see `OpenWindow.look`.
+        """
+        self._clocks = clocks
+        for open in sorted(self._windows.values(), key=_end):
+            open.look(clocks, ticked)
+            if open.expired:
+                open.contents.clear()
+                del self._windows[open.window]
+                self._mergeable = None
+
+    # Elements.
+
+    def add(self, columns: Mapping[Window, Columns]) -> None:
+        """Elements come, by their windows, in order of arrival; windows do not merge.
+
+        What comes to an expired window is dropped.
+        """
+        clocks = self._clocks
+        for window, (values, times) in columns.items():
+            if self._expired(window):
+                self._drop(window, values, times)
+            else:
+                self._open(window).add(values, times, clocks)
+
+    def add_merging(self, came: Sequence[Came]) -> None:
+        """Elements come, in order of arrival; windows merge.
+
+        One element after the other, unless no trigger fires between them: panes do not depend on how they were cut.
+        What comes to an expired window is dropped.
+        """
+        merging, clocks = self._rules.strategy.merging, self._clocks
+        assert merging is not None
+        together: list[Joined] | None = None
+        # Before its end is passed nothing but elements and the clock lets a trigger fire; one that neither lets fire in
+        # its first state has come to no other. Where a window had been passed, what that did is undone when it grows.
+        if came and self._rules.first_room == UNLIMITED:
+            together = merging.join(came, clocks.input_watermark)
+        if together is None:
+            together = [
+                Joined(window, (value,), (time,))
+                for value, time, window in came
+                if not self._drops(value, time, window)
+            ]
+        if not together:
+            return
+        active = self._active(merging, [one.window for one in together])
+        for window, values, times in together:
+            open = self._windows.get(window)
+            if open is None:
+                for merge in active.insert(window):
+                    self._merge(merge)
+                    if window in merge.windows:
+                        window = merge.result
+                open = self._open(window)
+            open.add(values, times, clocks)
+
+    def _expired(self, window: Window) -> bool:
+        return self._clocks.input_watermark > self._rules.expiry(window)
+
+    def _drops(self, value: Any, time: Timestamp, window: Window) -> bool:
+        """Whether that is dropped, and drops it."""
+        expired = self._expired(window)
+        if expired:
+            self._drop(window, (value,), (time,))
+        return expired
+
+    def _drop(self, window: Window, values: Sequence[Any], times: Sequence[Timestamp]) -> None:
+        for value, time in zip(values, times, strict=True):
+            late = DropLate(self._key, window, value, time, self._clocks.input_watermark, DropReason.EXPIRED)
+            self.out.append(late)
+
+    # Windows.
+
+    def _open(self, window: Window) -> OpenWindow[C]:
+        """The window, which has not expired; a new one if there is none."""
+        open = self._windows.get(window) or self._load(window)
+        if open is None:
+            open = self._windows[window] = self._window(window, Record(self._rules.first_room), self._contents(window))
+            open.begin(self._clocks)
+        return open
+
+    def _window(self, window: Window, record: Record, contents: C) -> OpenWindow[C]:
+        return OpenWindow(self._rules, self._key, window, record, contents, self.out)
+
+    def _load(self, window: Window) -> OpenWindow[C] | None:
+        """A window that is not in memory, if it is anywhere; it is in memory then."""
+        return None
+
+    def _take(self, window: Window) -> OpenWindow[C] | None:
+        """The window, if there is one; it is no more."""
+        if window not in self._windows:
+            self._load(window)
+        return self._windows.pop(window, None)
+
+    # Merging.
+
+    def _active(self, merging: Merging, windows: Sequence[Window]) -> OpenWindows:
+        """The open windows, for those that come; at least all that may become one with these."""
+        if self._mergeable is None:
+            bounds = self._rules.bounds
+            self._mergeable = merging.open(sorted(self._windows, key=lambda window: bounds(window).ordered))
+        return self._mergeable
+
+    def _merge(self, merge: Merge) -> None:
+        """Windows become one: one of them grows, and absorbs the others."""
+        clocks = self._clocks
+        kept = self._windows.get(merge.result) or self._load(merge.result)
+        for window in merge.windows:
+            if window == merge.result:
+                continue
+            merged = self._take(window)
+            if merged is None:
+                continue
+            if kept is None:
+                kept = merged
+                kept.grow(merge.result, clocks)
+            else:
+                kept.absorb(merged, clocks)
+        if kept is not None:
+            self._windows[merge.result] = kept
