@@ -112,7 +112,7 @@ class PaneInfo(NamedTuple):
         is_last: there will be none after it.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # in place of the method of a tuple, which no reader of a pane needs
     nonspeculative_index: int
     timing: Timing
     is_first: bool
