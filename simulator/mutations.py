@@ -112,7 +112,7 @@ def _pending_ignored() -> AbstractContextManager[object]:
 def _numbered_on() -> AbstractContextManager[object]:
     grow = OpenWindow.grow
 
-    def and_goes_on(self: OpenWindow, window: Window, clocks: Clocks) -> None:
+    def and_goes_on(self: OpenWindow[Any], window: Window, clocks: Clocks) -> None:
         index, nonspeculative = self.record.index, self.record.nonspeculative
         grow(self, window, clocks)
         self.record.index, self.record.nonspeculative = index, nonspeculative
@@ -133,7 +133,7 @@ def _drain_over() -> AbstractContextManager[object]:
 def _merged_hold_lost() -> AbstractContextManager[object]:
     absorb = OpenWindow.absorb
 
-    def without_hold(self: OpenWindow, other: OpenWindow, clocks: Clocks) -> None:
+    def without_hold(self: OpenWindow[Any], other: OpenWindow[Any], clocks: Clocks) -> None:
         other.record.hold = None
         absorb(self, other, clocks)
 
@@ -239,7 +239,7 @@ def _told_though_observed() -> AbstractContextManager[object]:
 def _late_panes_at_the_expiry() -> AbstractContextManager[object]:
     rearm = OpenWindow._rearm
 
-    def for_the_end(self: OpenWindow, clocks: Clocks, ticked: bool = False) -> None:
+    def for_the_end(self: OpenWindow[Any], clocks: Clocks, ticked: bool = False) -> None:
         rearm(self, clocks, ticked)
         if self.record.passed:
             self.record.room, self.record.alarm = 1 << 30, None
