@@ -24,14 +24,14 @@ from arcbeam.harness.batch.keyed import Clock, WallClock
 from arcbeam.harness.bundle.metrics import DROPPED_CLOSED, DROPPED_LATE
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.strategies import strategy_of, windowing_proto
-from arcbeam.harness.bundle.windows import Windows, their_pane
-from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each, column
+from arcbeam.harness.bundle.windows import Windows, column, their_pane
+from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups
 from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped, late_operation
 from arcbeam.model.rows import BundleReport, Row
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
-from arcbeam.sizes import threshold
+from arcbeam.sizes import by_identity, threshold
 
 _BATCH = threshold(512)
 """Panes handed to a bundle at a time."""
@@ -268,14 +268,14 @@ def columns_of(block: Block, windows: Windows) -> dict[Window, Columns]:
     if type(theirs) is not Each:
         return dict.fromkeys(windows.all_ours(theirs), (values, times))
     columns: dict[Window, Any] = {}
-    # By the identity of tuples, which the block keeps.
-    groups: dict[int, list[Any]] = {}
+    groups: dict[int, tuple[Any, list[Any]]] = by_identity()
     for value, time, each in zip(values, times, theirs, strict=True):
-        group = groups.get(id(each))
-        if group is None:
+        found = groups.get(id(each))
+        if found is None:
             # SUBTLE: a window may be in several of these tuples, and has its elements in order of arrival.
-            group = groups[id(each)] = [columns.setdefault(window, ([], [])) for window in windows.all_ours(each)]
-        for some, some_times in group:
+            group = [columns.setdefault(window, ([], [])) for window in windows.all_ours(each)]
+            found = groups[id(each)] = each, group
+        for some, some_times in found[1]:
             some.append(value)
             some_times.append(time)
     return columns

@@ -5,6 +5,7 @@ Owns which of the engine's windows stands for which of the SDK's. Must not know 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from apache_beam.coders import coders
@@ -12,6 +13,7 @@ from apache_beam.transforms import window as sdk
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfoTiming
 from apache_beam.utils.windowed_value import PaneInfo as SdkPaneInfo
 
+from arcbeam.harness.encoding.blocks import Each
 from arcbeam.harness.encoding.sdktimes import timestamp_of
 from arcbeam.harness.encoding.windowcoder import IntervalWindowCoder
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
@@ -159,3 +161,9 @@ def _their_pane(pane: PaneInfo) -> Any:
     if pane == NO_PANE:
         return PANE_INFO_UNKNOWN
     return SdkPaneInfo(pane.is_first, pane.is_last, _SDK_TIMINGS[pane.timing], pane.index, pane.nonspeculative_index)
+
+
+def column(each: Sequence[Any], theirs: Callable[[Any], Any]) -> Any:
+    """A column of a block, of what the SDK has for each of the engine's; said once if it is the same for all."""
+    first = each[0]
+    return theirs(first) if each.count(first) == len(each) else Each(map(theirs, each))

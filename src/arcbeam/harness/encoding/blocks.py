@@ -297,12 +297,6 @@ def gathered(blocks: Sequence[Block], least: int = 0) -> Iterator[Block]:
         yield Block.join(rest)
 
 
-def column(each: Sequence[Any], made: Callable[[Any], Any]) -> Any:
-    """A column of what is made of each; said once if it is the same for all."""
-    first = each[0]
-    return made(first) if each.count(first) == len(each) else Each(map(made, each))
-
-
 def _every(column: Any) -> Iterable[Any]:
     return column if type(column) is Each else repeat(column)
 

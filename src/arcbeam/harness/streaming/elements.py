@@ -15,8 +15,8 @@ from apache_beam.coders import coder_impl
 from arcbeam.engine.grouping.contents import Values
 from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElement
 from arcbeam.engine.grouping.windowbuffer import Gathered
-from arcbeam.harness.bundle.windows import Windows, our_pane, their_pane
-from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each, column
+from arcbeam.harness.bundle.windows import Windows, column, our_pane, their_pane
+from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.frames import key_groups
 from arcbeam.harness.encoding.stamps import Stamp, Stamps
 from arcbeam.model.rows import Row

@@ -19,8 +19,8 @@ from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.bundle.observedtimes import doubted, seen, sketches
-from arcbeam.harness.bundle.windows import their_pane
-from arcbeam.harness.encoding.blocks import Block, Each, column
+from arcbeam.harness.bundle.windows import column, their_pane
+from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.elements import PaneValues
