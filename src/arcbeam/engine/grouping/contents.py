@@ -26,26 +26,26 @@ _ABSENT: Any = object()
 
 
 class Contents(Protocol):
-    """What has come into a window."""
+    """The contents of a window."""
 
     def add(self, values: Sequence[Any]) -> None:
-        """Elements come."""
+        """Add elements."""
         ...
 
     def take(self, keep: bool) -> Any:
-        """The contents of a pane.
+        """Return the contents of a pane.
 
         Args:
-            keep: its elements count for the next one, too.
+            keep: whether the elements also count for the next pane.
         """
         ...
 
     def clear(self) -> None:
-        """No elements count any more."""
+        """Remove all elements."""
         ...
 
     def absorb(self, other: Any) -> None:
-        """Those of another of the same kind, which is used up."""
+        """Add the elements of another of the same kind, which is not used again."""
         ...
 
 
@@ -114,7 +114,7 @@ class Values:
 
 
 class InMemory:
-    """Elements of a window in memory, as they came. See `Contents`.
+    """Elements of a window in memory, as they arrived. See `Contents`.
 
     Attributes:
         values: the elements, in order.
@@ -132,7 +132,7 @@ class InMemory:
     def take(self, keep: bool) -> Any:
         """See `Contents`."""
         taken = self.values
-        # SUBTLE: the pane has the list; what comes next must not be in it.
+        # SUBTLE: the pane keeps the list; later elements must not be added to it.
         self.values = taken.copy() if keep else []
         return taken
 

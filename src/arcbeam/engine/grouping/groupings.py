@@ -206,12 +206,12 @@ class Grouping:
 
 
 class _Entry:
-    """A window in the state, in a turn.
+    """The record of a window in a turn.
 
     Attributes:
-        place: the key of its record.
-        stored: its record as it was; None if it had none.
-        asked: what it has asked for.
+        place: the record's key.
+        stored: the record before the turn; None if there was none.
+        asked: the hold and timers before the turn.
     """
 
     __slots__ = ("asked", "place", "stored")
@@ -223,12 +223,12 @@ class _Entry:
 
 
 class _Turn(KeyWindows[Stored]):
-    """What happens to one key at one time: windows are loaded when they are needed, and stored at the end.
+    """One call for one key: loads windows when they are needed, and stores them at the end.
 
-    Invariant: each window in memory has an entry; one that has an entry and is not in memory is none any more.
+    Invariant: each window in memory has an entry; a window with an entry that is not in memory does not exist any more.
 
     Attributes:
-        more: by how many more windows are stored, when it has finished.
+        more: by how many the number of stored windows has grown, after `finish`.
     """
 
     __slots__ = ("_entries", "_near", "_prefix", "_records", "_view", "more")

@@ -1,8 +1,8 @@
-"""The windows of one key: elements come to them, windows become one, time goes by.
+"""The windows of one key: adding elements, merging windows, advancing time.
 
-Owns which window an element comes to, what is too late for it, and what becomes of windows that merge. What happens in
-one window is `engine.grouping.openwindow`'s. `KeyWindows` keeps its windows in memory, which is all that a bounded
-grouping needs; a grouping in the state loads and stores them (`engine.grouping.groupings`). Must not know state.
+Owns the choice of an element's window, the drop of late elements, and what a merge does to windows. A single window is
+`engine.grouping.openwindow`. `KeyWindows` keeps its windows in memory, which suffices for a bounded grouping; a
+streaming grouping loads and stores them (`engine.grouping.groupings`). Must not know state.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _end = attrgetter("end")
 class KeyWindows(Generic[C]):
     """The windows of one key that have not expired, all in memory.
 
-    Windows in memory ask for neither holds nor timers: `advance` is told of every move of a watermark and the clock.
+    Windows in memory need neither holds nor timers: the caller reports each new time to `advance`.
 
     Args:
-        rules: of the grouping.
-        key: of the windows.
-        clocks: what time it is.
+        rules: the grouping's rules.
+        key: the encoded key.
+        clocks: the current times.
         contents: makes the contents of a new window.
 
     Attributes:
-        out: panes, and what was dropped, in order; the reader empties it.
+        out: panes and drops, in order; the caller empties it.
     """
 
     __slots__ = ("_clocks", "_contents", "_key", "_mergeable", "_rules", "_windows", "out")
@@ -50,20 +50,20 @@ class KeyWindows(Generic[C]):
         self._contents = contents
         self._windows: dict[Window, OpenWindow[C]] = {}
         self._mergeable: OpenWindows | None = None
-        """Where windows merge: those of `_windows`; None if that has to be found out."""
+        """If windows merge: the windows of `_windows`; None if not computed yet."""
         self.out: list[Effect] = []
 
     def contents(self) -> Iterator[C]:
-        """What has come into the open windows and may be needed."""
+        """Return the contents of the windows that have not expired."""
         return (open.contents for open in self._windows.values())
 
     # Time.
 
     def advance(self, clocks: Clocks, ticked: bool = False) -> None:
-        """Time has gone by: what was due happens, window by window in the order of their ends.
+        """Advance time: each window, in order of their ends, does what is due. Expired windows are removed.
 
         Args:
-            clocks: what time it is.
+            clocks: the current times.
             ticked: see `OpenWindow.look`.
         """
         self._clocks = clocks
@@ -77,9 +77,9 @@ class KeyWindows(Generic[C]):
     # Elements.
 
     def add(self, columns: Mapping[Window, Columns]) -> None:
-        """Elements come, by their windows, in order of arrival; windows do not merge.
+        """Add elements, grouped by window, in order of arrival; windows do not merge.
 
-        What comes to an expired window is dropped.
+        Elements of an expired window are dropped.
         """
         clocks = self._clocks
         for window, (values, times) in columns.items():
@@ -89,16 +89,16 @@ class KeyWindows(Generic[C]):
                 self._open(window).add(values, times, clocks)
 
     def add_merging(self, came: Sequence[Came]) -> None:
-        """Elements come, in order of arrival; windows merge.
+        """Add elements, in order of arrival; windows merge.
 
-        One element after the other, unless no trigger fires between them: panes do not depend on how they were cut.
-        What comes to an expired window is dropped.
+        Elements are added one by one, unless no trigger fires between them: panes do not depend on batching. Elements
+        of an expired window are dropped.
         """
         merging, clocks = self._rules.strategy.merging, self._clocks
         assert merging is not None
         together: list[Joined] | None = None
-        # Before its end is passed nothing but elements and the clock lets a trigger fire; one that neither lets fire in
-        # its first state has come to no other. Where a window had been passed, what that did is undone when it grows.
+        # Before the end of a window is passed, only elements and the clock make a trigger fire. A trigger that neither
+        # makes fire in its first state is still in it. Growing a window undoes that its end was passed.
         if came and self._rules.first_room == UNLIMITED:
             together = merging.join(came, clocks.input_watermark)
         if together is None:
@@ -124,7 +124,7 @@ class KeyWindows(Generic[C]):
         return self._clocks.input_watermark > self._rules.expiry(window)
 
     def _drops(self, value: Any, time: Timestamp, window: Window) -> bool:
-        """Whether that is dropped, and drops it."""
+        """Drop the element if its window has expired; return whether it has."""
         expired = self._expired(window)
         if expired:
             self._drop(window, (value,), (time,))
@@ -138,7 +138,7 @@ class KeyWindows(Generic[C]):
     # Windows.
 
     def _open(self, window: Window) -> OpenWindow[C]:
-        """The window, which has not expired; a new one if there is none."""
+        """Return the window, which has not expired; a new one if it does not exist."""
         open = self._windows.get(window) or self._load(window)
         if open is None:
             open = self._windows[window] = self._window(window, Record(self._rules.first_room), self._contents(window))
@@ -149,11 +149,11 @@ class KeyWindows(Generic[C]):
         return OpenWindow(self._rules, self._key, window, record, contents, self.out)
 
     def _load(self, window: Window) -> OpenWindow[C] | None:
-        """A window that is not in memory, if it is anywhere; it is in memory then."""
+        """Load a window that is not in memory; None if it does not exist."""
         return None
 
     def _take(self, window: Window) -> OpenWindow[C] | None:
-        """The window, if there is one; it is no more."""
+        """Remove the window and return it; None if it does not exist."""
         if window not in self._windows:
             self._load(window)
         return self._windows.pop(window, None)
@@ -161,14 +161,14 @@ class KeyWindows(Generic[C]):
     # Merging.
 
     def _active(self, merging: Merging, windows: Sequence[Window]) -> OpenWindows:
-        """The open windows, for those that come; at least all that may become one with these."""
+        """Return the open windows, at least those that may merge with these."""
         if self._mergeable is None:
             bounds = self._rules.bounds
             self._mergeable = merging.open(sorted(self._windows, key=lambda window: bounds(window).ordered))
         return self._mergeable
 
     def _merge(self, merge: Merge) -> None:
-        """Windows become one: one of them grows, and absorbs the others."""
+        """Merge windows: one of them grows and absorbs the others."""
         clocks = self._clocks
         kept = self._windows.get(merge.result) or self._load(merge.result)
         for window in merge.windows:

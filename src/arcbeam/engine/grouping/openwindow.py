@@ -96,8 +96,8 @@ class Rules:
         self._bounds: dict[Window, Bounds] = {}
 
     def expiry(self, window: Window) -> Timestamp:
-        """The window has expired when the input watermark is behind that time."""
-        # Windows that merge are mostly those of one key: it is not worth to remember them.
+        """Return the time after which the input watermark makes the window expire."""
+        # Most windows that merge belong to one key: they are not worth caching.
         return self.bounds(window).expiry if self.strategy.merging is None else self.strategy.expiry(window)
 
     def bounds(self, window: Window) -> Bounds:
@@ -117,7 +117,7 @@ def room_of(trigger: Trigger, at: Moment) -> int:
 
 
 _new = tuple.__new__
-"""What a named tuple is made by, without the call of Python's around it."""
+"""Makes a named tuple without the Python call of its class."""
 _EARLY, _ON_TIME, _LATE = Timing.EARLY, Timing.ON_TIME, Timing.LATE
 
 

@@ -1,8 +1,8 @@
 """GroupByKey with a trigger that may fire more than once, or whose panes have timestamps of their own.
 
-Owns feeding the engine's windows (`engine.grouping.keywindows`) one key at a time: the watermark stays at the beginning
-of time while the key's elements arrive, then passes everything. What a key holds beyond the budget goes to a local
-file. Must not decide when a pane is due.
+Feeds the engine's windows (`engine.grouping.keywindows`), one key at a time: the watermark stays at the beginning of
+time while the key's elements arrive, then passes everything. Values beyond the memory budget move to a local file. Must
+not decide when a pane is due.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from arcbeam.model.windows import Window
 from arcbeam.sizes import by_identity, threshold
 
 _BATCH = threshold(512)
-"""Panes handed to a bundle at a time."""
+"""Panes that are emitted together."""
 _BATCH_VALUES = threshold(1 << 16)
-"""Values in panes after which they are handed over earlier."""
+"""Values in panes that are emitted earlier."""
 _SLICE = threshold(256)
-"""Elements for which the clock is read once, if a trigger follows it."""
+"""Elements per reading of the clock, if the trigger uses it."""
 _EXPIRED = DropReason.EXPIRED
 _BEGINNING = Clocks(Timestamp(0), MIN_TIMESTAMP, MIN_TIMESTAMP)
 _END = Clocks(Timestamp(0), MAX_TIMESTAMP, MAX_TIMESTAMP)
 
 
 class _Codec:
-    """Encodes values that go to a file, and decodes them."""
+    """Encodes values for a file, and decodes them."""
 
     def __init__(self, value_coder: Any, values_coder: Any) -> None:
         self.encode: Callable[[list[Any]], bytes] = coders.ListCoder(value_coder).get_impl().encode
@@ -53,10 +53,10 @@ class _Codec:
 
 
 class _Contents(InMemory):
-    """The values of a window; what is taken of them is a list, or `Values` if some are in a file.
+    """The values of a window. A pane's values are a list, or `Values` if some of them are in a file.
 
     Attributes:
-        spilled: what `spill` has put away of the values before those in memory; None for nothing.
+        spilled: earlier values, which `spill` has moved to a file; None if there are none.
     """
 
     __slots__ = ("_codec", "spilled")
@@ -67,7 +67,7 @@ class _Contents(InMemory):
         self.spilled: Chunks | None = None
 
     def spill(self, spool: Spool) -> None:
-        """Moves the values to a file."""
+        """Move the values to a file."""
         if self.values:
             self.spilled = self.spilled or Chunks()
             self.spilled.append(self._codec.encode(self.values))
@@ -81,7 +81,7 @@ class _Contents(InMemory):
             return values  # type: ignore[no-any-return]
         self.spilled = None
         if keep:
-            # SUBTLE: the pane has the chunks; what comes next must not be in them.
+            # SUBTLE: the pane keeps the chunks; later values must not be added to them.
             self.spilled = Chunks()
             self.spilled.extend(spilled)
         if values:
@@ -106,8 +106,8 @@ class TriggeredInput:
     """See `arcbeam.harness.batch.inputs.InputDriver`.
 
     Args:
-        processor: of a stage whose root is a grouping.
-        clock: what processing-time triggers follow.
+        processor: the processor of a stage whose root is a grouping.
+        clock: the clock of processing-time triggers.
     """
 
     def __init__(self, processor: StageProcessor, clock: Clock | None = None) -> None:
@@ -186,7 +186,7 @@ class TriggeredInput:
             windows.add(columns_of(block, self._windows))
 
     def _take(self, key: Any, windows: KeyWindows[_Contents]) -> None:
-        """What has come of a key's windows goes out."""
+        """Emit a key's panes, and count drops."""
         for effect in windows.out:
             if type(effect) is EmitPane:
                 contents = effect.contents
@@ -210,7 +210,7 @@ class TriggeredInput:
         windows.out.clear()
 
     def _put_out(self, key: Any, values: Iterable[Any], time: Timestamp, drop: DropLate | DropHeld) -> None:
-        """What was dropped goes out: the pipeline asks for it."""
+        """Emit dropped values: the pipeline asks for them."""
         window = self._windows.theirs(drop.window)
         expired = isinstance(drop, DropLate) and drop.reason is _EXPIRED
         for value in values:
@@ -235,33 +235,33 @@ class TriggeredInput:
         )
 
     def _their_tuple(self, window: Window) -> tuple[Any, ...]:
-        # Windows that merge are mostly those of one key, and of one pane.
+        # Most windows that merge have one pane: a tuple is not worth caching.
         return (self._windows.theirs(window),) if self._merges else self._windows.all_theirs((window,))
 
 
 def bounded_strategy_of(proto: Any, windowfn: Any, windows: Windows) -> Strategy:
-    """How the engine groups a bounded input; see `strategy_of`."""
-    # Synchronized processing time is at its end when a bounded input is.
+    """Return the engine's strategy for a bounded input; see `strategy_of`."""
+    # Synchronized processing time ends together with a bounded input.
     return strategy_of(proto, windowfn, windows, triggers.Never)
 
 
 def came_of(block: Block, windows: Windows) -> list[Came]:
-    """The elements of a block, each in each of its windows, in order.
+    """Return the elements of a block, once for each of their windows, in order.
 
     Args:
         block: at least one element.
-        windows: of the PCollection.
+        windows: the windows of the PCollection.
     """
     each, ours = zip(block.values, block.times(), block.windows_of_each(), strict=False), windows.remembered
     return [(value, Timestamp(time), ours(window)) for value, time, theirs in each for window in theirs]
 
 
 def columns_of(block: Block, windows: Windows) -> dict[Window, Columns]:
-    """Values and times of a block by their windows, in order.
+    """Return values and times of a block by window, in order.
 
     Args:
         block: at least one element.
-        windows: of the PCollection.
+        windows: the windows of the PCollection.
     """
     values, micros, theirs = block.values, block.micros, block.windows
     times: Sequence[Any] = micros if type(micros) is Each else [micros] * len(values)
@@ -272,7 +272,7 @@ def columns_of(block: Block, windows: Windows) -> dict[Window, Columns]:
     for value, time, each in zip(values, times, theirs, strict=True):
         found = groups.get(id(each))
         if found is None:
-            # SUBTLE: a window may be in several of these tuples, and has its elements in order of arrival.
+            # SUBTLE: a window may be in several tuples; its elements stay in order of arrival.
             group = [columns.setdefault(window, ([], [])) for window in windows.all_ours(each)]
             found = groups[id(each)] = each, group
         for some, some_times in found[1]:

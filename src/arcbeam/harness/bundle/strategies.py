@@ -1,6 +1,7 @@
 """Reads a windowing strategy's proto: the SDK's object for it omits half of its content.
 
-Owns the translation of triggers, merging, behaviors and delays to the engine's types. Must not know the code that groups.
+Owns the translation of triggers, merging, behaviors and delays to the engine's types. Must not know the code that
+groups.
 """
 
 from __future__ import annotations

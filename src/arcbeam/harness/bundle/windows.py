@@ -76,7 +76,7 @@ class Windows:
         return CustomWindow(self._impl.encode(window), Timestamp(end))
 
     def remembered(self, window: Any) -> Window:
-        """The same, of one that may soon be needed again."""
+        """Return the same, and keep the SDK's window for `theirs`."""
         ours = self.ours(window)
         if len(self._theirs) > _MOST_KNOWN:
             self._theirs.clear()
@@ -164,6 +164,6 @@ def _their_pane(pane: PaneInfo) -> Any:
 
 
 def column(each: Sequence[Any], theirs: Callable[[Any], Any]) -> Any:
-    """A column of a block, of what the SDK has for each of the engine's; said once if it is the same for all."""
+    """Return a column of a block; a single value if it is the same for all elements."""
     first = each[0]
     return theirs(first) if each.count(first) == len(each) else Each(map(theirs, each))
