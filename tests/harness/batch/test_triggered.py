@@ -385,5 +385,5 @@ def test_a_trigger_that_is_not_known_is_told() -> None:
         def WhichOneof(self, _: str) -> str:
             return "odd"
 
-    with pytest.raises(ValueError, match="not known: odd"):
+    with pytest.raises(ValueError, match="odd"):
         trigger_of(Odd())
