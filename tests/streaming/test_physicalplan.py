@@ -63,25 +63,25 @@ def test_outputs_have_unique_names_of_their_collections() -> None:
 
 
 def test_rows_of_channel_go_to_all_readers() -> None:
-    placing = at()
-    assert placing.readers == {0: (1,), 1: (2,), 2: (3, 4), 3: ()}
+    physical = at()
+    assert physical.readers == {0: (1,), 1: (2,), 2: (3, 4), 3: ()}
     number = side_number(Port("the s2", "rates (side)"))
-    assert placing.side_parts == {3: (number,)}
-    assert placing.side_readers == {number: ("the s3",)}
-    assert placing.sides_of == (frozenset(), frozenset({number}), frozenset({number}))
-    assert placing.sides_read == (frozenset(), frozenset(), frozenset({number}))
-    assert [placing.tended(level, 0) for level in range(3)] == [{}, {number: False}, {}]
-    assert placing.side_lateness == {3: 9}
-    assert placing.multimaps == frozenset()
+    assert physical.side_parts == {3: (number,)}
+    assert physical.side_readers == {number: ("the s3",)}
+    assert physical.sides_of == (frozenset(), frozenset({number}), frozenset({number}))
+    assert physical.sides_read == (frozenset(), frozenset(), frozenset({number}))
+    assert [physical.tended(level, 0) for level in range(3)] == [{}, {number: False}, {}]
+    assert physical.side_lateness == {3: 9}
+    assert physical.multimaps == frozenset()
 
 
 @pytest.mark.parametrize(("shards", "tasks"), [(1, 1), (4, 2), (5, 3), (7, 9)])
 def test_every_shard_has_owner_from_layout(shards: int, tasks: int) -> None:
-    placing = at(shards, tasks)
-    for level, owners in enumerate(placing.owners):
+    physical = at(shards, tasks)
+    for level, owners in enumerate(physical.owners):
         assert len(owners) == shards
         for shard, task in enumerate(owners):
-            assert shard in placing.layout.range_of(level, task)
+            assert shard in physical.layout.range_of(level, task)
 
 
 def test_shape_of_pipeline_has_stage_level_and_shape() -> None:

@@ -37,7 +37,7 @@ def test_plan_is_reused_unless_data_is_large(spark: SparkSession, tmp_path: Path
     assert one.sameSemantics(other)
     for level in range(3):
         own = replace(order, epoch=2).of_level(
-            level, {placed.name for placed in job.placing.layout.at(level)}, job.placing.sides_of[level]
+            level, {placed.name for placed in job.physical.layout.at(level)}, job.physical.sides_of[level]
         )
         assert said(property_of(level)) == Given(own, confirmed).encoded()
     # A name that does not compress.
@@ -59,9 +59,9 @@ def test_each_micro_batch_is_a_separate_query(spark: SparkSession, tmp_path: Pat
 
 def test_upper_levels_micro_batch_has_their_tasks(spark: SparkSession, tmp_path: Path) -> None:
     """Levels have different numbers of tasks here, and each level's property has its own value or is cleared."""
-    placing = at()
-    placing = replace(placing, layout=replace(placing.layout, tasks=(2, 3, 4)))
-    job = StreamingJob("job", placing, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+    physical = at()
+    physical = replace(physical, layout=replace(physical.layout, tasks=(2, 3, 4)))
+    job = StreamingJob("job", physical, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
     frames, said = MicroBatchFrames(spark, job), spark.sparkContext.getLocalProperty
     confirmed = (Confirmed(1, (b"token",)),)
     exchanges = []
@@ -69,10 +69,10 @@ def test_upper_levels_micro_batch_has_their_tasks(spark: SparkSession, tmp_path:
         order = TaskAssignment(plan(2, 1, first=first), 1, "store", (), (), STATES)
         text = frames.of(order, confirmed)._jdf.queryExecution().analyzed().toString()  # type: ignore[operator]
         assert text.count("MapInArrow") == 3 - first
-        assert f"Range (0, {placing.layout.tasks[first]}," in text
+        assert f"Range (0, {physical.layout.tasks[first]}," in text
         exchanges.append(text.count("Repartition"))
         for level in range(3):
-            own = order.of_level(level, {placed.name for placed in placing.layout.at(level)}, placing.sides_of[level])
+            own = order.of_level(level, {placed.name for placed in physical.layout.at(level)}, physical.sides_of[level])
             assert said(property_of(level)) == (Given(own, confirmed).encoded() if level >= first else None)
     assert exchanges == [2, 1, 0, 1, 2]
 
@@ -80,7 +80,7 @@ def test_upper_levels_micro_batch_has_their_tasks(spark: SparkSession, tmp_path:
 def test_large_micro_batch_has_order_per_level(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    placing = at()
+    physical = at()
     given: list[tuple[int, Given | None]] = []
 
     def noted(location: JobLocation, level: int, own: Given | None) -> LevelTask:
@@ -90,16 +90,16 @@ def test_large_micro_batch_has_order_per_level(
     monkeypatch.setattr(dataframes, "LevelTask", noted)
     monkeypatch.setattr(dataframes, "_MOST_TOLD", 1)
     frames = MicroBatchFrames(
-        spark, StreamingJob("job", placing, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+        spark, StreamingJob("job", physical, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
     )
     for first in (0, 1):
         given.clear()
         order = TaskAssignment(plan(2, 1, first=first), 1, "store", (), (), STATES)
         frames.of(order, ())
-        levels = [(level, {each.name for each in placing.layout.at(level)}) for level in range(first, 3)]
+        levels = [(level, {each.name for each in physical.layout.at(level)}) for level in range(first, 3)]
         assert all(one != other for (_, one), (_, other) in pairwise(given))
         assert given == [
-            (level, Given(order.of_level(level, names, placing.sides_of[level]), ())) for level, names in levels
+            (level, Given(order.of_level(level, names, physical.sides_of[level]), ())) for level, names in levels
         ]
 
 

@@ -112,7 +112,7 @@ class SparkCluster:
         self._worker = ThreadPoolExecutor(1, f"steps-{job.id}")
         self._publishing = SparkPublishing(
             spark,
-            job.placing.plan,
+            job.physical.plan,
             job.id,
             job.location,
             slots,
@@ -151,14 +151,14 @@ class SparkCluster:
             self._renew_session()
             frame = self._frames.of(order, confirmed)
             self.planned = time.monotonic() - started
-            stages = [placed.name for placed in self._job.placing.layout.stages if placed.level >= plan.first]
+            stages = [placed.name for placed in self._job.physical.layout.stages if placed.level >= plan.first]
             rows = collected(
                 self._spark,
                 frame,
                 self._job.id,
                 self._job.location,
                 stages,
-                about=described(self._job.placing.plan.name, stages, plan.micro_batch),
+                about=described(self._job.physical.plan.name, stages, plan.micro_batch),
                 stage=error_stage(plan),
                 given_up=given_up,
             )
@@ -272,7 +272,7 @@ class SparkCluster:
     def _shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         # Ends before the deadline, so that this side reports the DoFns that have not answered.
         seconds = max(0.0, (deadline - self._clock.now()) / 1e6 * _SHARE_OF_CALLS)
-        name = self._job.placing.plan.name
+        name = self._job.physical.plan.name
         calls = ShuttingDown(self._spark, self._job.id, self._slots, seconds, self._hastened, name=name)
         if (known := self._shutters) is None:
             errors = calls.call_alone([self._graceful(stage) for stage in stages])
@@ -281,7 +281,7 @@ class SparkCluster:
         self._inbox.put(ShutDown(self._clock.now(), tuple(errors)))
 
     def _graceful(self, stage: str) -> Graceful:
-        return Graceful(self._job.placing.stages[stage].id, (), OpenGraceful(self._job.location, stage))
+        return Graceful(self._job.physical.stages[stage].id, (), OpenGraceful(self._job.location, stage))
 
     def _note_graceful(self, bundles: Iterable[BundleReport]) -> None:
         """Note which workers hold DoFns with `shutdown`."""
@@ -309,7 +309,7 @@ class SparkCluster:
             wait([self._publisher.submit(int)], seconds / 2)
             seconds -= time.monotonic() - began
             last = LastWords(self._job.id, tuple(self._confirmed), self._job.name, self._forgotten())
-            order = [self._job.placing.stages[stage].id for stage in stages]
+            order = [self._job.physical.stages[stage].id for stage in stages]
             holders = self._holders | self._publishing.holders
             result = tear_down_workers(
                 self._spark,
@@ -320,7 +320,7 @@ class SparkCluster:
                 order,
                 seconds,
                 self._closed.is_set,
-                name=self._job.placing.plan.name,
+                name=self._job.physical.plan.name,
             )
             errors = tuple(result.errors)
         except Exception as e:

@@ -42,11 +42,11 @@ class MicroBatchFrames:
 
     def of(self, order: TaskAssignment, confirmed: tuple[Confirmed, ...]) -> DataFrame:
         """Return the reports of all tasks of a micro-batch, as a data frame; the calling thread must collect it."""
-        placing = self._job.placing
+        physical = self._job.physical
         first = order.plan.first
         given = [
-            Given(order.of_level(level, {placed.name for placed in placing.layout.at(level)}, sides), confirmed)
-            for level, sides in enumerate(placing.sides_of[first:], first)
+            Given(order.of_level(level, {placed.name for placed in physical.layout.at(level)}, sides), confirmed)
+            for level, sides in enumerate(physical.sides_of[first:], first)
         ]
         if is_connect(self._spark):
             return self._built(first, given)
@@ -61,7 +61,7 @@ class MicroBatchFrames:
         return self._of_all[first].alias("step")
 
     def _built(self, first: int, given: list[Given] | list[None]) -> DataFrame:
-        tasks = self._job.placing.layout.tasks
+        tasks = self._job.physical.layout.tasks
         frame: DataFrame = self._spark.range(0, tasks[first], 1, tasks[first])
         for level, count in enumerate(tasks[first:], first):
             if level > first:

@@ -63,7 +63,7 @@ class StreamingJob:
 
     Attributes:
         id: id of the job's run.
-        placing: the job's stages.
+        physical: the job's stages.
         settings: the job's settings.
         location: the job's temporary location.
         store: URL of the job's folder, which has its state.
@@ -73,7 +73,7 @@ class StreamingJob:
     """
 
     id: str
-    placing: PhysicalPlan
+    physical: PhysicalPlan
     settings: Settings
     location: JobLocation
     store: str
@@ -114,13 +114,15 @@ class _JobHere:
 
     def sides(self, level: int, given: tuple[SideFile, ...]) -> SideFileReader:
         """Return the side inputs of a level; kept, with their decoded values, as long as the files stay the same."""
-        files = tuple(file for file in given if file.channel in self.job.placing.sides_read[level])
+        files = tuple(file for file in given if file.channel in self.job.physical.sides_read[level])
         known = self._sides.get(level)
         if known is not None and known[0] == files:
             return known[1]
-        copies, placing = self._copies.setdefault(level, SideCopies()), self.job.placing
+        copies, physical = self._copies.setdefault(level, SideCopies()), self.job.physical
         copies.keep({file.name for file in files})
-        sides = SideFileReader(self.files.blobs, self.files.scratch, files, placing.side_parts, copies, placing.newest)
+        sides = SideFileReader(
+            self.files.blobs, self.files.scratch, files, physical.side_parts, copies, physical.newest
+        )
         self._sides[level] = files, sides
         return sides
 
@@ -291,7 +293,7 @@ class _Run:
     def work(self) -> None:
         """Do all of the work; the rows are in the queue when this returns."""
         of, job = self._of, self._job
-        plan, placing = of.order.plan, job.placing
+        plan, physical = of.order.plan, job.physical
         job.versions.check()
         workerlog.at(job.id, f"micro-batch {plan.micro_batch}, level {self._level}")
         for each in of.confirmed:
@@ -300,15 +302,15 @@ class _Run:
         running = here.running(Attempt(job.name, plan.micro_batch, (self._level, self.task), name))
         with running, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
-            sent = Sent(placing, self._level, self._rows.put)
+            sent = Sent(physical, self._level, self._rows.put)
             files, sides = self._here.files, self._here.sides(self._level, of.order.side_files)
-            script_time = plan.time if placing.plan.script is None else None
+            script_time = plan.time if physical.plan.script is None else None
             code = self._code = LevelCode(
-                placing, self._level, self.task, self._open, sent, sides, files.scratch, script_time
+                physical, self._level, self.task, self._open, sent, sides, files.scratch, script_time
             )
-            received = Received(self._batches, placing, self._level, sent, first=self._level == plan.first)
+            received = Received(self._batches, physical, self._level, sent, first=self._level == plan.first)
             attempt = TaskAttempt(
-                placing.layout,
+                physical.layout,
                 code.specs(),
                 of.order,
                 self._level,
@@ -330,7 +332,7 @@ class _Run:
 
     def _showing(self, now: Timestamp) -> AbstractContextManager[None]:
         """Show user code the time of the script, if there is one."""
-        if self._job.placing.plan.script is None:
+        if self._job.physical.plan.script is None:
             return nullcontext()
         # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
         from arcbeam.harness.streaming.scripts import showing
@@ -352,7 +354,7 @@ class _Run:
             job.location,
             job.worker_setup,
             quick=job.settings.quick_tasks,
-            most=len(job.placing.layout.stages),
+            most=len(job.physical.layout.stages),
         )
 
 
@@ -376,7 +378,7 @@ class OpenGraceful:
         # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
         from arcbeam.harness.bundle.graceful import offers
 
-        return _opened(job, self.stage) if offers(job.placing.stages[self.stage]) else None
+        return _opened(job, self.stage) if offers(job.physical.stages[self.stage]) else None
 
 
 def _opened(job: StreamingJob, stage: str) -> TaskStage:
@@ -384,4 +386,4 @@ def _opened(job: StreamingJob, stage: str) -> TaskStage:
     # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
     from arcbeam.harness.streaming.streamingstage import StreamingStage
 
-    return StreamingStage(job.placing.stages[stage], job.settings)
+    return StreamingStage(job.physical.stages[stage], job.settings)

@@ -78,7 +78,7 @@ class Sent:
     """The output of a task.
 
     Args:
-        placing: the job's stages.
+        physical: the job's stages.
         level: the task's level.
         put: receives a row.
 
@@ -86,11 +86,11 @@ class Sent:
         bytes: how many it has sent.
     """
 
-    def __init__(self, placing: PhysicalPlan, level: int, put: Callable[[ExchangeRow], None]) -> None:
-        self._readers, self._put = placing.readers, put
-        last = level + 1 == len(placing.layout.tasks)
-        self._owners = () if last else placing.owners[level + 1]
-        self._next = 0 if last else placing.layout.tasks[level + 1]
+    def __init__(self, physical: PhysicalPlan, level: int, put: Callable[[ExchangeRow], None]) -> None:
+        self._readers, self._put = physical.readers, put
+        last = level + 1 == len(physical.layout.tasks)
+        self._owners = () if last else physical.owners[level + 1]
+        self._next = 0 if last else physical.layout.tasks[level + 1]
         self.bytes = 0
 
     def put(self, row: Row) -> None:
@@ -120,16 +120,16 @@ class Received:
 
     Args:
         batches: of `SCHEMA`; at a micro-batch's first level they have no data.
-        placing: the job's stages.
+        physical: the job's stages.
         level: the task's level.
         sent: passes reports on.
         first: whether the micro-batch begins with that level.
     """
 
     def __init__(
-        self, batches: Iterator[pa.RecordBatch], placing: PhysicalPlan, level: int, sent: Sent, *, first: bool
+        self, batches: Iterator[pa.RecordBatch], physical: PhysicalPlan, level: int, sent: Sent, *, first: bool
     ) -> None:
-        self._level, self._indexes, self._sent = level, placing.indexes, sent
+        self._level, self._indexes, self._sent = level, physical.indexes, sent
         self._rows = iter(()) if first else _rows(batches)
         if first:
             # SUBTLE: Spark ends a worker whose task has not read its input to the end.

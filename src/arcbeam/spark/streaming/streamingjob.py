@@ -281,18 +281,18 @@ class StreamRun:
                 f"{job_label(self._plan.name, blobs)} is already {log.head.mode}: nothing is left to do except perhaps "
                 "its last calls"
             )
-        placing = placed(self._plan, taken.numbers, taken.shards, slots)
+        physical = placed(self._plan, taken.numbers, taken.shards, slots)
         settings = replace(self._settings, shards=taken.shards, event_times=True)
         job = StreamingJob(
-            self._job, placing, settings, self._location, self.store, Versions.here(), self._worker_setup, log.head.job
+            self._job, physical, settings, self._location, self.store, Versions.here(), self._worker_setup, log.head.job
         )
         give(job)
-        commits = LogCommits(log, placing.layout, placing.side_readers, self.warn, figures=lambda: self._measured())
+        commits = LogCommits(log, physical.layout, physical.side_readers, self.warn, figures=lambda: self._measured())
         cluster = self._cluster = SparkCluster(
             self._spark, job, self._inbox, self._clock, slots, self._counters.ran, self._warnings.put, self._is_over
         )
-        self._measured = partial(self._figures, cluster, placing)
-        machine = self._machine = JobMachine(placing.layout, self._driven)
+        self._measured = partial(self._figures, cluster, physical)
+        machine = self._machine = JobMachine(physical.layout, self._driven)
         script = self._plan.script
         reader = None if script is None else ScriptReader(script, events_of, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=reader)
@@ -301,7 +301,7 @@ class StreamRun:
         heartbeat = self._heartbeat = Heartbeat(
             noted, log.head, driver_name, self._clock, self._activity, Heard(self._location), self.warn
         )
-        self._inbox.put(started(log.head, placing.layout, self._clock.now()))
+        self._inbox.put(started(log.head, physical.layout, self._clock.now()))
         self._blobs = blobs if self.kept else None
         self._desk.opened(self._blobs, log.head)
         try:
@@ -345,15 +345,15 @@ class StreamRun:
         """Return whether this job is usually not resumed, so that its copies on the hosts can be removed."""
         return not self.kept or (self._log is not None and self._log.head.mode in ENDED)
 
-    def _figures(self, cluster: SparkCluster, placing: PhysicalPlan) -> dict[str, Any]:
+    def _figures(self, cluster: SparkCluster, physical: PhysicalPlan) -> dict[str, Any]:
         """Return what was measured of the proposed micro-batch: seconds of its parts, and the output of its stages.
 
         `plan`: until Spark ran the micro-batch; `spark`: the time after that, without transforms; `user`: transforms;
             `commit`: of the micro-batch before, as this one is not committed yet.
         """
         assert self._log is not None
-        levels = {placed.name: placed.level for placed in placing.layout.stages}
-        found = self._counters.figures(self._log.head.micro_batch + 1, levels, placing.ports)
+        levels = {placed.name: placed.level for placed in physical.layout.stages}
+        found = self._counters.figures(self._log.head.micro_batch + 1, levels, physical.ports)
         took, user = self._took / 1e6, found.get("user", 0.0)
         spark = max(0.0, took - cluster.planned - user)
         parts = {"seconds": took, "plan": cluster.planned, "spark": spark, "commit": self._committing}

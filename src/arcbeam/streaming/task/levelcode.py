@@ -36,7 +36,7 @@ class LevelCode:
     `arcbeam.engine.task.bundles.SideInputs`.
 
     Args:
-        placing: of the job.
+        physical: of the job.
         level: of the task.
         task: its number.
         open: opens a stage, by its uid.
@@ -52,7 +52,7 @@ class LevelCode:
 
     def __init__(
         self,
-        placing: PhysicalPlan,
+        physical: PhysicalPlan,
         level: int,
         task: int,
         open: Callable[[str], TaskStage],
@@ -61,10 +61,10 @@ class LevelCode:
         scratch: Path,
         told: Timestamp | None,
     ) -> None:
-        self._placing, self._level = placing, level
-        self._placed = {each.name: each for each in placing.layout.at(level)}
+        self._placing, self._level = physical, level
+        self._placed = {each.name: each for each in physical.layout.at(level)}
         self._open, self._sent, self._task = open, sent, task
-        self._first_shard = placing.layout.range_of(level, task)[0]
+        self._first_shard = physical.layout.range_of(level, task)[0]
         self._sides, self._scratch = sides, scratch
         self._told, self._began = told, time.monotonic_ns()
         self._channels: dict[str, dict[str, int]] = {}
@@ -146,11 +146,11 @@ class LevelCode:
         """The channel of the plan that a stage's side input is in."""
         known = self._channels.get(stage)
         if known is None:
-            placing = self._placing
+            physical = self._placing
             known = self._channels[stage] = {
                 side_name(number): side.channel
-                for side in placing.stages[stage].side_inputs
-                for number in placing.side_parts[side.channel]
+                for side in physical.stages[stage].side_inputs
+                for number in physical.side_parts[side.channel]
             }
         return known[lot.side_input]
 

@@ -29,7 +29,7 @@ def here(tmp_path: Path) -> _JobHere:
 
 
 def put(here: _JobHere, folder: Path, micro_batch: int, content: bytes) -> SideFile:
-    (number,) = here.job.placing.side_parts[CHANNEL]
+    (number,) = here.job.physical.side_parts[CHANNEL]
     writer = SideFileWriter(folder, number, Port("the s2", "rates"))
     writer.append(b"w", content)
     data = writer.data(0, Timestamp(5))
