@@ -312,7 +312,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         if wrong:
             raise InvalidPipelineError(
                 f"options out of range: {', '.join(wrong)}",
-                "give a finite number that is not smaller, or omit the option to use the default",
+                "give a finite number of at least the minimum, or omit the option to use the default",
             )
         _ = self.renamed_stages  # raises
         _ = self.metrics_endpoint  # raises

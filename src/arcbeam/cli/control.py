@@ -314,7 +314,11 @@ def request_of_folder(out: Output, folder: str, what: Asked, name: str, seconds:
     blobs = opened(folder)
     request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000), new, later=seconds <= 0)
     if seconds <= 0:
-        out.text(f"left the request '{what}' in {shown_job(folder)}", id=shown_job(folder), request=request.id)
+        out.text(
+            f"left the request '{what}' in {shown_job(folder)}; a driver handles it when it runs the job",
+            id=shown_job(folder),
+            request=request.id,
+        )
         return ""
     try:
         answer = _answered(blobs, request, seconds)

@@ -49,7 +49,7 @@ def parts(out: Output, path: str, remove: bool, older_than: float, options: tupl
 
     Most are leftovers of runs that were killed.
 
-    PATH is the path that WriteParts got. PIPELINE_OPTIONS are those that its file system needs, such as
+    PATH is the path given to WriteParts. PIPELINE_OPTIONS are those that its file system needs, such as
     --s3_endpoint_url. A job removes the leftovers of its own attempts. The listed files belong to running jobs, to jobs
     that can be resumed and publish them then, or to dead jobs. Do not remove files that a job still has to publish: its
     records would be lost. On S3, choose an AGE longer than any upload takes: the age counts from its beginning.
@@ -61,7 +61,7 @@ def parts(out: Output, path: str, remove: bool, older_than: float, options: tupl
     from arcbeam.store.blobs.errors import StoreError
 
     if is_local(path) and not Path(path.removeprefix("file://")).is_dir():
-        raise StoreError(f"there is no folder '{path}'", "give the path that WriteParts got")
+        raise StoreError(f"there is no folder '{path}'", "give the same path as to WriteParts")
     staging = staging_for(
         path, PipelineOptions([underscored(option) for option in options]).get_all_options(drop_default=True)
     )

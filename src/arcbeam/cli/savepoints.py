@@ -195,4 +195,4 @@ def _requested(out: Output, folder: str, what: Asked, name: str, new: str, secon
     try:
         return bool(request_of_folder(out, folder, what, name, seconds, new))
     except JobFailedError as e:
-        raise JobFailedError(e.message, f"{e.remedy}; if no driver runs it: --force changes it at once") from None
+        raise JobFailedError(e.message, f"{e.remedy}; if no driver is running the job: use --force") from None

@@ -57,7 +57,7 @@ def serving(
     @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port; 0: a free one.")
     @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
     @click.option(
-        "--folder", type=click.Path(file_okay=False, path_type=Path), help="Folder of jobs (~/.arcbeam/jobs)."
+        "--folder", type=click.Path(file_okay=False, path_type=Path), help="Folder of jobs (default: ~/.arcbeam/jobs)."
     )
     @click.option("--advertise", metavar="HOST[:PORT]", help="Address for submitters, if it is not --host.")
     @TOKEN_FILE

@@ -26,8 +26,8 @@ _NEVER_PAIRS: Final = (str, bytes, bytearray, dict, set, frozenset)
 class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     """Join two streams by key and time: `(left, right) | JoinWithin(after=60)`.
 
-    A left and a right element are partners if they have the same key and the time of the right one is at most `before`
-    earlier and at most `after` later. All pairs of partners are emitted as `(key, (left value, right value))`, as soon
+    A left and a right element with the same key are partners if the right one is at most `before` earlier and at most
+    `after` later. All pairs of partners are emitted as `(key, (left value, right value))`, as soon
     as both have arrived, with the later time of the two. With `how="left"`, a left element without a partner is emitted
     as `(key, (value, None))`, once the watermark guarantees that no partner can arrive. Its time is the last time at
     which a partner could have happened.

@@ -462,7 +462,7 @@ def test_failed_job_leaves_note() -> None:
     (answer,) = world.answers()
     assert answer == Answer(Said.REFUSED, "it failed at micro-batch 1: user error", remedy=RESUME)
     assert note_of(world.blobs, world.log.head) == EndNote(1, "FAILED", "user error")
-    with pytest.raises(RequestRefusedError, match=r"no driver is running it.* FAILED: user error\n.*resume it first"):
+    with pytest.raises(RequestRefusedError, match=r"no driver is running it.* FAILED: user error\)\n.*resume it first"):
         files.ask(world.blobs, Asked.DRAIN, "late", NOW)
     again = Steered("more", blobs=world.blobs)
     assert note_of(again.blobs, again.log.head) is None, "a driver runs it"

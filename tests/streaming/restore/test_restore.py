@@ -80,13 +80,13 @@ def test_renamed_stage_keeps_state_number_and_watermarks() -> None:
         assert progress_of(job.log.head).numbers == {"read": 1, "total": 2}, "also if no micro-batch follows"
         assert [of.stage for of in job.log.head.watermarks] == ["total"]
     assert taken(blobs, plan("total")).numbers["total"] == 2
-    with pytest.raises(IncompatibleStateError, match="stage 'last' has state of another kind"):
+    with pytest.raises(IncompatibleStateError, match="stage 'last' has another kind of state"):
         taken(blobs, plan("last", "others"), RestoreOptions(renamed={"total": "last"}))
 
 
 def test_state_without_stage_is_dropped_permanently_if_allowed() -> None:
     blobs = begun()
-    with pytest.raises(IncompatibleStateError, match=r"- stage 'sum' has state, .*(?s:.)*with --allow_dropped_state"):
+    with pytest.raises(IncompatibleStateError, match=r"- stage 'sum' has state, .*(?s:.)* --allow_dropped_state"):
         taken(blobs, plan("total"))
     drop = RestoreOptions(drop=True)
     job = taken(blobs, plan("total"), drop)
@@ -98,7 +98,7 @@ def test_state_without_stage_is_dropped_permanently_if_allowed() -> None:
     assert back.dropped == ("stage 'total' has state, and the pipeline has no such stage",)
     assert back.numbers["sum"] not in (1, 2)
     assert taken(blobs, plan(), drop).dropped == (), "repeating it drops nothing more"
-    with pytest.raises(IncompatibleStateError, match="stage 'sum' has state of another kind"):
+    with pytest.raises(IncompatibleStateError, match="stage 'sum' has another kind of state"):
         taken(blobs, plan(shape="others"), drop)
     # The savepoint still has the state.
     assert taken(blobs, plan(), RestoreOptions("safe")).numbers["sum"] == 2
@@ -245,7 +245,9 @@ def test_additional_source_does_not_decrease_watermarks(at: Timestamp) -> None:
 
 
 def test_folder_named_like_savepoint_is_explained() -> None:
-    with pytest.raises(StoreError, match=r"no savepoint 'x'.*\n.*savepoints/x is read as .* savepoint: .* call that"):
+    with pytest.raises(
+        StoreError, match=r"no savepoint 'x'.*\n.*savepoints/x is read as .* savepoint: .* another name"
+    ):
         taken(MemoryBlobs(), plan(), RestoreOptions("x"))
 
 

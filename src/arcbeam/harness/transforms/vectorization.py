@@ -4,8 +4,8 @@ Owns the conditions. A transform is marked by its proto. It gets our operation i
 that it reads only the value (`harness.transforms.values`). All others get the SDK's operation. A contract test covers
 the SDK internals that this module relies on.
 
-A DoFn qualifies if `process` takes only the element, constants and side inputs, if it has one output, and if it uses no
-window, timestamp, pane, state, timers, restrictions, batches, or type checks at run time.
+A DoFn qualifies if `process` takes only the element, constants and side inputs, and if it has one output. It must not
+use windows, timestamps, panes, state, timers, restrictions, batches, or type checks at run time.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ def _unreadable(
     then = (
         f"or resume from a savepoint; there are: {names}"
         if names
-        else "there is no savepoint before it here: resume a copy of one, or begin a new job in another folder"
+        else "or resume a copy of a savepoint (this folder has no earlier one), or begin a new job in another folder"
     )
     with_remedy = type(error)(error.message, f"nothing was changed: {first}, {then}")
     with_remedy.__cause__ = error

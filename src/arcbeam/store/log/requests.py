@@ -73,9 +73,9 @@ def stopped_remedy(what: Asked, folder: str, *, ended: bool) -> str:
         ended: the job is done or drained; otherwise it can be resumed.
     """
     if ended:
-        return "nothing is left to do: to run the pipeline again, submit it with another --checkpoint_dir"
+        return "there is nothing to do; to run the pipeline again, submit it with another --checkpoint_dir"
     if what is Asked.CANCEL:
-        return "no driver is running it, so there is nothing to cancel; to give up the job, remove its folder"
+        return "there is nothing to cancel; to give up the job, remove its folder"
     if what is Asked.SUSPEND:
         return f"to resume it: arcbeam resume {folder}"
     return f"resume it first: arcbeam resume {folder}"
@@ -177,7 +177,7 @@ def ask(
         remedy = stopped_remedy(what, str(blobs), ended=False)
         if what is not Asked.CANCEL:
             remedy += "; or leave the request for the next driver: --wait=0"
-        raise refusal(what, job, f"no driver is running it, at micro-batch {head.micro_batch}: it is {note}", remedy)
+        raise refusal(what, job, f"no driver is running it (micro-batch {head.micro_batch}; {note})", remedy)
     request = Request(f"{now:016d}-{uuid.uuid4().hex[:12]}", what, savepoint, newest.micro_batch, head.epoch, new)
     refuse_name(head, request, job)
     record = {
