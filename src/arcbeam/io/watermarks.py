@@ -59,8 +59,8 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     The watermark is combined with the input's own watermark (from its source, its estimators, or another
     `WithWatermark`). With `policy="min"` the earlier of the two counts: no element that a source still promises is
     late. With "max" the later one counts. An input without a watermark does not count, like a source that has none. An
-    input that has ended ends this watermark, too. Several collections can be observed separately and then flattened: the
-    earliest watermark counts, or the one that `WithWatermarkPolicy` selects. They can also be flattened first, and
+    input that has ended ends this watermark, too. Several collections can be observed separately and then flattened:
+    the earliest watermark counts, or the one that `WithWatermarkPolicy` selects. They can also be flattened first, and
     observed together.
 
     Elements stay in their windows, so apply this before `WindowInto`. On a bounded input, and on runners that do not

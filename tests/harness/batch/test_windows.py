@@ -1,6 +1,6 @@
-"""Windows of every kind through a plan, with and without fusion.
+"""All kinds of windows in a plan, with and without fusion.
 
-The SDK has no calendar windows in Python: days and weeks are fixed windows with an offset, months a custom function.
+The Python SDK has no calendar windows: days and weeks are fixed windows with an offset, months a custom function.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def fusion(request: pytest.FixtureRequest) -> bool:
 
 
 def timed(p: Any, times: Iterable[Any], name: str = "") -> Any:
-    """Pairs of "k" and a time in seconds, at that time."""
+    """Create pairs of "k" and a time in seconds, with that time."""
     return (
         p
         | f"create {name}" >> beam.Create([("k", time) for time in times])
@@ -53,7 +53,7 @@ def in_order(key: Any, values: Iterable[Any]) -> Any:
 
 
 def windows_of(p: Driven, name: str = "") -> list[Any]:
-    """(start, end, element) of each, in order; times in seconds."""
+    """Return (start, end, element) of each, in order; times in seconds."""
     return sorted((float(w.start), float(w.end), value) for value, _, w in p.windowed(name))
 
 
@@ -91,7 +91,7 @@ def test_windows(fusion: bool, windowfn: WindowFn, times: list[Any], expected: l
 
 
 class Month(BoundedWindow):
-    """A window that is no interval, with a coder of its own."""
+    """A window that is not an interval, with its own coder."""
 
     def __init__(self, year: int, month: int) -> None:
         following = datetime.datetime(year + month // 12, month % 12 + 1, 1, tzinfo=datetime.UTC)
@@ -129,7 +129,7 @@ class Months(NonMergingWindowFn):
 
 
 class Quarters(WindowFn):
-    """Months that become the last month of their quarter as soon as there are two."""
+    """Months that are merged into the last month of their quarter as soon as there are two."""
 
     def assign(self, context: Any) -> list[Month]:
         return Months().assign(context)
@@ -155,7 +155,7 @@ def named(p: Driven, name: str = "") -> list[tuple[str, Any]]:
 
 
 @pytest.mark.contract("BAT-03", "ENG-11")
-def test_a_window_function_with_a_window_and_a_coder_of_its_own(fusion: bool) -> None:
+def test_window_function_with_own_window_and_coder(fusion: bool) -> None:
     with Driven(fusion=fusion) as p:
         windowed = timed(p, [day(1), day(2, 29), day(1, 31)]) | beam.WindowInto(Months())
         windowed | "group" >> beam.GroupByKey() | beam.MapTuple(in_order) | Collect("grouped")
@@ -176,7 +176,7 @@ class Running(beam.DoFn):
 
 @pytest.mark.contract("BAT-03", "ENG-11")
 @pytest.mark.parametrize("trigger", [None, AfterWatermark(early=AfterCount(100)), Repeatedly(AfterCount(100))])
-def test_a_window_function_that_merges_in_its_own_way(fusion: bool, trigger: Any) -> None:
+def test_window_function_with_own_merging(fusion: bool, trigger: Any) -> None:
     mode = AccumulationMode.DISCARDING
     with Driven(shards=3, fusion=fusion) as p:
         windowed = timed(p, map(day, [1, 2, 5, 7, 8, 9])) | beam.WindowInto(
@@ -192,7 +192,7 @@ def test_a_window_function_that_merges_in_its_own_way(fusion: bool, trigger: Any
     assert named(p, "combined") == [("2024-03", ("k", day(2))), ("2024-05", ("k", day(5))), ("2024-09", ("k", day(9)))]
 
 
-# Times at the edges.
+# Times at the limits.
 
 
 @pytest.mark.contract("BAT-03")
@@ -201,7 +201,7 @@ def test_a_window_function_that_merges_in_its_own_way(fusion: bool, trigger: Any
     [GlobalWindows(), FixedWindows(10), SlidingWindows(10, 5), Sessions(10)],
     ids=lambda fn: type(fn).__name__,
 )
-def test_the_beginning_and_the_end_of_time(fusion: bool, windowfn: WindowFn) -> None:
+def test_windows_at_limits_of_time(fusion: bool, windowfn: WindowFn) -> None:
     with Driven(fusion=fusion) as p:
         windowed = (
             p
@@ -223,7 +223,7 @@ def test_the_beginning_and_the_end_of_time(fusion: bool, windowfn: WindowFn) -> 
     ids=["default", "early", "every second"],
 )
 @pytest.mark.parametrize("time", [MAX_TIMESTAMP, GlobalWindow().max_timestamp()], ids=["after", "at"])
-def test_a_session_at_the_end_of_time(fusion: bool, trigger: Any, time: Any) -> None:
+def test_session_at_end_of_time(fusion: bool, trigger: Any, time: Any) -> None:
     mode = AccumulationMode.ACCUMULATING if trigger else None
     with Driven(fusion=fusion) as p:
         windowed = (
@@ -234,7 +234,7 @@ def test_a_session_at_the_end_of_time(fusion: bool, trigger: Any, time: Any) -> 
         )
         windowed | beam.CombinePerKey(sum) | Collect("combined")
         windowed | beam.GroupByKey() | beam.MapTuple(lambda k, v: (k, sum(v))) | Collect("grouped")
-        # Combined and grouped again in the session that came out.
+        # Combined and grouped again in the resulting session.
         windowed | "1" >> beam.CombinePerKey(sum) | "2" >> beam.CombinePerKey(max) | Collect("again")
     assert p.values("combined")[-1] == p.values("grouped")[-1] == p.values("again")[-1] == ("k", 3)
 
@@ -243,7 +243,7 @@ MICROS = [0.000001, -0.000001, 1.123456, -1.123456]
 
 
 @pytest.mark.contract("BAT-03", "PLAN-04")
-def test_microseconds_are_kept_in_an_exchange(fusion: bool) -> None:
+def test_exchange_keeps_microseconds(fusion: bool) -> None:
     with Driven(fusion=fusion) as p:
         timed(p, MICROS) | beam.Reshuffle() | Collect()
     assert sorted(time for _, time in p.timestamped()) == sorted(MICROS)
@@ -251,7 +251,7 @@ def test_microseconds_are_kept_in_an_exchange(fusion: bool) -> None:
 
 @pytest.mark.contract("BAT-03")
 @pytest.mark.parametrize("output", [TimestampCombiner.OUTPUT_AT_EARLIEST, TimestampCombiner.OUTPUT_AT_LATEST])
-def test_microseconds_of_a_pane(fusion: bool, output: Any) -> None:
+def test_pane_keeps_microseconds(fusion: bool, output: Any) -> None:
     with Driven(fusion=fusion) as p:
         timed(p, MICROS) | beam.WindowInto(GlobalWindows(), timestamp_combiner=output) | beam.GroupByKey() | Collect()
     ((_, time),) = p.timestamped()
@@ -270,7 +270,7 @@ def test_windows_of_microseconds(fusion: bool) -> None:
 
 
 @pytest.mark.contract("BAT-03", "PLAN-05")
-def test_a_pane_before_1970_is_in_its_window_behind_an_exchange() -> None:
+def test_pane_before_1970_stays_in_its_window() -> None:
     with Driven() as p:
         (
             timed(p, [-1, -13])
@@ -284,7 +284,7 @@ def test_a_pane_before_1970_is_in_its_window_behind_an_exchange() -> None:
     assert windows_of(p) == [(-15, -10, ("k", [-13])), (-5, 0, ("k", [-1]))]
 
 
-# The timestamp of what a grouping puts out.
+# The timestamps of a grouping's outputs.
 
 
 @pytest.mark.contract("BAT-03", "ENG-11")
@@ -309,7 +309,7 @@ def test_timestamps_of_groups(output: Any, expected: list[float], windowfn: Wind
 
 
 @pytest.mark.contract("BAT-03", "ENG-11")
-def test_timestamps_of_sessions_that_merge() -> None:
+def test_timestamps_of_merged_sessions() -> None:
     with Driven(shards=3) as p:
         windowed = timed(p, [1, 4, 7, 30]) | beam.WindowInto(
             Sessions(5), timestamp_combiner=TimestampCombiner.OUTPUT_AT_LATEST
@@ -320,11 +320,11 @@ def test_timestamps_of_sessions_that_merge() -> None:
     assert sorted(p.timestamped("combined")) == [(("k", 12), 7), (("k", 30), 30)]
 
 
-# One grouping after another.
+# Consecutive groupings.
 
 
 @pytest.mark.contract("BAT-03")
-def test_a_grouping_in_the_windows_of_the_one_before() -> None:
+def test_second_grouping_in_same_windows() -> None:
     with Driven(shards=3) as p:
         (
             timed(p, [1, 2, 13])
@@ -340,7 +340,7 @@ def test_a_grouping_in_the_windows_of_the_one_before() -> None:
 
 
 @pytest.mark.contract("BAT-03")
-def test_sessions_that_have_merged_stay_as_they_are(fusion: bool) -> None:
+def test_merged_sessions_stay_unchanged(fusion: bool) -> None:
     with Driven(shards=3, fusion=fusion) as p:
         (
             timed(p, [1, 2, 3, 20])
@@ -354,7 +354,7 @@ def test_sessions_that_have_merged_stay_as_they_are(fusion: bool) -> None:
     assert windows_of(p) == [(1, 8, ("k", [[1, 2, 3]])), (20, 25, ("k", [[20]]))]
 
 
-# What only moves elements.
+# Transforms that only move elements.
 
 
 def flattened(p: Any) -> Any:
@@ -363,14 +363,14 @@ def flattened(p: Any) -> Any:
 
 
 @pytest.mark.contract("BAT-03")
-def test_flatten_keeps_the_windows_of_each(fusion: bool) -> None:
+def test_flatten_keeps_windows_of_inputs(fusion: bool) -> None:
     with Driven(fusion=fusion) as p:
         flattened(p) | Collect()
     assert windows_of(p) == [(5, 10, ("k", 5)), (10, 20, ("k", 10))]
 
 
 @pytest.mark.contract("BAT-03")
-def test_flatten_of_intervals_and_the_global_window(fusion: bool) -> None:
+def test_flatten_of_interval_and_global_windows(fusion: bool) -> None:
     with Driven(fusion=fusion) as p:
         parts = (timed(p, [1], "a"), timed(p, [2], "b"))
         windowed = [part | f"w{n}" >> beam.WindowInto(FixedWindows(10)) for n, part in enumerate(parts)]
@@ -383,7 +383,7 @@ MOVES = [
     common_urns.composites.REDISTRIBUTE_ARBITRARILY.urn,
     common_urns.composites.REDISTRIBUTE_BY_KEY.urn,
 ]
-"""The SDK has no transform in Python for the last two: protos name them."""
+"""The Python SDK has no transforms for the last two, so they are named in protos."""
 
 
 def with_pane(element: Any, info: Any = beam.DoFn.PaneInfoParam) -> Any:
@@ -392,7 +392,7 @@ def with_pane(element: Any, info: Any = beam.DoFn.PaneInfoParam) -> Any:
 
 @pytest.mark.contract("PLAN-04", "BAT-03")
 @pytest.mark.parametrize("urn", MOVES)
-def test_a_move_keeps_window_timestamp_and_pane(fusion: bool, urn: str) -> None:
+def test_moved_elements_keep_window_timestamp_and_pane(fusion: bool, urn: str) -> None:
     def rename(proto: Any) -> None:
         for transform in proto.components.transforms.values():
             if transform.spec.urn == common_urns.composites.RESHUFFLE.urn and transform.unique_name.endswith("move"):
@@ -429,7 +429,7 @@ def side(p: Any, times: Iterable[int], windowfn: WindowFn) -> Any:
 @pytest.mark.parametrize(
     ("main", "other", "times", "expected"),
     [
-        # (main windows, side windows): the side window is the one that has the last moment of the main window.
+        # (main windows, side windows): the side window contains the last moment of the main window.
         (FixedWindows(5), FixedWindows(10), [5, 15, 25], [(5, [1, 2]), (15, [11]), (25, [])]),
         (FixedWindows(10), GlobalWindows(), [5, 15], [(5, [1, 2, 11]), (15, [1, 2, 11])]),
         (FixedWindows(10), SlidingWindows(10, 5), [5, 15], [(5, [1, 2]), (15, [11])]),
@@ -465,7 +465,7 @@ def test_side_inputs_of_merged_sessions(fusion: bool) -> None:
 
 
 @pytest.mark.contract("BAT-02")
-def test_a_side_input_that_was_combined_in_its_window(fusion: bool) -> None:
+def test_side_input_combined_in_its_window(fusion: bool) -> None:
     with Driven(fusion=fusion) as p:
         sums = side(p, [1, 2, 11], FixedWindows(10)) | beam.CombineGlobally(sum).without_defaults()
         (
@@ -478,7 +478,7 @@ def test_a_side_input_that_was_combined_in_its_window(fusion: bool) -> None:
 
 
 @pytest.mark.contract("BAT-02")
-def test_a_side_input_in_months(fusion: bool) -> None:
+def test_side_input_in_months(fusion: bool) -> None:
     with Driven(fusion=fusion) as p:
         days = timed(p, [day(1), day(2)], "days") | "months" >> beam.WindowInto(Months())
         main = timed(p, [day(1, 20), day(2, 20)]) | beam.WindowInto(FixedWindows(DAY))
