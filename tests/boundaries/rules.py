@@ -1,11 +1,11 @@
-"""What comes out of a grouping of one key, by the rules in Beam's documentation and nothing else.
+"""The panes of a grouping of one key, computed only by the rules in Beam's documentation.
 
-Owns a second arithmetic of windows, lateness, panes and their times, without state, timers and triggers as objects.
+Owns a second computation of windows, lateness, panes and their times, without state, timers and trigger objects.
 Must not import the engine. Times are microseconds.
 
 The rules: a window holds start <= t < end; its last moment is end - 1. A watermark W has passed a moment t if W > t.
 A window is over when its last moment is passed; it has expired when that moment plus the allowed lateness is passed.
-What comes to an expired window is dropped. Sessions are one when they overlap; those that only touch are two.
+Elements of an expired window are dropped. Sessions that overlap are merged; those that only touch are not.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Strategy:
         windows: of which kind.
         size: of a window, or the gap of sessions.
         period: of sliding windows.
-        held_by: what an element must not be behind, to decide on a pane's time: the output watermark, or the input's.
+        held_by: an element counts for a pane's time if it is not later than this: the output watermark, or the input's.
     """
 
     windows: Literal["fixed", "sliding", "sessions", "global"]
@@ -60,7 +60,7 @@ class Strategy:
     held_by: Literal["output", "input"] = "output"
 
     def assigned(self, time: int) -> list[Span]:
-        """The windows of a moment, before any become one."""
+        """The windows of a moment, before any are merged."""
         match self.windows:
             case "fixed":
                 start = time - time % self.size
@@ -99,7 +99,7 @@ class _Open:
 
 
 class Key:
-    """All that happens to a key.
+    """Everything that happens to a key.
 
     Attributes:
         panes, drops: in order.
@@ -171,11 +171,11 @@ class Key:
                 yield strategy.expiry(window.span)
 
     def _enough(self, window: _Open) -> int:
-        """How many elements come out together, whatever the watermark does next."""
+        """The number of elements that fire together, whatever the watermark does next."""
         trigger = self.strategy.trigger
         if not window.over:
             return 2 if trigger == "early pairs" else END_OF_TIME
-        # A window that is opened behind its end waits for nothing: the first element comes out at once.
+        # A window that is opened after its end does not wait: the first element fires at once.
         return 2 if trigger == "late pairs" and window.fired else 1
 
     def _joined(self, window: Span) -> _Open:
@@ -216,7 +216,7 @@ class Key:
         if strategy.accumulating:
             window.shown = values
         if window.over or not strategy.accumulating:
-            # While the end is waited for, an accumulating pane has the times of all its elements.
+            # Until the end of the window, an accumulating pane has the times of all its elements.
             window.times = []
         window.fresh = []
         window.in_time = False

@@ -1,4 +1,4 @@
-"""Random stories whose watermarks and elements are exactly at the moments at which something is decided, or one beside.
+"""Random stories whose watermarks and elements are exactly at decisive moments, or one microsecond beside.
 
 Owns which moments these are. One microsecond is the least that counts, in the SDK as in the engine.
 """
@@ -12,7 +12,7 @@ from tests.boundaries.rules import END_OF_TIME, GLOBAL, Key, Span, Strategy
 
 
 class MicroBatch(NamedTuple):
-    """Elements come, by number and time; then the watermark moves."""
+    """Elements arrive, by number and time; then the watermark moves."""
 
     elements: list[tuple[int, int]]
     watermark: int
@@ -23,7 +23,7 @@ def strategy_of(chance: random.Random) -> Strategy:
     windows = chance.choice(["fixed", "sliding", "sessions", "global"])
     trigger = chance.choice(["each late", "each late", "once", "late pairs", "early pairs"])
     if windows == "sessions":
-        # What becomes of a trigger that has fired in one of two windows that merge is left open by Beam.
+        # Beam does not define a trigger's state if it has fired in one of two windows that merge.
         trigger = "each late"
     return Strategy(
         windows,
@@ -48,7 +48,7 @@ def story(strategy: Strategy, chance: random.Random, micro_batches: int = 7) -> 
 
     A reference plays along, for the windows that there are.
     """
-    key, told, number = Key(strategy), list[MicroBatch](), 0
+    key, made, number = Key(strategy), list[MicroBatch](), 0
     now = chance.randrange(-5, 25)
     known: list[Span] = []
     for _ in range(micro_batches):
@@ -68,5 +68,5 @@ def story(strategy: Strategy, chance: random.Random, micro_batches: int = 7) -> 
         ahead = sorted({moment for moment in moments if moment > now})[:4]
         now = max(now, beside(chance.choice(ahead), chance)) if ahead else now + 1
         key.advance(now)
-        told.append(MicroBatch(elements, now))
-    return [*told, MicroBatch([], END_OF_TIME)]
+        made.append(MicroBatch(elements, now))
+    return [*made, MicroBatch([], END_OF_TIME)]

@@ -1,4 +1,4 @@
-"""All that decide when panes come decide the same, with the watermark exactly at each moment that matters."""
+"""All implementations fire the same panes, with the watermark exactly at each decisive moment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PANE_TIMES = {"end": PaneTime.END_OF_WINDOW, "earliest": PaneTime.EARLIEST, "lat
 
 
 def outcome(panes: Sequence[Pane], drops: Sequence[Drop]) -> Outcome:
-    """What is compared: panes in order by window, and drops."""
+    """The compared results: panes in order by window, and dropped elements."""
     found: defaultdict[Span, list[Pane]] = defaultdict(list)
     for pane in panes:
         found[pane.window].append(pane)
@@ -105,7 +105,7 @@ def drop_of(drop: Any) -> Drop:
 
 
 def of_shard(kind: type[Shard]) -> Callable[[Strategy, Sequence[MicroBatch]], Outcome]:
-    """A grouping alone, in short or the long way."""
+    """A grouping alone, with short cuts or without."""
 
     def run(strategy: Strategy, micro_batches: Sequence[MicroBatch]) -> Outcome:
         shard = kind(ours(strategy, combined=micro_batches[0].watermark % 3 == 0), windowfn_of(strategy))
@@ -122,7 +122,7 @@ def of_shard(kind: type[Shard]) -> Callable[[Strategy, Sequence[MicroBatch]], Ou
 
 
 class Stage(World):
-    """A stage that keeps its panes."""
+    """A stage that stores its panes."""
 
     def __init__(self, kind: Grouped) -> None:
         super().__init__(kind)
@@ -134,7 +134,7 @@ class Stage(World):
 
 
 def of_stage(strategy: Strategy, micro_batches: Sequence[MicroBatch]) -> Outcome:
-    """A stage in a streaming job: windows are gathered, sessions may pass."""
+    """A stage in a streaming job: windows are buffered, sessions may pass."""
     windowfn = windowfn_of(strategy)
     decode = (lambda data: GLOBAL_WINDOW) if strategy.windows == "global" else IntervalWindow.from_ordered
     stage = Stage(Grouped(ours(strategy), decode, unpack))
@@ -182,7 +182,7 @@ def story_of(seed: int) -> tuple[Strategy, list[MicroBatch]]:
 @pytest.mark.contract("ENG-02", "ENG-10", "ENG-11")
 @pytest.mark.parametrize("block", range(8))
 @pytest.mark.parametrize("way", [of_shard(Shard), of_shard(Long), of_stage], ids=["short", "long", "stage"])
-def test_panes_are_those_of_the_rules_at_every_boundary(way: Any, block: int) -> None:
+def test_panes_follow_the_rules_at_every_boundary(way: Any, block: int) -> None:
     for seed in range(100 * block, 100 * block + 100):
         strategy, micro_batches = story_of(seed)
         if way is of_stage:

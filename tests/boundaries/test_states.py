@@ -1,6 +1,6 @@
-"""Timers, the end of state, and what holds: with the watermark exactly at each moment, and one microsecond beside.
+"""Timers, the end of state, and holds: with the watermark exactly at each moment, and one microsecond beside.
 
-The rules are told here once more, for one key: a timer fires when its time is passed, at the latest with its window's
+The rules are restated here, for one key: a timer fires when its time is passed, at the latest with its window's
 end and lateness; then the state of the window goes; what comes after that is dropped.
 """
 
@@ -27,7 +27,7 @@ SIZE = 10
 
 
 class Comes(NamedTuple):
-    """An element: its time, and the timer that it sets: tag, time, and what that holds."""
+    """An element: its time, and the timer that it sets: tag, time, and hold."""
 
     number: int
     time: int
@@ -38,7 +38,7 @@ class Comes(NamedTuple):
 
 @dataclass
 class Rules:
-    """What must happen to the key.
+    """The expected calls for the key.
 
     Attributes:
         calls: everything, in order.
@@ -85,7 +85,7 @@ class Rules:
             self.calls += sorted(moments[at], key=lambda line: (line.startswith("expire"), line))
 
     def hold(self) -> int | None:
-        """The earliest that keeps the output watermark."""
+        """The earliest hold of the output watermark."""
         holds = [hold for _, hold in self.timers.values() if hold is not None]
         if self.at_expiration:
             holds += [start + SIZE - 1 for start in self.ends]
@@ -96,7 +96,7 @@ class Rules:
 
 
 class Key(World):
-    """A stage whose user code keeps an element of each window, and sets a timer for each."""
+    """A stage whose user code stores an element of each window, and sets a timer for each."""
 
     def __init__(self, lateness: int, at_expiration: bool) -> None:
         def expires(window: Window) -> Timestamp:
@@ -124,7 +124,7 @@ class Key(World):
 
     def expire(self, key: bytes, window: Window) -> CallResult:
         assert isinstance(window, IntervalWindow)
-        assert list(self.seen.read(key, window.ordered())), "the state has gone before the callback"
+        assert list(self.seen.read(key, window.ordered())), "the state was dropped before the callback"
         self.said.append(f"expire {window.start}")
         return CallResult()
 
@@ -150,7 +150,7 @@ class Key(World):
 
 
 def moments_of(calls: list[str], lateness: int) -> list[tuple[int, bool]]:
-    """When timers and ends happen, in order; those of one moment are timers first."""
+    """The times of timers and ends, in order; at the same moment, timers come first."""
     found = []
     for what, start, *rest in map(str.split, calls):
         if what == "fire":
@@ -161,7 +161,7 @@ def moments_of(calls: list[str], lateness: int) -> list[tuple[int, bool]]:
 
 
 def elements_of(chance: random.Random, now: int, lateness: int, first: int) -> list[Comes]:
-    """What comes in a micro-batch: times near the watermark, and timers at and beside all that matters."""
+    """The input of a micro-batch: times near the watermark, and timers at and beside decisive moments."""
     found = []
     for n in range(chance.choice([0, 1, 2, 3])):
         edge = chance.choice([now, now - lateness, now // SIZE * SIZE, now + 5])
@@ -207,40 +207,38 @@ def test_timers_and_state_follow_the_rules_at_every_boundary(block: int) -> None
         assert {row[0] for row, _ in key.view.scan(b"")} <= {keyspace.Kind.CLOCK}, seed
 
 
-# What waits.
+# Blocked elements.
 
 
 @pytest.mark.contract("ENG-05")
-@pytest.mark.parametrize(("watermark", "goes_on"), [(8, False), (9, False), (10, True)])
-def test_a_parked_element_goes_on_behind_the_last_moment_of_its_side_input(watermark: int, goes_on: bool) -> None:
+@pytest.mark.parametrize(("watermark", "processed"), [(8, False), (9, False), (10, True)])
+def test_blocked_element_is_processed_after_side_input_window(watermark: int, processed: bool) -> None:
     world = World(Stateful(FAMILIES, DECODE, lambda window: Timestamp(window.max_timestamp + 100)), (("a", RATES),))
     world.micro_batch(0, 5)
     world.committed_outputs[RATES] = Timestamp(watermark)
     world.micro_batch(0)
-    assert (world.calls() == ["process 5"]) is goes_on
+    assert (world.calls() == ["process 5"]) is processed
 
 
 @pytest.mark.contract("ENG-05")
-@pytest.mark.parametrize(("watermark", "goes_on"), [(8, False), (9, False), (10, True)])
-def test_an_element_that_comes_is_parked_up_to_that_moment(watermark: int, goes_on: bool) -> None:
+@pytest.mark.parametrize(("watermark", "processed"), [(8, False), (9, False), (10, True)])
+def test_element_is_blocked_until_side_input_window_passed(watermark: int, processed: bool) -> None:
     world = World(Stateful(FAMILIES, DECODE, lambda window: Timestamp(window.max_timestamp + 100)), (("a", RATES),))
     world.committed_outputs[RATES] = Timestamp(watermark)
     world.committed_outputs[NAMES] = Timestamp(1000)
     world.micro_batch(0, 5)
-    assert (world.calls() == ["process 5"]) is goes_on
+    assert (world.calls() == ["process 5"]) is processed
 
 
 @pytest.mark.parametrize("lateness", [0, 1, 3])
 @pytest.mark.parametrize("beside_it", [-1, 0, 1])
-def test_an_element_in_order_of_time_goes_on_when_its_time_and_the_lateness_are_passed(
-    lateness: int, beside_it: int
-) -> None:
+def test_sorted_element_waits_for_time_plus_lateness(lateness: int, beside_it: int) -> None:
     kind = Stateful(FAMILIES, DECODE, lambda window: window.max_timestamp, in_order=Duration(lateness))
     world = World(kind)
     world.micro_batch(0, 5)
     world.micro_batch(5 + lateness + beside_it)
     assert world.calls() == (["process 5"] if beside_it > 0 else [])
-    # One of the same time may come as long as that one waits.
+    # Another element of the same time may arrive while that one waits.
     world.micro_batch(5 + lateness + beside_it, 5)
     assert (len(world.drops) == 0) is (beside_it <= 0)
     world.micro_batch(5 + lateness + 1)

@@ -1,7 +1,7 @@
 """Combiners give the value and type that Beam's own CombineFn gives, on every path that combines.
 
-The values are those that arithmetic treats in a special way: bools, integers of more than 64 bits, infinities, what is
-no number, zeros with a sign, and mixtures. The expected result is computed by the CombineFn's own methods, in order.
+The values are those that arithmetic treats in a special way: bools, integers of more than 64 bits, infinities, NaN,
+zeros with a sign, and mixtures. The expected result is computed by the CombineFn's own methods, in order.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COMBINERS: dict[str, Callable[[], Any]] = {
 
 
 def expected(fn: Any, values: Iterable[Any]) -> Any:
-    """What the CombineFn makes of values, or the type of its error."""
+    """The result of the CombineFn, or the type of its error."""
     try:
         accumulator = fn.create_accumulator()
         for value in values:
@@ -170,7 +170,7 @@ def test_results_have_the_value_and_type_of_the_combine_fn(way: str) -> None:
 @pytest.mark.contract("PLAN-02", "BAT-04")
 @pytest.mark.parametrize("name", ["sum", "max", "mean", "several"])
 @pytest.mark.parametrize("optimized", [True, False])
-def test_what_cannot_be_combined_is_the_same_error_of_the_user(name: str, optimized: bool) -> None:
+def test_uncombinable_values_raise_users_error(name: str, optimized: bool) -> None:
     values = inputs_of(name, VALUES["nothing among numbers"])
     error = expected(COMBINERS[name](), values)
     p = Driven(shards=1, value_chains=optimized)

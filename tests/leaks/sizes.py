@@ -1,4 +1,4 @@
-"""How large everything is that a job keeps: in objects of its driver, in modules, in its folder.
+"""The sizes of everything that a job keeps: in objects of its driver, in modules, in its folder.
 
 Owns the walk over objects. Must not know which sizes are right.
 """

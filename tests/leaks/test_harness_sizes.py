@@ -151,7 +151,7 @@ NAMES = [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.long) 
 
 @pytest.mark.usefixtures("small_caches")
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_of_a_stage_grows_with_micro_batches(name: str) -> None:
+def test_stage_does_not_grow_with_micro_batches(name: str) -> None:
     cut = Steady()
     elements = [("abcde"[n % 5], n, n) for n in range(COUNT)]
     with InMicroBatches(cut) as p:

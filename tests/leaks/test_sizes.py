@@ -31,7 +31,7 @@ FEW, TIMES = 12, 10
 LAST = 8
 """Sizes go up and down: the largest of so many commits counts."""
 PIECE = 4
-"""Elements that come in a micro-batch."""
+"""The number of elements in a micro-batch."""
 KEYS = (b"a", b"b", b"c", b"d", b"e")
 IN, SIDE = Port("source-1", MAIN), Port("source-2", MAIN)
 TENS = Windowing("fixed", 10)
@@ -55,14 +55,12 @@ KINDS: dict[str, tuple[Kind, ...]] = {
     "splittable": (Expand(3, Pace(2, 3, 1000, 1, 0.5)), Expand(2, side=SIDE)),
     "observed": (Pass(delay=3, jump=50), Pass(delay=2, quantile=0.5), Pass(delay=2, idle=20_000)),
 }
-GROWS = {
-    ".machine._state.made": "names of savepoints that there are: the simulator gives them up behind the driver's back"
-}
+GROWS = {".machine._state.made": "names of existing savepoints: the simulator deletes them without the driver"}
 """What may grow, by a part of its path: why."""
 
 
 def pipeline_of(kinds: tuple[Kind, ...], micro_batches: int) -> Pipeline:
-    """Two sources that go on at the same pace, and stages that read the first; the second is a side input."""
+    """Two sources that advance at the same pace, and stages that read the first; the second is a side input."""
     count = micro_batches * PIECE
     stages = [
         Stage(f"source-{n}", 0, Source(tuple(_events(n, count)), Pace(PIECE, PIECE, 1_000, 0, 0)))
@@ -118,7 +116,7 @@ def largest(sizes: dict[int, Counter[str]], before: int) -> Counter[str]:
 
 
 def grown(few: Counter[str], many: Counter[str]) -> dict[str, tuple[int, int]]:
-    """What has grown more than it goes up and down anyway. Files of a shard are merged, so their sizes vary more."""
+    """The sizes that have grown beyond their usual variation. Files of a shard are merged, so they vary more."""
     found = {}
     for path, size in sorted(many.items()):
         usual = 2.5 if path.startswith(("bytes", "longest")) else 1.5

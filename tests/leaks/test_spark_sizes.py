@@ -77,7 +77,7 @@ def descendants(process: int) -> Iterator[int]:
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="threads and open files are read from /proc")
-def test_host_of_a_job_keeps_no_more_after_ten_times_the_work(tmp_path: Path) -> None:
+def test_host_does_not_grow_after_tenfold_work(tmp_path: Path) -> None:
     job = Job(tmp_path)
     feed(job.source, 5)
     result = job.submit()

@@ -1,4 +1,4 @@
-"""Whose code a frame runs does not depend on the folder that its file is in."""
+"""The owner of a frame's code does not depend on its file's folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TEXT = "def call(function):\n    return function()\n"
 
 
 def code_of(module: Any, file: str) -> Callable[[Callable[[], Any]], Any]:
-    """A function of a module that is kept in a file; it calls another."""
+    """A function of a module in a file; it calls another."""
     names: dict[str, Any] = {"__name__": module}
     exec(compile(_TEXT, file, "exec"), names)
     call: Callable[[Callable[[], Any]], Any] = names["call"]
@@ -46,7 +46,7 @@ def test_user_code_in_folder_named_like_harness_is_kept(module: Any, folder: str
     ["arcbeam.harness.bundle.processor", "arcbeam.spark", "apache_beam.runners.common", "apache_beam.transforms.core"],
 )
 @pytest.mark.parametrize("file", ["/x/site-packages/a.py", "/x/libraries.zip/a.py", "apache_beam/runners/common.py"])
-def test_harness_is_found_wherever_it_is_installed(module: str, file: str) -> None:
+def test_harness_is_found_in_any_installation(module: str, file: str) -> None:
     users = code_of("__main__", "/home/me/arcbeam/spark/flights.py")
     assert harness_files(error_in(code_of(module, file), users)) == {file}
 

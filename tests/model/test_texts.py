@@ -1,4 +1,4 @@
-"""Texts of strangers: encodable, bounded, in time."""
+"""Texts from user code: encodable, bounded, in time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 from arcbeam.model import texts
 
 
-def test_an_ordinary_text_stays_as_it_is() -> None:
+def test_ordinary_text_is_unchanged() -> None:
     assert texts.fit("äöü 日本 \n\0 \N{PILE OF POO}") == "äöü 日本 \n\0 \N{PILE OF POO}"
 
 
-def test_a_lone_surrogate_is_spelled_out() -> None:
+def test_lone_surrogate_is_escaped() -> None:
     assert texts.fit("bad name \ud800!") == "bad name \\ud800!"
     assert texts.fit("\udcff.txt").encode() == b"\\udcff.txt"
 
 
-def test_a_long_text_is_cut_in_the_middle() -> None:
+def test_long_text_is_cut_in_the_middle() -> None:
     cut = texts.fit("a" * 1000 + "b" * 1000, 100)
-    assert cut == "a" * 75 + " … (1900 characters left out) … " + "b" * 25
+    assert cut == "a" * 75 + " … (1900 characters omitted) … " + "b" * 25
 
 
 class Mute:
@@ -34,13 +34,13 @@ class Mute:
 
 
 @pytest.mark.parametrize("error", [ValueError("\ud800"), SystemExit(3), KeyboardInterrupt(), RecursionError()])
-def test_what_cannot_say_its_text_is_named_by_its_type(error: BaseException) -> None:
-    told = texts.said(str, Mute(error))
-    assert told.startswith("<Mute: ")
-    assert told.encode()
+def test_object_without_text_is_named_by_type(error: BaseException) -> None:
+    text = texts.said(str, Mute(error))
+    assert text.startswith("<Mute: ")
+    assert text.encode()
 
 
-def test_what_never_says_its_text_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_text_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "SECONDS", 0.01)
     never = threading.Event()
 
@@ -49,12 +49,12 @@ def test_what_never_says_its_text_is_not_waited_for(monkeypatch: pytest.MonkeyPa
         return "late"
 
     try:
-        assert texts.said(speak, 7) == "<int: its text did not come within 0.01 s>"
+        assert texts.said(speak, 7) == "<int: its text was not ready within 0.01 s>"
     finally:
         never.set()
 
 
-def test_within_gives_what_was_returned_or_raised() -> None:
+def test_within_returns_or_raises_result() -> None:
     assert texts.within(60, lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         texts.within(60, lambda: 1 // 0)

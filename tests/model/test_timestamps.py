@@ -8,14 +8,16 @@ from apache_beam.utils import timestamp as beam
 
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, behind_shown, shifted
 
+_BEHIND = "behind"
 
-def test_the_range_is_that_of_beam() -> None:
+
+def test_range_of_event_time_is_that_of_beam() -> None:
     assert beam.MIN_TIMESTAMP.micros == MIN_TIMESTAMP
     assert beam.MAX_TIMESTAMP.micros == MAX_TIMESTAMP
     assert GlobalWindow().max_timestamp().micros == END_OF_GLOBAL_WINDOW
 
 
-def test_a_shift_stays_within_the_range() -> None:
+def test_shift_stays_in_range() -> None:
     assert shifted(MAX_TIMESTAMP, Duration(1)) == MAX_TIMESTAMP
     assert shifted(MIN_TIMESTAMP, Duration(-1)) == MIN_TIMESTAMP
     assert shifted(MIN_TIMESTAMP, Duration(5)) == MIN_TIMESTAMP + 5
@@ -25,12 +27,12 @@ def test_a_shift_stays_within_the_range() -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (-5.0, "0.0 s behind"),
-        (1.55, "1.6 s behind"),
-        (119.0, "119.0 s behind"),
-        (120.0, "2 min behind"),
-        (7200.0, "2 h behind"),
-        (86_400.0 * 365 * 9, "3,285 days behind"),
+        (-5.0, f"0.0 s {_BEHIND}"),
+        (1.55, f"1.6 s {_BEHIND}"),
+        (119.0, f"119.0 s {_BEHIND}"),
+        (120.0, f"2 min {_BEHIND}"),
+        (7200.0, f"2 h {_BEHIND}"),
+        (86_400.0 * 365 * 9, f"3,285 days {_BEHIND}"),
         (1.79e9, "far from the clock"),
     ],
 )

@@ -14,13 +14,13 @@ intervals = st.builds(IntervalWindow, st.integers(MIN_TIMESTAMP - 10**12, MAX_TI
 
 
 @given(one=intervals, other=intervals)
-def test_the_bytes_of_intervals_are_in_the_order_of_their_ends(one: Any, other: Any) -> None:
+def test_bytes_of_intervals_sort_by_end(one: Any, other: Any) -> None:
     assert IntervalWindow.from_ordered(one.ordered()) == one
     assert (one.ordered() < other.ordered()) == ((one.end, one.start) < (other.end, other.start))
     assert (one.ordered() >= IntervalWindow.behind(other.end)) == (one.end > other.end)
 
 
-def test_a_custom_window_comes_back_from_its_bytes() -> None:
+def test_custom_window_is_decoded() -> None:
     w = CustomWindow(b"\x00abc", Timestamp(-5))
     assert CustomWindow.from_ordered(w.ordered()) == w
 
@@ -35,10 +35,10 @@ def test_a_custom_window_comes_back_from_its_bytes() -> None:
         st.booleans(),
     )
 )
-def test_a_pane_comes_back_from_its_bytes(pane: PaneInfo) -> None:
+def test_pane_is_decoded(pane: PaneInfo) -> None:
     assert PaneInfo.unpacked(pane.packed()) == pane
 
 
-def test_no_pane_takes_no_bytes_and_a_first_one_few() -> None:
+def test_first_pane_takes_few_bytes() -> None:
     assert NO_PANE.packed() == b""
     assert len(PaneInfo(0, 0, Timing.ON_TIME, True, True).packed()) == 3

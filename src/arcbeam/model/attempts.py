@@ -1,6 +1,6 @@
-"""Which attempt of which task runs in this process: what names of what it stages can be made of.
+"""The attempt of a task that runs in this process, for unique names of staged files.
 
-Leaf: standard library only. Set by whoever runs a task, in the process in which it runs; read by user code beside it.
+A leaf: standard library only. The code that runs a task sets it, in the task's process; user code reads it there.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of a task. What it stages counts if it is committed, and no other attempt of its task is.
+    """One attempt of a task. What it stages counts if it is committed; then no other attempt of its task is.
 
     Attributes:
-        job: name of the job; the same for all drivers that go on with it. In letters, digits and "-".
-        micro_batch: of the job; 0 in a bounded pipeline that runs in phases, which has no micro-batches.
-        order: place of the task among those of its micro-batch, the same in each attempt.
-        token: no other attempt of any task of the job has it. In letters, digits, "_", "-" and ".".
+        job: the name of the job, the same for all its drivers. In letters, digits and "-".
+        micro_batch: of the job; 0 in a bounded pipeline, which runs in phases without micro-batches.
+        order: the place of the task among those of its micro-batch, the same in each attempt.
+        token: unique among all attempts of the job. In letters, digits, "_", "-" and ".".
     """
 
     job: str
@@ -28,17 +28,17 @@ class Attempt:
 
 
 class Here:
-    """What this process is at; one task runs at a time.
+    """The state of this process, which runs one task after the other.
 
     Attributes:
-        attempt: that runs; None where nothing has said so: on another runner, or between tasks.
+        attempt: the running attempt; None if it is unknown: on another runner, or between tasks.
     """
 
     attempt: Attempt | None = None
 
     @contextlib.contextmanager
     def running(self, attempt: Attempt) -> Iterator[None]:
-        """That attempt runs in the block, and none behind it."""
+        """Set the running attempt within the block; afterwards there is none."""
         self.attempt = attempt
         try:
             yield
@@ -47,4 +47,4 @@ class Here:
 
 
 here = Here()
-"""Of this process."""
+"""The state of this process."""

@@ -1,6 +1,6 @@
-"""What the engine decides of a commit, and the store keeps: values that both know.
+"""Values of a commit that the engine decides and the store keeps.
 
-Owns their shapes. Must not know how a commit comes about, nor how it becomes real.
+Owns their shapes. Must not know how the engine decides on a commit, nor how the store makes it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class CommitMode(StrEnum):
-    """How the job stands with a commit."""
+    """The state of the job after a commit."""
 
     RUNNING = "running"
     DRAINING = "draining"
@@ -21,11 +21,11 @@ class CommitMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Committable:
-    """What a sink must publish once the micro-batch is committed. Publishing it again must change nothing.
+    """Output that a sink must publish once the micro-batch is committed. Publishing it must be idempotent.
 
     Attributes:
-        stage: who publishes it: the name of the transform, which may run in any stage.
-        payload: in a form that only the publisher reads.
+        stage: the publisher: the name of the transform, which may run in any stage.
+        payload: in a format that only the publisher reads.
     """
 
     stage: str
@@ -33,23 +33,22 @@ class Committable:
 
 
 def deletion(name: str) -> str:
-    """What gives a savepoint's name up, where a name is asked for."""
+    """Return the request that deletes a savepoint, in place of a name."""
     return f"delete {name}"
 
 
 def renaming(name: str, new: str) -> str:
-    """What gives a savepoint another name, where a name is asked for."""
+    """Return the request that renames a savepoint, in place of a name."""
     return f"rename {name} {new}"
 
 
 def name_change(wish: str) -> tuple[str, str]:
-    """What becomes of names by what is asked of a commit: a name for its micro-batch, a `deletion` or a `renaming`.
+    """Return the change of names that a request means: a name for a micro-batch, a `deletion` or a `renaming`.
 
     Returns:
-        The name that is given up, and the one that a micro-batch gets; "" for none.
+        The deleted name, and the name that a micro-batch gets; "" for none.
     """
-    # Names have no spaces. So whoever has a micro-batch made for the sake of a name, and does not care which, has them
-    # all.
+    # Names have no spaces. So code that only passes names on to a commit handles all three.
     match wish.split(" "):
         case ["delete", name]:
             return name, ""

@@ -1,6 +1,6 @@
-"""The files that tasks write, as what is reported and committed says of them.
+"""The files that tasks write, as described in reports and commits.
 
-Owns the values. Must not know what is in the files, nor where they are.
+Owns the values. Must not know the files' content, nor where they are.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from arcbeam.model.timestamps import Timestamp
 
 
 class FileKind(StrEnum):
-    """What a shard file holds."""
+    """The content of a shard file."""
 
     SNAPSHOT = "snapshot"
     """All entries of the shard."""
     DELTA = "delta"
-    """Entries put and keys deleted since."""
+    """The entries put and the keys deleted since."""
 
 
 OWNER: Final = slice(1, 3)
-"""Of a row's key: whose the row is. Keys are in the order of what is before that, and then of it."""
+"""The bytes of a row's key that identify the row's owner. Keys sort by what precedes these bytes, then by the owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What a file has of one owner.
+    """The rows of one owner in a file.
 
     Attributes:
-        owner: the bytes of the rows' keys that say it; fewer than two where a row is nobody's.
+        owner: the owner's bytes in the rows' keys; fewer than two if the rows have no owner.
         entries: number of puts.
         size: bytes of their keys and values, and of deleted keys.
     """
@@ -45,15 +45,15 @@ class ShardFile:
     """One file of a shard's state.
 
     Attributes:
-        name: below the job's folder.
+        name: its name below the job's folder.
         size: in bytes.
         crc: of its footer, which holds the CRCs of everything else.
         entries: number of puts; of a snapshot, the number of entries of the shard.
         tombstones: number of deleted keys.
         first_key, last_key: the smallest and the greatest key; both empty if there is none.
-        first_micro_batch, last_micro_batch: it says what these micro-batches, and those between, changed; a snapshot's
-        first micro-batch is 0.
-        owned: whose its rows are, by owner; empty if whoever wrote it did not say.
+        first_micro_batch, last_micro_batch: the range of micro-batches whose changes it contains; a snapshot's first
+            micro-batch is 0.
+        owned: its rows by owner; empty if its writer did not provide that.
     """
 
     name: str
@@ -84,13 +84,13 @@ class SideFile:
 
     Attributes:
         channel: the side channel.
-        shard: for a multimap, or in a micro-batch, the shard that it is of; -1 where it is of none.
-        name: where it is, below the job's folder or temporary location.
+        shard: the shard of a multimap, or in a micro-batch; -1 if there is none.
+        name: its name below the job's folder or temporary location.
         size: in bytes.
-        crc: the CRC-32 of its bytes; None where whoever wrote it gave none.
-        until: of a micro-batch: when the input watermark of all that read the channel has passed that, and what it lets
-            fire has fired, nobody reads it any more, and it leaves the manifest. None: it stays.
-        micro_batch: of a micro-batch: the last one of which it has what was put in.
+        crc: the CRC-32 of its bytes; None if its writer did not provide it.
+        until: in a micro-batch: when the input watermarks of all readers of the channel have passed this, and what they
+            allow has fired, no task reads it any more, and it leaves the manifest. None: it stays.
+        micro_batch: in a micro-batch: the last micro-batch whose output it contains.
     """
 
     channel: int
@@ -104,12 +104,12 @@ class SideFile:
 
 @dataclass(frozen=True, slots=True)
 class TaskFiles:
-    """What an attempt of a task has written in a micro-batch.
+    """The files that an attempt of a task has written in a micro-batch.
 
     Attributes:
-        shards: those that it has changed, as they are with it: all their files.
+        shards: the shards that it has changed, with all their files.
         sides: new files of side inputs.
-        joined: names of the head's files of side inputs in whose place some of those are.
+        joined: names of the head's side input files that some of the new ones replace.
     """
 
     shards: tuple[Shard, ...] = ()

@@ -1,6 +1,6 @@
-"""What identifies a transform, and how the pipelines of two submissions differ by that.
+"""The identity of a transform, and the differences between the pipelines of two submissions.
 
-A leaf: plain values, as a job's folder keeps them. Must not know where a fingerprint comes from.
+A leaf: plain values, as stored in a job's folder. Must not know where a fingerprint comes from.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _LAMBDA = re.compile(r"<lambda at [^>]*>")
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """One transform that consists of no others.
+    """A primitive transform.
 
     Attributes:
-        urn: what kind of transform it is.
-        inputs: the transforms whose output it reads, by full name, side inputs included; sorted. Of a transform with
-            several outputs also which one.
+        urn: the kind of the transform.
+        inputs: the transforms whose output it reads, by full name, including side inputs; sorted. If a transform has
+            several outputs, the name includes the output.
         content: a digest of its code, arguments and windowing.
     """
 
@@ -29,20 +29,20 @@ class Fingerprint:
 
 
 def plain(name: str) -> str:
-    """A transform's name without the file and line of a lambda, which change with lines that do not matter."""
+    """Return a transform's name without the file and line of a lambda, which change with unrelated lines."""
     return _LAMBDA.sub("<lambda>", name)
 
 
 def changes(
     had: Mapping[str, Fingerprint], now: Mapping[str, Fingerprint], renamed: Mapping[str, str], *, compares_code: bool
 ) -> Iterator[str]:
-    """How a pipeline differs from another one, one text for each transform; none if it is the same.
+    """Yield the differences between two pipelines, one text for each transform; none if they are the same.
 
     Args:
         had: the transforms that a job ran, by full name.
-        now: those of the pipeline that was submitted.
-        renamed: new names, by old ones, of transforms or of transforms around them.
-        compares_code: their content is comparable: the same versions made it.
+        now: the transforms of the submitted pipeline.
+        renamed: new names, by old ones, of transforms or of composites that contain them.
+        compares_code: their contents are comparable: the same versions made them.
     """
     names = {plain(old): plain(new) for old, new in renamed.items()}
     before = {
@@ -64,7 +64,7 @@ def changes(
 
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:
-    """A transform's name, or that of one of its outputs, under the new name of the transform or of one around it."""
+    """Return the name of a transform or output, with the new name of the transform or of a composite around it."""
     for old, new in names.items():
         if name == old or name.startswith((f"{old}/", f"{old} (")):
             return new + name.removeprefix(old)

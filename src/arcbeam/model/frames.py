@@ -1,8 +1,8 @@
-"""Whose code a frame of a traceback runs: decided by its module, never by the path of its file.
+"""The owner of the code of a traceback's frame, determined by its module, never by the path of its file.
 
-Owns the names of the modules that stand between Spark and user code. A path does not decide: a user may keep scripts
-in a folder called `arcbeam`, and arcbeam itself may be imported from a source tree, an installation or a zip file.
-Code that is generated at run time counts as the module's if its globals have the module's `__name__`.
+Owns the names of the modules between Spark and user code. A path does not decide: a user may have scripts in a folder
+named `arcbeam`, and arcbeam itself may be imported from a source tree, an installation or a zip file. Code generated at
+run time belongs to a module if its globals have the module's `__name__`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import FrameType
 
 _HARNESS = ("arcbeam.spark", "arcbeam.harness", "apache_beam.runners", "apache_beam.transforms.core", "threading")
 _TESTS = "_test"
-"""The end of a module's name in which the SDK has pipelines, as users write them."""
+"""The end of the names of SDK modules that contain pipelines, as users write them."""
 
 
 def is_harness(frame: FrameType) -> bool:

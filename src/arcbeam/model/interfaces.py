@@ -1,7 +1,7 @@
-"""Where packages meet that must not know each other: small protocols.
+"""Small protocols between packages that must not know each other.
 
-Owns no behaviour. `store` implements what `engine` asks for; `harness` implements what workers ask for; `testing` has
-some in memory.
+Owns no behaviour. `store` implements the protocols that `engine` uses; `harness` implements those that workers use;
+`testing` has some implementations in memory.
 """
 
 from __future__ import annotations
@@ -14,52 +14,51 @@ from typing import Protocol
 class StateView(Protocol):
     """An ordered key-value space of one shard: a committed version, with the running micro-batch's changes on top.
 
-    Keys are compared as unsigned bytes. What was put is read at once; nothing is durable before the micro-batch's
-    commit.
+    Keys are compared as unsigned bytes. A write is visible at once, but durable only after the micro-batch's commit.
     """
 
     @property
     def written(self) -> int:
-        """Bytes of the keys and values that were put, and of the keys that were deleted: it grows with each of both."""
+        """The bytes of all keys and values that were put, and of all keys that were deleted; it only grows."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None if there is none."""
+        """Return the value of a key; None if there is none."""
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Sets a key's value."""
+        """Set a key's value."""
 
     def delete(self, key: bytes) -> None:
-        """Removes a key; nothing happens if it is not there."""
+        """Delete a key, if it exists."""
 
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """The entries with start <= key < end, ascending; to the end of the space if `end` is None.
+        """Yield the entries with start <= key < end, ascending; to the end of the space if `end` is None.
 
-        Writes are allowed while it is iterated; whether it sees those ahead of it is not said.
+        Writes are allowed during the iteration; it is unspecified whether it sees those ahead of it.
         """
 
 
 class OpenStage(Protocol):
-    """A stage that is open in a worker, from task to task. What runs its user code may be another process."""
+    """A stage that is open in a worker, across tasks. Its user code may run in another process."""
 
     @property
     def id(self) -> str:
-        """Of the stage, in the plan."""
+        """The id of the stage in the plan."""
 
     def needs_teardown(self) -> bool:
-        """Whether `close` calls a teardown of the user's."""
+        """Return whether `close` calls a teardown of the user's."""
 
     def running_step(self, frame: FrameType | None = None) -> str:
-        """The name of the transform that runs now; "" if unknown. Called from any thread.
+        """Return the name of the transform that runs now; "" if unknown. Any thread may call this.
 
         Args:
             frame: the innermost Python frame of the thread that runs the task's bundles; None if unknown.
         """
 
     def abandon(self) -> None:
-        """Ends a task that has failed. The stage is not used again, but for `close`."""
+        """End a failed task. Afterwards only `close` may be called."""
 
     def shut_down(self) -> list[str]:
-        """Calls `shutdown` where user code offers it; returns what went wrong, for people."""
+        """Call `shutdown` of user code that has it; return the errors, for people."""
 
     def close(self) -> list[str]:
-        """Tears down, and returns what went wrong, for people. The stage is not used again."""
+        """Tear down; return the errors, for people. Afterwards the stage must not be used."""

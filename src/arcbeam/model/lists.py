@@ -1,6 +1,6 @@
-"""DoFns that take elements by lists: how they say so.
+"""DoFns that process elements in lists, and how they declare it.
 
-Leaf: standard library only. Who runs them so is `harness.transforms.sinks`; to other runners they are DoFns like any.
+A leaf: standard library only. `harness.transforms.sinks` runs them so; for other runners they are ordinary DoFns.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any
 
 
 class TakesLists(ABC):
-    """Beside a DoFn: one that looks at the values and the windows of its elements, at nothing else.
+    """A mixin for a DoFn that only uses the values and the windows of its elements.
 
-    Its `process` is to do with one element what `take` does with several. It has one output, and neither side inputs
+    `process` must do with one element what `take` does with several. The DoFn has one output, and neither side inputs
     nor state, timers and restrictions.
     """
 
     @abstractmethod
     def take(self, values: list[Any], window: Any) -> Iterable[Any]:
-        """Takes elements, at least one.
+        """Process elements, at least one.
 
         Args:
-            values: of the elements, in order; not to be changed.
-            window: in which all of them are. Those in several are given once for each.
+            values: the values of the elements, in order; do not change the list.
+            window: the window of all of them. Elements in several windows are passed once for each.
 
         Returns:
-            Windowed values that are put out.
+            The output, as windowed values.
         """

@@ -1,7 +1,7 @@
-"""The plan: what a translated pipeline looks like to everything but the translator.
+"""The plan: a translated pipeline, as seen by everything but the translator.
 
-Owns the proto-free description of stages and the channels between them. Leaf: standard library only. The few things
-that only the harness can read (coders, DoFns, windowing) travel as opaque bytes in `Stage.payload`.
+Owns the proto-free description of stages and the channels between them. A leaf: standard library only. Data that only
+the harness can read (coders, DoFns, windowing) travels as opaque bytes in `Stage.payload`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Channel:
     """A directed edge of the plan: one PCollection on its way from its producers to its consumers.
 
     Attributes:
-        index: position in `Plan.channels`; the number that rows of the exchange carry.
+        index: position in `Plan.channels`; the number in rows of the exchange.
         name: human-readable name of the PCollection.
         routing: how elements travel.
         coder: human-readable element coder.
@@ -55,12 +55,12 @@ class Channel:
 
 
 class Firings(enum.StrEnum):
-    """What is read of a side input whose trigger fires more than once in a window."""
+    """The firings that are read of a side input whose trigger fires more than once in a window."""
 
     ALL = "all"
-    """What all firings have put in."""
+    """The content of all firings."""
     LAST = "last"
-    """Of an unbounded job, what the last one has put in."""
+    """In an unbounded job, the content of the last firing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,10 @@ class SideInput:
         transform: id of the consuming transform in the stage's payload.
         tag: the transform's local name for it.
         channel: index of the SIDE or SIDE_KEYED channel.
-        lateness: microseconds behind the end of its window that an element may still come to the transform, and read.
-        eager: its windows are read as soon as there is something in them: it has a trigger that fires before their end.
-        firings: which of a window's are read.
+        lateness: microseconds after the end of its window during which an element may still reach the transform and
+            read it.
+        eager: its windows are read as soon as they have content: its trigger fires before their end.
+        firings: the firings that are read.
     """
 
     transform: str
@@ -117,22 +118,22 @@ class Stage:
         id: unique in the plan ("s0", "s1", … in topological order).
         name: human-readable, made of its transforms' names.
         transforms: in topological order, without the plan's own reads and writes.
-        payload: opaque to all but the harness: how to build the bundle processor.
+        payload: how to build the bundle processor; opaque to all but the harness.
         source: index of the channel it reads; None for an impulse (one empty element), and for an output of a script.
         sinks: indexes of the channels it writes.
         side_inputs: what must be complete before the stage may start.
         states: (transform id, state name) of its user states.
         timers: its timer families.
         splittable: the root transform processes restrictions of a splittable DoFn.
-        finalizes: a transform asks for bundle finalization.
-        time_sorted: the stateful root wants its input by event time.
-        scripted: what it puts out is what the plan's script adds to one of its outputs.
-        stable: the root wants its input stable: the same elements however often it is run.
-        uid: the transform by which state is known that outlives a run; unique, and the same however its stage is fused.
-        observed: the ways to those of its sinks that observers are on the ways to, by index.
+        finalizes: a transform requests bundle finalization.
+        time_sorted: the stateful root requires its input in order of event time.
+        scripted: its output is what the plan's script adds to one of its outputs.
+        stable: the root requires stable input: the same elements in every retry.
+        uid: the transform that identifies its state across runs; unique, and independent of fusion.
+        observed: the ways to those of its sinks that have observers upstream, by index.
         publishers: those of its transforms that take committables, by name.
-        shape: what it may keep looks like (state, restrictions, elements that wait for a side input), for people; two
-            that differ do not fit. "" if it keeps nothing.
+        shape: the form of its stored state (state, restrictions, elements blocked by a side input), for people; states
+            of different shapes are incompatible. "" if it stores nothing.
     """
 
     id: str
@@ -156,7 +157,7 @@ class Stage:
 
     @property
     def stateful(self) -> bool:
-        """Whether it keeps state or timers per key."""
+        """Whether it has state or timers per key."""
         return bool(self.states or self.timers)
 
     @property
@@ -173,9 +174,9 @@ class Plan:
         name: the job's name.
         stages: in topological order: producers before consumers, side inputs before their users.
         channels: by index.
-        bounded: it runs in phases; else in a streaming job.
-        script: what its TestStream says; None if it has none. Only in streaming jobs.
-        warnings: what people should know before it runs.
+        bounded: it runs in phases; otherwise in a streaming job.
+        script: the script of its TestStream; None if it has none. Only in streaming jobs.
+        warnings: warnings for people before it runs.
     """
 
     name: str
@@ -186,7 +187,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
     def stage(self, id: str) -> Stage:
-        """The stage with that id; KeyError if there is none."""
+        """Return the stage with that id; KeyError if there is none."""
         for stage in self.stages:
             if stage.id == id:
                 return stage

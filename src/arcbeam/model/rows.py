@@ -1,6 +1,6 @@
-"""What travels through Spark: rows of opaque blobs, and the reports that come back as rows.
+"""The data that travels through Spark: rows of opaque blobs, and reports, which are rows, too.
 
-Owns the row's shape, the hash that decides a key's shard, and the report's wire form. Leaf: standard library only;
+Owns the row's shape, the hash that decides a key's shard, and the report's wire format. A leaf: standard library only;
 knows neither Arrow nor the SDK.
 """
 
@@ -15,18 +15,18 @@ from typing import NamedTuple, Protocol
 from arcbeam.model.files import SideFile
 
 REPORT = -1
-"""Channel of a row whose blob is a `BundleReport`."""
+"""The channel of a row whose blob is a `BundleReport`."""
 RESIDUAL = -2
-"""Channel of a row whose blob holds residual restrictions, to be run in the next round."""
+"""The channel of a row whose blob contains residual restrictions, to be run in the next round."""
 key_hash = zlib.crc32
-"""Unsigned 32-bit hash of an encoded key; its shard is `key_hash(key) % shards`.
+"""The unsigned 32-bit hash of an encoded key; its shard is `key_hash(key) % shards`.
 
 Stable across processes, hosts and versions, because files and other tasks rely on it.
 """
 
 
 def buckets_per_shard(shards: int) -> int:
-    """How many buckets the keys of one shard fall into: about 4,096 in all, at least 16 each."""
+    """Return the number of buckets for the keys of one shard: about 4,096 in all shards, at least 16 each."""
     return max(16, 4096 // max(1, shards))
 
 
@@ -35,9 +35,9 @@ class Row(NamedTuple):
 
     Attributes:
         channel: index of the channel, or REPORT, RESIDUAL.
-        shard: shard that must read it, in [0, shards).
-        bucket: readers see the rows of a shard in ascending order of it; all blobs of one key have the same one.
-        blob: elements, in a form that only the harness reads.
+        shard: the shard that must read it, in [0, shards).
+        bucket: readers see the rows of a shard in ascending order of bucket; all blobs of a key have the same one.
+        blob: elements, in a format that only the harness reads.
     """
 
     channel: int
@@ -47,10 +47,10 @@ class Row(NamedTuple):
 
 
 class Outbox(Protocol):
-    """Where a running bundle puts its rows. May block while the reader is behind: memory stays bounded."""
+    """The destination of a running bundle's rows. May block while the reader lags, so that memory stays bounded."""
 
     def put(self, row: Row) -> None:
-        """Hands over one row."""
+        """Pass on one row."""
         ...
 
 
@@ -58,45 +58,45 @@ class SideStore(Protocol):
     """Complete side inputs, readable from a worker; immutable for the length of a job."""
 
     def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
-        """The encoded elements of an iterable side input in one (encoded) window; each chunk holds whole elements."""
+        """Yield the encoded elements of an iterable side input in one (encoded) window; chunks hold whole elements."""
         ...
 
     def values(self, channel: int, window: bytes, key: bytes) -> Iterator[bytes]:
-        """The encoded values of one (encoded) key of a multimap side input; each chunk holds whole values."""
+        """Yield the encoded values of one (encoded) key of a multimap side input; each chunk holds whole values."""
         ...
 
     def keys(self, channel: int, window: bytes) -> Iterator[bytes]:
-        """The encoded keys of a multimap side input in one window."""
+        """Yield the encoded keys of a multimap side input in one window."""
         ...
 
 
 class PublishedSides(SideStore, Protocol):
-    """Side inputs of a streaming job, as the head has them: what is not there now may come with a later micro-batch."""
+    """Side inputs of a streaming job at the head: content that is missing now may come with a later micro-batch."""
 
     def has_chunks(self, channel: int, window: bytes) -> bool:
-        """Whether an iterable side input has anything in one (encoded) window."""
+        """Return whether an iterable side input has anything in one (encoded) window."""
 
     def has_keys(self, channel: int, window: bytes) -> bool:
-        """Whether a multimap side input has anything in one (encoded) window."""
+        """Return whether a multimap side input has anything in one (encoded) window."""
 
 
 class SideWriter(Protocol):
-    """Takes what a task puts into one iterable side input.
+    """Takes a task's output to one iterable side input.
 
     Attributes:
-        last: whether only what the last firing puts into a window counts; see `firing`.
+        last: whether only the last firing counts in a window; see `firing`.
     """
 
     last: bool
 
     def append(self, window: bytes, chunk: bytes) -> None:
-        """Adds whole encoded elements to one (encoded) window."""
+        """Add whole encoded elements to one (encoded) window."""
 
     def firing(self, window: bytes) -> None:
-        """Another firing begins: what was added to a window is not in it any more."""
+        """Begin another firing: what was added to a window before does not count any more."""
 
     def close(self) -> None:
-        """All is there."""
+        """All output is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ class RowFile:
     """An immutable file of a task's rows of one channel, complete and durable when it is reported.
 
     Attributes:
-        channel: of all its rows.
-        path: where it is, relative to the job's temporary location.
+        channel: the channel of all its rows.
+        path: its path, relative to the job's temporary location.
         size: bytes.
     """
 
@@ -116,12 +116,12 @@ class RowFile:
 
 @dataclass(slots=True)
 class Passed:
-    """What has left a stage on one channel in one task, as far as somebody has asked for it.
+    """Statistics of the output of a stage on one channel in one task, as far as they were requested.
 
     Attributes:
-        bytes: of its rows.
-        counted: elements whose event times are in what follows: those at the beginning of time have none.
-        least, most: of their event times, in microseconds; beyond all times, at the wrong end, if none was counted.
+        bytes: the size of its rows.
+        counted: the number of elements whose event times are included below: those at the beginning of time are not.
+        least, most: of their event times, in microseconds; beyond all times, in the wrong order, if there are none.
         total: the sum of their event times.
     """
 
@@ -132,7 +132,7 @@ class Passed:
     total: int = 0
 
     def add(self, other: Passed) -> None:
-        """Takes in what has left it elsewhere."""
+        """Add the statistics of another task."""
         self.bytes += other.bytes
         self.counted += other.counted
         self.least, self.most = min(self.least, other.least), max(self.most, other.most)
@@ -141,28 +141,27 @@ class Passed:
 
 @dataclass(slots=True)
 class BundleReport:
-    """What the bundles of one stage in one task come to, when the task ends well.
+    """The report of the bundles of one stage in one task, when the task succeeds.
 
     Attributes:
         stage: id of the stage.
         shard: Spark partition of the task.
         attempt: Spark's task attempt id.
         worker: "host:pid" of the Python worker.
-        metrics: serialized monitoring infos; opaque but for the harness.
+        metrics: serialized monitoring infos; only the harness interprets them.
         bundles: bundles run.
         elements_in: elements read.
         elements_out: elements written, by channel.
-        passed: more about them, by channel; empty if nobody has asked.
-        seconds: wall-clock of the task.
+        passed: their statistics, by channel; empty if they were not requested.
+        seconds: wall-clock time of the task.
         side_files: side-input files it made.
-        row_files: the task's rows, where they do not travel beside the report (rounds of a splittable stage).
-        residuals: how many residual restrictions it left for a next round.
+        row_files: the task's rows, if they do not travel beside the report (rounds of a splittable stage).
+        residuals: the number of residual restrictions that it left for a next round.
         next_due: unix seconds at which the earliest of them may resume, None for now.
         warnings: Python warnings that were issued, as (category's full name, text).
-        committables: what is to be published, by publisher; of a bounded job, a streaming one keeps them with its
-            commits.
+        committables: committables of a bounded job, by publisher; a streaming job stores them with its commits.
         needs_teardown: its worker holds DoFns whose teardown does something.
-        graceful: micro-batches of its DoFns that offer `GracefulShutdown`; the worker holds these.
+        graceful: names of its DoFns that have `GracefulShutdown`; the worker holds these.
     """
 
     stage: str
@@ -185,12 +184,12 @@ class BundleReport:
     graceful: tuple[str, ...] = ()
 
     def to_row(self) -> Row:
-        """The row that carries it; goes to shard 0, before all data."""
+        """Return the row that carries it; it goes to shard 0, before all data."""
         return Row(REPORT, 0, -1, pickle.dumps(self, protocol=5))
 
     @staticmethod
     def from_blob(blob: bytes) -> BundleReport:
-        """Reads a report back; the blob must come from our own job."""
+        """Return the report in a blob; the blob must come from our own job."""
         report = pickle.loads(blob)
         if not isinstance(report, BundleReport):
             raise TypeError(f"not a report of bundles: {type(report).__name__}")

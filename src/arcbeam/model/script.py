@@ -1,6 +1,6 @@
-"""A script: what a TestStream says is to happen to a pipeline, one event after the other.
+"""A script: the events of a TestStream, in order.
 
-Owns the shapes of events. Leaf: standard library only. Elements are bytes, which only the harness reads.
+Owns the shapes of events. A leaf: standard library only. Elements are bytes, which only the harness reads.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from arcbeam.model.timestamps import Duration, Timestamp
 
 @dataclass(frozen=True, slots=True)
 class AddElements:
-    """Elements come.
+    """Elements arrive.
 
     Attributes:
-        stage: uid of the stage that puts them out.
+        stage: uid of the stage that outputs them.
         elements: encoded values and their times.
     """
 
@@ -26,11 +26,11 @@ class AddElements:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceWatermark:
-    """The watermark of an output moves.
+    """The watermark of an output advances.
 
     Attributes:
-        stage: uid of the stage that the output is of.
-        watermark: where it is then.
+        stage: uid of the output's stage.
+        watermark: the new watermark.
     """
 
     stage: str
@@ -39,14 +39,14 @@ class AdvanceWatermark:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceClock:
-    """Processing time passes, `by` so much."""
+    """Processing time advances, `by` so much."""
 
     by: Duration
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptOver:
-    """Nothing comes any more: all outputs are complete."""
+    """The script ends: all outputs are complete."""
 
 
 ScriptEvent = AddElements | AdvanceWatermark | AdvanceClock | ScriptOver
@@ -54,12 +54,12 @@ ScriptEvent = AddElements | AdvanceWatermark | AdvanceClock | ScriptOver
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a plan's TestStream says.
+    """The script of a plan's TestStream.
 
     Attributes:
         name: full name of the transform.
-        outputs: for each tag the uid of the stage that puts out what is added under it.
-        events: in their order, without the end; none if a service has them.
+        outputs: for each tag, the uid of the stage that outputs its elements.
+        events: in order, without the end; none if a service provides them.
         endpoint: of that service; "" if there is none.
     """
 

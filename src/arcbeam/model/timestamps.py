@@ -9,35 +9,35 @@ from __future__ import annotations
 from typing import NewType
 
 Timestamp = NewType("Timestamp", int)
-"""A moment of event time (or, where said, of processing time): microseconds since 1970-01-01 UTC."""
+"""A moment of event time (or, where stated, of processing time): microseconds since 1970-01-01 UTC."""
 
 Duration = NewType("Duration", int)
 """A span of time, microseconds."""
 
 MIN_TIMESTAMP = Timestamp(-9_223_372_036_854_775_000)
-"""The beginning of event time: a watermark that says nothing."""
+"""The beginning of event time: an output without a watermark."""
 
 NOT_BEGUN = Timestamp(MIN_TIMESTAMP + 1)
-"""Where what has not run yet is held: other than a source that says nothing, it has had no chance to say anything."""
+"""The hold of a stage that has not run yet: unlike a source without a watermark, it could not report one."""
 
 MAX_TIMESTAMP = Timestamp(9_223_372_036_854_775_000)
-"""The end of event time: a watermark behind which nothing comes."""
+"""The end of event time: nothing follows this watermark."""
 
 END_OF_GLOBAL_WINDOW = Timestamp(9_223_371_950_454_774_999)
-"""The last moment of the global window: a day before the end, so that something may come after it."""
+"""The last moment of the global window: a day before the end, so that something may follow it."""
 
 
 def shifted(moment: Timestamp, by: Duration) -> Timestamp:
-    """A moment so much later, within the range of event time."""
+    """Return a moment shifted by a duration, within the range of event time."""
     return Timestamp(min(max(moment + by, MIN_TIMESTAMP), MAX_TIMESTAMP))
 
 
 _FAR = 10 * 365 * 86_400
-"""Seconds: event times that are farther from the clock do not follow it, as the small times of tutorials."""
+"""Seconds: event times further from the clock do not follow it, like the small times of tutorials."""
 
 
 def long_shown(seconds: float) -> str:
-    """A span of time for people, in its largest unit of which there are two."""
+    """Return a span of time for people, in the largest unit that it contains at least twice."""
     for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
@@ -45,7 +45,8 @@ def long_shown(seconds: float) -> str:
 
 
 def behind_shown(seconds: float) -> str:
-    """How far an event time is behind the clock, for people; what is ahead of it counts as not behind."""
+    """Return how far an event time is behind the clock, for people; one ahead of the clock counts as 0."""
     if seconds >= _FAR:
         return "far from the clock"
-    return f"{max(0.0, seconds):,.1f} s behind" if seconds < 120 else f"{long_shown(seconds)} behind"
+    span = f"{max(0.0, seconds):,.1f} s" if seconds < 120 else long_shown(seconds)
+    return f"{span} behind"

@@ -1,6 +1,7 @@
-"""Names of our own transforms inside a stage's payload: how `translate` tells `harness` where elements enter and leave.
+"""Names of our own transforms inside a stage's payload: with them, `translate` shows `harness` a stage's input and
+output.
 
-Leaf: standard library only. The payload of each is the JSON of the dataclass beside it.
+A leaf: standard library only. The payload of each is the JSON of the dataclass with its name.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ READ_URN = "arcbeam:read:v1"
 WRITE_URN = "arcbeam:write:v1"
 PRECOMBINE_URN = "arcbeam:precombine:v1"
 LATE_URN = "arcbeam:late:v1"
-"""Stands behind the read of a grouping, and passes on what that gives; what is dropped leaves by its `LATE_TAG`."""
+"""Follows the read of a grouping and passes on its output; dropped elements leave by its `LATE_TAG`."""
 LATE_ANNOTATION = "arcbeam:late"
-"""On a ParDo that is such a one to this runner."""
+"""The annotation of a ParDo that this runner replaces by it."""
 LATE_TAG = "late"
 PUBLISH_URN = "arcbeam:publish:v1"
 """Takes committables out of the stage; its payload is that of the ParDo whose DoFn publishes them."""
 PUBLISH_ANNOTATION = "arcbeam:publish"
-"""On a ParDo that is such a one to this runner."""
+"""The annotation of a ParDo that this runner replaces by it."""
 STATE_ANNOTATION = "arcbeam:state"
-"""On a ParDo with state: what the bytes in it depend on beside their coders, in UTF-8. Part of its stage's shape."""
+"""The annotation of a ParDo with state: what its bytes depend on besides coders, in UTF-8. Part of its stage's
+shape."""
 INTERVAL_WINDOW_URN = "arcbeam:coder:interval_window:v1"
-"""A coder of ours that is exact where the standard one has milliseconds."""
+"""Our coder, which is exact where the standard one has milliseconds."""
 KEY_CODER_URN = "arcbeam:coder:key:v1"
-"""Its component's deterministic form, for keys that are compared by their encoding; the payload names who does so."""
+"""The deterministic form of its component, for keys that are compared by encoding; the payload names the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,10 @@ class ReadSpec:
     Attributes:
         mode: "impulse", "elements" (encoded windowed values), "groups" (GroupByKey, default trigger), "triggered"
             (GroupByKey, any trigger), "keyed" (elements of one key adjacent: state and timers), "restrictions",
-            "script" (what a script adds).
+            "script" (elements of a script).
         time_sorted: "keyed" only: elements of a key by event time.
-        coder: id of the coder that the elements were written with, or a script has them in; "" if it is the
-            PCollection's own.
-        counts: whether nobody else counts the PCollection's elements.
+        coder: id of the coder of written elements, or of a script's; "" if it is the PCollection's own.
+        counts: whether no other operation counts the PCollection's elements.
     """
 
     mode: str
@@ -48,18 +49,18 @@ class ReadSpec:
     counts: bool = True
 
     def to_bytes(self) -> bytes:
-        """The transform's payload."""
+        """Return the transform's payload."""
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
     def from_bytes(data: bytes) -> ReadSpec:
-        """Reads a payload back."""
+        """Return the spec in a payload."""
         return ReadSpec(**json.loads(data))
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSpec:
-    """Where elements leave a stage.
+    """How elements leave a stage.
 
     Attributes:
         channel: index of the channel.
@@ -73,10 +74,10 @@ class WriteSpec:
     explode: bool = False
 
     def to_bytes(self) -> bytes:
-        """The transform's payload."""
+        """Return the transform's payload."""
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
     def from_bytes(data: bytes) -> WriteSpec:
-        """Reads a payload back."""
+        """Return the spec in a payload."""
         return WriteSpec(**json.loads(data))

@@ -1,8 +1,8 @@
-"""Windows, and the place of a pane among those of its window, as values.
+"""Windows, and the place of a pane among the panes of its window, as values.
 
 Owns their identity and their bytes in ordered keys. Standard library only; must not know window functions.
 
-All are named tuples: they are keys of the tables in the hottest loops, and a tuple is made, hashed and compared in C.
+All are named tuples: they are keys of the tables in the hottest loops, and C code makes, hashes and compares tuples.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
 
 _BYTES = 9
-"""A window may begin before time does, or end after it, where 64 bits do not hold its bounds."""
+"""A window may begin before time does, or end after it; 64 bits cannot hold such bounds."""
 _BIAS = 1 << (8 * _BYTES - 1)
 
 
@@ -28,7 +28,7 @@ class GlobalWindow(NamedTuple):
         return END_OF_GLOBAL_WINDOW
 
     def ordered(self) -> bytes:
-        """Its bytes in a key."""
+        """Return its bytes in a key."""
         return b""
 
 
@@ -47,12 +47,12 @@ class IntervalWindow(NamedTuple):
         return min(Timestamp(self.end - 1), END_OF_GLOBAL_WINDOW)
 
     def ordered(self) -> bytes:
-        """Its bytes in a key; windows that end earlier come first, among those the ones that begin earlier."""
+        """Return its bytes in a key: windows sort by their end, then by their start."""
         return (self.end + _BIAS).to_bytes(_BYTES, "big") + (self.start + _BIAS).to_bytes(_BYTES, "big")
 
     @staticmethod
     def from_ordered(data: bytes) -> IntervalWindow:
-        """The window of such bytes."""
+        """Return the window of such bytes."""
         end, start = data[:_BYTES], data[_BYTES:]
         return IntervalWindow(
             Timestamp(int.from_bytes(start, "big") - _BIAS), Timestamp(int.from_bytes(end, "big") - _BIAS)
@@ -60,7 +60,7 @@ class IntervalWindow(NamedTuple):
 
     @staticmethod
     def behind(end: Timestamp) -> bytes:
-        """The least bytes of a window that ends after that."""
+        """Return the least bytes of a window that ends after that time."""
         return (end + 1 + _BIAS).to_bytes(_BYTES, "big")
 
 
@@ -68,7 +68,7 @@ class CustomWindow(NamedTuple):
     """A window that only the SDK can read.
 
     Attributes:
-        encoded: what tells it from others: a deterministic encoding.
+        encoded: its identity: a deterministic encoding.
         max_timestamp: the last moment in it.
     """
 
@@ -76,12 +76,12 @@ class CustomWindow(NamedTuple):
     max_timestamp: Timestamp
 
     def ordered(self) -> bytes:
-        """Its bytes in a key; windows that end earlier come first."""
+        """Return its bytes in a key: windows sort by their end."""
         return (self.max_timestamp + _BIAS).to_bytes(_BYTES, "big") + self.encoded
 
     @staticmethod
     def from_ordered(data: bytes) -> CustomWindow:
-        """The window of such bytes."""
+        """Return the window of such bytes."""
         return CustomWindow(data[_BYTES:], Timestamp(int.from_bytes(data[:_BYTES], "big") - _BIAS))
 
 
@@ -89,16 +89,16 @@ Window = GlobalWindow | IntervalWindow | CustomWindow
 
 
 class Timing(Enum):
-    """What the watermark had passed when a pane was put out."""
+    """The watermark's position, relative to the window, when a pane fired."""
 
     EARLY = "early"
-    """Not yet the end of its window."""
+    """The watermark had not passed the window's end."""
     ON_TIME = "on time"
-    """The end of its window, and it is the first since."""
+    """The watermark had passed the window's end, and this is the first pane since."""
     LATE = "late"
-    """The same, and there was one before, or all that is in it came later."""
+    """The watermark had passed the window's end; an on-time pane precedes this one, or all its elements were late."""
     UNKNOWN = "unknown"
-    """No grouping made it."""
+    """The element was not made by a grouping."""
 
 
 class PaneInfo(NamedTuple):
@@ -106,10 +106,10 @@ class PaneInfo(NamedTuple):
 
     Attributes:
         index: from 0, in order.
-        nonspeculative_index: the same among those that are not early; -1 for one that is.
+        nonspeculative_index: the index among panes that are not early; -1 for an early one.
         timing: see `Timing`.
-        is_first: there was none before.
-        is_last: there will be none after it.
+        is_first: no pane precedes it.
+        is_last: no pane will follow it.
     """
 
     index: int  # type: ignore[assignment]  # in place of the method of a tuple, which no reader of a pane needs
@@ -119,7 +119,7 @@ class PaneInfo(NamedTuple):
     is_last: bool
 
     def packed(self) -> bytes:
-        """Its bytes, few of them; none for `NO_PANE`."""
+        """Return its bytes, which are few; none for `NO_PANE`."""
         if self == NO_PANE:
             return b""
         flags = _TIMINGS.index(self.timing) | self.is_first << 2 | self.is_last << 3
@@ -128,7 +128,7 @@ class PaneInfo(NamedTuple):
 
     @staticmethod
     def unpacked(data: bytes = b"") -> PaneInfo:
-        """The pane of such bytes."""
+        """Return the pane of such bytes."""
         if not data:
             return NO_PANE
         flags, end = data[0], 2 + data[1]
@@ -141,7 +141,7 @@ def _packed(number: int) -> bytes:
 
 
 _TIMINGS = (Timing.EARLY, Timing.ON_TIME, Timing.LATE, Timing.UNKNOWN)
-"""By their numbers in bytes."""
+"""The numbers of timings in bytes."""
 
 NO_PANE = PaneInfo(0, 0, Timing.UNKNOWN, True, True)
-"""Of what no grouping has made."""
+"""The pane of elements that no grouping has made."""

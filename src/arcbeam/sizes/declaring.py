@@ -3,9 +3,9 @@
 Owns how they are declared, and the switch that makes all of them small for tests. Imports nothing.
 
 A module declares such a number where it uses it, as `threshold(1000)` or `cache_size(10_000)`; `tools/check_house.py`
-finds numbers and caches that are declared otherwise. A process reads the switch once, when it imports this module, so
+finds numbers and caches that are declared differently. A process reads the switch once, when it imports this module, so
 the declarations cost nothing afterwards. The switch is an environment variable, because a job's other processes
-(drivers, Spark's Python workers) inherit it. No option of a pipeline reaches it.
+(drivers, Spark's Python workers) inherit it. No option of a pipeline sets it.
 
     ARCBEAM_TEST_SMALL=caches,thresholds                     everything
     ARCBEAM_TEST_SMALL=thresholds@arcbeam.engine             those of one package or module, to find what fails
@@ -29,10 +29,10 @@ KINDS: Final = ("caches", "thresholds")
 
 
 def _switched(text: str) -> dict[str, str]:
-    """By kind, the prefix of the modules that it is switched on for.
+    """Return, by kind, the prefix of the modules for which it is switched on.
 
     Raises:
-        ValueError: the text names something else.
+        ValueError: the text names another kind.
     """
     found = {}
     for part in filter(None, text.split(",")):
@@ -47,7 +47,7 @@ _SWITCHED: Final = _switched(os.environ.get(SWITCH, ""))
 
 
 def _is_small(kind: str) -> bool:
-    """Whether the switch is on for the module that called the caller."""
+    """Return whether the switch is on for the module that called the caller."""
     prefix = _SWITCHED.get(kind)
     return prefix is not None and sys._getframe(2).f_globals["__name__"].startswith(prefix)
 
@@ -56,33 +56,33 @@ def threshold(usual: int, small: int = 1) -> int:
     """Return a number that decides between two ways of doing the same thing: `usual`, or `small` in tests.
 
     Args:
-        usual: at work.
-        small: the least with which both ways are still correct.
+        usual: the value in production.
+        small: the minimum with which both ways are still correct.
     """
     return small if _is_small("thresholds") else usual
 
 
 def cache_size(usual: int, small: int = 1) -> int:
-    """Return how much a cache may keep, in its own unit: `usual`, or `small` in tests."""
+    """Return the capacity of a cache, in its own unit: `usual`, or `small` in tests."""
     return small if _is_small("caches") else usual
 
 
 def memo() -> dict[_K, _V]:
-    """Return a dictionary whose entries its owner can compute again at any time; in tests it keeps the newest alone."""
+    """Return a dictionary whose entries its owner can compute again at any time; in tests it keeps only the newest."""
     return _Newest() if _is_small("caches") else {}
 
 
 def by_identity() -> dict[int, tuple[Any, _V]]:
     """Return a dictionary by `id(object)` of (object, value).
 
-    The object is in the entry because it must live as long as that: the next object may get the identity of one that
-    is gone. In tests the dictionary refuses an entry without its object, and keeps the newest entry alone.
+    The entry contains the object, which must live as long as the entry: another object may get the identity of a freed
+    one. In tests the dictionary refuses an entry without its object, and keeps only the newest entry.
     """
     return _OfObjects() if _is_small("caches") else {}
 
 
 def remembered(most: int | None = None) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Decorate a function whose results are remembered by its arguments, at most so many; one in tests."""
+    """Decorate a function whose results are cached by its arguments, at most so many; one in tests."""
     size = 1 if _is_small("caches") else most
 
     def decorated(function: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -104,7 +104,7 @@ class _Newest(dict[_K, _V]):
         return self[key]
 
     def update(self, *_: Any, **__: Any) -> None:
-        raise TypeError("a memo is not updated with several entries: it may have room for one")
+        raise TypeError("a memo cannot be updated with several entries: it may have room for only one")
 
 
 class _OfObjects(_Newest[int, tuple[Any, _V]]):

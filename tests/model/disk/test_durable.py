@@ -1,4 +1,4 @@
-"""Names of folders are synced once, whoever made them."""
+"""Names of folders are synced once, also if another process made them."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def test_missing_file_is_an_error_unless_it_was_renamed_before(tmp_path: Path, s
         durable.rename([move])
     assert synced == []
     durable.rename([move], repeated=True)
-    assert synced[0] == "/folder", "whoever renamed it may have died before its name was durable"
+    assert synced[0] == "/folder", "the process that renamed it may have died before its name was durable"
     with pytest.raises(FileNotFoundError) as caught:
         durable.rename([(move[0], tmp_path / "folder" / "c")], repeated=True)
     assert (caught.value.filename, caught.value.filename2) == (str(move[0]), str(tmp_path / "folder" / "c"))
 
 
-def test_failed_disk_is_told_from_failed_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_disk_differs_from_failed_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fsync(number: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

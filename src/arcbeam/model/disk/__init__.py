@@ -1,1 +1,1 @@
-"""What all packages need of a local disk. Standard library only."""
+"""Helpers for a local disk, for all packages. Standard library only."""

@@ -1,8 +1,8 @@
 """Names of files and folders that survive a power failure: renames, and fsync of folders.
 
-Owns when the name of a file or folder is on the disk. A file is safe when it was synced itself (`os.fsync`), the folder
-that has its name was (`sync_folder`), and so were the names of that folder and of those above it (`make_durable`).
-Knows nothing of what files hold.
+Owns when the name of a file or folder is on the disk. A file is safe when it was synced itself (`os.fsync`), its folder
+was synced (`sync_folder`), and so were the names of that folder and of those above it (`make_durable`). Must not know
+the files' content.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-"""Errors of network file systems that have no fsync of folders: their servers do it on their own."""
+"""Errors of network file systems that have no fsync of folders, because their servers sync them anyway."""
 
 _durable: set[tuple[str, int, int]] = set()
 """Folders (path, device, inode) whose names this process has synced, up to the root of their file system."""
 
 
 class NotSyncedError(OSError):
-    """Names were given, but a power failure may take them back."""
+    """Names were changed, but a power failure may revert them."""
 
 
 def rename(moves: Iterable[tuple[Path | str, Path | str]], *, repeated: bool = False) -> None:
-    """Give files other names, and sync these names. What has such a name already is replaced.
+    """Rename files, and sync the new names. An existing file with the new name is replaced.
 
     Args:
         moves: pairs of a file, which was synced, and its new name, in a folder that exists.
-        repeated: whether another process may have renamed some of them: a file that is missing while its new name
-            exists is one of those. Its name is synced as well, because that process may have died before it did.
+        repeated: whether another process may have renamed some of them: then a missing file whose new name exists was
+            renamed. Its name is synced as well, because that process may have died before it did.
 
     Raises:
-        NotSyncedError: all files have their names, and the disk failed.
+        NotSyncedError: all files have their new names, but the disk failed.
         OSError: a file cannot be renamed, for example because it is missing; those before it may have been renamed.
     """
     folders: dict[str, None] = {}
@@ -52,7 +52,7 @@ def rename(moves: Iterable[tuple[Path | str, Path | str]], *, repeated: bool = F
 
 
 def sync_folder(folder: Path | str) -> None:
-    """Sync the names in a folder: what was made, renamed or removed there stays so.
+    """Sync the names in a folder: what was created, renamed or removed there is durable.
 
     Raises:
         OSError: the folder is missing, or the disk failed.
@@ -70,8 +70,8 @@ def sync_folder(folder: Path | str) -> None:
 def make_durable(folder: Path | str) -> None:
     """Sync the name of a folder, and of those above it, up to the root of the file system; once in a process.
 
-    Whoever made the folder may have died before it synced its name, or may be about to. Folders above it that this user
-    cannot read were not made by us, and are left out.
+    The process that made the folder may have died before it synced its name, or may be about to. Folders above it that
+    this user cannot read were not made by us, and are skipped.
 
     Raises:
         OSError: the folder is missing, or the disk failed.
@@ -93,7 +93,7 @@ def make_durable(folder: Path | str) -> None:
 
 
 def forget(folder: Path | str) -> None:
-    """Forget that the name of a folder was synced: it is about to be made anew, perhaps with its old inode."""
+    """Forget that the name of a folder was synced: it is about to be created again, perhaps with its old inode."""
     path = os.path.realpath(folder)
     for key in [key for key in _durable if key[0] == path or key[0].startswith(path + os.sep)]:
         _durable.discard(key)
