@@ -1,4 +1,4 @@
-"""Drives a grouping over a view in memory, as a shard would: keeps its holds and timers, fires them in order."""
+"""Drives a grouping over a view in memory, as a shard does: keeps its holds and timers, fires them in order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVENT, PROCESSING = TimeDomain.EVENT, TimeDomain.PROCESSING
 
 @dataclass
 class Shard:
-    """What is around a grouping. The output watermark moves when the input watermark or the clock does: with a
+    """The environment of a grouping. The output watermark moves when the input watermark or the clock does: with a
     micro-batch.
 
     Attributes:
@@ -52,14 +52,14 @@ class Shard:
 
     @property
     def grouping(self) -> Grouping:
-        # A new one each time: all it knows is in the view.
+        # A new one each time: its whole state is in the view.
         return Grouping(self.strategy, self.view, b"g")
 
     def clocks(self) -> Clocks:
         return Clocks(self.now, self.watermark, self.output)
 
     def add(self, times: Iterable[int], key: bytes = b"k", values: Iterable[Any] | None = None) -> None:
-        """Elements come, each in the windows of its time; all in one call."""
+        """Add elements, each in the windows of its time; all in one call."""
         times = list(times)
         values = [str(time).encode() for time in times] if values is None else list(values)
         elements = [
@@ -70,21 +70,21 @@ class Shard:
         self._fire(PROCESSING, lambda at: at <= self.now)
 
     def advance(self, watermark: int) -> None:
-        """The input watermark comes to that time; what is due fires, in order."""
+        """Move the input watermark to that time; due timers fire, in order."""
         assert watermark >= self.watermark
         self.watermark = Timestamp(watermark)
         self._fire(EVENT, lambda at: at < self.watermark)
         self._settle()
 
     def tick(self, now: int) -> None:
-        """The clock comes to that time; what is due fires, in order."""
+        """Move the clock to that time; due timers fire, in order."""
         assert now >= self.now
         self.now = Timestamp(now)
         self._fire(PROCESSING, lambda at: at <= self.now)
         self._settle()
 
     def finish(self) -> None:
-        """The watermark passes everything."""
+        """Move the watermark to the end of time."""
         self.advance(MAX_TIMESTAMP)
 
     def _fire(self, domain: TimeDomain, due: Any) -> None:
@@ -101,7 +101,7 @@ class Shard:
         for effect in effects:
             match effect:
                 case SetHold(key, window, at):
-                    assert at >= self.output, "a hold behind the output watermark holds nothing"
+                    assert at >= self.output, "a hold earlier than the output watermark has no effect"
                     self.holds[key, window] = at
                 case ClearHold(key, window):
                     del self.holds[key, window]

@@ -54,7 +54,7 @@ untimed_triggers = trees(untimed_leaves)
 
 @dataclass(frozen=True)
 class Decades:
-    """Custom windows that merge: what is less than three apart becomes one, but not over a multiple of ten."""
+    """Custom windows that merge: windows less than three apart merge, but not across a multiple of ten."""
 
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
         return (self._window(timestamp, timestamp),)

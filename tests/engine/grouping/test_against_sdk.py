@@ -1,8 +1,8 @@
-"""Against the SDK's `GeneralTriggerDriver`, where that is right.
+"""Comparison with the SDK's `GeneralTriggerDriver`, where that is right.
 
-It knows no lateness, closing or on-time behaviour, and takes a window that has been passed by the watermark and then
-grows for one that is still behind it: so nothing is late here, and nothing expires. It waits for the watermark only
-where an element has come since its trigger began to: panes without news are not compared.
+It has no lateness, closing or on-time behaviour. If the watermark has passed a window that then grows, it still treats
+the window as passed. So nothing is late here, and nothing expires. It waits for the watermark only if an element has
+arrived since its trigger began to wait: panes without new elements are not compared.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ windowfns = st.sampled_from(
         (sdk_window.Sessions(5), Sessions(_s(5))),
     ]
 )
-# Elements, and how far the watermark goes then; an element is so much behind it.
+# Elements, and the following advance of the watermark; the time of an element is relative to it.
 stories = st.lists(st.tuples(st.lists(st.integers(0, 12), max_size=6), st.integers(0, 9)), max_size=5)
 TIMINGS = {PaneInfoTiming.EARLY: Timing.EARLY, PaneInfoTiming.ON_TIME: Timing.ON_TIME, PaneInfoTiming.LATE: Timing.LATE}
 
@@ -144,7 +144,7 @@ def told_to_us(strategy: Strategy, windowfn: Any, story: list[Any]) -> dict[Any,
 @pytest.mark.contract("ENG-11")
 @settings(max_examples=300, deadline=None)
 @given(fns=windowfns, pair=pairs, accumulating=st.booleans(), story=stories)
-def test_panes_are_those_of_the_sdk(fns: Any, pair: Any, accumulating: bool, story: list[Any]) -> None:
+def test_panes_equal_those_of_the_sdk(fns: Any, pair: Any, accumulating: bool, story: list[Any]) -> None:
     mode = sdk.AccumulationMode.ACCUMULATING if accumulating else sdk.AccumulationMode.DISCARDING
     theirs = told_to_sdk(Windowing(fns[0], pair[0], mode, allowed_lateness=10**6), story)
     strategy = Strategy(

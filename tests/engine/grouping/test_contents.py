@@ -1,4 +1,4 @@
-"""What a window holds: written once, read when it goes out, moved when it merges."""
+"""The contents of a window: written once, read for a pane, moved by a merge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.contract("ENG-11")
 
 
 class CountingView(MemoryView):
-    """Counts what is read and written."""
+    """Counts reads and writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ values = st.lists(sizes.flatmap(lambda size: st.just(b"x" * size)), min_size=1, 
 
 
 @given(pieces=st.lists(values, max_size=6), keep=st.booleans())
-def test_elements_come_out_as_they_came(pieces: list[list[bytes]], keep: bool) -> None:
+def test_elements_leave_as_they_arrived(pieces: list[list[bytes]], keep: bool) -> None:
     view = MemoryView()
     bag = Bag(view, entry, b"a")
     for piece in pieces:
@@ -62,12 +62,12 @@ def test_elements_come_out_as_they_came(pieces: list[list[bytes]], keep: bool) -
     assert not len(view)
 
 
-def test_blocks_of_many_elements() -> None:
+def test_blocks_of_many_elements_are_decoded() -> None:
     elements = [str(n).encode() for n in range(1000)]
     assert list(Values((block(elements), block([b""])), [b"rest"])) == [*elements, b"", b"rest"]
 
 
-def test_an_element_costs_the_same_however_many_there_are() -> None:
+def test_cost_of_element_is_independent_of_count() -> None:
     view = CountingView()
     bag = Bag(view, entry, b"a")
     for _ in range(200):
@@ -79,7 +79,7 @@ def test_an_element_costs_the_same_however_many_there_are() -> None:
     assert len(list(bag.take(False))) == 200
 
 
-def test_what_has_fewer_entries_moves() -> None:
+def test_bag_with_fewer_entries_moves() -> None:
     view = CountingView()
     large, small = Bag(view, entry, b"large"), Bag(view, entry, b"small")
     for bag, times in ((large, 9), (small, 2)):
@@ -96,7 +96,7 @@ def test_what_has_fewer_entries_moves() -> None:
 
 
 def test_two_bags_never_share_entries() -> None:
-    """A window is merged away, its entries stay, and one of the same name begins anew."""
+    """A window is merged into another, its entries stay, and a new window of the same name begins."""
     view = MemoryView()
     first, again = Bag(view, entry, b"w"), Bag(view, entry, b"w")
     for bag in (first, again):
@@ -107,13 +107,13 @@ def test_two_bags_never_share_entries() -> None:
     assert len(list(first.take(False))) == 1
 
 
-def test_blocks_that_are_not_known_are_refused() -> None:
+def test_unknown_blocks_are_refused() -> None:
     with pytest.raises(StateFormatError, match="a window's elements"):
         list(Values((b"\x07abc",)))
 
 
 @given(pieces=st.lists(st.lists(st.binary(max_size=3).map(bytes.hex).map(str.encode), max_size=3)), keep=st.booleans())
-def test_an_accumulator_is_all_that_is_kept(pieces: list[list[bytes]], keep: bool) -> None:
+def test_only_accumulator_is_stored(pieces: list[list[bytes]], keep: bool) -> None:
     contents = Accumulated(Concat())
     for piece in pieces:
         contents.add(piece)
@@ -122,13 +122,13 @@ def test_an_accumulator_is_all_that_is_kept(pieces: list[list[bytes]], keep: boo
     result = contents.take(keep)
     assert sorted(result) == expected
     contents.add([b"more"])
-    assert sorted(result) == expected, "a pane that is out does not change"
+    assert sorted(result) == expected, "an emitted pane does not change"
     assert sorted(contents.take(False)) == sorted([*(expected if keep else []), "more"])
     assert contents.store() == b""
 
 
 class Emptying(Concat):
-    """Changes an accumulator whenever it may."""
+    """Changes an accumulator in each allowed call."""
 
     def compact(self, accumulator: list[str]) -> list[str]:
         kept = sorted(accumulator)
@@ -143,7 +143,7 @@ class Emptying(Concat):
         return first  # type: ignore[no-any-return]
 
 
-def test_result_is_apart_from_the_accumulator_that_stays() -> None:
+def test_result_is_independent_of_stored_accumulator() -> None:
     contents = Accumulated(Emptying())
     results = []
     for value in (b"b", b"a", b"c"):
@@ -156,7 +156,7 @@ def test_result_is_apart_from_the_accumulator_that_stays() -> None:
     assert results == [["b"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c", "d"]]
 
 
-def test_tails_of_bags_become_one_whichever_moves() -> None:
+def test_tails_of_merged_bags_are_joined() -> None:
     for sizes in ((1, 1), (1, 3), (3, 1)):
         view = MemoryView()
         bags = []
@@ -213,7 +213,7 @@ class Nothing:
         assert data == b""
 
 
-def test_an_accumulator_may_be_none_and_its_bytes_empty() -> None:
+def test_accumulator_may_be_none_without_bytes() -> None:
     contents = Accumulated(Nothing())
     contents.add([b"x"])
     stored = contents.store()

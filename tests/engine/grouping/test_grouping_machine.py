@@ -1,4 +1,4 @@
-"""What holds for every grouping, whatever comes when."""
+"""Invariants of every grouping, for any input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def names(contents: Any) -> list[str]:
 
 
 class Watched(Shard):
-    """A shard that looks at each effect when it comes."""
+    """A shard that checks each effect."""
 
     def carry_out(self, effects: Any) -> None:
         for effect in effects:
@@ -37,15 +37,15 @@ class Watched(Shard):
     def watch(self, pane: EmitPane) -> None:
         timing, window = pane.pane.timing, pane.window
         if timing is Timing.LATE:
-            assert self.output <= self.strategy.expiry(window), "too late for who reads it"
+            assert self.output <= self.strategy.expiry(window), "too late for its readers"
         else:
-            assert pane.timestamp >= self.output, "late by a hold that was not there"
-        # The end of a window may be passed without its having been looked at.
+            assert pane.timestamp >= self.output, "late because of a missing hold"
+        # The watermark may pass the end of a window without a call.
         assert (timing is Timing.EARLY) <= (self.fired <= window.max_timestamp)
         assert (timing is not Timing.EARLY) <= (self.watermark > window.max_timestamp)
 
     fired = MIN_TIMESTAMP
-    """The watermark at which timers were fired last."""
+    """The watermark at which timers fired last."""
 
 
 class Groupings(RuleBasedStateMachine):
@@ -68,7 +68,7 @@ class Groupings(RuleBasedStateMachine):
         for time in times:
             name = f"{key.decode()}{self.count}"
             self.count += 1
-            values.append(f"{name:.<180}".encode())  # a few of them are more than a record holds
+            values.append(f"{name:.<180}".encode())  # a few of them exceed a record
             self.came[name] = len(self.shard.windowfn.assign(Timestamp(time)))
         self.shard.add(times, key, values)
 
@@ -79,7 +79,7 @@ class Groupings(RuleBasedStateMachine):
 
     @rule(by=st.integers(0, 15))
     def watermark_before_timers(self, by: int) -> None:
-        """Elements come when it has moved, and timers are fired later."""
+        """Elements arrive after it has moved, and timers fire later."""
         self.shard.watermark = Timestamp(max(self.shard.watermark, -10) + by)
 
     @rule(by=st.integers(0, 12))
@@ -88,7 +88,7 @@ class Groupings(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def a_timer_too_many(self, data: st.DataObject) -> None:
-        """Timers are only reasons to look."""
+        """Timers only cause checks."""
         names = sorted(self.shard.timers, key=repr)
         if names:
             key, window, domain = data.draw(st.sampled_from(names))
@@ -124,7 +124,7 @@ class Groupings(RuleBasedStateMachine):
             if isinstance(drop, DropLate):
                 self.lost.update(names([drop.value]))
             else:
-                # An accumulating pane may have had them before.
+                # An accumulating pane may repeat them.
                 self.lost += Counter(names(drop.contents)) if not strategy.accumulating else Counter()
                 assert isinstance(drop, DropHeld)
                 assert drop.count
@@ -166,7 +166,7 @@ TestGroupings.settings = settings(max_examples=150, stateful_step_count=20, dead
     story=st.lists(st.tuples(batches, st.integers(0, 12)), max_size=6),
     cuts=st.lists(st.integers(1, 8), min_size=1),
 )
-def test_panes_do_not_depend_on_how_elements_are_cut(grouping: Any, story: list[Any], cuts: list[int]) -> None:
+def test_panes_are_independent_of_cuts(grouping: Any, story: list[Any], cuts: list[int]) -> None:
     whole, pieces = Shard(*grouping), Shard(*grouping)
     count = turn = 0
     for times, by in story:

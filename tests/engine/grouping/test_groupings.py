@@ -1,4 +1,4 @@
-"""The grouping of a key, where a transcript cannot say it: state, combiners, timers that are not fired, errors."""
+"""The grouping of a key, beyond transcripts: state, combiners, timers that do not fire, errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def elements(*times: int) -> list[Element]:
     return [Element(str(time).encode(), Timestamp(time), FIXED.assign(Timestamp(time))) for time in times]
 
 
-def test_events_in_values_out() -> None:
+def test_grouping_emits_values() -> None:
     grouping = Grouping(Strategy(DEFAULT, pane_time=PaneTime.EARLIEST), MemoryView())
     assert grouping.add(b"k", elements(4, 3), clocks()) == [
         SetHold(b"k", WINDOW, Timestamp(3)),
@@ -55,7 +55,7 @@ def test_events_in_values_out() -> None:
 
 
 @pytest.mark.contract("WM-09")
-def test_a_drop_says_what_when_and_why() -> None:
+def test_drop_has_element_watermark_and_reason() -> None:
     grouping = Grouping(Strategy(DEFAULT), MemoryView())
     assert grouping.add(b"k", elements(3), clocks(20)) == [
         DropLate(b"k", WINDOW, b"3", Timestamp(3), Timestamp(20), DropReason.EXPIRED)
@@ -64,7 +64,7 @@ def test_a_drop_says_what_when_and_why() -> None:
 
 
 @pytest.mark.contract("ENG-08")
-def test_what_was_due_happens_before_what_comes_though_no_timer_was_fired() -> None:
+def test_due_work_precedes_elements_without_timer() -> None:
     strategy = Strategy(AfterWatermark(late=AfterCount(1)), lateness=Duration(5))
     grouping = Grouping(strategy, MemoryView())
     grouping.add(b"k", elements(1), clocks())
@@ -73,30 +73,30 @@ def test_what_was_due_happens_before_what_comes_though_no_timer_was_fired() -> N
 
 
 @pytest.mark.contract("ENG-10")
-def test_what_comes_behind_the_expiry_is_dropped_though_the_window_is_still_there() -> None:
+def test_element_after_expiry_is_dropped_from_open_window() -> None:
     view = MemoryView()
     grouping = Grouping(Strategy(DEFAULT), view)
     grouping.add(b"k", elements(1), clocks())
     out = grouping.add(b"k", elements(2), clocks(10))
     assert [type(one) for one in out] == [DropLate]
-    # Its timer, or an element for another window, ends it.
+    # Its timer, or an element of another window, ends it.
     assert [type(one) for one in grouping.fire(b"k", WINDOW, EVENT, clocks(10))] == [EmitPane, ClearHold]
     assert not len(view)
 
 
-def test_a_timer_before_its_time_is_asked_for_again() -> None:
+def test_early_timer_is_set_again() -> None:
     grouping = Grouping(Strategy(DEFAULT), MemoryView())
     grouping.add(b"k", elements(1), clocks())
     assert grouping.fire(b"k", WINDOW, EVENT, clocks(9)) == [SetTimer(b"k", WINDOW, EVENT, Timestamp(9))]
 
 
-def test_a_timer_of_a_window_that_is_no_more_does_nothing() -> None:
+def test_timer_of_removed_window_does_nothing() -> None:
     grouping = Grouping(Strategy(DEFAULT), MemoryView())
     assert grouping.fire(b"k", WINDOW, EVENT, clocks(100)) == []
     assert grouping.fire(b"k", WINDOW, PROCESSING, clocks(100)) == []
 
 
-def test_an_alarm_is_asked_for_once_and_cleared_with_what_it_was_for() -> None:
+def test_processing_timer_is_set_once_and_cleared() -> None:
     grouping = Grouping(Strategy(Repeatedly(AfterAny(AfterCount(3), AfterTime(Delay(Duration(10)))))), MemoryView())
     first = grouping.add(b"k", elements(1), clocks(now=5))
     assert SetTimer(b"k", WINDOW, PROCESSING, Timestamp(15)) in first
@@ -107,7 +107,7 @@ def test_an_alarm_is_asked_for_once_and_cleared_with_what_it_was_for() -> None:
 
 
 @pytest.mark.contract("ENG-04", "ENG-08")
-def test_elements_come_before_an_alarm_of_the_same_time() -> None:
+def test_elements_precede_processing_timer_of_same_time() -> None:
     grouping = Grouping(Strategy(Repeatedly(AfterSynchronizedTime())), MemoryView())
     grouping.add(b"k", elements(1), clocks(now=5))
     assert grouping.add(b"k", elements(2), clocks(now=5)) == []
@@ -116,7 +116,7 @@ def test_elements_come_before_an_alarm_of_the_same_time() -> None:
 
 
 @pytest.mark.parametrize("accumulating", [False, True])
-def test_accumulators_are_kept_not_elements(accumulating: bool) -> None:
+def test_accumulators_are_stored_instead_of_elements(accumulating: bool) -> None:
     strategy = Strategy(
         Repeatedly(AfterCount(2)), combiner=Concat(), accumulating=accumulating, empty_last=True, lateness=Duration(5)
     )
@@ -142,7 +142,7 @@ def test_accumulators_of_sessions_merge() -> None:
 
 
 @pytest.mark.parametrize("length", [keyspace.KEY_LIMIT, 1000])
-def test_a_key_of_any_length_stands_whole_in_its_rows(length: int) -> None:
+def test_rows_contain_whole_key(length: int) -> None:
     shard = Shard(Strategy(Repeatedly(AfterWatermark())), FixedWindows(Duration(10), Duration(0)))
     long, other = b"k" * length, b"k" * (length - 1) + b"l"
     shard.add([1], long)
@@ -154,7 +154,7 @@ def test_a_key_of_any_length_stands_whole_in_its_rows(length: int) -> None:
     assert {pane.key for pane in shard.panes} == {long, other}
 
 
-def test_keys_do_not_touch_each_other() -> None:
+def test_keys_are_independent() -> None:
     shard = Shard(Strategy(DEFAULT, merging=SessionMerging()), Sessions(Duration(5)))
     keys = [b"", b"w", b"k", b"kw", b"k\0", b"\0\0\0\1k"]
     for key in keys:
@@ -166,7 +166,7 @@ def test_keys_do_not_touch_each_other() -> None:
     assert not len(shard.view)
 
 
-def test_spaces_do_not_touch_each_other() -> None:
+def test_spaces_are_independent() -> None:
     view = MemoryView()
     one, other = Grouping(Strategy(DEFAULT), view, b"1"), Grouping(Strategy(DEFAULT), view, b"2")
     one.add(b"k", elements(1), clocks())
@@ -176,7 +176,7 @@ def test_spaces_do_not_touch_each_other() -> None:
     assert len(view) == 1
 
 
-def test_large_sessions_that_merge_keep_every_element() -> None:
+def test_merged_large_sessions_keep_every_element() -> None:
     shard = Shard(Strategy(DEFAULT, merging=SessionMerging()), Sessions(Duration(10)))
     for start in (100, 0, 50, 20, 80):
         for time in range(start, start + 5):
@@ -192,7 +192,7 @@ def test_large_sessions_that_merge_keep_every_element() -> None:
 
 
 @pytest.mark.contract("ENG-01")
-def test_a_session_beyond_the_end_of_time_ends_with_it() -> None:
+def test_session_after_end_of_time_ends_with_it() -> None:
     shard = Shard(Strategy(DEFAULT, merging=SessionMerging()), Sessions(Duration(10**13)))
     shard.add([MAX_TIMESTAMP - 10**12, MIN_TIMESTAMP])
     shard.finish()
@@ -202,7 +202,7 @@ def test_a_session_beyond_the_end_of_time_ends_with_it() -> None:
     assert not len(shard.view)
 
 
-def test_the_global_window_of_a_combiner_goes_on_over_micro_batches() -> None:
+def test_combined_global_window_continues_over_micro_batches() -> None:
     shard = Shard(Strategy(Repeatedly(AfterCount(3)), combiner=Concat(), accumulating=True), GlobalWindows())
     for time in range(7):
         shard.add([time])
@@ -212,14 +212,14 @@ def test_the_global_window_of_a_combiner_goes_on_over_micro_batches() -> None:
     assert [sorted(pane.contents) for pane in shard.taken()] == [[*"0123456"]]
 
 
-def test_custom_windows_that_do_not_merge() -> None:
+def test_custom_windows_without_merging() -> None:
     one, other = CustomWindow(b"\0one" * 100, Timestamp(9)), CustomWindow(b"\0", Timestamp(9))
     view = MemoryView()
     grouping = Grouping(Strategy(DEFAULT), view)
     large = b"1" * 1000
     came = [Element(large, Timestamp(1), (one, other)), Element(b"2", Timestamp(2), (other,))]
-    asked = grouping.add(b"k", came, clocks())
-    timers = [(effect.window, effect.at) for effect in asked if isinstance(effect, SetTimer)]
+    effects = grouping.add(b"k", came, clocks())
+    timers = [(effect.window, effect.at) for effect in effects if isinstance(effect, SetTimer)]
     assert timers == [(one, 9), (other, 9)]
     found = {}
     for window, _ in timers:
@@ -230,7 +230,7 @@ def test_custom_windows_that_do_not_merge() -> None:
     assert not len(view)
 
 
-def test_a_damaged_record_is_told() -> None:
+def test_damaged_record_is_refused() -> None:
     view = MemoryView()
     grouping = Grouping(Strategy(DEFAULT), view)
     grouping.add(b"k", elements(1), clocks())
@@ -241,6 +241,6 @@ def test_a_damaged_record_is_told() -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_lateness_is_not_negative() -> None:
+def test_negative_lateness_is_refused() -> None:
     with pytest.raises(ValueError, match="allowed lateness"):
         Strategy(DEFAULT, lateness=Duration(-1))

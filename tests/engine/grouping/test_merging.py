@@ -1,4 +1,4 @@
-"""Which windows become one."""
+"""The merging of windows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def by_sdk(came: Iterable[IntervalWindow]) -> set[IntervalWindow]:
 
 
 @given(came=st.lists(windows, max_size=20))
-def test_sessions_are_what_the_sdk_makes_of_them(came: list[IntervalWindow]) -> None:
+def test_sessions_equal_those_of_the_sdk(came: list[IntervalWindow]) -> None:
     active, open = SessionMerging().open([]), set()
     for window in came:
         merges = active.insert(window)
@@ -50,7 +50,7 @@ def test_sessions_are_what_the_sdk_makes_of_them(came: list[IntervalWindow]) -> 
 
 
 @given(came=st.lists(windows, min_size=1, max_size=20))
-def test_what_is_joined_is_what_is_merged(came: list[IntervalWindow]) -> None:
+def test_joined_windows_equal_merged_windows(came: list[IntervalWindow]) -> None:
     elements = [(n, Timestamp(window.start), window) for n, window in enumerate(came)]
     joined = SessionMerging().join(elements, MIN_TIMESTAMP)
     assert joined is not None
@@ -59,7 +59,7 @@ def test_what_is_joined_is_what_is_merged(came: list[IntervalWindow]) -> None:
     assert all(one.window.start <= time < one.window.end for one in joined for time in one.times)  # type: ignore[union-attr]
 
 
-def test_nothing_is_gathered_whose_end_has_passed() -> None:
+def test_ended_windows_are_not_joined() -> None:
     elements = [(0, Timestamp(5), interval(5, 8)), (1, Timestamp(6), interval(6, 9))]
     assert SessionMerging().join(elements, Timestamp(7)) is not None
     assert SessionMerging().join(elements, Timestamp(8)) is None
@@ -82,12 +82,12 @@ def test_only_near_sessions_are_read(stored: list[IntervalWindow], came: Interva
 
 
 class Wrong:
-    """Merges what is not there."""
+    """Merges windows that do not exist."""
 
     def merge(self, windows: Any) -> Iterable[Merge]:
         return [Merge((*windows, interval(1, 2)), interval(0, 9))]
 
 
-def test_a_function_that_merges_what_is_not_open_is_named() -> None:
+def test_merging_function_of_unknown_windows_is_named() -> None:
     with pytest.raises(ValueError, match=r"Wrong\.merge merges .*start=1, end=2"):
         CustomMerging(Wrong(), intervals=True).open([]).insert(interval(5, 6))

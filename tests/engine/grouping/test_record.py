@@ -35,7 +35,7 @@ records = st.builds(
 
 
 @given(record=records, first_room=rooms)
-def test_a_record_comes_back_from_its_bytes(record: Record, first_room: int) -> None:
+def test_record_is_decoded(record: Record, first_room: int) -> None:
     if not record.index:
         record.nonspeculative = 0
     if not record.entries:
@@ -43,12 +43,12 @@ def test_a_record_comes_back_from_its_bytes(record: Record, first_room: int) -> 
     assert Record.unpack(record.pack(first_room), first_room) == record
 
 
-def test_a_window_that_has_put_out_nothing_takes_few_bytes() -> None:
+def test_window_without_panes_takes_few_bytes() -> None:
     record = Record(UNLIMITED - 3, fresh=3, untold=3, hold=Timestamp(5), contents=b"abc")
     assert len(record.pack(UNLIMITED)) <= 18 + 3
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02abc", b"\x01", b"\x01\x00abc", b"\x01\x01" + b"\0" * 30])
-def test_what_is_no_record_is_refused(data: bytes) -> None:
+def test_invalid_record_is_refused(data: bytes) -> None:
     with pytest.raises(StateFormatError, match="the record of a window"):
         Record.unpack(data, 1)

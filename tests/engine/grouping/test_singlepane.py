@@ -1,4 +1,4 @@
-"""The short way gives what the long way gives: the same effects, the same entries."""
+"""The short cut equals the general code: the same effects, the same entries."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class NoShortWay:
 
 
 class Told(Shard):
-    """Notes all effects."""
+    """Records all effects."""
 
     def carry_out(self, effects: list[Effect]) -> None:
-        self.__dict__.setdefault("told", []).extend(map(shown, effects))
+        self.__dict__.setdefault("effects", []).extend(map(shown, effects))
         super().carry_out(effects)
 
 
 class Long(Told):
-    """Goes the long way."""
+    """Uses the general code."""
 
     @property
     def grouping(self) -> Grouping:
@@ -69,12 +69,12 @@ usual = st.builds(
 
 @settings(max_examples=300)
 @given(st.one_of(usual, groupings()), acts)
-def test_it_is_what_the_long_way_does(grouping: tuple[Strategy, Any], acts: list[tuple[Any, ...]]) -> None:
+def test_short_cut_equals_general_code(grouping: tuple[Strategy, Any], acts: list[tuple[Any, ...]]) -> None:
     shards = [Told(*grouping), Long(*grouping)]
     for act in [*acts, ("finish",)]:
         for shard in shards:
             do(shard, act)
-        short, long = (shard.__dict__.get("told", []) for shard in shards)
+        short, long = (shard.__dict__.get("effects", []) for shard in shards)
         assert short == long, act
         assert shards[0].view.snapshot() == shards[1].view.snapshot(), act
 
@@ -87,7 +87,7 @@ def do(shard: Shard, act: tuple[Any, ...]) -> None:
             shard.advance(max(shard.watermark, -10) + by)
         case "tick", by:
             shard.tick(shard.now + by)
-        case "fire", time, domain:  # early, late, twice, or what nobody asked for
+        case "fire", time, domain:  # early, late, twice, or unrequested
             for window in shard.windowfn.assign(time):
                 shard.timers.pop((b"k", window, domain), None)
                 shard.carry_out(shard.grouping.fire(b"k", window, domain, shard.clocks()))
@@ -95,19 +95,19 @@ def do(shard: Shard, act: tuple[Any, ...]) -> None:
             shard.finish()
 
 
-def test_the_usual_life_is_short() -> None:
+def test_usual_life_uses_short_cut() -> None:
     shard = Shard(Strategy(DEFAULT), FixedWindows(Duration(10), Duration(0)))
     grouping, clocks = shard.grouping, shard.clocks()
     columns = {window: ([b"a"], [5]) for window in shard.windowfn.assign(5)}  # type: ignore[arg-type]
     assert grouping._short.add(b"k", b"r", columns, clocks) is not None  # type: ignore[arg-type]
     (window,) = columns
     at_end = clocks._replace(input_watermark=window.max_timestamp)
-    assert grouping._short.fire(b"k", b"r", window, at_end) is None, "its end is not behind"
+    assert grouping._short.fire(b"k", b"r", window, at_end) is None, "its end has not passed"
     assert grouping._short.fire(b"k", b"r", window, clocks._replace(input_watermark=window.end)) is not None
     assert not len(shard.view)
 
 
-def test_what_it_does_not_do_it_leaves_alone() -> None:
+def test_declined_short_cut_changes_nothing() -> None:
     shard = Shard(Strategy(DEFAULT), FixedWindows(Duration(10), Duration(0)))
     big = [b"v" * (TAIL_BYTES + 1)]
     columns = {window: (big, [time]) for time in (5, 15) for window in shard.windowfn.assign(time)}  # type: ignore[arg-type]

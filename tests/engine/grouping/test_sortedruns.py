@@ -1,4 +1,4 @@
-"""Sorted runs of a window: what was added comes out by key, in order, once, however it was cut."""
+"""Sorted runs of a window: payloads are read by key, in order, once, however they were cut."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def some(chance: random.Random, size: int = 40) -> dict[bytes, list[bytes]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_all_comes_out_by_key_in_the_order_in_which_it_came_wherever_reading_is_left(seed: int) -> None:
+def test_runs_are_read_by_key_in_order(seed: int) -> None:
     chance = random.Random(seed)
     view = MemoryView()
     view.put(b"hera", b"another's")
@@ -55,7 +55,7 @@ def test_all_comes_out_by_key_in_the_order_in_which_it_came_wherever_reading_is_
     assert [key for key, _ in view.scan(b"")] == [b"hera", b"hero"]
 
 
-def test_many_small_runs_become_one_and_a_large_one_is_left_alone() -> None:
+def test_small_runs_are_merged_but_large_ones_stay() -> None:
     view = MemoryView()
     runs = SortedRuns(view, PLACE)
     large = {b"%d" % n: [bytes(ROW_BYTES)] for n in range(200)}
@@ -75,7 +75,7 @@ def runs_of(view: MemoryView) -> int:
 
 
 @pytest.mark.parametrize("size", [10, 100, 1_000, 20_000])
-def test_a_byte_is_moved_few_times_and_few_of_them_in_a_micro_batch(size: int) -> None:
+def test_bytes_are_rewritten_few_times(size: int) -> None:
     view = MemoryView()
     micro_batches = min(1_500, (3 << 20) // size)
     most = 0
@@ -89,7 +89,7 @@ def test_a_byte_is_moved_few_times_and_few_of_them_in_a_micro_batch(size: int) -
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_there_are_few_runs_in_whatever_sizes_they_come(seed: int) -> None:
+def test_runs_of_any_size_stay_few(seed: int) -> None:
     chance = random.Random(seed)
     view = MemoryView()
     sizes = [1, 30, 300, 3_000, 30_000]
@@ -104,7 +104,7 @@ def test_there_are_few_runs_in_whatever_sizes_they_come(seed: int) -> None:
     assert len(dict(SortedRuns(view, PLACE).merged({}))[b"key"]) == 400
 
 
-def test_of_each_run_one_row_is_read_at_a_time() -> None:
+def test_one_row_of_each_run_is_in_memory() -> None:
     view = MemoryView()
     runs = SortedRuns(view, PLACE)
     runs.add({b"%06d" % n: [bytes(100)] for n in range(2_000)})

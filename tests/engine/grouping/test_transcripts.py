@@ -1,4 +1,4 @@
-"""The SDK's transcripts of triggers, and ours, told to our grouping."""
+"""The SDK's transcripts of triggers, and ours, played with our grouping."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_transcript_of_the_sdk(spec: dict[str, Any]) -> None:
         tell(spec)
 
 
-def test_the_whole_file_was_told() -> None:
+def test_whole_transcript_file_was_played() -> None:
     assert len(specs(SDK)) == SDK.read_text(encoding="utf-8").count("\nname: ")
 
 
@@ -49,7 +49,7 @@ def test_the_whole_file_was_told() -> None:
         *("'early': True", "'on_time': True", "'late': True", "'reason': 'closed'", "'reason': 'expired'"),
     ],
 )
-def test_a_transcript_of_ours_is_about_it(piece: str) -> None:
+def test_each_piece_has_a_transcript(piece: str) -> None:
     assert any(piece in story for story in STORIES)
 
 

@@ -1,4 +1,4 @@
-"""Triggers as machines: their bytes, when they have to be asked, and what they become when windows merge."""
+"""Triggers as machines: their bytes, when they have to be asked, and their merges."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lived(trigger: Trigger, story: list[tuple[int, int, bool, bool]], now: int =
 
 @settings(max_examples=200, deadline=None)
 @given(tree=triggers, story=stories, further=stories)
-def test_a_trigger_goes_on_from_its_bytes(tree: Trigger, story: list[Any], further: list[Any]) -> None:
+def test_trigger_continues_from_its_bytes(tree: Trigger, story: list[Any], further: list[Any]) -> None:
     machine = lived(tree.fresh(), story)
     again = load(tree, dump(machine))
     assert dump(again) == dump(machine)
@@ -50,19 +50,19 @@ def test_a_trigger_goes_on_from_its_bytes(tree: Trigger, story: list[Any], furth
 
 
 @given(tree=triggers)
-def test_the_first_state_takes_no_bytes(tree: Trigger) -> None:
+def test_first_state_takes_no_bytes(tree: Trigger) -> None:
     assert dump(tree) == b""
     assert dump(load(tree, b"")) == b""
 
 
-def test_the_bytes_are_few() -> None:
+def test_states_take_few_bytes() -> None:
     tree = AfterWatermark(early=AfterAny(AfterCount(1000), delayed(5)), late=AfterCount(1))
     machine = lived(tree, [(100, 0, False, False)])
     assert len(dump(machine)) <= 6
 
 
 @given(due=st.integers(-(2**62), 2**62))
-def test_a_time_survives(due: int) -> None:
+def test_due_time_survives_encoding(due: int) -> None:
     machine = delayed(0)
     machine.add(1, Timestamp(due))
     again = load(delayed(0), dump(machine))
@@ -71,14 +71,14 @@ def test_a_time_survives(due: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x02\x02", b"\x01", b"\x01\x02\x00", b"\x01\x80"])
-def test_bytes_of_something_else_are_refused(data: bytes) -> None:
+def test_invalid_state_is_refused(data: bytes) -> None:
     with pytest.raises(StateFormatError, match="a trigger's state"):
         load(AfterCount(3), data)
 
 
 @settings(max_examples=200, deadline=None)
 @given(tree=triggers, story=stories, passed=st.booleans())
-def test_nothing_is_due_while_there_is_room(tree: Trigger, story: list[Any], passed: bool) -> None:
+def test_trigger_with_room_is_not_ready(tree: Trigger, story: list[Any], passed: bool) -> None:
     machine = lived(tree, story)
     if machine.finished() or machine.eager():
         return
@@ -94,7 +94,7 @@ def test_nothing_is_due_while_there_is_room(tree: Trigger, story: list[Any], pas
 
 @settings(max_examples=200, deadline=None)
 @given(tree=triggers, story=stories)
-def test_only_an_alarm_lets_time_change_anything(tree: Trigger, story: list[Any]) -> None:
+def test_time_matters_only_at_an_alarm(tree: Trigger, story: list[Any]) -> None:
     machine = lived(tree, story)
     if machine.finished():
         return
@@ -109,7 +109,7 @@ def test_only_an_alarm_lets_time_change_anything(tree: Trigger, story: list[Any]
 
 @settings(max_examples=200, deadline=None)
 @given(tree=triggers, mine=stories, theirs=stories, rewound=st.booleans())
-def test_a_merged_trigger_is_a_trigger(tree: Trigger, mine: list[Any], theirs: list[Any], rewound: bool) -> None:
+def test_merged_trigger_keeps_invariants(tree: Trigger, mine: list[Any], theirs: list[Any], rewound: bool) -> None:
     one, other = lived(tree.fresh(), mine), lived(tree.fresh(), theirs)
     one.merge(other)
     if rewound:
@@ -118,7 +118,7 @@ def test_a_merged_trigger_is_a_trigger(tree: Trigger, mine: list[Any], theirs: l
     assert one.finished() or isinstance(one.ready(at(500, True)), bool)
 
 
-def test_what_elements_have_finished_in_one_window_is_finished_in_both() -> None:
+def test_trigger_finished_by_elements_stays_finished_after_merge() -> None:
     one, other = AfterCount(2), AfterCount(2)
     one.add(2, Timestamp(0))
     one.fire(at(0))
@@ -126,7 +126,7 @@ def test_what_elements_have_finished_in_one_window_is_finished_in_both() -> None
     assert other.finished()
 
 
-def test_the_watermark_passes_a_merged_window_again_unless_it_has_passed_both() -> None:
+def test_watermark_fires_merged_window_again() -> None:
     one, other = AfterWatermark(late=AfterCount(1)), AfterWatermark(late=AfterCount(1))
     one.fire(at(0, passed=True))
     one.merge(other)
@@ -139,7 +139,7 @@ def test_the_watermark_passes_a_merged_window_again_unless_it_has_passed_both() 
     assert not one.ready(at(0, passed=True))
 
 
-def test_a_window_that_grows_has_its_end_ahead_of_it() -> None:
+def test_grown_window_waits_for_its_end_again() -> None:
     machine = AfterEach(AfterWatermark(), AfterCount(2), AfterCount(3))
     machine.fire(at(0, passed=True))
     machine.add(1, Timestamp(0))
@@ -150,14 +150,14 @@ def test_a_window_that_grows_has_its_end_ahead_of_it() -> None:
 
 
 @pytest.mark.parametrize("final", [AfterWatermark(), Repeatedly(AfterWatermark())])
-def test_what_the_watermark_has_ended_goes_on_in_a_window_that_grows(final: Trigger) -> None:
+def test_trigger_ended_by_watermark_continues_in_grown_window(final: Trigger) -> None:
     machine = OrFinally(Repeatedly(AfterCount(2)), final)
     assert machine.fire(at(0, passed=True))
     machine.rewind()
     assert not machine.finished()
 
 
-def test_all_of_several_wait_for_each_other_again_and_again() -> None:
+def test_after_all_waits_repeatedly() -> None:
     machine = AfterAll(Repeatedly(AfterCount(2)), AfterWatermark())
     machine.add(2, Timestamp(0))
     assert not machine.ready(at(0))
@@ -167,7 +167,7 @@ def test_all_of_several_wait_for_each_other_again_and_again() -> None:
     assert machine.ready(at(0, passed=True))
 
 
-def test_synchronized_time_waits_for_what_comes_at_the_same_time() -> None:
+def test_synchronized_time_waits_for_simultaneous_elements() -> None:
     machine = Repeatedly(AfterSynchronizedTime())
     machine.add(1, Timestamp(5))
     assert not machine.ready(at(5))
@@ -179,23 +179,23 @@ def test_synchronized_time_waits_for_what_comes_at_the_same_time() -> None:
 @pytest.mark.parametrize(
     ("first", "expected"), [(0, 3), (9, 13), (10, 13), (11, 23), (-20, -17), (MAX_TIMESTAMP, MAX_TIMESTAMP)]
 )
-def test_a_time_is_delayed_then_aligned(first: int, expected: int) -> None:
+def test_time_is_delayed_then_aligned(first: int, expected: int) -> None:
     transforms = (Delay(Duration(3)), AlignTo(Duration(10), Duration(3)))
     assert due(transforms, Timestamp(first)) == expected
 
 
-def test_no_period_aligns_nothing() -> None:
+def test_empty_period_aligns_nothing() -> None:
     assert due((AlignTo(Duration(0), Duration(3)),), Timestamp(8)) == 8
 
 
-def test_a_delay_is_not_negative() -> None:
+def test_negative_delay_is_refused() -> None:
     with pytest.raises(ValueError, match="a trigger's delay of -1 µs is negative"):
         Delay(Duration(-1))
 
 
-def test_triggers_that_say_nothing_are_refused() -> None:
+def test_empty_triggers_are_refused() -> None:
     with pytest.raises(ValueError, match="after 0 elements"):
         AfterCount(0)
     for kind in (AfterAny, AfterAll, AfterEach):
-        with pytest.raises(ValueError, match="of no triggers"):
+        with pytest.raises(ValueError, match="at least one trigger"):
             kind()

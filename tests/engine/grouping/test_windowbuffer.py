@@ -1,4 +1,4 @@
-"""What is gathered until its window ends: it comes out in the order in which it came, in whatever form that was."""
+"""Buffered windows keep the order of their payloads, in any form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BEFORE = Timestamp(0)
 
 
 class Pack(Together):
-    """Values behind commas."""
+    """Values separated by commas."""
 
     def __init__(self, values: list[bytes], windows: tuple[Window, ...]) -> None:
         self.windows, self.packed = windows, b"".join(b"," + value for value in values)
@@ -43,7 +43,7 @@ def _gathering(view: MemoryView) -> WindowBuffer:
 
 @pytest.mark.contract("ENG-04", "ENG-08")
 @pytest.mark.parametrize("seed", range(60))
-def test_what_comes_with_a_key_stays_in_order_packed_or_not_over_micro_batches_and_where_reading_is_left(
+def test_payloads_of_key_stay_in_order(
     seed: int,
 ) -> None:
     chance, view, number = random.Random(seed), MemoryView(), 0
@@ -72,7 +72,7 @@ def test_what_comes_with_a_key_stays_in_order_packed_or_not_over_micro_batches_a
         for key, contents in groups:
             assert key not in found
             found[key] = list(contents)
-            assert list(contents) == found[key], "it may be iterated again"
+            assert list(contents) == found[key], "it may be iterated repeatedly"
             parts = [[*part] if isinstance(part, Values) else part.split(b",")[1:] for part in contents.parts]
             assert [value for part in parts for value in part] == found[key]
             room -= 1
@@ -84,7 +84,7 @@ def test_what_comes_with_a_key_stays_in_order_packed_or_not_over_micro_batches_a
     assert not view.snapshot()
 
 
-def test_what_comes_and_goes_in_one_micro_batch_is_not_copied() -> None:
+def test_payloads_of_one_micro_batch_are_not_copied() -> None:
     gathering = _gathering(MemoryView())
     windows: tuple[Window, ...] = (_WINDOW,)
     packs = [Pack([b"1"], windows), Pack([b"2"], windows)]

@@ -1,4 +1,4 @@
-"""Stories of triggers, in the form of the SDK's `trigger_transcripts.yaml` and a little more, told to our grouping.
+"""Stories of triggers, in the form of the SDK's `trigger_transcripts.yaml` with extensions, played with our grouping.
 
 Times are seconds; custom windows go by their names. Beyond the SDK's: `clock` (processing time), `dropped` (what came
 to nothing since, as {value, window, reason}), `holds` (all holds, by window), `on_time_behavior`, `closing_behavior`,
@@ -146,7 +146,7 @@ _PANE_TIMES = {
 
 
 def parsed(text: str, names: dict[str, Any]) -> Any:
-    """What such an expression makes; no arguments may be left out."""
+    """Return the result of such an expression; no argument may be omitted."""
     made = eval(text, {"__builtins__": {}}, names)
     return made() if callable(made) else made
 
@@ -215,7 +215,7 @@ def _matched(expected: list[dict[str, Any]], found: list[dict[str, Any]]) -> Non
 
 
 def tell(spec: dict[str, Any]) -> Shard:
-    """Tells a transcript; AssertionError where it is not as told. Returns the shard at its end."""
+    """Play a transcript; AssertionError if the grouping differs. Return the shard at its end."""
     shard = shard_of(spec)
     for line in spec["transcript"]:
         ((action, argument),) = line.items()
@@ -249,7 +249,7 @@ def tell(spec: dict[str, Any]) -> Shard:
 
 
 def check_state(shard: Shard, expected: dict[str, list[Any]]) -> None:
-    """Which windows are open, and which are closed and hold nothing."""
+    """Return which windows are open, and which are closed and empty."""
     found = {"present": [], "closed": []}  # type: ignore[var-annotated]
     for key, data in shard.view.scan(b"g\0\0\0\1kw", b"g\0\0\0\1kx"):
         ordered = key[len(b"g\0\0\0\1kw") :]
@@ -265,7 +265,7 @@ def check_state(shard: Shard, expected: dict[str, list[Any]]) -> None:
     for kind, windows_ in expected.items():
         for window in windows_:
             if kind == "absent":
-                # A window whose trigger has finished is absent but for that.
+                # A window whose trigger has finished is absent, except for that.
                 assert window not in found["present"]
             else:
                 assert window in found["closed" if kind == "tombstone" else kind], (window, found)

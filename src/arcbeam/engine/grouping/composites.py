@@ -1,6 +1,6 @@
-"""Triggers that are made of triggers: the watermark's, repetition, and several of them together.
+"""Triggers that consist of triggers: of the watermark, of repetition, and combinations.
 
-Owns what each of them means. Must not know more than `engine.grouping.triggers` does.
+Owns the meaning of each. Must not know more than `engine.grouping.triggers` does.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from arcbeam.engine.grouping.triggers import UNLIMITED, Moment, Trigger
 
 
 class AfterWatermark(Trigger):
-    """Fires when the watermark passes the end of the window; before and after that as two other triggers say.
+    """Fires when the watermark passes the end of the window; before and after that, two other triggers decide.
 
     Args:
-        early: repeated before; None for nothing.
-        late: repeated after; None: it is finished by then.
+        early: repeated before; None: it does not fire before.
+        late: repeated after; None: it is finished after.
 
     Attributes:
-        fired: because the watermark has passed.
+        fired: it has fired because of the watermark.
     """
 
     __slots__ = ("_early", "_late", "fired")
@@ -55,7 +55,7 @@ class AfterWatermark(Trigger):
         return new
 
     def _due(self, at: Moment) -> bool:
-        # Where it is finished and still asked, all of several are waited for: it stays ready.
+        # If it is finished and asked again, a composite waits for all its parts: it stays ready.
         return at.passed and not (self.fired and self._late is not None)
 
     def room(self, at: Moment) -> int:
@@ -93,7 +93,7 @@ class AfterWatermark(Trigger):
 
 
 class Repeatedly(Trigger):
-    """Begins again when what it repeats is finished."""
+    """Begins again when its part is finished."""
 
     __slots__ = ("_part",)
 
@@ -128,7 +128,7 @@ class _Several(Trigger):
 
     def __init__(self, *parts: Trigger) -> None:
         if not parts:
-            raise ValueError(f"{type(self).__name__} of no triggers says nothing: at least one")
+            raise ValueError(f"{type(self).__name__} requires at least one trigger")
         self._parts = parts
 
     def parts(self) -> tuple[Trigger, ...]:
@@ -139,7 +139,7 @@ class _Several(Trigger):
 
 
 class AfterAny(_Several):
-    """Fires when any of several does; finished when one that fired is."""
+    """Fires when any of its parts does; finished when one that fired is."""
 
     __slots__ = ()
 
@@ -157,12 +157,12 @@ class AfterAny(_Several):
 
     def fire(self, at: Moment) -> bool:
         """See `Trigger`."""
-        finished = [part.fire(at) for part in self._parts if part.ready(at)]  # all of them, whatever the first says
+        finished = [part.fire(at) for part in self._parts if part.ready(at)]  # all of them, whatever the first returns
         return any(finished)
 
 
 class AfterAll(_Several):
-    """Fires when all of several would; finished when all are."""
+    """Fires when all its parts would; finished when all are."""
 
     __slots__ = ()
 
@@ -185,10 +185,10 @@ class AfterAll(_Several):
 
 
 class AfterEach(_Several):
-    """One after the other: the next begins when the one before it is finished.
+    """One part after the other: the next begins when the one before it is finished.
 
     Attributes:
-        index: which of them it has come to; their number if it is finished.
+        index: the index of the current part; the number of parts if it is finished.
     """
 
     __slots__ = ("index",)
@@ -211,7 +211,7 @@ class AfterEach(_Several):
 
     def ready(self, at: Moment) -> bool:
         """See `Trigger`."""
-        # Where it is finished and still asked, all of several are waited for: it stays ready.
+        # If it is finished and asked again, a composite waits for all its parts: it stays ready.
         return all(part.ready(at) for part in self.active())
 
     def fire(self, at: Moment) -> bool:
@@ -222,7 +222,7 @@ class AfterEach(_Several):
         return self.finished()
 
     def merge(self, other: Self) -> None:
-        """See `Trigger`: it goes on with the first part that is not finished now."""
+        """See `Trigger`: it continues with the first part that is not finished now."""
         super().merge(other)
         self._settle()
 
@@ -241,7 +241,7 @@ class AfterEach(_Several):
 
 
 class OrFinally(_Several):
-    """The first of two, until the second fires: then it fires for the last time.
+    """Fires like the first of two, until the second fires: then it fires for the last time.
 
     Attributes:
         ended: the second has fired.
@@ -286,6 +286,6 @@ class OrFinally(_Several):
         self._settle()
 
     def _settle(self) -> None:
-        # What the watermark has ended goes on when its end was undone.
+        # An end caused by the watermark is undone with the window's end.
         final = self._parts[1]
         self.ended = self.ended and (final.finished() or not final.on_time())

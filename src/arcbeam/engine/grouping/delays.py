@@ -1,4 +1,4 @@
-"""From the processing time of a first element to the time at which something is due: delays and alignments.
+"""Delays and alignments: from the processing time of a first element to a due time.
 
 Owns their arithmetic. Must not know triggers.
 """
@@ -13,10 +13,10 @@ from arcbeam.model.timestamps import Duration, Timestamp, shifted
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """So much later.
+    """A delay.
 
     Raises:
-        ValueError: it is negative: what comes would be due before it came.
+        ValueError: it is negative: elements would be due before they arrive.
     """
 
     by: Duration
@@ -28,7 +28,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class AlignTo:
-    """The next multiple of `period` from `offset` on; a time that is one stays, as any does if there is no period."""
+    """The next multiple of `period` from `offset` on; a multiple stays, and so does any time if there is no period."""
 
     period: Duration
     offset: Duration
@@ -38,7 +38,7 @@ Transform = Delay | AlignTo
 
 
 def due(transforms: Iterable[Transform], first: Timestamp) -> Timestamp:
-    """When something is due that is counted from `first`."""
+    """Return the due time that is counted from `first`."""
     for transform in transforms:
         match transform:
             case Delay(by):

@@ -1,7 +1,8 @@
-"""What a grouping asks for: values that its caller carries out.
+"""The effects of a grouping: values that its caller carries out.
 
-Owns their shapes. Holds and timers are named by key and window (and domain); setting one replaces what was set before.
-Those that every window has are named tuples: a frozen dataclass takes four times as long to make.
+Owns their shapes. Holds and timers are identified by key and window (and domain); setting one replaces the previous
+one.
+Effects that every window has are named tuples: creating a frozen dataclass takes four times as long.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from arcbeam.model.windows import PaneInfo, Window
 
 
 class DropReason(Enum):
-    """Why an element came to nothing."""
+    """Why an element was dropped."""
 
     EXPIRED = "its window had expired: the watermark had passed its end and the allowed lateness"
     CLOSED = "the trigger of its window had finished"
 
 
 class SetHold(NamedTuple):
-    """The output watermark may not pass that time on account of the window."""
+    """The output watermark may not pass that time, because of the window."""
 
     key: bytes
     window: Window
@@ -31,15 +32,15 @@ class SetHold(NamedTuple):
 
 
 class ClearHold(NamedTuple):
-    """The window holds nothing back any more."""
+    """Release the window's hold."""
 
     key: bytes
     window: Window
 
 
 class SetTimer(NamedTuple):
-    """`Grouping.fire` is to be called: in event time when the input watermark is *behind* that time (greater than it),
-    in processing time when the clock has reached it, after the elements that had come by then.
+    """Request a call of `Grouping.fire`. In event time: when the input watermark is *greater* than that time. In
+    processing time: when the clock has reached it, after the elements that had arrived by then.
     """
 
     key: bytes
@@ -49,7 +50,7 @@ class SetTimer(NamedTuple):
 
 
 class ClearTimer(NamedTuple):
-    """The window waits for nothing in that domain any more."""
+    """Clear the window's timer in that domain."""
 
     key: bytes
     window: Window
@@ -57,11 +58,11 @@ class ClearTimer(NamedTuple):
 
 
 class EmitPane(NamedTuple):
-    """A pane goes out.
+    """Emit a pane.
 
     Attributes:
-        contents: `engine.grouping.contents.Values`, or what the combiner has extracted.
-        timestamp: of the pane, as an element.
+        contents: `engine.grouping.contents.Values`, or the combiner's output.
+        timestamp: the pane's timestamp as an element.
         pane: its place among the panes of its window.
     """
 
@@ -73,12 +74,12 @@ class EmitPane(NamedTuple):
 
 
 class DropLate(NamedTuple):
-    """An element came to nothing in one of its windows.
+    """An element was dropped in one of its windows.
 
     Attributes:
-        value: of the element.
-        timestamp: of the element.
-        watermark: the input watermark when it came.
+        value: the element's value.
+        timestamp: the element's timestamp.
+        watermark: the input watermark when it arrived.
     """
 
     key: bytes
@@ -91,12 +92,12 @@ class DropLate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DropHeld:
-    """What a window had not put out yet came to nothing: it became one with a window whose trigger had finished.
+    """The contents of a window were dropped: it was merged with a window whose trigger had finished.
 
     Attributes:
         contents: as of a pane.
-        count: of the elements that had not been in a pane.
-        watermark: the input watermark when that happened.
+        count: the number of elements that had not been in a pane.
+        watermark: the input watermark at that time.
     """
 
     key: bytes

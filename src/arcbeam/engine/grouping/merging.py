@@ -1,7 +1,7 @@
-"""The open windows of one key that may become one.
+"""The open windows of one key, and their merging.
 
-Owns which of them do when a window comes, and which have to be known for that. Must not know what hangs on windows:
-it says what becomes what (`engine.grouping.groupings` moves elements, triggers, holds and timers).
+Owns which windows merge when a window arrives, and which have to be known for that. Must not know what belongs to
+windows: it returns the merges (`engine.grouping.groupings` moves elements, triggers, holds and timers).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from arcbeam.model.windows import CustomWindow, IntervalWindow, Window
 
 
 class Merge(NamedTuple):
-    """Windows that become one.
+    """Windows that are merged.
 
     Attributes:
-        windows: what is no more, but for `result` if it is among them.
-        result: what they have become.
+        windows: the windows that disappear, except for `result` if it is among them.
+        result: the merged window.
     """
 
     windows: tuple[Window, ...]
@@ -29,18 +29,18 @@ class Merge(NamedTuple):
 
 
 class MergingFn(Protocol):
-    """Says which windows of one key become one, for window functions of the user's."""
+    """Decides which windows of one key merge, for custom window functions."""
 
     def merge(self, windows: Collection[Window]) -> Iterable[Merge]:
-        """What becomes one among the windows that are open; each window is in one merge at most."""
+        """Return the merges among the open windows; each window is in at most one merge."""
         ...
 
 
 class OpenWindows(Protocol):
-    """The windows of a key: those that are open, and those that have come."""
+    """The windows of a key: open ones, and arriving ones."""
 
     def insert(self, window: Window) -> Sequence[Merge]:
-        """A window has come, or comes again; returns what becomes one thereby, in order."""
+        """Add an arriving window, or one that arrives again; return the resulting merges, in order."""
         ...
 
 
@@ -51,12 +51,12 @@ Scan = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 
 
 class Joined(NamedTuple):
-    """Elements whose windows become one whatever else there is.
+    """Elements whose windows merge, whatever other windows there are.
 
     Attributes:
-        window: what they become.
-        values: of the elements.
-        times: of the elements.
+        window: the merged window.
+        values: the values of the elements.
+        times: the times of the elements.
     """
 
     window: Window
@@ -65,38 +65,38 @@ class Joined(NamedTuple):
 
 
 class Merging(Protocol):
-    """How windows become one."""
+    """How windows merge."""
 
     def join(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
-        """Elements together that are certain to be; None if one after the other has to be looked at.
+        """Return the elements together whose windows certainly merge; None if they must be handled one by one.
 
         Args:
-            came: elements, each in one window; one at least.
-            watermark: the end of none of what is returned is behind it.
+            came: elements, each in one window; at least one.
+            watermark: it has not passed the end of any returned window.
         """
         ...
 
     def near(self, windows: Iterable[Window], scan: Scan) -> Iterator[tuple[Window, bytes]]:
-        """The open windows that may become one with these; ascending, each with its record.
+        """Yield the open windows that may merge with these; ascending, each with its record.
 
         Args:
-            windows: one at least.
+            windows: at least one.
             scan: the bytes of open windows from some bytes on, each with its record.
         """
         ...
 
     def open(self, windows: Iterable[Window]) -> OpenWindows:
-        """The windows of a key, of which those are open; ascending."""
+        """Return the windows of a key, with these open ones; ascending."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SessionMerging:
-    """Intervals that overlap become one; no more than those that do are looked at."""
+    """Overlapping intervals merge; only intervals that overlap are read."""
 
     def join(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
         """See `Merging`; sorted by window."""
-        # SUBTLE: beyond the end of the global window every window has ended, whatever its bounds.
+        # SUBTLE: after the end of the global window every window has ended, whatever its bounds.
         if watermark > END_OF_GLOBAL_WINDOW or min(map(_end_of, map(_window_of, came))) <= watermark:
             return None
         joined: list[Joined] = []
@@ -119,7 +119,7 @@ class SessionMerging:
         """See `Merging`."""
         intervals = [window for window in windows if isinstance(window, IntervalWindow)]
         end = max(interval.end for interval in intervals)
-        # Sessions that are open do not overlap: in the order of their ends they are in that of their starts.
+        # Open sessions do not overlap, so the order of their ends is that of their starts.
         for ordered, record in scan(IntervalWindow.behind(min(interval.start for interval in intervals))):
             window = IntervalWindow.from_ordered(ordered)
             if window.start >= end:
@@ -132,7 +132,7 @@ class SessionMerging:
 
 
 class _Sessions:
-    """Invariant: session i is from `_starts[i]` to `_ends[i]`; both ascend; none reaches into the next."""
+    """Invariant: session i is from `_starts[i]` to `_ends[i]`; both ascend; sessions do not overlap."""
 
     def __init__(self, sessions: list[IntervalWindow]) -> None:
         self._sessions = sessions
@@ -142,7 +142,7 @@ class _Sessions:
     def insert(self, window: Window) -> Sequence[Merge]:
         assert isinstance(window, IntervalWindow)
         start, end = window
-        # Sessions that only touch stay two.
+        # Sessions that only touch are not merged.
         first, behind = bisect_right(self._ends, start), bisect_left(self._starts, end)
         near = self._sessions[first:behind]
         result = window
@@ -157,22 +157,22 @@ class _Sessions:
 
 @dataclass(frozen=True, slots=True)
 class CustomMerging:
-    """Windows become one as a function of the user's says.
+    """A function of the user decides how windows merge.
 
     Attributes:
         fn: that function.
-        intervals: its windows are intervals, not its own.
+        intervals: its windows are intervals, not a type of its own.
     """
 
     fn: MergingFn
     intervals: bool = False
 
     def join(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
-        """See `Merging`: what the function makes of them may depend on the order."""
+        """See `Merging`: the function's result may depend on the order."""
         return None
 
     def near(self, windows: Iterable[Window], scan: Scan) -> Iterator[tuple[Window, bytes]]:
-        """See `Merging`: all of them may."""
+        """See `Merging`: all open windows may merge."""
         decode = IntervalWindow.from_ordered if self.intervals else CustomWindow.from_ordered
         for ordered, record in scan(b""):
             yield decode(ordered), record
@@ -183,7 +183,7 @@ class CustomMerging:
 
 
 class _Custom:
-    """Invariant: `_windows` is what the function has made of all windows that are open and that came; in order."""
+    """Invariant: `_windows` is the function's result for all open and arrived windows; in order."""
 
     def __init__(self, fn: MergingFn, windows: Iterable[Window]) -> None:
         self._fn = fn
@@ -198,8 +198,8 @@ class _Custom:
             for merged in merge.windows:
                 if merged not in self._windows:
                     raise ValueError(
-                        f"{type(self._fn).__name__}.merge merges {merged}, which is not open, or not any more:"
-                        " it may merge each window once, and only those that it is given"
+                        f"{type(self._fn).__name__}.merge merges {merged}, which is not open (any more):"
+                        " it may merge each window once, and only the windows that it receives"
                     )
                 del self._windows[merged]
         self._windows.update((merge.result, None) for merge in merges)

@@ -1,8 +1,8 @@
-"""Sessions that begin and end within one micro-batch: what comes to them goes on without having been in the state.
+"""Sessions that begin and end within one micro-batch: their elements are emitted without being stored.
 
-Owns what has come to such sessions, until it goes on: that of a key of which nothing is stored, as long as all of it is
-over when the micro-batch's watermark has moved. Every pane is the one that the state would have given. Must not know
-what is in an element.
+Owns the elements of such sessions until they are emitted. A key qualifies if nothing is stored for it, and if all its
+sessions have expired when the micro-batch's watermark has moved. Every pane equals the one that stored elements would
+give. Must not know what is in an element.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ _Came = list[tuple[Any, Timestamp, Any]]
 
 
 class PassingSessions:
-    """What passes through a grouping in a micro-batch.
+    """The sessions that pass through a grouping in a micro-batch.
 
     Args:
-        grouping: whose it is.
-        merging: of the grouping.
-        before: the input watermark until all that comes has come.
-        ahead: where it is then.
+        grouping: the grouping.
+        merging: the merging of the grouping.
+        before: the input watermark until all elements have arrived.
+        ahead: the input watermark afterwards.
     """
 
     __slots__ = ("_ahead", "_before", "_grouping", "_keys", "_merging", "_none_stored", "_sure")
 
     def __init__(self, grouping: Grouping, merging: SessionMerging, before: Timestamp, ahead: Timestamp) -> None:
         self._grouping, self._merging, self._before, self._ahead = grouping, merging, before, ahead
-        # SUBTLE: beyond the end of the global window every window has ended, whatever its bounds.
+        # SUBTLE: after the end of the global window every window has ended, whatever its bounds.
         if before > END_OF_GLOBAL_WINDOW:
             self._ahead = MIN_TIMESTAMP
         self._none_stored = grouping.is_empty()
         self._keys: dict[bytes, _Came] = {}
-        # Sessions that end by then are over.
+        # Sessions that end by then have expired.
         self._sure = MIN_TIMESTAMP
 
     def take(self, key: bytes, elements: Elements) -> bool:
-        """Takes elements of a key; not if they have to go to the state, and what was taken of it with them.
+        """Take elements of a key. If they have to be stored, return False: the elements taken before follow them.
 
         Args:
-            key: of all of them.
+            key: the key of all of them.
             elements: at least one.
         """
         came: _Came = [(value, time, window) for value, time, windows, _ in elements for window in windows]
         ends = [end for _, _, (_, end) in came]
-        # Sessions become no longer than the last of what they are made of.
+        # A session does not end later than the last of its elements' windows.
         if min(ends, default=self._before) <= self._before or not self._is_over(max(ends)):
             return False
         held = self._keys.get(key)
@@ -67,7 +67,7 @@ class PassingSessions:
         return True
 
     def _is_over(self, end: Timestamp) -> bool:
-        """Whether a session that ends there has expired at the end of the micro-batch."""
+        """Return whether a session with that end has expired at the end of the micro-batch."""
         if end > self._sure:
             if self._ahead <= self._grouping.rules.strategy.expiry(IntervalWindow(end, end)):
                 return False
@@ -75,20 +75,20 @@ class PassingSessions:
         return True
 
     def withdraw(self, key: bytes) -> Iterator[list[WindowedElement]]:
-        """What was taken of a key: it is not here any more. More of it comes, and is stored."""
+        """Yield and remove what was taken of a key. More elements follow, and are stored."""
         self._none_stored = False
         came = self._keys.pop(key, None)
         if came:
             yield [(value, time, (window,), NO_PANE) for value, time, window in came]
 
     def panes(self) -> Iterator[list[EmitPane]]:
-        """All panes, some at once; they are not here any more. They are of other keys than what is in the state."""
+        """Yield and remove all panes, in parts. Their keys have nothing in the state."""
         panes: list[EmitPane] = []
         size = 0
         while self._keys:
             key, came = self._keys.popitem()
             sessions = self._merging.join(came, self._before)
-            assert sessions is not None, "what ends before the watermark was not taken"
+            assert sessions is not None, "an element that ends before the watermark was taken"
             for session, values, _ in sessions:
                 contents = Values((), values)
                 panes.append(EmitPane(key, session, contents, session.max_timestamp, ONLY))

@@ -1,7 +1,7 @@
 """The record of an open window between two micro-batches, as bytes.
 
-Owns the format. Version 1 has a short form, for windows that have put out nothing and hold few elements, which most do,
-and a long one; behind either comes what `engine.grouping.contents` stores in it.
+Owns the format. Version 1 has a short form, for windows without panes so far and with few elements, which are most, and
+a long one. In both forms, the contents of `engine.grouping.contents` follow.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ _LONG, _CLOSED, _PASSED, _ON_TIME, _HOLD, _ALARM = (1 << n for n in range(6))
 _SHORT = Struct("<BBQq")
 """Version, flags, elements, hold."""
 SHORT_BYTES = _SHORT.size
-"""In front of the contents in the short form."""
+"""The number of bytes before the contents in the short form."""
 _PLAIN = (bytes((VERSION, 0)), bytes((VERSION, _HOLD)))
 _WHOLE = Struct("<BBQqqQQIIIHH")
-"""The same; then alarm, room, what the trigger knows nothing of, indexes, entries, lengths of trigger and address."""
+"""The same; then alarm, room, elements unknown to the trigger, indexes, entries, lengths of trigger and address."""
 
 
 @dataclass(slots=True)
 class Record:
-    """What is kept of a window.
+    """The stored state of a window.
 
     Attributes:
-        closed: the trigger has finished: nothing comes out any more.
-        passed: the watermark has passed its end, and the window has seen that.
-        on_time: what it holds came before that and is not out yet.
-        fresh: elements since the last pane.
-        untold: those of them that the trigger does not know of.
-        room: how many more may come before it has to.
+        closed: the trigger has finished: no further pane is emitted.
+        passed: the watermark has passed its end, and the window has handled that.
+        on_time: its contents arrived before that and are not emitted yet.
+        fresh: the number of elements since the last pane.
+        untold: the number of those that the trigger has not seen.
+        room: how many more may arrive before it has to see them.
         hold: the timestamp of the next pane, if an element decides on it.
-        alarm: the processing time at which the trigger is to be asked.
-        index: of the next pane.
+        alarm: the processing time at which to ask the trigger.
+        index: the index of the next pane.
         nonspeculative: the same among panes that are not early.
         entries: see `engine.grouping.contents`.
         address: see `engine.grouping.contents`.
@@ -60,7 +60,7 @@ class Record:
     contents: bytes = b""
 
     def pack(self, first_room: int) -> bytes:
-        """The bytes.
+        """Return the bytes.
 
         Args:
             first_room: the room of a trigger in its first state.
@@ -85,13 +85,15 @@ class Record:
 
     @staticmethod
     def unpack(data: bytes, first_room: int) -> Record:
-        """The record of such bytes.
+        """Return the record of such bytes.
 
         Raises:
-            StateFormatError: they are none.
+            StateFormatError: they are not a record.
         """
         if data[:1] != b"\x01":
-            raise StateFormatError("the record of a window", f"is of version {data[:1].hex()}, and {VERSION} is known")
+            raise StateFormatError(
+                "the record of a window", f"has version {data[:1].hex()}; this code reads version {VERSION}"
+            )
         try:
             flags = data[1]
             closed, passed, on_time = bool(flags & _CLOSED), bool(flags & _PASSED), bool(flags & _ON_TIME)
@@ -117,12 +119,12 @@ class Record:
 
 
 def pack_short(fresh: int, contents: bytes) -> bytes:
-    """The bytes of a record to which nothing but elements has come, none of which decides on its pane's time."""
+    """Return the bytes of a record that only has elements, none of which decides on its pane's time."""
     return _SHORT.pack(VERSION, 0, fresh, 0) + contents
 
 
 def unpack_short(data: bytes) -> tuple[int, Timestamp | None] | None:
-    """Elements and hold of a record to which nothing but elements has come; None if it may be another one."""
+    """Return the elements and hold of a record that only has elements; None if it may be another one."""
     if data[:2] not in _PLAIN or len(data) < SHORT_BYTES:
         return None
     _, flags, fresh, micros = _SHORT.unpack_from(data)

@@ -1,8 +1,9 @@
-"""The usual life of a window, in short: elements come before its end, then watermark passes end and expiry at once.
+"""The usual life of a window, as a short cut: elements arrive before its end, then the watermark passes its end and
+expiration together.
 
-Owns a shortcut: what `engine.grouping.openwindow` would do to such a window, without making one. Every method gives
-exactly the effects and leaves exactly the entries that the long way does, or does nothing and says so. Must not know
-more than that module does.
+Owns a short cut for what `engine.grouping.openwindow` does with such a window, without creating one. Every method
+returns exactly the effects and leaves exactly the entries of the general code, or does nothing and reports that. Must
+not know more than that module does.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from arcbeam.model.windows import PaneInfo, Timing, Window
 
 _EVENT = TimeDomain.EVENT
 ONLY = PaneInfo(0, 0, Timing.ON_TIME, True, True)
-"""The one pane of a window that has no other."""
+"""The only pane of a window."""
 
 
 class SinglePanes:
-    """The shortcut of a grouping.
+    """The short cut of a grouping.
 
     Args:
-        rules: of the grouping.
-        view: of the shard's state.
+        rules: the rules of the grouping.
+        view: the shard's state.
 
     Attributes:
-        more: by how many more windows than at first are stored.
+        more: the change of the number of stored windows.
     """
 
     def __init__(self, rules: Rules, view: StateView) -> None:
@@ -40,7 +41,7 @@ class SinglePanes:
         self._view = view
         self._combiner = rules.strategy.combiner
         self.more = 0
-        # Elements that decide on a pane's time, and windows that merge, need the long way.
+        # Elements that decide on a pane's time, and windows that merge, need the general code.
         self._adds = rules.combine_times is None and rules.strategy.merging is None and rules.first_room > 1
 
     def add(
@@ -50,16 +51,16 @@ class SinglePanes:
         columns: Mapping[Window, tuple[Sequence[Any], Sequence[Timestamp]]],
         clocks: Clocks,
     ) -> list[Effect] | None:
-        """Elements come to windows whose ends are ahead of the watermark, too few for their triggers to be asked.
+        """Add elements to windows whose ends the watermark has not passed, too few to ask their triggers.
 
         Args:
-            key: of the elements.
-            records: what the keys of its windows' records begin with.
+            key: the key of the elements.
+            records: the common prefix of the keys of its windows' records.
             columns: values and timestamps for each window.
-            clocks: what time it is.
+            clocks: the current times.
 
         Returns:
-            What is asked for; None if one of the windows needs the long way, and nothing was done.
+            The effects; None if one of the windows needs the general code, and nothing was done.
         """
         if not self._adds:
             return None
@@ -79,7 +80,7 @@ class SinglePanes:
                 return None
             if combiner is None:
                 if len(values) * len(values[0]) > TAIL_BYTES:
-                    return None  # most likely: no block is made in vain
+                    return None  # most likely: no block is made without use
                 contents += block(values)
                 if len(contents) > TAIL_BYTES:
                     return None
@@ -97,13 +98,13 @@ class SinglePanes:
         return out
 
     def fire(self, key: bytes, records: bytes, window: Window, clocks: Clocks) -> list[Effect] | None:
-        """The event-time timer of a window fires, and all its elements go out in its only pane; or it is no more.
+        """Fire the event-time timer of a window: all its elements are emitted in its only pane, if it still exists.
 
         Args:
-            key: of the window.
+            key: the key of the window.
             records: see `add`.
-            window: which one.
-            clocks: what time it is.
+            window: the window.
+            clocks: the current times.
 
         Returns:
             See `add`.

@@ -1,15 +1,15 @@
-"""What has come to a window in several micro-batches: sorted runs of records, written once, and merged when they are
-read.
+"""The elements of a window from several micro-batches: sorted runs of records, written once, and merged when read.
 
-Owns their rows, and when small runs become one. Must not know what a record's bytes mean, nor when a window ends.
+Owns their rows, and when small runs are merged. Must not know what a record's bytes mean, nor when a window ends.
 
-    place                 the directory: a version, then of each run its number and its size (four and eight bytes)
+    place                 the directory: a version, then the number and size of each run (four and eight bytes)
     place, number, row    a part of a run (four bytes each): records in order of their keys
 
-A *record* is a key and bytes that came with it. A micro-batch adds one run to a window, whatever the number of keys; so
-a key costs no row of its own, and nothing is read before the window ends. So that few are read at once, runs of about a
-size become one: a byte is moved again once for each time that its run has grown eightfold, and no more when it is
-large. Only runs that came one behind the other become one, so what comes with a key stays in order.
+A *record* is a key and its bytes. A micro-batch adds one run to a window, whatever the number of keys. So a key needs
+no
+row of its own, and nothing is read before the window ends. Runs of similar size are merged, so that few are read
+together. A byte is rewritten once for each time that its run has grown eightfold, and not at all when the run is large.
+Only adjacent runs are merged, so the bytes of a key stay in order.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from arcbeam.model.interfaces import StateView
 from arcbeam.sizes import threshold
 
 VERSION: Final = b"\1"
-"""Of all of it."""
+"""The version of the format."""
 ROW_BYTES: Final = threshold(16 << 10)
-"""A row of a run is about so long. Of each run that is read, one row is in memory."""
+"""The approximate length of a row. One row of each run is in memory while runs are read."""
 FAN: Final = threshold(8, 2)
-"""So many runs of about a size become one, with those of less that have come between them."""
+"""So many runs of similar size are merged, together with smaller ones between them."""
 LARGE: Final = threshold(256 << 10, 256)
-"""A run of so many bytes stays as it is."""
+"""A run of at least so many bytes is not merged again."""
 MANY: Final = threshold(64, 3)
-"""So many behind the last large one become one, whatever their sizes: where these take turns, few are alike."""
+"""So many runs after the last large one are merged, whatever their sizes: alternating sizes are never similar."""
 
 _HEAD: Final = struct.Struct("<II")
-"""In front of a record: the lengths of its key and of its bytes."""
+"""The header of a record: the lengths of its key and of its bytes."""
 _RUN: Final = struct.Struct(">IQ")
 _NUMBER: Final = struct.Struct(">I")
 
 Group = tuple[bytes, Iterable[bytes]]
-"""A key, and what has come with it, in order: as it was given, if none of it was in runs."""
+"""A key, and its payloads in order; as they were given, if no run contains any of them."""
 
 
 class Many:
-    """How many keys there are in runs, each once for each run that it is in.
+    """The number of keys in runs, each once for each run that contains it.
 
     Attributes:
-        more: by how many more than at first.
+        more: its change.
     """
 
     __slots__ = ("more",)
@@ -61,8 +61,8 @@ class SortedRuns:
     """The runs of one window.
 
     Args:
-        view: of the shard's state.
-        place: what the keys of its rows begin with; no other's do.
+        view: the shard's state.
+        place: the exclusive prefix of the keys of its rows.
         many: counts their keys.
     """
 
@@ -73,7 +73,7 @@ class SortedRuns:
         self._many = many or Many()
 
     def add(self, groups: Mapping[bytes, Iterable[bytes]]) -> None:
-        """Adds what has come in a micro-batch: by key, in order; there is something."""
+        """Add a micro-batch's payloads: by key, in order; there is at least one."""
         runs = self._directory()
         number = max(runs, default=0) + 1
         runs[number] = self._write(number, ((key, groups[key]) for key in sorted(groups)))
@@ -91,37 +91,37 @@ class SortedRuns:
         return not self._directory()
 
     def merged(self, more: Mapping[bytes, Iterable[bytes]]) -> Merged:
-        """All there is, by key in ascending order; it is taken away as it is read.
+        """Return all payloads, by key in ascending order; they are removed while they are read.
 
         Args:
-            more: what has come meanwhile; behind what is stored.
+            more: newer payloads; they follow the stored ones.
         """
         return Merged(self._view, [self._rows_of(number) for number in self._directory()], more, self._many)
 
     def clear(self) -> None:
-        """Removes what is left of a window that is read to its end."""
+        """Remove the rest of a window that was read completely."""
         self._view.delete(self._place)
 
     def _directory(self) -> dict[int, int]:
-        """The size of each run by its number, in the order in which they came."""
+        """Return the size of each run by its number, in order of arrival."""
         stored = self._view.get(self._place)
         if stored is None:
             return {}
         if stored[:1] != VERSION:
             known, found = VERSION.hex(), stored[:1].hex() or "nothing"
             raise StateFormatError(
-                "the list of what has come to a window", f"is of version {found}, and {known} is known"
+                "the list of a window's runs", f"has version {found}; this code reads version {known}"
             )
         try:
             return dict(_RUN.iter_unpack(stored[1:]))
         except struct.error as e:
-            raise StateFormatError("the list of what has come to a window", "is cut off") from e
+            raise StateFormatError("the list of a window's runs", "is cut off") from e
 
     def _rows_of(self, number: int) -> bytes:
         return self._place + _NUMBER.pack(number)
 
     def _write(self, number: int, groups: Iterable[Group]) -> int:
-        """Writes a run; its size."""
+        """Write a run; return its size."""
         start, pack = self._rows_of(number), _HEAD.pack
         parts: list[bytes] = []
         row = size = total = keys = 0
@@ -141,7 +141,7 @@ class SortedRuns:
 
 
 def _joined(sizes: list[int]) -> int:
-    """How many of the newest runs become one; none, mostly."""
+    """Return how many of the newest runs to merge; mostly 0."""
     joined = tier = alike = size = 0
     for count, each in enumerate(reversed(sizes), 1):
         if each >= LARGE:
@@ -151,7 +151,7 @@ def _joined(sizes: list[int]) -> int:
             tier, alike = of_each, 0
         alike += of_each == tier
         if alike == FAN or count == MANY:
-            # What they become may be the last of as many in turn: it is written once.
+            # The result may complete another group of similar runs: it is written only once.
             joined, tier, alike = count, _tier(size), 1
             if size >= LARGE:
                 break
@@ -159,17 +159,17 @@ def _joined(sizes: list[int]) -> int:
 
 
 def _tier(size: int) -> int:
-    """What about a size is: from 4, 32, 256, … bytes on, so that as many as `FAN` make one of the next."""
+    """Return the size class: from 4, 32, 256, … bytes on, so that `FAN` runs of a class make one of the next."""
     return size.bit_length() // 3
 
 
 class Merged:
-    """What runs have, by key in ascending order. Iterated once; what has been read is in the view no more.
+    """The payloads of runs, by key in ascending order. Iterated once; what was read is removed from the view.
 
     Args:
-        view: of the shard's state.
-        runs: what the keys of each run's rows begin with, in the order in which they came.
-        more: what has come behind all of them, by key.
+        view: the shard's state.
+        runs: the prefixes of each run's rows, in order of arrival.
+        more: newer payloads, by key.
         many: counts the keys of the runs.
     """
 
@@ -187,7 +187,7 @@ class Merged:
         readers = [_Reader(view, start) for start in runs]
         self._readers = [reader for reader in readers if reader.key is not None]
         self._heap: list[tuple[bytes, int]] = [(r.key, n) for n, r in enumerate(self._readers) if r.key is not None]
-        # Without anything to merge them with their order is nobody's.
+        # If there is nothing to merge them with, their order does not matter.
         keys = sorted(self._more) if self._heap else list(self._more)
         keys.reverse()
         self._keys = keys
@@ -219,21 +219,21 @@ class Merged:
 
     @property
     def empty(self) -> bool:
-        """Whether all has been read."""
+        """Whether everything was read."""
         return not self._heap and not self._keys
 
     def leave(self) -> dict[bytes, Iterable[bytes]]:
-        """Nothing more is read for now: the rest stays. What of `more` has not been read, for it is nowhere else."""
+        """Stop reading: the rest stays. Return the rest of `more`, which is stored nowhere else."""
         for reader in self._readers:
             reader.leave()
         return {key: self._more[key] for key in self._keys}
 
 
 class _Reader:
-    """Reads a run, record after record, and removes its rows behind itself.
+    """Reads a run, record by record, and removes the rows that it has read.
 
     Attributes:
-        key: of the next record; None if there is none.
+        key: the key of the next record; None if there is none.
     """
 
     __slots__ = ("_end", "_left", "_position", "_row", "_rows", "_start", "_view", "key")
@@ -247,14 +247,14 @@ class _Reader:
         self._advance()
 
     def take(self) -> bytes:
-        """The next record's bytes; it is read."""
+        """Return the next record's bytes, and move on."""
         payload = self._left[self._start : self._end]
         self._position = self._end
         self._advance()
         return payload
 
     def leave(self) -> None:
-        """Keeps what has not been read of the row that is being read."""
+        """Store the unread rest of the current row."""
         if self.key is not None and self._position:
             self._view.put(self._row, self._left[self._position :])
 
@@ -280,4 +280,4 @@ class _Reader:
 
 
 def _cut_off() -> StateFormatError:
-    return StateFormatError("what has come to a window", "is cut off")
+    return StateFormatError("a run of a window", "is cut off")

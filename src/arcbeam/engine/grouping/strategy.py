@@ -1,4 +1,4 @@
-"""How a grouping groups: a windowing strategy without the windows' assignment.
+"""The strategy of a grouping: a windowing strategy without the assignment of windows.
 
 Owns its parts and what follows from them alone. Must not know keys, state or protos.
 """
@@ -26,16 +26,16 @@ class PaneTime(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How a grouping groups.
+    """The strategy of a grouping.
 
     Attributes:
         trigger: in its first state.
-        merging: how windows become one; None if they do not.
-        combiner: makes accumulators of elements; None: a pane has the elements, which are bytes.
+        merging: how windows merge; None if they do not.
+        combiner: makes accumulators of elements; None: a pane contains the elements, which are bytes.
         accumulating: a pane has all elements of its window so far, not only those since the last pane.
-        pane_time: of which elements a pane has its timestamp.
-        lateness: how long after its end a window is open.
-        empty_on_time: a trigger that fires when the watermark passes makes a pane even if nothing came since the last.
+        pane_time: which elements determine the timestamp of a pane.
+        lateness: how long after its end a window stays open.
+        empty_on_time: a trigger that fires when the watermark passes makes a pane even without new elements.
         empty_last: so does the closing of a window.
         output_time: the window function's own timestamp of an element for `pane_time`; None: the element's.
     """
@@ -45,22 +45,22 @@ class Strategy:
     combiner: Combiner | None = None
     accumulating: bool = False
     pane_time: PaneTime = PaneTime.END_OF_WINDOW
-    lateness: Duration = Duration(0)  # noqa: RUF009  # a number to everybody but the type checker
+    lateness: Duration = Duration(0)  # noqa: RUF009  # an immutable number; only the type checker sees a call
     empty_on_time: bool = True
     empty_last: bool = False
     output_time: Callable[[Window, Timestamp], Timestamp] | None = None
 
     def __post_init__(self) -> None:
         if self.lateness < 0:
-            raise ValueError(f"the allowed lateness is not less than nothing: {self.lateness} microseconds")
+            raise ValueError(f"the allowed lateness must be at least 0: {self.lateness} µs")
 
     def expiry(self, window: Window) -> Timestamp:
-        """The window has expired when the input watermark is behind that time; at the latest when it is at its end."""
+        """Return when a window expires: when the input watermark is greater than this, at the latest at the end."""
         return min(shifted(window.max_timestamp, self.lateness), END_OF_GLOBAL_WINDOW)
 
     @property
     def awaits_end(self) -> bool:
-        """Whether a window that is empty still puts out a pane when the watermark passes its end."""
+        """Whether an empty window emits a pane when the watermark passes its end."""
         return self.empty_on_time and self.trigger.on_time()
 
     @property

@@ -1,11 +1,11 @@
 """Triggers: when the pane of a window is due. State machines, one tree of them for each window of each key.
 
-Owns what a trigger is, what it becomes when windows merge, and those that hold no other (`engine.grouping.composites`
-has the rest, `engine.grouping.triggerstate` their bytes). Must not know elements, window functions, panes or protos.
+Owns the protocol of triggers, how they merge with windows, and the triggers without parts (`engine.grouping.composites`
+has the others, `engine.grouping.triggerstate` their bytes). Must not know elements, window functions, panes or protos.
 
-An element is not shown to a trigger at once: `room` says how many may come before it has to be asked, and `add` then
-tells it of all of them. So a trigger costs per firing, not per element. Only an `eager` one, which counts time from
-the next element, must be told of that one when it comes.
+A trigger does not see each element at once. `room` returns how many elements may arrive before it has to be asked, and
+`add` then adds all of them. So a trigger costs per firing, not per element. Only an `eager` trigger, which counts time
+from the next element, must see that element when it arrives.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from arcbeam.engine.grouping.delays import Transform, due
 from arcbeam.model.timestamps import Timestamp
 
 UNLIMITED = sys.maxsize
-"""`room` of a trigger that no number of elements makes ready."""
+"""The `room` of a trigger that no number of elements makes ready."""
 
 
 class Moment(NamedTuple):
-    """When a trigger is asked.
+    """The moment at which a trigger is asked.
 
     Attributes:
         now: processing time.
         passed: the watermark has passed the end of the window.
-        ticked: the clock is why it is asked, after all elements that had come by then.
+        ticked: it is asked because of the clock, after all elements that had arrived by then.
     """
 
     now: Timestamp
@@ -36,76 +36,76 @@ class Moment(NamedTuple):
 
 
 class Trigger(ABC):
-    """One trigger and the triggers in it, for one window."""
+    """A trigger of one window, with its parts."""
 
     __slots__ = ()
 
     def parts(self) -> tuple[Trigger, ...]:
-        """The triggers in it, in an order that belongs to its kind."""
+        """Return its parts, in an order that depends on its kind."""
         return ()
 
     def active(self) -> tuple[Trigger, ...]:
-        """Those of them that elements are told to."""
+        """Return the parts that receive elements."""
         return self.parts()
 
     def timed(self) -> bool:
-        """Whether it ever follows the clock."""
+        """Return whether it ever follows the clock."""
         return any(part.timed() for part in self.parts())
 
     def on_time(self) -> bool:
-        """Whether it may fire because the watermark passes the end of the window, even without new elements."""
+        """Return whether it may fire when the watermark passes the window's end, even without new elements."""
         return any(part.on_time() for part in self.parts())
 
     def eager(self) -> bool:
-        """Whether it must be told of the next element when that comes: it counts time from it."""
+        """Return whether it must see the next element when that arrives, because it counts time from it."""
         return any(part.eager() for part in self.active())
 
     def alarm(self, at: Moment) -> Timestamp | None:
-        """The next processing time at which it has to be asked; None if the clock changes nothing."""
+        """Return the next processing time at which to ask it; None if the clock has no effect."""
         return min((alarm for part in self.active() if (alarm := part.alarm(at)) is not None), default=None)
 
     def finished(self) -> bool:
-        """Whether it has fired for the last time."""
+        """Return whether it has fired for the last time."""
         return False
 
     @abstractmethod
     def fresh(self) -> Self:
-        """The same trigger in its first state."""
+        """Return the same trigger in its first state."""
 
     def add(self, count: int, now: Timestamp) -> None:
-        """That many elements have come."""
+        """Add so many elements."""
         for part in self.active():
             part.add(count, now)
 
     @abstractmethod
     def room(self, at: Moment) -> int:
-        """How many elements may come before it can be ready, if the clock stands; not positive if it may be already."""
+        """Return how many elements may arrive before it can be ready, at this time; at most 0 if it may be ready."""
 
     @abstractmethod
     def ready(self, at: Moment) -> bool:
-        """Whether it fires."""
+        """Return whether it is ready to fire."""
 
     @abstractmethod
     def fire(self, at: Moment) -> bool:
-        """It fires (it is ready); returns whether it is finished: it will never fire again."""
+        """Fire it; it is ready. Return whether it is finished: it will never fire again."""
 
     def merge(self, other: Self) -> None:
-        """The window of `other`, a trigger of the same shape, became one with this one's; `other` is used up.
+        """Merge it with `other`, a trigger of the same shape whose window was merged; `other` is used up.
 
-        What elements and the clock have finished in either is finished; what the watermark has, only if in both: the
-        elements of the other have not had their turn.
+        What elements and the clock have finished in one of them is finished. What the watermark has finished must be
+        finished in both, because the other's elements have not fired yet.
         """
         for mine, theirs in zip(self.parts(), other.parts(), strict=True):
             mine.merge(theirs)
 
     def rewind(self) -> None:
-        """The window has grown, and its end is ahead of the watermark again: what passing it did is undone."""
+        """Undo the effect of the window's end: the window has grown, and the watermark has not passed its end."""
         for part in self.parts():
             part.rewind()
 
 
 class Never(Trigger):
-    """Never fires: what there is goes into the pane that closes the window."""
+    """Never fires: all elements are in the pane that closes the window."""
 
     __slots__ = ()
 
@@ -123,7 +123,7 @@ class Never(Trigger):
 
     def fire(self, at: Moment) -> bool:
         """See `Trigger`."""
-        raise AssertionError("a trigger that never fires")
+        raise AssertionError("this trigger never fires")
 
 
 class Always(Trigger):
@@ -149,7 +149,7 @@ class Always(Trigger):
 
 
 class AfterCount(Trigger):
-    """Fires once, when that many elements have come since it began.
+    """Fires once, when so many elements have arrived since it began.
 
     Attributes:
         seen: elements since it began.
@@ -160,7 +160,7 @@ class AfterCount(Trigger):
 
     def __init__(self, target: int) -> None:
         if target < 1:
-            raise ValueError(f"a trigger after {target} elements would always fire: at least 1")
+            raise ValueError(f"a trigger after {target} elements would always fire: at least 1 is required")
         self._target = target
         self.seen = 0
         self.fired = False
@@ -200,10 +200,10 @@ class AfterTime(Trigger):
     """Fires once, when the clock reaches a time that is counted from the first element.
 
     Args:
-        transforms: what makes that time of the first element's, one after the other.
+        transforms: the steps from the first element's time to that time.
 
     Attributes:
-        due: that time, once the first element has come.
+        due: that time, once the first element has arrived.
         fired: it is finished.
     """
 
@@ -259,7 +259,7 @@ class AfterTime(Trigger):
 
 
 class AfterSynchronizedTime(AfterTime):
-    """Fires once, at the first look at the clock after an element: what came at one time goes into one pane."""
+    """Fires once, when the clock is first read after an element: elements of the same time are in the same pane."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
-"""What a trigger has come to, as bytes: the cell in which it lives between micro-batches.
+"""The state of a trigger as bytes: the cell that stores it between micro-batches.
 
 Owns the format. Version 1: nothing at all for the first state; else the version, then the tree in the order of
-`Trigger.parts`, numbers as little-endian groups of seven bits. Of AfterWatermark only the part that is active is there;
-the other is in its first state.
+`Trigger.parts`, numbers as little-endian groups of seven bits. AfterWatermark only stores its active part; the other is
+in its first state.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ VERSION = 1
 
 
 def dump(trigger: Trigger) -> bytes:
-    """The state of a trigger."""
+    """Return the state of a trigger."""
     out = bytearray((VERSION,))
     _write(trigger, out)
     return bytes(out) if any(memoryview(out)[1:]) else b""
 
 
 def load(shape: Trigger, data: bytes) -> Trigger:
-    """The trigger whose state that is.
+    """Return the trigger with that state.
 
     Args:
         shape: a trigger of the same kind, in any state; not changed.
-        data: what `dump` gave.
+        data: the result of `dump`.
 
     Raises:
         StateFormatError: it is not a state of such a trigger.
@@ -35,13 +35,13 @@ def load(shape: Trigger, data: bytes) -> Trigger:
     trigger = shape.fresh()
     if data:
         if data[0] != VERSION:
-            raise StateFormatError("a trigger's state", f"is of version {data[0]}, and {VERSION} is known")
+            raise StateFormatError("a trigger's state", f"has version {data[0]}; this code reads version {VERSION}")
         try:
             end = _read(trigger, data, 1)
         except IndexError:
             end = -1
         if end != len(data):
-            raise StateFormatError("a trigger's state", "is of another trigger, or damaged")
+            raise StateFormatError("a trigger's state", "belongs to another trigger, or is damaged")
     return trigger
 
 
@@ -50,7 +50,7 @@ def _write(trigger: Trigger, out: bytearray) -> None:
         case AfterCount():
             _number(trigger.seen << 1 | trigger.fired, out)
         case AfterTime():
-            # Zigzag, and one up: zero is for no time.
+            # Zigzag, plus one: zero means no time.
             due = trigger.due
             _number(0 if due is None else (((due << 1) ^ (due >> 63)) + 1) << 1 | trigger.fired, out)
         case AfterWatermark():
@@ -67,7 +67,7 @@ def _write(trigger: Trigger, out: bytearray) -> None:
 
 
 def _read(trigger: Trigger, data: bytes, at: int) -> int:
-    """Returns where what follows begins."""
+    """Read a trigger's state; return the position after it."""
     match trigger:
         case AfterCount():
             number, at = _number_at(data, at)
@@ -99,7 +99,7 @@ def _number(number: int, out: bytearray) -> None:
 
 
 def _number_at(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where what follows begins."""
+    """Return a number, and the position after it."""
     number = shift = 0
     while data[at] > 127:
         number |= (data[at] & 127) << shift

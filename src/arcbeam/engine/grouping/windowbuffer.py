@@ -1,12 +1,12 @@
-"""Windows of which nothing goes out before the watermark passes their end: all that comes to them is gathered.
+"""Buffered windows: no pane is emitted before the watermark passes their end, so all elements are buffered.
 
-Owns what a micro-batch has brought to such windows, and its place in the state if they go on. A pane, and what becomes
-of a window behind its end, is as `engine.grouping.openwindow` has it. Must not know what is in an element.
+Owns a micro-batch's elements of such windows, and their place in the state if the windows continue. Panes, and windows
+after their end, follow `engine.grouping.openwindow`. Must not know what is in an element.
 
-    a byte    what came with a key, as a record of a run has it
+    a byte    the payload of a key, as in a record of a run
     0         a block of elements (`engine.grouping.contents`)
     1         `Together.packed`
-    2         elements that came behind the window's end: their number (four bytes), their times, a block
+    2         elements that arrived after the window's end: their number (four bytes), their times, a block
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from arcbeam.model.windows import NO_PANE, Window
 from arcbeam.sizes import by_identity, cache_size, threshold
 
 Unpack = Callable[[bytes], Iterable[bytes]]
-"""Makes elements, encoded, of what `Together.packed` was."""
+"""Makes encoded elements from `Together.packed`."""
 
 _MOST_KNOWN: Final = cache_size(1000)
-"""Tuples of windows whose elements come by turns."""
+"""The maximum of known tuples of windows."""
 MOST_PANES: Final = threshold(1000)
 MOST_BYTES: Final = threshold(1 << 20)
-"""What goes on at once, about."""
+"""The approximate size of panes that are emitted together."""
 _SPACE: Final = b"\xff"
-"""No key of the grouping's is so long that its rows begin with that."""
+"""No key of the grouping is so long that its rows begin with this."""
 _ENCODED, _PACKED, _BEHIND = b"\0", b"\1", b"\2"
 
 
 class AsCame:
-    """What has come with a key in a micro-batch, as `Together.packed` has it; iterated, as a record of a run has it.
+    """The payloads of a key in a micro-batch, as in `Together.packed`; iterating yields them as in a record of a run.
 
-    Most windows end in the micro-batch in which they begin, and most bytes are in here: they are not copied behind a
-    byte that only the state needs.
+    Most windows end in the micro-batch in which they begin, and most bytes are here. So they are not copied to add a
+    byte
+    that only the state needs.
 
     Attributes:
-        packed: in order.
+        packed: the payloads in order.
     """
 
     __slots__ = ("packed",)
@@ -58,12 +59,12 @@ class AsCame:
 
 
 class Gathered:
-    """The contents of a pane as they were gathered; may be iterated again and again.
+    """The contents of a pane of a buffered window; may be iterated repeatedly.
 
     Attributes:
-        parts: what came, in order: as `Together.packed` has it, or values.
-        behind: what came behind the end of the window, while this was waiting; it is not of the pane.
-        size: how many bytes all of it takes, about.
+        parts: the payloads in order: as in `Together.packed`, or values.
+        behind: payloads that arrived after the window's end, while this was waiting; they are not part of the pane.
+        size: the approximate number of bytes.
     """
 
     __slots__ = ("_unpack", "behind", "parts", "size")
@@ -89,7 +90,7 @@ class Gathered:
             yield from each if isinstance(each, Values) else self._unpack(each)
 
     def late(self) -> tuple[list[bytes], list[Timestamp]]:
-        """What came behind the end of the window, in order: values and times."""
+        """Return the elements that arrived after the window's end, in order: values and times."""
         values: list[bytes] = []
         times: list[Timestamp] = []
         for payload in self.behind:
@@ -103,16 +104,16 @@ class Gathered:
 
 
 class WindowBuffer:
-    """What is gathered in a shard.
+    """The buffered windows of a shard.
 
     Args:
-        rules: of the grouping.
-        view: of the shard's state.
-        space: what the grouping's entries begin with.
-        unpack: see there.
+        rules: the rules of the grouping.
+        view: the shard's state.
+        space: the common prefix of the grouping's entries.
+        unpack: see `Unpack`.
 
     Attributes:
-        many: keys in the state, each once for each run that it is in.
+        many: keys in the state, each once for each run that contains it.
     """
 
     __slots__ = ("_came", "_rules", "_space", "_takers", "_unpack", "_view", "_waiting", "many")
@@ -121,25 +122,25 @@ class WindowBuffer:
         self._rules, self._view, self._unpack = rules, view, unpack
         self._space = space + _SPACE
         self.many = Many()
-        # What has come in this micro-batch: by window, of each by key.
+        # The payloads of this micro-batch, by window and key.
         self._came: dict[Window, dict[bytes, list[bytes] | AsCame]] = {}
-        # By the identity of tuples of windows, with the tuple itself, or another could get it.
+        # By the identity of a tuple of windows. The entry has the tuple, so that no other tuple gets its identity.
         self._takers: dict[int, tuple[tuple[Window, ...], list[dict[bytes, list[bytes] | AsCame]]]] = by_identity()
-        # Of windows whose end is passed: whether there is something of them in the state.
+        # For windows whose end has passed: whether the state has something of them.
         self._waiting: dict[Window, bool] = {}
 
     def take(self, key: bytes, elements: Together, watermark: Timestamp) -> bool:
-        """Takes elements of a key; not if they have to be looked at one by one.
+        """Take elements of a key. Return False if they have to be handled one by one.
 
         Args:
-            key: of all of them.
+            key: the key of all of them.
             elements: at least one.
-            watermark: of the input, before it moves.
+            watermark: the input watermark before it moves.
         """
         windows, packed = elements.windows, elements.packed
         if windows is None or packed is None:
             return False
-        # Most are of the same windows as those before.
+        # Most elements have the same windows as those before.
         takers = self._takers.get(id(windows))
         if takers is None:
             if any(watermark > self._rules.bounds(window).end for window in windows):
@@ -158,12 +159,12 @@ class WindowBuffer:
         return True
 
     def take_each(self, key: bytes, elements: Iterable[WindowedElement], watermark: Timestamp) -> list[WindowedElement]:
-        """Takes elements of a key. Those of windows whose end is passed are given back: they are not gathered.
+        """Take elements of a key. Return those of windows whose end has passed: they are not buffered.
 
-        SUBTLE: but for those of windows of which something is still in the state, because a budget was used up. It came
-        before them, and goes on before them.
+        SUBTLE: except if the state still has elements of the window, because a budget was used up. Those arrived first,
+        and are emitted first.
         """
-        behind: list[WindowedElement] = []
+        rest: list[WindowedElement] = []
         for window, (values, times) in by_window(elements).items():
             end, expiry, _ = self._rules.bounds(window)
             if watermark <= end:
@@ -171,7 +172,7 @@ class WindowBuffer:
             elif watermark <= expiry and self._waits(window):
                 payload = b"".join((_BEHIND, len(times).to_bytes(4, "big"), *map(moment, times), block(values)))
             else:
-                behind += [(value, time, (window,), NO_PANE) for value, time in zip(values, times, strict=True)]
+                rest += [(value, time, (window,), NO_PANE) for value, time in zip(values, times, strict=True)]
                 continue
             came = self._came.setdefault(window, {})
             held = came.get(key, ())
@@ -179,23 +180,23 @@ class WindowBuffer:
                 held.append(payload)
             else:
                 came[key] = [*held, payload]
-        return behind
+        return rest
 
     def windows(self) -> list[Window]:
-        """Those to which something has come that is not in the state yet."""
+        """Return the windows with elements that are not in the state yet."""
         return list(self._came)
 
     def is_stored(self, window: Window) -> bool:
-        """Whether something that came to a window before is in the state."""
+        """Return whether the state has earlier elements of a window."""
         return not self._runs(window).empty
 
     def store(self, window: Window) -> None:
-        """Puts what has come to a window into the state."""
+        """Store the buffered elements of a window."""
         self._takers.clear()
         self._runs(window).add(self._came.pop(window))
 
     def groups(self, window: Window) -> Groups:
-        """All that there is of a window, which is there no more when it is read."""
+        """Return everything of a window; it is removed while it is read."""
         self._takers.clear()
         runs = self._runs(window)
         stored = not runs.empty
@@ -212,7 +213,7 @@ class WindowBuffer:
 
 
 class Groups:
-    """What was gathered of a window, key by key. Iterated once.
+    """The contents of a buffered window, key by key. Iterated once.
 
     Attributes:
         stored: whether some of it was in the state.
@@ -231,7 +232,7 @@ class Groups:
         self._runs.clear()
 
     def leave(self) -> bool:
-        """Nothing more is read for now: the rest is in the state. Whether there is any."""
+        """Stop reading: the rest stays in the state. Return whether there is any."""
         rest = self._merged.leave()
         if rest:
             self._runs.add(rest)

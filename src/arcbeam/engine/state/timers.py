@@ -221,7 +221,7 @@ class Timers:
             if old is not None:
                 view.delete(row)
                 self._forget(slot, old)
-            # This comes before the preparations for a row, because most timers are set here.
+            # Before the preparations for a row, because most timers are set here.
             timer = _new(Fired, (key, window, family, tag, fire_at, hold, payload))
             self._imminent.put(at + b"\0" + slot, timer)
             return
