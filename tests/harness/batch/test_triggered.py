@@ -1,4 +1,4 @@
-"""Triggers on a bounded input: what the SDK's driver does not know, and through a plan."""
+"""Triggers on a bounded input: cases that the SDK's driver does not support, and triggers in plans."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ from tests.harness.batch.triggering import (
 )
 from tests.harness.drive import Collect, Driven
 
-# What the SDK's driver does not know.
+# Cases that the SDK's driver does not support.
 
 
 @pytest.mark.contract("ENG-11")
 @pytest.mark.parametrize(
     ("on_time", "closing", "fn", "expected"),
     [
-        # What the Python SDK writes for everybody: an empty pane only where the trigger fires at the watermark.
+        # The Python SDK's default: an empty pane only where the trigger fires at the watermark.
         ("FIRE_ALWAYS", "EMIT_ALWAYS", AfterWatermark(early=AfterCount(2)), [2, 0]),
         ("FIRE_ALWAYS", "EMIT_ALWAYS", Repeatedly(AfterCount(2)), [2]),
         ("FIRE_ALWAYS", "EMIT_IF_NONEMPTY", AfterWatermark(early=AfterCount(2)), [2, 0]),
@@ -75,7 +75,7 @@ from tests.harness.drive import Collect, Driven
         ("FIRE_IF_NONEMPTY", "EMIT_ALWAYS", AfterCount(1), [1]),
     ],
 )
-def test_empty_panes_are_as_the_strategy_says(on_time: str, closing: str, fn: TriggerFn, expected: list[int]) -> None:
+def test_empty_panes_follow_strategy(on_time: str, closing: str, fn: TriggerFn, expected: list[int]) -> None:
     windowing = Windowing(FixedWindows(10), fn, DISCARDING)
     proto = proto_of(windowing)
     proto.on_time_behavior = getattr(runner_pb.OnTimeBehavior, on_time)
@@ -98,7 +98,7 @@ def test_empty_panes_are_as_the_strategy_says(on_time: str, closing: str, fn: Tr
         (EOW, DISCARDING, [(9.999999, EARLY), (9.999999, EARLY), (9.999999, ON_TIME)]),
     ],
 )
-def test_a_panes_timestamp_is_that_of_its_elements(output: Any, mode: Any, expected: list[Any]) -> None:
+def test_pane_timestamp_depends_on_elements(output: Any, mode: Any, expected: list[Any]) -> None:
     windowfn = FixedWindows(10)
     panes = panes_of(Windowing(windowfn, AfterWatermark(early=AfterCount(2)), mode, output))
     panes.add(assigned(windowfn, [4, 3, 2, 1, 5]), 0)
@@ -106,7 +106,7 @@ def test_a_panes_timestamp_is_that_of_its_elements(output: Any, mode: Any, expec
     assert [(float(pane.timestamp), pane.info.timing) for pane in panes.out] == expected
 
 
-def test_an_empty_pane_is_at_the_end_of_its_window() -> None:
+def test_empty_pane_is_at_end_of_window() -> None:
     windowfn = FixedWindows(10)
     panes = panes_of(Windowing(windowfn, AfterWatermark(early=AfterCount(1)), DISCARDING, EARLIEST))
     panes.add(assigned(windowfn, [4]), 0)
@@ -128,14 +128,14 @@ SECOND = 1_000_000
         # The count is reached before the time, then after it.
         (Repeatedly(AfterAll(AfterCount(2), AfterProcessingTime(5))), [(0, 3), (5, 0)], [(5, 3)]),
         (Repeatedly(AfterAll(AfterCount(2), AfterProcessingTime(5))), [(0, 1), (7, 2)], [(7, 2), (7, 1)]),
-        # After it has fired at its time it is finished.
+        # After the firing at its time it is finished.
         (AfterAny(AfterProcessingTime(5), AfterWatermark()), [(0, 1), (6, 2)], [(6, 1)]),
         (AfterAny(AfterProcessingTime(5), AfterCount(2)), [(0, 3), (6, 1)], [(0, 2)]),
         (AfterEach(AfterProcessingTime(5), Repeatedly(AfterCount(2))), [(0, 1), (6, 3)], [(6, 1), (6, 2), (6, 1)]),
         (OrFinally(Repeatedly(AfterCount(2)), AfterProcessingTime(5)), [(0, 3), (6, 3)], [(0, 2), (6, 1)]),
     ],
 )
-def test_processing_time_is_the_time_of_arrival(fn: TriggerFn, arrivals: list[Any], expected: list[Any]) -> None:
+def test_processing_time_is_arrival_time(fn: TriggerFn, arrivals: list[Any], expected: list[Any]) -> None:
     windowfn = FixedWindows(10)
     panes = panes_of(Windowing(windowfn, fn, DISCARDING))
     found = []
@@ -148,7 +148,7 @@ def test_processing_time_is_the_time_of_arrival(fn: TriggerFn, arrivals: list[An
     assert found == expected
 
 
-def test_a_merged_window_is_due_when_the_first_of_its_parts_was() -> None:
+def test_merged_window_keeps_earliest_due_time() -> None:
     windowfn = Sessions(10)
     panes = panes_of(Windowing(windowfn, Repeatedly(AfterProcessingTime(5)), DISCARDING))
     panes.add(assigned(windowfn, [0]), 0)
@@ -160,7 +160,7 @@ def test_a_merged_window_is_due_when_the_first_of_its_parts_was() -> None:
     assert [len(pane.values) for pane in panes.out] == [3]
 
 
-def test_a_time_that_is_aligned() -> None:
+def test_aligned_processing_time() -> None:
     proto = runner_pb.Trigger()
     transforms = proto.after_processing_time.timestamp_transforms
     transforms.add().delay.delay_millis = 1500
@@ -172,7 +172,7 @@ def test_a_time_that_is_aligned() -> None:
     assert machine.ready(Moment(11 * SECOND))
 
 
-def test_what_follows_synchronized_time_comes_with_the_end_of_a_bounded_input() -> None:
+def test_synchronized_time_ends_with_bounded_input() -> None:
     windowfn = FixedWindows(10)
     fn = Repeatedly(AfterProcessingTime(5)).get_continuation_trigger()
     panes = panes_of(Windowing(windowfn, fn, DISCARDING))
@@ -191,7 +191,7 @@ def test_lateness_and_expiry() -> None:
     panes.add(at_one, 0)
     panes.advance(Timestamp(12), 0)
     panes.add(at_one * 3, 0)
-    panes.advance(Timestamp(micros=14_999_999), 0)  # the last moment, and the lateness: not passed yet
+    panes.advance(Timestamp(micros=14_999_999), 0)  # the last moment plus the lateness: not passed yet
     panes.add(at_one, 0)
     panes.advance(Timestamp(15), 0)
     panes.add(at_one, 0)
@@ -203,7 +203,7 @@ def test_lateness_and_expiry() -> None:
     assert (panes.dropped_late, panes.dropped_closed) == (1, 0)
 
 
-def test_what_is_left_after_the_on_time_pane_is_the_last_late_one() -> None:
+def test_rest_after_on_time_pane_is_last_late_pane() -> None:
     windowfn = FixedWindows(10)
     panes = panes_of(Windowing(windowfn, AfterWatermark(late=AfterCount(2)), ACCUMULATING, EOW, allowed_lateness=5))
     at_one = assigned(windowfn, [1])
@@ -214,7 +214,7 @@ def test_what_is_left_after_the_on_time_pane_is_the_last_late_one() -> None:
     assert [(len(p.values), p.info.timing, p.info.is_last) for p in panes.out] == [(1, ON_TIME, False), (2, LATE, True)]
 
 
-# Through a plan.
+# In plans.
 
 
 def pane_facts(p: Any, trigger: TriggerFn, windowfn: Any = None, **kwargs: Any) -> Any:
@@ -229,7 +229,7 @@ def pane_facts(p: Any, trigger: TriggerFn, windowfn: Any = None, **kwargs: Any) 
 
 
 class Unsafe(Driven):
-    """Triggers that drop data are the user's business here."""
+    """Accepts triggers that lose data."""
 
     @property
     def allow_unsafe_triggers(self) -> bool:  # type: ignore[override]
@@ -243,7 +243,7 @@ class Unsafe(Driven):
 @pytest.mark.contract("ENG-11", "BAT-03")
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("bundle_elements", [1, 500_000])
-def test_a_count_is_exact_however_bundles_are_cut(shards: int, bundle_elements: int) -> None:
+def test_count_does_not_depend_on_bundles(shards: int, bundle_elements: int) -> None:
     with Driven(shards=shards, bundle_elements=bundle_elements) as p:
         pane_facts(p | beam.Create([(n % 2, n) for n in range(25)]), Repeatedly(AfterCount(5)))
     sizes = defaultdict(list)
@@ -255,7 +255,7 @@ def test_a_count_is_exact_however_bundles_are_cut(shards: int, bundle_elements: 
 
 
 @pytest.mark.contract("ENG-11")
-def test_a_finished_trigger_drops_the_rest() -> None:
+def test_finished_trigger_drops_later_elements() -> None:
     with Unsafe() as p:
         pane_facts(p | beam.Create([("k", n) for n in range(7)]), AfterCount(3))
     assert [(size, info.is_last) for _, size, _, info in p.values()] == [(3, True)]
@@ -263,7 +263,7 @@ def test_a_finished_trigger_drops_the_rest() -> None:
 
 
 def _counters(p: Driven) -> dict[tuple[str, str], int]:
-    """The counters of the grouping by namespace and name."""
+    """Return the counters of the grouping by namespace and name."""
     infos = merge_metrics(info for report in p.reports for info in report.metrics)
     found = JobMetrics(infos).query(MetricsFilter().with_step("GroupByKey"))["counters"]
     return {(result.key.metric.namespace, result.key.metric.name): result.committed for result in found}
@@ -271,22 +271,22 @@ def _counters(p: Driven) -> dict[tuple[str, str], int]:
 
 @pytest.mark.contract("ENG-10")
 @pytest.mark.parametrize("bundle_elements", [1, 500_000])
-def test_dropped_elements_are_counted_over_keys_tasks_and_windows(bundle_elements: int) -> None:
+def test_dropped_elements_are_counted(bundle_elements: int) -> None:
     with Unsafe(shards=3, bundle_elements=bundle_elements) as p:
         pane_facts(p | beam.Create([(n % 10, n) for n in range(100)]), AfterCount(2), SlidingWindows(60, 30))
     assert _counters(p) == {("arcbeam", "droppedDueToClosedWindow"): 10 * 2 * 8}
 
 
 @pytest.mark.contract("ENG-10")
-def test_nothing_is_counted_where_nothing_was_dropped() -> None:
+def test_no_counter_without_drops() -> None:
     with Driven() as p:
         pane_facts(p | beam.Create([("k", n) for n in range(7)]), Repeatedly(AfterCount(3)))
     assert _counters(p) == {}
 
 
 @pytest.mark.contract("ENG-11")
-def test_the_trigger_of_a_grouping_is_that_of_its_input() -> None:
-    """Its output has the trigger that is to follow it, and one grouping after another follows that."""
+def test_grouping_uses_trigger_of_its_input() -> None:
+    """Its output has the continuation trigger, which applies to the next grouping."""
     with Driven() as p:
         (
             p
@@ -298,7 +298,7 @@ def test_the_trigger_of_a_grouping_is_that_of_its_input() -> None:
             | beam.MapTuple(lambda k, vs: list(vs))
             | Collect()
         )
-    # Repeatedly(AfterCount(1)) follows: each pane of the first is one of the second.
+    # The continuation is Repeatedly(AfterCount(1)): each pane of the first grouping is one of the second.
     assert p.values() == [[2], [2], [2]]
 
 
@@ -341,7 +341,7 @@ def test_panes_larger_than_memory(memory: int, mode: Any) -> None:
         (Always(), Routing.KEYED),
     ],
 )
-def test_only_what_may_fire_early_is_not_grouped_in_bundles(fn: TriggerFn, routing: Routing) -> None:
+def test_triggers_that_may_fire_early_use_other_routing(fn: TriggerFn, routing: Routing) -> None:
     with Driven() as p:
         pane_facts(p | beam.Create([("k", 1), ("k", 2)]), fn, FixedWindows(10))
     assert [c.routing for c in p.plan.channels if c.routing in (Routing.GROUPED, Routing.KEYED)] == [routing]
@@ -363,7 +363,7 @@ class _VirtualClock:
 
 
 @pytest.mark.contract("ENG-11")
-def test_the_clock_of_a_plan() -> None:
+def test_processing_time_in_plan() -> None:
     def install(stage: BoundedStage) -> None:
         if stage.processor.root.how.mode == "triggered":
             stage.input = TriggeredInput(stage.processor, _VirtualClock())
@@ -373,12 +373,12 @@ def test_the_clock_of_a_plan() -> None:
             p | beam.Create([("k", n) for n in range(600)], reshuffle=False),
             AfterWatermark(early=AfterProcessingTime(10)),
         )
-    # The clock is read once for 256 elements, and a trigger of ten seconds sees every second reading.
+    # The clock is read once per 256 elements, and a trigger of ten seconds sees every second reading.
     found = [(size, info.timing) for _, size, _, info in p.values()]
     assert found == [(512, EARLY), (88, ON_TIME)]
 
 
-def test_a_trigger_that_is_not_known_is_told() -> None:
+def test_error_names_unknown_trigger() -> None:
     class Odd:
         odd = None
 

@@ -1,4 +1,4 @@
-"""Triggers on a bounded input against the SDK's driver, where that is right, and its transcripts."""
+"""Triggers on a bounded input, compared with the SDK's driver where that is correct, and with its transcripts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from tests.harness.batch.triggering import (
 
 
 def sdk_panes(windowing: Windowing, elements: list[WindowedValue]) -> tuple[list[WindowedValue], dict[Any, Any]]:
-    """What the driver puts out if elements come one by one, and what it has left by window."""
+    """Return the driver's panes for elements that arrive one by one, and its remaining elements by window."""
     driver = GeneralTriggerDriver(windowing, trigger_test.TestClock())
     state = InMemoryUnmergedState(defensive_copy=False)
     out: list[WindowedValue] = []
@@ -85,7 +85,7 @@ def place(info: Any) -> tuple[Any, ...]:
 
 
 def in_order(panes: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
-    """The panes of each window, in order; panes of several windows have no order."""
+    """Return the panes of each window, in order; panes of different windows have no order."""
     found = defaultdict(list)
     for of, pane in panes:
         found[of].append(pane)
@@ -117,9 +117,7 @@ times = st.lists(st.integers(-10, 20), max_size=25)
 @pytest.mark.contract("ENG-11")
 @settings(max_examples=300, deadline=None)
 @given(windowfn=windowfns, fn=triggers, mode=st.sampled_from([DISCARDING, ACCUMULATING]), times=times)
-def test_early_panes_are_those_of_the_sdk_and_all_the_rest_is_the_last_one(
-    windowfn: Any, fn: TriggerFn, mode: Any, times: list[int]
-) -> None:
+def test_early_panes_equal_those_of_sdk(windowfn: Any, fn: TriggerFn, mode: Any, times: list[int]) -> None:
     windowing = Windowing(windowfn, fn, mode)
     elements = assigned(windowfn, times)
     expected, left = sdk_panes(windowing, elements)
@@ -138,7 +136,7 @@ def test_early_panes_are_those_of_the_sdk_and_all_the_rest_is_the_last_one(
     found = {p.window: sorted(p.values) for p in last if p.values}
     at_end = {p.windows[0]: sorted(p.value) for p in expected if p.pane_info.timing != EARLY and p.value}
     assert {w: found[w] for w in at_end} == at_end
-    # What the SDK's driver keeps to itself is there, too, unless all of it was in an early pane already.
+    # Elements that the SDK's driver keeps are in the last pane, unless all were in an early one.
     seen = {v for p in early for v in p.values}
     for w, values in left.items():
         if set(values) - seen:
@@ -148,9 +146,7 @@ def test_early_panes_are_those_of_the_sdk_and_all_the_rest_is_the_last_one(
 @pytest.mark.contract("ENG-11")
 @settings(max_examples=100, deadline=None)
 @given(windowfn=windowfns, fn=triggers, times=times, cuts=st.lists(st.integers(0, 25)))
-def test_a_pane_does_not_depend_on_how_elements_were_cut(
-    windowfn: Any, fn: TriggerFn, times: list[int], cuts: list[int]
-) -> None:
+def test_panes_do_not_depend_on_division(windowfn: Any, fn: TriggerFn, times: list[int], cuts: list[int]) -> None:
     elements = assigned(windowfn, times)
     whole, pieces = (panes_of(Windowing(windowfn, fn, DISCARDING)) for _ in range(2))
     whole.add(elements, 0)
@@ -168,9 +164,7 @@ def test_a_pane_does_not_depend_on_how_elements_were_cut(
 @pytest.mark.contract("ENG-11")
 @settings(max_examples=100, deadline=None)
 @given(windowfn=windowfns, fn=triggers.map(Repeatedly), times=times)
-def test_discarding_a_trigger_that_never_finishes_gives_every_element_once_in_each_of_its_windows(
-    windowfn: Any, fn: TriggerFn, times: list[int]
-) -> None:
+def test_discarding_panes_have_each_element_once(windowfn: Any, fn: TriggerFn, times: list[int]) -> None:
     elements = assigned(windowfn, times)
     panes = panes_of(Windowing(windowfn, fn, DISCARDING))
     panes.add(elements, 0)
@@ -187,7 +181,7 @@ def test_discarding_a_trigger_that_never_finishes_gives_every_element_once_in_ea
     times=times,
     size=st.integers(1, 25),
 )
-def test_what_is_in_no_pane_is_counted_as_dropped(
+def test_elements_without_pane_are_counted_as_dropped(
     windowfn: Any, fn: TriggerFn, mode: Any, times: list[int], size: int
 ) -> None:
     elements = assigned(windowfn, times)
@@ -195,7 +189,7 @@ def test_what_is_in_no_pane_is_counted_as_dropped(
     for start in range(0, len(elements), size):
         panes.add(elements[start : start + size], 0)
     panes.finish(0)
-    # Panes that accumulate repeat their elements, in windows that grow: how often each came is not told by them.
+    # Accumulating panes repeat elements in growing windows, so they do not show how often an element has arrived.
     came = Counter(v for p in panes.out for v in (p.values if mode == DISCARDING else set(p.values)))
     if mode == DISCARDING:
         assert came.total() + panes.dropped_closed == sum(len(e.windows) for e in elements)
@@ -205,12 +199,12 @@ def test_what_is_in_no_pane_is_counted_as_dropped(
 
 
 class _SlowSessions(Sessions):
-    """The same as sessions, but not known to be."""
+    """The same as sessions, but not recognized."""
 
 
 @settings(max_examples=100, deadline=None)
 @given(fn=triggers, gap=st.integers(1, 6), times=times, output=st.sampled_from([EOW, EARLIEST, LATEST]))
-def test_sessions_merge_as_their_window_function_says(fn: TriggerFn, gap: int, times: list[int], output: Any) -> None:
+def test_sessions_merge_like_their_window_function(fn: TriggerFn, gap: int, times: list[int], output: Any) -> None:
     out = []
     for windowfn in (Sessions(gap), _SlowSessions(gap)):
         panes = panes_of(Windowing(windowfn, fn, ACCUMULATING, output))
@@ -229,7 +223,7 @@ def transcripts() -> Iterator[Any]:
         if "error" in spec:
             continue  # a test of the SDK's own test
         if spec.get("timestamp_combiner") == "OUTPUT_AT_EARLIEST_TRANSFORMED":
-            continue  # not in the proto: a pipeline cannot say it
+            continue  # not in the proto: a pipeline cannot express it
         yield pytest.param(spec, id=f"{spec['name']}-{spec.get('timestamp_combiner', '')}")
 
 
@@ -289,8 +283,8 @@ def test_transcript(spec: dict[str, Any]) -> None:
 
 @pytest.mark.contract("ENG-11")
 @pytest.mark.parametrize("spec", list(transcripts()))
-def test_transcript_as_a_bounded_input(spec: dict[str, Any]) -> None:
-    """All that is in a transcript at once: whatever is not early is one pane, the last, and nothing is late."""
+def test_transcript_as_bounded_input(spec: dict[str, Any]) -> None:
+    """All elements arrive together: all that is not early is one last pane, and nothing is late."""
     windowing = windowing_of(spec)
     panes = panes_of(windowing)
     times = [time for line in spec["transcript"] for time in line.get("input", ())]
@@ -300,9 +294,9 @@ def test_transcript_as_a_bounded_input(spec: dict[str, Any]) -> None:
     indexes = defaultdict(list)
     for pane in panes.out:
         indexes[pane.window].append((pane.info.index, pane.info.timing == EARLY, pane.info.is_last))
-    if not windowing.windowfn.is_merging():  # a window that was merged away has no last pane
+    if not windowing.windowfn.is_merging():  # a window that was merged has no last pane
         for places in indexes.values():
             assert [index for index, _, _ in places] == list(range(len(places)))
             assert [last for _, _, last in places] == [False] * (len(places) - 1) + [True]
-    if windowing.triggerfn != AfterCount(2):  # which finishes, and drops the rest
+    if windowing.triggerfn != AfterCount(2):  # which finishes, and drops later elements
         assert {v for pane in panes.out for v in pane.values} == set(enumerate(times))

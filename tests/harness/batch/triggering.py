@@ -42,7 +42,7 @@ def proto_of(windowing: Windowing) -> Any:
 
 
 class Pane(NamedTuple):
-    """A pane, as the SDK has its parts."""
+    """A pane, with the SDK's parts."""
 
     window: Any
     values: list[Any]
@@ -51,13 +51,13 @@ class Pane(NamedTuple):
 
 
 class Panes:
-    """The windows of one key, with the SDK's elements in and the SDK's panes out.
+    """The windows of one key: takes the SDK's elements, and returns the SDK's panes.
 
     Attributes:
-        out: panes that are due; the reader takes them away.
+        out: panes that are due; the reader removes them.
         drops: what was dropped.
-        dropped_closed: elements that came to nothing as the trigger of their window had finished, once per window.
-        dropped_late: those whose window had expired.
+        dropped_closed: elements that were dropped because the trigger of their window had finished, once per window.
+        dropped_late: elements whose window had expired.
     """
 
     def __init__(self, strategy: Strategy, forms: Windows) -> None:
@@ -69,7 +69,7 @@ class Panes:
         self.dropped_closed = self.dropped_late = 0
 
     def add(self, elements: list[WindowedValue], now: int) -> None:
-        """Elements come, while the clock stands where it was last."""
+        """Add elements; the clock does not advance."""
         if elements:
             block = Block.of(elements)
             if self._merges:
@@ -79,18 +79,18 @@ class Panes:
             self._take()
 
     def tick(self, now: int) -> None:
-        """Time has gone by."""
+        """Advance the clock."""
         self._windows.advance(self._clocks(now), ticked=True)
         self._take()
 
     def advance(self, watermark: Timestamp, now: int) -> None:
-        """The watermark has come to that time."""
+        """Advance the watermark."""
         self._watermark = model.Timestamp(watermark.micros)
         self._windows.advance(self._clocks(now))
         self._take()
 
     def finish(self, now: int) -> None:
-        """The watermark has passed everything."""
+        """Advance the watermark to the end."""
         self._watermark = model.MAX_TIMESTAMP
         self._windows.advance(self._clocks(now))
         assert not list(self._windows.contents())
@@ -120,10 +120,10 @@ class Panes:
 
 
 def panes_of(windowing: Windowing, proto: Any = None) -> Panes:
-    """The windows of a key.
+    """Return the windows of a key.
 
     Args:
-        windowing: of the grouping.
+        windowing: windowing of the grouping.
         proto: the same, changed.
     """
     forms = Windows(windowing.windowfn.get_window_coder())
@@ -131,7 +131,7 @@ def panes_of(windowing: Windowing, proto: Any = None) -> Panes:
 
 
 def assigned(windowfn: Any, times: Iterable[float]) -> list[WindowedValue]:
-    """Elements that are their own timestamps, but for their number, which tells them apart."""
+    """Return numbered elements with these timestamps."""
     return [
         WindowedValue((n, time), Timestamp(time), tuple(windowfn.assign(windowfn.AssignContext(Timestamp(time)))))
         for n, time in enumerate(times)

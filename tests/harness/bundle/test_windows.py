@@ -1,4 +1,4 @@
-"""Windows and panes of the SDK and of the engine are each other's."""
+"""Conversion of windows and panes between the SDK and the engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("coder", "theirs", "ours"), CASES)
-def test_a_window_is_the_same_there_and_back(coder: Any, theirs: Any, ours: Any) -> None:
+def test_window_conversion_is_reversible(coder: Any, theirs: Any, ours: Any) -> None:
     windows = Windows(coder)
     found = windows.ours(theirs)
     assert ours is None or found == ours
@@ -52,17 +52,17 @@ def test_a_window_is_the_same_there_and_back(coder: Any, theirs: Any, ours: Any)
         PaneInfo(True, True, PaneInfoTiming.ON_TIME, 0, 0),
     ],
 )
-def test_a_pane_is_the_same_there_and_back(pane: Any) -> None:
+def test_pane_conversion_is_reversible(pane: Any) -> None:
     assert their_pane(our_pane(pane)) == pane
 
 
-def test_tuples_of_windows_that_live_shortly_are_told_apart() -> None:
-    """The next tuple may get the identity of one that is gone."""
+def test_short_lived_tuples_are_distinguished() -> None:
+    """A new tuple may get the identity of a deleted one."""
     windows = Windows(IntervalWindowCoder())
     for start in range(200):
         assert windows.all_ours((interval(start, start + 5),)) == (IntervalWindow(start, start + 5),)
 
 
-def test_no_pane_is_no_pane() -> None:
+def test_unknown_pane_is_converted() -> None:
     assert our_pane(PANE_INFO_UNKNOWN) is NO_PANE
     assert their_pane(NO_PANE) is PANE_INFO_UNKNOWN

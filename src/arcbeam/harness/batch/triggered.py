@@ -1,8 +1,8 @@
 """GroupByKey with a trigger that may fire more than once, or whose panes have timestamps of their own.
 
-Feeds the engine's windows (`engine.grouping.keywindows`), one key at a time: the watermark stays at the beginning of
-time while the key's elements arrive, then passes everything. Values beyond the memory budget move to a local file. Must
-not decide when a pane is due.
+Feeds the engine's windows (`engine.grouping.keywindows`), one key after the other: the watermark stays at the beginning
+of time while the key's elements arrive, then passes everything. Values beyond the memory budget move to a local file.
+Must not decide when a pane is due.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class TriggeredInput:
         key, timed = self._decode_key(encoded), self._timed
         windows = KeyWindows(self._rules, encoded, _BEGINNING, self._contents)
         spool: Spool | None = None
-        # Decoded elements take several times the space of their encodings.
+        # Decoded elements take several times the memory of their encodings.
         held, budget = 0, self._memory // 8
         for payload in chunks:
             for block in self._read(payload):
@@ -210,7 +210,7 @@ class TriggeredInput:
         windows.out.clear()
 
     def _put_out(self, key: Any, values: Iterable[Any], time: Timestamp, drop: DropLate | DropHeld) -> None:
-        """Emit dropped values: the pipeline asks for them."""
+        """Emit dropped values, which the pipeline requests."""
         window = self._windows.theirs(drop.window)
         expired = isinstance(drop, DropLate) and drop.reason is _EXPIRED
         for value in values:

@@ -1,6 +1,6 @@
-"""The SDK's windows and panes as the engine knows them, and back.
+"""Conversion of windows and panes between the SDK and the engine.
 
-Owns which of the engine's windows stands for which of the SDK's. Must not know window functions.
+Owns which window of the engine corresponds to which of the SDK. Must not know window functions.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _GLOBAL = sdk.GlobalWindow()
 class Windows:
     """The windows of one PCollection.
 
-    What kind they are is said by their coder, for that is what they come back from: a subclass of the SDK's interval
-    with the interval's coder is an interval to everybody behind it.
+    Their coder determines their type, because it decodes them: a subclass of the SDK's interval window with the
+    interval's coder is an interval for all consumers.
 
     Args:
         coder: the SDK's window coder.
@@ -60,11 +60,11 @@ class Windows:
         self._theirs: dict[Window, Any] = {}
         self._their_tuples: dict[tuple[Window, ...], tuple[Any, ...]] = {}
         self._ordered: dict[bytes, bytes] = {}
-        # With the tuple itself, or another could get its identity.
+        # With the tuple itself, otherwise a new tuple could get the same identity.
         self._tuples: dict[int, tuple[Any, tuple[Window, ...]]] = by_identity()
 
     def ours(self, window: Any) -> Window:
-        """The engine's window for one of the SDK's."""
+        """Return the engine's window for one of the SDK."""
         if self._global:
             return GLOBAL_WINDOW
         if self.intervals:
@@ -84,7 +84,7 @@ class Windows:
         return ours
 
     def all_ours(self, windows: Any) -> tuple[Window, ...]:
-        """The same of all windows of an element. Tuples that are one object, as most are, are looked at once."""
+        """Return the engine's windows for those of an element. A tuple object is converted once; most are shared."""
         found = self._tuples.get(id(windows))
         if found is None:
             if len(self._tuples) > _MOST_KNOWN:
@@ -93,7 +93,7 @@ class Windows:
         return found[1]
 
     def theirs(self, window: Window) -> Any:
-        """The SDK's window for one of the engine's."""
+        """Return the SDK's window for one of the engine."""
         known = self._theirs.get(window)
         if known is None:
             if len(self._theirs) > _MOST_KNOWN:
@@ -102,7 +102,7 @@ class Windows:
         return known
 
     def all_theirs(self, windows: tuple[Window, ...]) -> tuple[Any, ...]:
-        """The same of all windows of an element; equal ones give the same object."""
+        """Return the SDK's windows for those of an element; equal tuples give the same object."""
         known = self._their_tuples.get(windows)
         if known is None:
             if len(self._their_tuples) > _MOST_KNOWN:
@@ -120,13 +120,13 @@ class Windows:
                 return self._impl.decode(encoded)
 
     def decode(self, ordered: bytes) -> Window:
-        """The engine's window of what its `ordered` gave."""
+        """Return the engine's window from its `ordered` bytes."""
         if self._global:
             return GLOBAL_WINDOW
         return IntervalWindow.from_ordered(ordered) if self.intervals else CustomWindow.from_ordered(ordered)
 
     def ordered(self, encoded: bytes) -> bytes:
-        """What the engine's window has for its bytes, of a window that the SDK's coder has encoded."""
+        """Return the engine's `ordered` bytes for a window that the SDK's coder has encoded."""
         known = self._ordered.get(encoded)
         if known is None:
             if len(self._ordered) > _MOST_KNOWN:
@@ -136,19 +136,19 @@ class Windows:
 
 
 def their_time(time: Timestamp) -> Any:
-    """The SDK's timestamp for one of the engine's."""
+    """Return the SDK's timestamp for one of the engine."""
     return timestamp_of(time)
 
 
 def our_pane(pane: Any) -> PaneInfo:
-    """The engine's pane for one of the SDK's."""
+    """Return the engine's pane for one of the SDK."""
     if pane is PANE_INFO_UNKNOWN or pane == PANE_INFO_UNKNOWN:
         return NO_PANE
     return PaneInfo(pane.index, pane.nonspeculative_index, _TIMINGS[pane.timing], pane.is_first, pane.is_last)
 
 
 def their_pane(pane: PaneInfo) -> Any:
-    """The SDK's pane for one of the engine's; equal ones mostly give the same object."""
+    """Return the SDK's pane for one of the engine; equal panes usually give the same object."""
     known = _their_panes.get(pane)
     if known is None:
         if len(_their_panes) > _MOST_KNOWN:
