@@ -80,7 +80,7 @@ def holding(folder: Path, secret: str = SECRET) -> list[str]:
 
 def _files(folder: Path) -> Iterator[tuple[Path, bytes]]:
     for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # removed meanwhile
+        with contextlib.suppress(OSError):  # removed in the meantime
             if path.is_file() and not path.is_symlink():
                 yield path, path.read_bytes()
 

@@ -1,4 +1,4 @@
-"""What jobs leave where other users of a host can look: no file of theirs is readable, and no secret is anywhere."""
+"""Other users of a host can read no file of a job, and no file or command line contains a secret."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.contract("OPS-06", "STORE-11")
 
 _PROGRAM = "from tests.privacy.planted import main; main()"
 _OURS = ("tmp/arcbeam-*", "state", "home/.arcbeam", "server")
-"""What arcbeam makes; part files are the user's, and the rest of the temporary folder is Spark's."""
+"""Files that arcbeam creates. Part files are the user's; the rest of the temporary folder is Spark's."""
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for all that the processes of a test write."""
+    """Return a folder for all files that the processes of a test write."""
     for name, variables in (("tmp", ("TMPDIR", "SPARK_LOCAL_DIRS")), ("home", ("HOME",))):
         (tmp_path / name).mkdir()
         for each in variables:
@@ -48,11 +48,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def running(place: Path, *arguments: str, until: Callable[[], bool]) -> Iterator[Driver]:
-    """A process that has come so far; what it and its children show and write is looked at then, and in the end."""
+    """Run a program, wait for a condition, and check its command lines and files then and at the end."""
     with Driver(place, *arguments, code=_PROGRAM) as driver:
         driver.until(until)
         assert [line for line in planted.command_lines(driver.process.pid) if SECRET in line] == []
-        assert len(planted.command_lines(driver.process.pid)) > 2, "the JVM and its workers are among them"
+        assert len(planted.command_lines(driver.process.pid)) > 2, "the JVM and its workers are missing"
         look(place)
         yield driver
     look(place)
@@ -64,7 +64,7 @@ def look(place: Path) -> None:
 
 
 @pytest.mark.long
-def test_suspended_and_resumed_job_shows_no_secret_and_no_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suspended_job_shows_no_secret_and_no_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(place / "source", 15)
     streaming = (
         "streaming",
@@ -74,10 +74,10 @@ def test_suspended_and_resumed_job_shows_no_secret_and_no_file(place: Path, monk
         "--spark_master=local[2]",
     )
     with running(place, *streaming, until=lambda: len(noted(place / "out")) == 1) as driver:
-        assert list((place / "tmp").glob("arcbeam-*/jobs/*/plan")), "there is something to look at"
+        assert list((place / "tmp").glob("arcbeam-*/jobs/*/plan")), "no files to check"
         driver.process.send_signal(signal.SIGTERM)
         assert driver.process.wait(300) == 143, driver.output
-    assert list(place.glob("tmp/arcbeam-*/copies/*/*")), "for who resumes it"
+    assert list(place.glob("tmp/arcbeam-*/copies/*/*")), "no copies of files for the resumed job"
     monkeypatch.delenv(VARIABLE)
     refused = CliRunner().invoke(main.main, ["resume", str(place / "state")])
     assert refused.exit_code == 1
@@ -98,7 +98,7 @@ def test_suspended_and_resumed_job_shows_no_secret_and_no_file(place: Path, monk
 @pytest.mark.long
 def test_batch_job_shows_no_secret_and_no_file(place: Path) -> None:
     with running(place, "bounded", str(place), until=lambda: bool(noted(place / "out"))) as driver:
-        assert list((place / "tmp").glob("arcbeam-*/jobs/*/side")), "there is something to look at"
+        assert list((place / "tmp").glob("arcbeam-*/jobs/*/side")), "no files to check"
         (place / "gate").touch()
         assert driver.process.wait(300) == 0, driver.output
     assert [path.name for path in place.glob("tmp/arcbeam-*/*/*") if not path.name.startswith("scratch-")] == []

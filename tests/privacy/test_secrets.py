@@ -1,4 +1,4 @@
-"""Which options are secret, and what is left of texts and stored options."""
+"""Secret options are recognized, and removed from texts and stored options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLANTED = "pl4nt3d-s3cr3t"
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test makes known to this process is forgotten after it."""
+    """Remove the secrets that a test registers in this process."""
     monkeypatch.setattr(known, "_known", known._Known())
 
 
@@ -60,7 +60,7 @@ def test_url_loses_its_credentials(url: str, without: str) -> None:
     assert _PLANTED not in secrets.redacted(url)
 
 
-def test_options_are_parted_and_joined() -> None:
+def test_secrets_are_separated_and_restored() -> None:
     options = {
         "s3_secret_access_key": _PLANTED,
         "arcbeam_temp": f"s3://K:{_PLANTED}@bucket/a",

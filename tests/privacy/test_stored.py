@@ -1,4 +1,4 @@
-"""What is stored of secrets by a job, a server and a pipeline's part files: their names."""
+"""A job, a server and a pipeline's part files store only the names of secrets."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _URL = f"s3://id:{SECRET}@bucket/temp"
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test makes known to this process is forgotten after it."""
+    """Remove the secrets that a test registers in this process."""
     monkeypatch.setattr(known, "_known", known._Known())
 
 
-def test_program_names_its_secrets() -> None:
+def test_job_graph_names_its_secrets() -> None:
     options = {"shards": 3, "s3_secret_access_key": SECRET, "arcbeam_temp": _URL, "spark_conf": [f"a.token={SECRET}"]}
     p = beam.Pipeline(options=PipelineOptions([]))
     _ = p | beam.Create([1])

@@ -23,7 +23,7 @@ def wheel_of(folder: Path, *more: str, without: str = "") -> Path:
     return path
 
 
-def test_lines_are_reported_and_those_of_the_simulator_left_out(tmp_path: Path) -> None:
+def test_reported_lines_exclude_the_simulator(tmp_path: Path) -> None:
     modules = list((build.ROOT / "src" / "arcbeam").rglob("*.py"))
     lines = sum(module.read_text().count("\n") for module in modules)
     said = build.report(wheel_of(tmp_path))

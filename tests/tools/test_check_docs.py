@@ -65,7 +65,7 @@ def test_words_have_letters_or_digits() -> None:
     assert check_docs.words_of("| a | b2 |\n|---|---|\n<!-- x\ny --> – c") == 3
 
 
-def test_headings_of_one_name_have_anchors_of_their_own() -> None:
+def test_equal_headings_have_different_anchors() -> None:
     assert page_of("# A b\n## A b\n### [L](x.md): `c`?\n").anchors == {"a-b", "a-b_1", "l-c"}
 
 

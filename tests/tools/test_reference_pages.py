@@ -39,7 +39,7 @@ def test_page_of_errors_names_every_error() -> None:
     ] == []
 
 
-def test_page_of_versions_has_the_ranges_of_the_package() -> None:
+def test_versions_page_has_ranges_of_package() -> None:
     page = (DOCS / "reference" / "versions.md").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     ranges = {re.split(r"[<>=]", each)[0]: each for each in project["dependencies"]}
