@@ -73,7 +73,7 @@ class _Below:
         self.get, self.scan = view.get, view.scan
 
     def close(self) -> None:
-        """See `overlay.Base`."""
+        """Nothing is to be given back."""
 
 
 class Committing:

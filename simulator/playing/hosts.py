@@ -27,7 +27,7 @@ class Host(interfaces.Host, Protocol):
     """What `store.shards.cache.HostCache` is to a task, and to who can lose it."""
 
     def forget(self, job: str) -> None:
-        """See `HostCache`."""
+        """Removes the copies of a job's state."""
 
 
 @dataclass(slots=True)

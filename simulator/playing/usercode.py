@@ -44,9 +44,8 @@ class Desk(Protocol):
     last_event: int
     """A time behind those of all events."""
 
-    @property
-    def view(self) -> StateView:
-        """The state of the shard."""
+    view: StateView
+    """The state of the shard."""
 
     def put_out(self, out: Out) -> None:
         """Something goes on."""

@@ -129,7 +129,7 @@ class Jobs:
         return self._folder.parent / "state"
 
     def _resumable(self, record: JobRecord) -> JobState | None:
-        """See `PipelineExecutor.resumable_state`."""
+        """The state in which a job can resume, as its executor says."""
         if record.files is None:
             return None
         try:

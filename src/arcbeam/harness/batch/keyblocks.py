@@ -61,7 +61,7 @@ class InOrder:
         self._coder, self._memory = coder, memory
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Iterable[KeyBlock]]:
-        """See `KeyBlocks`."""
+        """The keys in rows; a `KeyBlocks`."""
         for bucket in buckets(rows, min(_BUCKET_BYTES, self._memory)):
             alike = self._alike(bucket) if isinstance(bucket, list) else None
             if alike is not None:
@@ -112,7 +112,7 @@ class TimeSorted:
         self._memory = memory
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Iterable[KeyBlock]]:
-        """See `KeyBlocks`."""
+        """The keys in rows; a `KeyBlocks`."""
         yield ((encoded, self._sorted(windows[b""])) for encoded, windows in key_groups(rows, self._memory))
 
     def _sorted(self, chunks: Chunks) -> Iterator[Block]:

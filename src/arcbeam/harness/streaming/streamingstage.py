@@ -52,11 +52,11 @@ class StreamingStage:
 
     @property
     def writers(self) -> Sequence[Any]:
-        """See `TaskStage`."""
+        """The stage's ways out, each with `taken`, the elements that it has taken."""
         return self.parts.writers
 
     def spec(self, placed: Placed) -> StageSpec:
-        """See `TaskStage`."""
+        """What the engine must know of the stage, in its place."""
         parts = self.parts
         return StageSpec(placed, parts.kind, parts.windows.decode, parts.stable, parts.prepares)
 
@@ -68,12 +68,12 @@ class StreamingStage:
         sides: PublishedSides,
         now: Timestamp | None,
     ) -> None:
-        """See `TaskStage`."""
+        """Begins a task, on a clock of its own."""
         self._clock, self._sides = TaskClock(now), sides
         self.parts.processor.begin_task(outbox, task, side_writer, sides)
 
     def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
-        """See `TaskStage`."""
+        """What has come to the stage in a shard: user keys and elements."""
         parts = self.parts
         if parts.keyed:
             # A key with state is entered once. Elements that are stored stay as they arrived.
@@ -83,45 +83,45 @@ class StreamingStage:
         return plain_elements(rows, parts.blocks, parts.codec)
 
     def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
-        """See `TaskStage`."""
+        """What a script adds to what the stage puts out."""
         return scripted_elements(elements, self.parts.codec)
 
     def runner(self, view: StateView, placed: Placed) -> StreamingRunner:
-        """See `TaskStage`."""
+        """The stage's user code in a shard."""
         return StreamingRunner(self.parts, view, placed, self._clock)
 
     def entries(self, row: Row) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """See `TaskStage`."""
+        """Window, key and values of each entry in a row for a multimap side input."""
         for key, window, start, end in records(row.blob):
             yield window, key, row.blob[start + COUNT.size : end]
 
     def last_moment(self, channel: int, window: bytes) -> Timestamp:
-        """See `TaskStage`."""
+        """The last moment of a window, encoded by the SDK, of a channel that the stage writes."""
         coder, windows = self.parts.written[channel]
         return windows.ours(coder.decode(window)).max_timestamp
 
     def sides_needed(self, window: Window) -> Sequence[tuple[int, bytes]]:
-        """See `TaskStage`."""
+        """What an element of a window reads: channels, and the windows there."""
         return self.parts.sides.needed(window)
 
     def side_until(self, channel: int, window: bytes) -> Timestamp:
-        """See `TaskStage`."""
+        """The last moment of a side input's window."""
         return self.parts.sides.until(channel, window)
 
     def side_exists(self, channel: int, window: bytes) -> bool:
-        """See `TaskStage`."""
+        """Whether a side input's window may be read before its end."""
         assert self._sides is not None
         return self.parts.sides.is_there(channel, window, self._sides)
 
     def end(self, report: BundleReport, *, late: int, closed: int) -> None:
-        """See `TaskStage`."""
+        """Ends a task: closes its bundle, and completes its report."""
         processor = self.parts.processor
         processor.end_task(report)
         if late or closed:
             report.metrics += dropped(processor.root.name_context.transform_id, late, closed)
 
     def callbacks(self) -> Callbacks | None:
-        """See `TaskStage`."""
+        """The finalization callbacks of the task's bundles, if there are any; they are the caller's now."""
         return self.parts.processor.bundles.callbacks.take() or None
 
     def needs_teardown(self) -> bool:

@@ -43,7 +43,7 @@ class Signals:
         return getattr(signal, name)
 
     def signal(self, number: int, handler: Any) -> Any:
-        """See `signal.signal`."""
+        """Sets a handler, as `signal.signal` does; but children are reaped where they would be ignored."""
         ignored = number == signal.SIGCHLD and handler == signal.SIG_IGN
         return signal.signal(number, _reap if ignored else handler)
 

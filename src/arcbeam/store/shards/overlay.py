@@ -65,14 +65,14 @@ class Overlay:
         # their first byte: a scan of one kind of rows does not sort the others.
 
     def get(self, key: bytes) -> bytes | None:
-        """See `StateView`."""
+        """The value of a key, written here or below; None if there is none."""
         try:
             return self._changes[key]
         except KeyError:
             return self._base_get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """See `StateView`."""
+        """Sets a key's value, here only."""
         changes = self._changes
         if key not in changes:
             self._unsorted[key[:1]].append(key)
@@ -80,7 +80,7 @@ class Overlay:
         self.written += len(key) + len(value)
 
     def delete(self, key: bytes) -> None:
-        """See `StateView`."""
+        """Removes a key, here only."""
         changes = self._changes
         if key not in changes:
             self._unsorted[key[:1]].append(key)
