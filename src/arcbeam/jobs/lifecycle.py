@@ -469,15 +469,15 @@ class _Events:
         self._lock = threading.Lock()
 
     def running(self) -> None:
-        """See `JobEvents.running`."""
+        """The job runs."""
         self._safely(lambda: self._jobs._move(self._id, JobState.RUNNING))
 
     def turned(self, state: JobState) -> None:
-        """See `JobEvents.turned`."""
+        """The job is in another state."""
         self._safely(lambda: self._jobs._move(self._id, state))
 
     def message(self, level: Level, text: str) -> None:
-        """See `JobEvents.message`."""
+        """Something that people should know."""
         warns = level >= Level.WARNING
         with self._lock:
             # Separate counts: a micro-batch message a minute fills the limit in some weeks.
@@ -490,7 +490,7 @@ class _Events:
         self._safely(lambda: self._jobs.registry.log(self._id, level, text, self._jobs.now()))
 
     def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None:
-        """See `JobEvents.metrics`."""
+        """The metrics so far."""
         self._safely(lambda: self._jobs.registry.set_metrics(self._id, attempted, committed))
 
     def _safely(self, write: Callable[[], Any]) -> None:

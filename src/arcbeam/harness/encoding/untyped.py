@@ -50,11 +50,11 @@ class Listed:
         self._impl = coders.ListCoder(coder).get_impl()
 
     def write(self, values: list[Any], stream: Any) -> None:
-        """See `arcbeam.harness.encoding.bulk.Form`."""
+        """Appends values to the SDK's output stream, as one list."""
         self._impl.encode_to_stream(values, stream, True)
 
     def read(self, stream: Any, count: int) -> list[Any]:
-        """See `arcbeam.harness.encoding.bulk.Form`."""
+        """Takes as many values from the SDK's input stream."""
         values: list[Any] = self._impl.decode_from_stream(stream, True)
         return values
 
@@ -112,7 +112,7 @@ class Objects:
             self.write(list(column), stream, inside=inside)
 
     def read(self, stream: Any, count: int) -> list[Any]:
-        """See `arcbeam.harness.encoding.bulk.Form`."""
+        """Takes as many values from the SDK's input stream."""
         how = stream.read_byte()
         if how == _LISTED:
             return self._listed.read(stream, count)
