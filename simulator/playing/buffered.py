@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.effects import EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.state.residuals import Remainder, Restriction
@@ -24,7 +26,7 @@ def commits_at_the_end_of_calls(chance: str) -> bool:
     return random.Random(f"{chance}/buffered").random() < 0.5
 
 
-class Buffered:
+class Buffered(StateView):
     """A `StateView` whose writes come to the one below when it is told so.
 
     Args:
@@ -36,24 +38,24 @@ class Buffered:
         self._top = Overlay(_Below(view))
 
     @property
+    @override
     def written(self) -> int:
-        """See `StateView`."""
         return self._top.written
 
+    @override
     def get(self, key: bytes) -> bytes | None:
-        """See `StateView`."""
         return self._top.get(key)
 
+    @override
     def put(self, key: bytes, value: bytes) -> None:
-        """See `StateView`."""
         self._top.put(key, value)
 
+    @override
     def delete(self, key: bytes) -> None:
-        """See `StateView`."""
         self._top.delete(key)
 
+    @override
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See `StateView`."""
         return self._top.scan(start, end)
 
     def commit(self) -> None:
@@ -76,7 +78,7 @@ class _Below:
         """Nothing is to be given back."""
 
 
-class Committing:
+class Committing(EngineRunner):
     """A runner whose user code writes into a buffer.
 
     Args:
@@ -91,18 +93,18 @@ class Committing:
         """A call is about to return."""
         self._writes.commit()
 
+    @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        """See `bundles.Runner`."""
         result = self._runner.process(key, elements)
         self.returns()
         return result
 
+    @override
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
-        """See `bundles.Runner`."""
         return self._runner.panes(panes)
 
+    @override
     def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
-        """See `bundles.Runner`."""
 
         def told(result: CallResult) -> None:
             self.returns()
@@ -111,32 +113,32 @@ class Committing:
         self._runner.fire(due, told)
         self.returns()
 
+    @override
     def expire(self, key: bytes, window: Window) -> CallResult:
-        """See `bundles.Runner`."""
         result = self._runner.expire(key, window)
         self.returns()
         return result
 
+    @override
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
-        """See `bundles.Runner`."""
         return self._runner.restriction(key, element)
 
+    @override
     def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
-        """See `bundles.Runner`."""
         return self._runner.resume(restriction, budget, pieces)
 
+    @override
     def truncate(self, restriction: Restriction) -> Remainder | None:
-        """See `bundles.Runner`."""
         return self._runner.truncate(restriction)
 
+    @override
     def prepare(self) -> CallResult:
-        """See `bundles.Runner`."""
         result = self._runner.prepare()
         self.returns()
         return result
 
+    @override
     def finish(self) -> BundleResult:
-        """See `bundles.Runner`."""
         closed = self._runner.finish()
         self._writes.commit()
         return closed

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import CallResult, TimerCleared, TimerSet
 from arcbeam.model.timestamps import Timestamp
@@ -58,8 +60,8 @@ def _time(data: bytes) -> Timestamp | None:
 class Debounced(Keeping):
     """All of a window goes on together, each at its own time, when one of two timers fires; that clears the other."""
 
+    @override
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
-        """See `Keeping`."""
         at = window.ordered()
         self.in_time.add(key, at, time, value)
         times = [each for each, _ in self.in_time.read(key, at)]
@@ -106,8 +108,8 @@ class Debounced(Keeping):
                 until, due = far, None
         self.last.set(key, at, _Pending(until, due, turn).encoded())
 
+    @override
     def fired(self, fired: Fired) -> CallResult:
-        """See `Keeping`."""
         key, at, window = fired.key, fired.window, self.window_of(fired)
         pending = _Pending.of(self.last.get(key, at))
         due = pending.clock if fired.family == "clock" else pending.quiet

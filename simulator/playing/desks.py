@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
@@ -26,7 +28,7 @@ from simulator.judging.records import Broken, Drop, Out, Part, Record
 from simulator.playing.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from simulator.playing.debouncing import ALL_WAYS
 from simulator.playing.jobs import Job
-from simulator.playing.usercode import Buffering, Expanding, Grouping, Joining, Passing, Reading, Runner
+from simulator.playing.usercode import Buffering, Desk, Expanding, Grouping, Joining, Passing, Reading, Runner
 from simulator.scenario.combining import atoms_of
 from simulator.scenario.kinds import Buffer, Expand, Group, Join, Keep, Source
 from simulator.scenario.plans import Stage
@@ -51,7 +53,7 @@ class Attempt(Protocol):
         """All that the side input of a stage has in a window, sorted."""
 
 
-class StageDesk:
+class StageDesk(Desk):
     """See `usercode.Desk`.
 
     Args:
@@ -86,8 +88,8 @@ class StageDesk:
             late = [window for window in windows if checks.is_expired(self.stage, window, watermark)]
             self.too_late += [(key, value, window) for window in late]
 
+    @override
     def put_out(self, out: Out) -> None:
-        """See `usercode.Desk`."""
         run = self._run
         run.send_out(out)
         self.records.append(out)
@@ -99,8 +101,8 @@ class StageDesk:
                 run.put_aside(reader, port, self._shard, windows_of(reader, out.time), out.atoms)
                 self._published[port] = None
 
+    @override
     def timed(self, fired: Fired) -> None:
-        """See `usercode.Desk`."""
         kind = self.stage.kind
         if fired.family == "clock":
             if fired.fire_at > self.now and self.draining:
@@ -111,24 +113,24 @@ class StageDesk:
         elif isinstance(kind, Keep):
             self.ends.append((TimeDomain.EVENT.value, fired.fire_at))
 
+    @override
     def over(self, window: Window) -> None:
-        """See `usercode.Desk`."""
         self.ends.append(("the end of a window", window.max_timestamp))
 
+    @override
     def not_over(self, moment: Timestamp) -> None:
-        """See `usercode.Desk`."""
         self.waiting.append(moment)
 
+    @override
     def aside(self, window: Window) -> tuple[bytes, ...] | None:
-        """See `usercode.Desk`."""
         return None if self.stage.side is None else self._run.read(self.stage.name, window)
 
+    @override
     def published(self) -> tuple[Port, ...]:
-        """See `usercode.Desk`."""
         return tuple(self._published)
 
+    @override
     def part(self) -> Committable | None:
-        """See `usercode.Desk`."""
         if not self.records:
             return None
         run = self._run

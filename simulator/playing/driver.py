@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
+from typing_extensions import override
+
 from arcbeam.engine.coordinator import (
     Abandon,
     CallShutdown,
@@ -51,6 +53,7 @@ from arcbeam.model.timestamps import Duration, Timestamp, shifted
 from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, MissingFileError, StoreError
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.sweep import Swept
+from arcbeam.streaming import interfaces
 from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.driver.commits import LogCommits
 from arcbeam.streaming.driver.driver import TAKEOVER_CHECKS, JobDriver
@@ -127,7 +130,7 @@ class Killed(Exception):
 
 
 @dataclass
-class Driver:
+class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.Watch):
     """A driver: what the real one has around it, and what it may not do.
 
     Attributes:
@@ -227,8 +230,8 @@ class Driver:
 
     # `Clock`, `Inbox`.
 
+    @override
     def now(self) -> Timestamp:
-        """See `seams.Clock`."""
         return self.around.now
 
     def put(self, event: Event) -> None:
@@ -276,8 +279,8 @@ class Driver:
         if self._broken_off and any(isinstance(each, (Propose, CallShutdown)) for each in commands):
             raise Broken(f"{self.name} commits behind its error: {commands}")
 
+    @override
     def begins(self, command: Command) -> None:
-        """See `seams.Watch`."""
         match command:
             case WaitUntil():
                 return
@@ -299,8 +302,8 @@ class Driver:
     def warn(self, text: str) -> None:
         """See `seams.Watch`: it is in the story as a command."""
 
+    @override
     def swept(self, swept: Swept | StoreError) -> None:
-        """See `seams.Watch`."""
         match swept:
             case Swept():
                 if swept.files or swept.manifests:
@@ -313,8 +316,8 @@ class Driver:
 
     # `Cluster`, `Sinks`.
 
+    @override
     def run(self, order: TaskAssignment) -> None:
-        """See `seams.Cluster`."""
         plan = order.plan
         if self._prepared and not plan.prepare:
             self.around.outcome("preparing made new work")
@@ -366,23 +369,23 @@ class Driver:
         """See `seams.Cluster`: what runs has run."""
         self._stalled = None
 
+    @override
     def finalize(self, micro_batch: int, tokens: Sequence[bytes]) -> None:
-        """See `seams.Cluster`."""
         if not tokens:
             raise Broken(f"{self.name} finalizes micro-batch {micro_batch}, and nobody waits for it")
         self._answer(Finalized(self.around.now, micro_batch))
 
+    @override
     def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
-        """See `seams.Cluster`."""
         self._shut_down = True
         self._answer(ShutDown(self.around.now))
 
+    @override
     def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
-        """See `seams.Cluster`."""
         self._answer(TornDown(self.around.now))
 
+    @override
     def publish(self, micro_batch: int, committables: Sequence[Committable]) -> None:
-        """See `seams.Sinks`."""
         if self.around.publish([committable.payload for committable in committables]):
             self._answer(Published(self.around.now, micro_batch))
         else:

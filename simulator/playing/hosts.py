@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from typing_extensions import override
+
 from arcbeam.model.files import ShardFile
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.cache import CopyOf, lacking
 from arcbeam.store.shards.compaction import opened, publish
-from arcbeam.store.shards.overlay import Overlay
+from arcbeam.store.shards.overlay import Base, Overlay
 from arcbeam.store.shards.shardfile import in_blocks
 from arcbeam.streaming import interfaces
 
@@ -31,30 +33,31 @@ class Host(interfaces.Host, Protocol):
 
 
 @dataclass(slots=True)
-class _Rows:
+class _Rows(Base):
     """Entries of one version; an `overlay.Base`. Never changed once made."""
 
     of: CopyOf
     rows: dict[bytes, bytes]
     _keys: list[bytes] = field(default_factory=list)
 
+    @override
     def get(self, key: bytes) -> bytes | None:
-        """See `Base`."""
         return self.rows.get(key)
 
+    @override
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See `Base`."""
         if len(self._keys) != len(self.rows):
             self._keys = sorted(self.rows)
         keys, rows = self._keys, self.rows
         for at in range(bisect_left(keys, start), len(keys) if end is None else bisect_left(keys, end)):
             yield keys[at], rows[keys[at]]
 
+    @override
     def close(self) -> None:
-        """See `Base`."""
+        pass
 
 
-class MemoryHost:
+class MemoryHost(Host):
     """A host with its copies in memory.
 
     Args:
@@ -65,8 +68,8 @@ class MemoryHost:
         self._scratch = scratch
         self._copies: dict[tuple[str, int, int], _Rows] = {}
 
+    @override
     def view(self, blobs: DurableBlobs, version: ShardVersion) -> Overlay:
-        """See `HostCache`."""
         place = version.job, version.level, version.shard
         copy = self._copies.get(place)
         files, anew = lacking(version, copy.of if copy else None)
@@ -83,10 +86,10 @@ class MemoryHost:
             )
         return Overlay(copy)
 
+    @override
     def publish(
         self, blobs: DurableBlobs, version: ShardVersion, written: Written, view: Overlay, micro_batch: int
     ) -> ShardFile | None:
-        """See `HostCache`."""
         changes = list(view.changes())
         if not changes:
             return None
@@ -99,6 +102,6 @@ class MemoryHost:
             last_micro_batch=micro_batch,
         )
 
+    @override
     def forget(self, job: str) -> None:
-        """See `HostCache`."""
         self._copies = {place: copy for place, copy in self._copies.items() if place[0] != job}

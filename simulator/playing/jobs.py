@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.markers import Marker
+from arcbeam.engine.task.bundles import Budget
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -34,7 +37,7 @@ class Died(Exception):
     """A task's process is gone."""
 
 
-class Looks:
+class Looks(Budget):
     """A budget of so many looks.
 
     Attributes:
@@ -44,8 +47,8 @@ class Looks:
     def __init__(self, looks: int) -> None:
         self._looks, self.used = looks, 0
 
+    @override
     def exhausted(self) -> bool:
-        """See `Budget`."""
         self.used += 1
         if self.used > _MOST_LOOKS:
             raise Broken(f"a busy loop: a task has looked at its budget of {self._looks} {self.used} times")

@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
@@ -101,8 +103,8 @@ class Keeping(Runner, ABC):
         self.in_time = OrderedListCell(cells, "in time")
         self.drawers = Map(cells, "drawers")
 
+    @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        """See `bundles.Runner`."""
         timers: list[TimerSet | TimerCleared] = []
         written = 0
         for value, time, windows, _ in elements:
@@ -111,8 +113,8 @@ class Keeping(Runner, ABC):
                 written += self.kind.way == "order"
         return CallResult(written, timers)
 
+    @override
     def finish(self) -> BundleResult:
-        """See `bundles.Runner`."""
         return replace(super().finish(), cells=dict(self._cells.more))
 
     @abstractmethod
@@ -127,8 +129,8 @@ class Keeping(Runner, ABC):
 class UntilEnd(Keeping):
     """All of a window goes on together: at its end, or at its expiration."""
 
+    @override
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
-        """See `Keeping`."""
         at = window.ordered()
         self.count.set(key, at, b"%d" % (int(self.count.get(key, at) or b"0") + 1))
         self.bag.add(key, at, value)
@@ -143,8 +145,8 @@ class UntilEnd(Keeping):
             count = self.count.get(key, at) or b""
             yield TimerSet(key, window, "end", Timestamp(end + self.kind.delay), end, payload=count)
 
+    @override
     def fired(self, fired: Fired) -> CallResult:
-        """See `Keeping`."""
         if fired.tag:
             raise Broken(f"a timer of {self.name} fired that was cleared")
         if fired.payload != self.count.get(fired.key, fired.window):
@@ -155,8 +157,8 @@ class UntilEnd(Keeping):
         self.desk.over(window)
         return self._let_go(fired.key, window)
 
+    @override
     def expire(self, key: bytes, window: Window) -> CallResult:
-        """See `bundles.Runner`."""
         self.desk.over(window)
         return self._let_go(key, window)
 
@@ -178,8 +180,8 @@ class ByTheClock(Keeping):
     at the end of their window.
     """
 
+    @override
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
-        """See `Keeping`."""
         at = window.ordered()
         self.in_time.add(key, at, time, value)
         first = next(iter(self.in_time.read(key, at)))[0]
@@ -188,8 +190,8 @@ class ByTheClock(Keeping):
         self.sum.add(key, at, b"1")
         yield from self._timers(key, window, Timestamp(int(due)), first)
 
+    @override
     def fired(self, fired: Fired) -> CallResult:
-        """See `Keeping`."""
         window = self.window_of(fired)
         if fired.family == "clock":
             due = self.count.get(fired.key, fired.window)
@@ -229,8 +231,8 @@ class ByTheClock(Keeping):
         if self.kind.way == "clock":
             yield TimerSet(key, window, "end", window.max_timestamp, first)
 
+    @override
     def expire(self, key: bytes, window: Window) -> CallResult:
-        """See `bundles.Runner`."""
         at = window.ordered()
         self.desk.over(window)
         due = self.count.get(key, at)
@@ -246,14 +248,14 @@ class ByTheClock(Keeping):
 class Each(Keeping):
     """Each element has a timer of its own."""
 
+    @override
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
-        """See `Keeping`."""
         at, tag = window.ordered(), f"{value.decode()}@{time}"
         self.by_name.put(key, at, tag.encode(), b"")
         yield TimerSet(key, window, "each", Timestamp(time + self.kind.delay), time, tag, value)
 
+    @override
     def fired(self, fired: Fired) -> CallResult:
-        """See `Keeping`."""
         name = fired.tag.encode()
         count = len(self.by_name.of(fired.key, fired.window, name))
         if fired.hold is None or not fired.tag.endswith(f"@{fired.hold}"):
@@ -267,8 +269,8 @@ class Each(Keeping):
 class InDrawers(Keeping):
     """Elements wait in drawers, all of one together, each drawer with a timer of its own."""
 
+    @override
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
-        """See `Keeping`."""
         at, number = window.ordered(), sum(value) % 3
         # Tags that are too long to stand whole in a row's key, and one that is not.
         drawer = b"drawer %d" % number * (1 if not number else 12)
@@ -278,8 +280,8 @@ class InDrawers(Keeping):
         first = min(each for each, _ in self._inside(key, at, drawer))
         yield TimerSet(key, window, "drawer", Timestamp(time + self.kind.delay), first, drawer.decode())
 
+    @override
     def fired(self, fired: Fired) -> CallResult:
-        """See `Keeping`."""
         key, at, drawer = fired.key, fired.window, fired.tag.encode()
         found = {name: len(values) for name, values in self.drawers.all(key, at).items()}
         counted = {name: int(count) for name, (count,) in self.by_name.all(key, at).items()}
@@ -302,8 +304,8 @@ class InDrawers(Keeping):
 class InOrder(Keeping):
     """Elements come in the order of their times, and go on at once."""
 
+    @override
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
-        """See `Keeping`."""
         at = window.ordered()
         last = self.count.get(key, at)
         if last is not None and int(last) > time:
@@ -315,8 +317,8 @@ class InOrder(Keeping):
         self.put_out(key, atoms_of(value), time, window)
         yield TimerSet(key, window, "end", Timestamp(time + self.kind.delay), None)
 
+    @override
     def fired(self, fired: Fired) -> CallResult:
-        """See `Keeping`."""
         self.last.set(fired.key, fired.window, b"%d" % fired.fire_at)
         return CallResult()
 

@@ -6,7 +6,10 @@ Owns what an attempt has read and sends, and when it dies. Must not know which a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 from zlib import crc32
+
+from typing_extensions import override
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
@@ -17,6 +20,7 @@ from arcbeam.engine.state.blocked import SideInputWindow
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.task.bundles import Runner as EngineRunner
+from arcbeam.engine.task.bundles import SideInputs
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.files import ShardFile, SideFile
 from arcbeam.model.interfaces import StateView
@@ -26,13 +30,13 @@ from arcbeam.store.manifest.names import Written
 from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.overlay import Overlay
 from arcbeam.streaming.assignment import TaskAssignment
-from arcbeam.streaming.interfaces import SideData
+from arcbeam.streaming.interfaces import Files, Rows, SideData, UserCode
 from arcbeam.streaming.task.outputs import TaskStore
 from arcbeam.streaming.task.sidefiles import SideFileReader, SideFileWriter
 from arcbeam.streaming.task.task import TaskAttempt
 from simulator.judging import checks
 from simulator.judging.records import Out
-from simulator.playing.desks import StageDesk, beginnings, dropped, runner_of, windows_of
+from simulator.playing.desks import Attempt, StageDesk, beginnings, dropped, runner_of, windows_of
 from simulator.playing.hosts import Host
 from simulator.playing.jobs import Box, Died, Job, Looks, Passed
 from simulator.scenario.combining import joined
@@ -44,7 +48,7 @@ _VALIDATED = 4
 """In every micro-batch whose number is a multiple of this, all rows of restrictions are looked at."""
 
 
-class TaskRun:
+class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
     """An attempt.
 
     Args:
@@ -120,39 +124,39 @@ class TaskRun:
 
     # `seams.Files`.
 
+    @override
     def view(self, version: ShardVersion) -> Overlay:
-        """See `seams.Files`."""
         return self._store.view(version)
 
+    @override
     def delta(self, version: ShardVersion, written: Written, view: Overlay, micro_batch: int) -> ShardFile | None:
-        """See `seams.Files`."""
         self.call()
         return self._store.delta(version, written, view, micro_batch)
 
+    @override
     def merged(self, files: Sequence[ShardFile], first: int, written: Written) -> tuple[ShardFile, ...]:
-        """See `seams.Files`."""
         self.call()
         return self._store.merged(files, first, written)
 
+    @override
     def side(self, written: Written, data: SideData) -> SideFile:
-        """See `seams.Files`."""
         self.call()
         return self._store.side(written, data)
 
+    @override
     def joined(self, written: Written, files: Sequence[SideFile], newest: bool) -> SideFile:
-        """See `seams.Files`."""
         self.call()
         return self._store.joined(written, files, newest)
 
     # `seams.Rows`.
 
+    @override
     def markers(self) -> Sequence[Marker]:
-        """See `seams.Rows`."""
         self.call()
         return [marker for box in self._inbox for marker in box.markers]
 
+    @override
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
-        """See `seams.Rows`."""
         self.call()
         return self._came(stage, shard)
 
@@ -162,42 +166,42 @@ class TaskRun:
                 self._desks[stage, shard].expects(key, elements, self.plan.times.inputs.get(stage))
                 yield key, together(elements)
 
+    @override
     def passing(self, shard: int) -> Iterable[Passed]:
-        """See `seams.Rows`."""
         for box in self._inbox:
             for (stage, of), rows in box.rows.items():
                 if of == shard and self.job.pipeline.by_name[stage].level > self.level:
                     yield stage, of, rows
 
+    @override
     def pass_on(self, row: Passed) -> None:
-        """See `seams.Rows`."""
         stage, shard, rows = row
         self.box.rows.setdefault((stage, shard), []).extend(rows)
 
+    @override
     def mark(self, marker: Marker) -> None:
-        """See `seams.Rows`."""
         self.call()
         self.box.markers.append(marker)
 
     # `seams.UserCode`.
 
+    @override
     def runner(self, stage: str, shard: int, view: StateView) -> EngineRunner:
-        """See `seams.UserCode`."""
         desk = StageDesk(self, self.job.pipeline.by_name[stage], shard, view)
         self._desks[stage, shard] = desk
         return runner_of(desk, self.job.pipeline.numbers[stage])
 
+    @override
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
-        """See `seams.UserCode`."""
         kind = self.job.pipeline.by_name[stage].kind
         return beginnings(kind, shard, self.job.pipeline.shards) if isinstance(kind, Source) else ()
 
+    @override
     def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
-        """See `seams.UserCode`."""
         raise AssertionError(f"no simulated job has a script, and {stage!r} is to follow one")
 
+    @override
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
-        """See `seams.UserCode`."""
         of = self.job.pipeline.by_name[stage]
         times = self.plan.times
         told = min((times.outputs.get(port, MIN_TIMESTAMP) for port in of.inputs), default=MIN_TIMESTAMP)
@@ -206,15 +210,15 @@ class TaskRun:
         checks.of_drop(of, record, upstream, stage in self.job.honest)
         self._desks[stage, shard].records.append(record)
 
+    @override
     def sides(self) -> Iterator[SideData]:
-        """See `seams.UserCode`."""
         for (_, shard), (reader, writer, windows) in sorted(self._aside.items(), key=lambda each: each[0]):
             data = writer.data(shard, self.job.read_until(reader, list(windows)))
             assert data is not None
             yield data
 
+    @override
     def tended(self) -> Mapping[int, bool]:
-        """See `seams.UserCode`."""
         pipeline = self.job.pipeline
         count = self.job.layout.tasks[self.level]
         return {
@@ -227,33 +231,33 @@ class TaskRun:
 
     # `SideInputs`.
 
+    @override
     def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
-        """See `SideInputs`."""
         of = self.job.pipeline.by_name[stage]
         return tuple(SideInputWindow(side_name(n), window.ordered()) for n in range(len(of.sides)))
 
+    @override
     def until(self, stage: str, lot: SideInputWindow) -> Timestamp:
-        """See `SideInputs`."""
         windowing = self.job.pipeline.by_name[stage].windowing
         assert windowing is not None
         return windowing.decode(lot.window).max_timestamp
 
+    @override
     def exists(self, stage: str, lot: SideInputWindow) -> bool:
-        """See `SideInputs`."""
         return self._sides.has_chunks(self.job.pipeline.numbers[stage], lot.window)
 
+    @override
     def read(self, stage: str, window: Window) -> tuple[bytes, ...]:
-        """See `desks.Attempt`."""
         known = self._read.get((stage, window))
         if known is None:
             chunks = self._sides.chunks(self.job.pipeline.numbers[stage], window.ordered())
             known = self._read[stage, window] = tuple(sorted(sequences.unframed(b"".join(chunks))))
         return known
 
+    @override
     def put_aside(
         self, reader: Stage, port: Port, shard: int, windows: Sequence[Window], atoms: Sequence[bytes]
     ) -> None:
-        """See `desks.Attempt`."""
         number = self.job.pipeline.side_number(reader, port)
         known = self._aside.get((number, shard))
         if known is None:

@@ -10,11 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.effects import EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.state.cells import BagCell, Cells
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.task import bundles
 from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observed import NOTHING_SEEN, Seen
@@ -69,7 +72,7 @@ class Desk(Protocol):
         """What is to be published of all that was put out and dropped."""
 
 
-class Runner:
+class Runner(bundles.Runner):
     """A stage that is called in no other way than its own."""
 
     def __init__(self, desk: Desk) -> None:
@@ -79,16 +82,16 @@ class Runner:
         self.sketches: Mapping[str, bytes] = {}
         self.doubted: Doubted = NOTHING_DOUBTED
 
+    @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        """See `bundles.Runner`."""
         raise Broken(f"{self.name} has no elements")
 
+    @override
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
-        """See `bundles.Runner`."""
         raise Broken(f"{self.name} has no panes")
 
+    @override
     def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
-        """See `bundles.Runner`."""
         for fired in due:
             self.desk.timed(fired)
             led_to(self.fired(fired))
@@ -97,28 +100,28 @@ class Runner:
         """A timer's callback."""
         raise Broken(f"{self.name} has no timers")
 
+    @override
     def expire(self, key: bytes, window: Window) -> CallResult:
-        """See `bundles.Runner`."""
         raise Broken(f"{self.name} has no callback for expirations")
 
+    @override
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
-        """See `bundles.Runner`."""
         raise Broken(f"{self.name} has no restrictions")
 
+    @override
     def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
-        """See `bundles.Runner`."""
         raise Broken(f"{self.name} has no restrictions")
 
+    @override
     def truncate(self, restriction: Restriction) -> Remainder | None:
-        """See `bundles.Runner`."""
         raise Broken(f"{self.name} has no restrictions")
 
+    @override
     def prepare(self) -> CallResult:
-        """See `bundles.Runner`."""
         return CallResult()
 
+    @override
     def finish(self) -> BundleResult:
-        """See `bundles.Runner`."""
         part = self.desk.part()
         return BundleResult(
             seen=self.seen,
@@ -148,8 +151,8 @@ class Runner:
 class Passing(Runner):
     """Elements go on as they come."""
 
+    @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        """See `bundles.Runner`."""
         outputs, kind = self.desk.stage.outputs, self.desk.stage.kind
         assert isinstance(kind, Pass)
         for value, time, _, _ in elements:
@@ -195,8 +198,8 @@ class Buffering(Runner):
         self.size = kind.size
         self.bag = BagCell(Cells(desk.view, number), "buffer")
 
+    @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        """See `bundles.Runner`."""
         self.bag.extend(b"", b"", (b"%b:%d:%b" % (key, time, value) for value, time, _, _ in elements))
         return self._let_go() if len(list(self.bag.read(b"", b""))) >= self.size else CallResult()
 
@@ -215,8 +218,8 @@ class Buffering(Runner):
 class Joining(Runner):
     """Elements go on with whether their window's side input has anything."""
 
+    @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        """See `bundles.Runner`."""
         for value, time, windows, _ in elements:
             for window in windows:
                 self.put_out(key, atoms_of(value), time, window)
@@ -226,8 +229,8 @@ class Joining(Runner):
 class Grouping(Runner):
     """Panes go on as elements."""
 
+    @override
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
-        """See `bundles.Runner`."""
         for pane in panes:
             values = list(pane.contents)
             atoms = tuple(atom for value in values for atom in atoms_of(value))
@@ -265,8 +268,8 @@ class _Splittable(Runner, ABC):
         remainder = self.rest(what, lo, hi, polls, None)
         return Remainder(remainder.element, remainder.size) if self.pace.silent else remainder
 
+    @override
     def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
-        """See `bundles.Runner`."""
         pace, now = self.pace, self.desk.now
         lo, hi, polls, due, cut, what = _taken_apart(restriction)
         if due > now:
@@ -320,22 +323,22 @@ class Reading(_Splittable):
         assert isinstance(kind, Source)
         self.source, self.pace = kind, kind.pace
 
+    @override
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
-        """See `bundles.Runner`."""
         lo, hi = map(int, element[0].split(b":"))
         return self.whole(b"", lo, hi, self.pace.polls)
 
+    @override
     def truncate(self, restriction: Restriction) -> Remainder | None:
-        """See `bundles.Runner`."""
         return self.cut(restriction) if self.source.bounded else None
 
+    @override
     def read(self, what: bytes, at: int) -> None:
-        """See `_Splittable`."""
         event = self.source.events[at]
         self.put_out(event.key, (event.atom,), Timestamp(event.time), output=event.output)
 
+    @override
     def watermarks(self, what: bytes, lo: int, hi: int) -> dict[str, Timestamp]:
-        """See `_Splittable`."""
         return {output: promised(self.source.events, lo, hi, output) for output in self.desk.stage.outputs}
 
 
@@ -353,8 +356,8 @@ class Expanding(_Splittable):
         assert isinstance(kind, Expand)
         self.copies, self.pace = kind.copies, kind.pace
 
+    @override
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
-        """See `bundles.Runner`."""
         value, time, (window,), _ = element
         count = len(list(atoms_of(value))) * self.copies
         of = window.ordered().hex().encode()
@@ -364,8 +367,8 @@ class Expanding(_Splittable):
         """See `bundles.Runner`: all that has come is worked off."""
         return self.cut(restriction)
 
+    @override
     def read(self, what: bytes, at: int) -> None:
-        """See `_Splittable`."""
         key, time, of, value = what.split(b":", 3)
         atom = list(atoms_of(value))[at // self.copies]
         windowing = self.desk.stage.windowing
@@ -376,8 +379,8 @@ class Expanding(_Splittable):
             windowing.decode(bytes.fromhex(of.decode())) if windowing else None,
         )
 
+    @override
     def watermarks(self, what: bytes, lo: int, hi: int) -> dict[str, Timestamp]:
-        """See `_Splittable`."""
         time = int(what.split(b":", 3)[1])
         ahead = min((at % self.copies for at in range(lo, hi)), default=None)
         return {MAIN: MAX_TIMESTAMP if ahead is None else later(time, ahead)}

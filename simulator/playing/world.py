@@ -14,6 +14,8 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+from typing_extensions import override
+
 from arcbeam.engine.coordinator import (
     CancelRequested,
     Command,
@@ -40,7 +42,7 @@ from simulator.judging.records import Broken, Part
 from simulator.judging.reference import honest
 from simulator.judging.watching import Watcher
 from simulator.playing.cluster import Cluster
-from simulator.playing.driver import Driver
+from simulator.playing.driver import Driver, Surroundings
 from simulator.playing.hosts import Host, MemoryHost
 from simulator.playing.jobs import Job
 from simulator.playing.mischief import Mischief
@@ -55,7 +57,7 @@ _MOST_BETWEEN = 400
 """Events between two commits: likewise."""
 
 
-class World:
+class World(Surroundings):
     """One simulation.
 
     Args:
@@ -282,67 +284,67 @@ class World:
 
     # `Surroundings` of a driver.
 
+    @override
     def is_overtaken(self, driver: Driver) -> bool:
-        """See `Surroundings`."""
         self.watcher.look()
         head = self.watcher.head
         return head is not None and head.epoch > driver.log.epoch and driver.blobs.faults == Faults()
 
+    @override
     def before(self, driver: Driver, command: Command) -> None:
-        """See `Surroundings`."""
         self._mischief.before(driver, command)
 
+    @override
     def handled(self, driver: Driver, event: Event, commands: Sequence[Command]) -> None:
-        """See `Surroundings`."""
         self.watcher.handled(driver.log.epoch, event, commands)
 
+    @override
     def publish(self, ids: list[bytes]) -> bool:
-        """See `Surroundings`."""
         self.watcher.look()
         fails = self._mischief.publishing_fails()
         for id in ids[: len(ids) // 2] if fails else ids:
             self.watcher.publish(id)
         return not fails
 
+    @override
     def committed(self, driver: Driver) -> None:
-        """See `Surroundings`."""
         self.watcher.look()
         self.watcher.check_files()
         self._ask_what_is_due(driver)
 
+    @override
     def swept(self) -> None:
-        """See `Surroundings`."""
         self.happened["sweeps"] += 1
         # What was committed since may have given a savepoint up.
         self.watcher.look()
         self.watcher.check_files()
 
+    @override
     def outcome(self, name: str) -> None:
-        """See `Surroundings`."""
         self.happened[name] += 1
 
+    @override
     def report_again(self) -> bool:
-        """See `Surroundings`."""
         return self._mischief.report_again()
 
+    @override
     def gives_up(self) -> bool:
-        """See `Surroundings`."""
         return self._mischief.gives_up()
 
+    @override
     def stalls(self) -> int:
-        """See `Surroundings`."""
         return self._mischief.stalls()
 
+    @override
     def worker_dies(self) -> bool:
-        """See `Surroundings`."""
         return self._mischief.worker_dies()
 
+    @override
     def took(self) -> int:
-        """See `Surroundings`."""
         return self._chance.choice((1, 50, 1000, 2500))
 
+    @override
     def tell(self, text: str) -> None:
-        """See `Surroundings`."""
         self.story.append(f"{self.now / 1e6:10.6f} {text}")
 
     # Requests.

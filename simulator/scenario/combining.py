@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from typing_extensions import override
+
+from arcbeam.engine.grouping.contents import Combiner
+
 
 def joined(atoms: Iterable[bytes]) -> bytes:
     """The value of an element of these atoms."""
@@ -19,33 +23,33 @@ def atoms_of(value: bytes) -> Iterator[bytes]:
     return iter(value.split(b",")) if value else iter(())
 
 
-class Atoms:
+class Atoms(Combiner):
     """An `engine.grouping.contents.Combiner`; accumulators are lists of values, in order of arrival."""
 
+    @override
     def create(self) -> list[bytes]:
-        """See `Combiner`."""
         return []
 
+    @override
     def add(self, accumulator: Any, values: Sequence[Any]) -> list[bytes]:
-        """See `Combiner`."""
         return [*accumulator, *values]
 
+    @override
     def merge(self, accumulators: Sequence[Any]) -> list[bytes]:
-        """See `Combiner`."""
         return [value for accumulator in accumulators for value in accumulator]
 
+    @override
     def compact(self, accumulator: Any) -> list[bytes]:
-        """See `Combiner`."""
         return list(accumulator)
 
+    @override
     def extract(self, accumulator: Any) -> list[bytes]:
-        """See `Combiner`."""
         return list(accumulator)
 
+    @override
     def encode(self, accumulator: Any) -> bytes:
-        """See `Combiner`."""
         return b";".join(accumulator)
 
+    @override
     def decode(self, data: bytes) -> list[bytes]:
-        """See `Combiner`."""
         return data.split(b";") if data else []

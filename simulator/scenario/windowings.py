@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from arcbeam.engine.grouping.merging import CustomMerging, Merge, Merging, SessionMerging
+from typing_extensions import override
+
+from arcbeam.engine.grouping.merging import CustomMerging, Merge, Merging, MergingFn, SessionMerging
 from arcbeam.engine.protocol.stagekinds import Decode
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, CustomWindow, IntervalWindow, Window
@@ -71,15 +73,15 @@ class Windowing:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class Lanes(WindowFn):
     """A user's windows that do not merge, and that only their bytes tell apart: two of each span, and the second one
     has every other moment only.
     """
 
     size: int
 
+    @override
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """See `WindowFn`."""
         start = timestamp // self.size * self.size
         last = Timestamp(min(start + self.size - 1, END_OF_GLOBAL_WINDOW))
         lanes = (b"left", b"right") if timestamp % 2 else (b"left",)
@@ -87,14 +89,14 @@ class Lanes:
 
 
 @dataclass(frozen=True)
-class Gaps:
+class Gaps(WindowFn):
     """A user's sessions, as intervals: those of odd moments are twice as long."""
 
     size: int
     intervals: bool = True
 
+    @override
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """See `WindowFn`."""
         return (IntervalWindow(timestamp, Timestamp(timestamp + self.size * (1 + timestamp % 2))),)
 
     def merge(self, windows: Collection[Window]) -> Iterator[Merge]:
@@ -106,7 +108,7 @@ class Gaps:
 
 
 @dataclass(frozen=True)
-class Clusters:
+class Clusters(MergingFn, WindowFn):
     """A user's windows of its own type: all moments of a span become one, of the first and last of them. All windows of
     a span end with it.
     """
@@ -119,12 +121,12 @@ class Clusters:
         end = (first // self.size + 1) * self.size - 1
         return CustomWindow(b"%d to %d" % (first, last), Timestamp(min(end, END_OF_GLOBAL_WINDOW)))
 
+    @override
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """See `WindowFn`."""
         return (self.of(timestamp, timestamp),)
 
+    @override
     def merge(self, windows: Collection[Window]) -> Iterator[Merge]:
-        """See `MergingFn`."""
         spans: dict[int, list[tuple[int, int, Window]]] = {}
         for window in windows:
             assert isinstance(window, CustomWindow)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from typing_extensions import override
 
 from arcbeam.cli import control
 from arcbeam.cli import server as job_commands
@@ -64,8 +65,8 @@ def with_output(command: Callable[..., None]) -> Callable[..., None]:
 class _Lines(logging.StreamHandler):  # type: ignore[type-arg]  # of whatever stderr is
     """A handler whose lines erase the progress line on a terminal first."""
 
+    @override
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Handler`."""
         return ("\r\x1b[K" if self.stream.isatty() else "") + super().format(record)
 
 

@@ -15,6 +15,7 @@ import apache_beam as beam
 from apache_beam.coders import BooleanCoder, FastPrimitivesCoder
 from apache_beam.transforms.userstate import OrderedListStateSpec, ReadModifyWriteStateSpec, on_timer
 from apache_beam.utils.timestamp import Duration, Timestamp
+from typing_extensions import override
 
 from arcbeam.io.fields import fields_of, type_of_field
 from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, fired_at, forget_timer, is_over
@@ -62,8 +63,8 @@ class DeduplicateWithinWatermark(beam.PTransform):  # type: ignore[misc]  # Beam
         if not (self._key is None or callable(self._key)):
             raise ValueError(f"DeduplicateWithinWatermark(key={key!r}): expected a function, or the name of a field")
 
+    @override
     def expand(self, elements: Any) -> Any:
-        """See `beam.PTransform`."""
         if self._field is not None and (fields := fields_of(elements.element_type)) is not None:
             type_of_field(self.label, self._field, fields)
         if self._key is None:

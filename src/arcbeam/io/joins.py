@@ -12,6 +12,7 @@ import apache_beam as beam
 from apache_beam.coders import FastPrimitivesCoder
 from apache_beam.transforms.userstate import OrderedListStateSpec, ReadModifyWriteStateSpec, on_timer
 from apache_beam.utils.timestamp import Duration, Timestamp
+from typing_extensions import override
 
 from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, fired_at, forget_timer, is_over
 from arcbeam.io.spans import micros_of
@@ -73,8 +74,8 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             )
         self._how = how
 
+    @override
     def expand(self, inputs: Any) -> Any:
-        """See `beam.PTransform`."""
         try:
             left, right = inputs
             if not all(isinstance(side, beam.PCollection) for side in (left, right)):
@@ -104,8 +105,8 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         ]
         return sides | "Both" >> beam.Flatten() | "Join" >> beam.ParDo(_Join(self._before, self._after, self._how))
 
+    @override
     def default_label(self) -> str:
-        """See `beam.PTransform`."""
         return "JoinWithin"
 
 

@@ -13,6 +13,7 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import typehints
 from apache_beam.utils.timestamp import Timestamp
+from typing_extensions import override
 
 from arcbeam.model.urns import LATE_ANNOTATION, LATE_TAG
 
@@ -91,8 +92,8 @@ class WithLate(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             )
         self._grouping = grouping
 
+    @override
     def expand(self, pairs: Any) -> GroupedAndLate:
-        """See `beam.PTransform`."""
         groups = pairs | "GroupByKey" >> beam.GroupByKey()
         split = groups | "Late" >> _Apart(groups.element_type).with_outputs(LATE_TAG, main="grouped")
         grouped, grouping = split.grouped, self._grouping
@@ -103,8 +104,8 @@ class WithLate(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             grouped = grouped | "Combine" >> combine.with_output_types(typehints.KV[key, result])
         return GroupedAndLate(grouped, split[LATE_TAG] | "Global" >> beam.WindowInto(window.GlobalWindows()))
 
+    @override
     def default_label(self) -> str:
-        """See `beam.PTransform`."""
         return f"WithLate({self._grouping.label})"
 
 
@@ -115,8 +116,8 @@ class _Apart(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
         super().__init__(_PassOn())
         self.with_output_types(groups)
 
+    @override
     def annotations(self) -> dict[str, Any]:
-        """See `beam.PTransform`."""
         return {**super().annotations(), LATE_ANNOTATION: b""}
 
 

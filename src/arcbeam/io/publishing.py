@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import apache_beam as beam
 from apache_beam.transforms.core import DoFn
+from typing_extensions import override
 
 from arcbeam.model.attempts import Attempt, here
 from arcbeam.model.urns import PUBLISH_ANNOTATION
@@ -106,20 +107,20 @@ class Publish(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             raise TypeError(f"Publish({publisher!r}): expected an instance of arcbeam.io.Publisher")
         self._publisher = publisher
 
+    @override
     def expand(self, committables: Any) -> Any:
-        """See `beam.PTransform`."""
         return committables | "Publish" >> _Marked(self._publisher)
 
+    @override
     def default_label(self) -> str:
-        """See `beam.PTransform`."""
         return f"Publish({type(self._publisher).__name__})"
 
 
 class _Marked(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
     """A ParDo with an annotation: a runner that knows it publishes when the micro-batch is committed."""
 
+    @override
     def annotations(self) -> dict[str, Any]:
-        """See `beam.PTransform`."""
         return {**super().annotations(), PUBLISH_ANNOTATION: b""}
 
 

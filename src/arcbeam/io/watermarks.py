@@ -19,6 +19,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.typehints import typehints
 from apache_beam.utils.timestamp import Duration, Timestamp
+from typing_extensions import override
 
 from arcbeam.io.fields import fields_of, type_of_field
 from arcbeam.io.spans import micros_of
@@ -128,8 +129,8 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             raise ValueError(f"WithWatermark(confirmed_by={confirmed_by}): requires max_jump, which is missing")
         self._observing = Observing(_span("delay", delay), Policy(policy), skew, idle, quantile, jump, confirmed_by)
 
+    @override
     def expand(self, pcoll: Any) -> Any:
-        """See `beam.PTransform`."""
         if isinstance(self._event_time, str):
             _check_field(self.label, self._event_time, pcoll.element_type)
         if self._event_time is not None and pcoll.windowing.windowfn != beam.window.GlobalWindows():
@@ -141,8 +142,8 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         observe = _Observe(_EventTimes(self._event_time), self._observing)
         return pcoll | PART >> observe.with_input_types(kind).with_output_types(kind)
 
+    @override
     def default_label(self) -> str:
-        """See `beam.PTransform`."""
         by = self._event_time if isinstance(self._event_time, str) else ""
         return f"WithWatermark({by})"
 
@@ -191,8 +192,8 @@ class WithWatermarkPolicy(beam.PTransform):  # type: ignore[misc]  # Beam is unt
         if idle is not None or policy == "max":
             self._observing = Observing(0, Policy.MAX, idle_after=idle, shared=Policy(policy))
 
+    @override
     def expand(self, pcolls: Any) -> Any:
-        """See `beam.PTransform`."""
         if isinstance(pcolls, Mapping) and pcolls:
             return {tag: self._with(pcoll, f"{PART} {tag}") for tag, pcoll in pcolls.items()}
         if isinstance(pcolls, tuple | list) and pcolls:
@@ -246,8 +247,8 @@ class _Observe(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
         super().__init__(fn)
         self._observing = observing
 
+    @override
     def annotations(self) -> dict[str, str]:
-        """See `beam.PTransform`."""
         return {ANNOTATION: self._observing.to_text()}
 
 
@@ -258,8 +259,8 @@ class _EventTimes(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         self._event_time = event_time
         self._told = False
 
+    @override
     def process(self, element: Any) -> Iterator[Any]:
-        """See `beam.DoFn`."""
         times = self.times_of([element])
         yield element if times is None else beam.window.TimestampedValue(element, Timestamp(micros=times[0]))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from typing_extensions import override
 
 from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, JobNotFoundError, SubmissionError
 from arcbeam.model import texts
@@ -73,8 +74,8 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]  # gRPC is untyped
     def __init__(self, token: str | None) -> None:
         self._expected = None if token is None else f"Bearer {token}".encode()
 
+    @override
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
-        """See `grpc.ServerInterceptor`."""
         handler = continuation(handler_call_details)
         if handler is None:
             return None

@@ -13,10 +13,11 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, TypeOptions
+from typing_extensions import override
 
 from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
 from arcbeam.jobs.environments import embedded
-from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, MetricsNow, Submission
+from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, MetricsNow, PipelineExecutor, Submission
 from arcbeam.jobs.termination import bring_to_end
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.rows import BundleReport
@@ -66,7 +67,7 @@ def start(options: Mapping[str, Any]) -> None:
         _LOG.warning("an empty pipeline does not run on this session: %s", error)
 
 
-class SparkExecutor:
+class SparkExecutor(PipelineExecutor):
     """An `arcbeam.jobs.execution.PipelineExecutor`: runs one submitted pipeline on Spark.
 
     Args:
@@ -79,8 +80,8 @@ class SparkExecutor:
         self._cancelled = False
         self._job: Job | None = None
 
+    @override
     def check(self, submission: Submission) -> None:
-        """See `PipelineExecutor`."""
         options = PipelineOptions.from_dictionary(dict(submission.options))
         options.view_as(ArcbeamOptions).check()
         validate(_proto(submission), allow_non_deterministic_keys=_any_keys(options))
@@ -100,8 +101,8 @@ class SparkExecutor:
         place = split_path(folder)[0] if folder else str(submission.home)
         return JobState.STOPPED if is_suspended(open_blobs(place)) else JobState.RUNNING
 
+    @override
     def run(self, submission: Submission, events: JobEvents) -> JobState:
-        """See `PipelineExecutor`."""
         submission = _with_secrets(submission)
         options = PipelineOptions.from_dictionary(dict(submission.options))
         ours = options.view_as(ArcbeamOptions)
@@ -153,8 +154,8 @@ class SparkExecutor:
             clear(submission.home)
         return state
 
+    @override
     def ask(self, what: Asked, savepoint: str = "") -> str:
-        """See `PipelineExecutor`."""
         with self._lock:
             job = self._job
         if job is None:
@@ -166,8 +167,8 @@ class SparkExecutor:
             asking.wait()
         return asking.path
 
+    @override
     def status(self) -> Mapping[str, Any]:
-        """See `PipelineExecutor`."""
         with self._lock:
             job = self._job
         status = None if job is None else job.status()
@@ -178,14 +179,14 @@ class SparkExecutor:
             )
         return as_record(status)
 
+    @override
     def metrics(self) -> MetricsNow | None:
-        """See `PipelineExecutor`."""
         with self._lock:
             job = self._job
         return None if job is None else MetricsNow(job.attempted(), job.metrics())
 
+    @override
     def end(self, again: threading.Event) -> None:
-        """See `PipelineExecutor`."""
         with self._lock:
             job = self._job
         if job is None:
@@ -193,8 +194,8 @@ class SparkExecutor:
         else:
             bring_to_end(job, again)
 
+    @override
     def cancel(self) -> None:
-        """See `PipelineExecutor`."""
         with self._lock:
             self._cancelled = True
             job = self._job
@@ -209,30 +210,30 @@ class _Follower(Follower):
         self._events, self._bounded = events, bounded
         self._last = -_MICRO_BATCH_SECONDS
 
+    @override
     def opened(self) -> None:
-        """See `Follower`."""
         self._events.running()
 
+    @override
     def reported(self, report: BundleReport) -> None:
-        """See `Follower`."""
         if self._bounded:
             self._events.message(
                 Level.DETAILED,
                 f"{report.stage} shard {report.shard}: {report.elements_in} elements in {report.seconds:.2f} s",
             )
 
+    @override
     def streaming(self, line: str) -> None:
-        """See `Follower`."""
         if time.monotonic() - self._last >= _MICRO_BATCH_SECONDS:
             self._last = time.monotonic()
             self._events.message(Level.DETAILED, line)
 
+    @override
     def warned(self, text: str) -> None:
-        """See `Follower`."""
         self._events.message(Level.WARNING, text)
 
+    @override
     def turned(self, state: str) -> None:
-        """See `Follower`."""
         if state == JobState.DRAINING:
             self._events.turned(JobState.DRAINING)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from typing_extensions import override
+
 from arcbeam.store.blobs.durable import BlobInfo, DurableBlobs, checked, missing
 
 
@@ -24,38 +26,38 @@ class MemoryBlobs(DurableBlobs):
     def __str__(self) -> str:
         return "memory"
 
+    @override
     def get(self, name: str) -> bytes:
-        """See `DurableBlobs`."""
         try:
             return self.data[name]
         except KeyError:
             raise missing(name, self) from None
 
+    @override
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """See `DurableBlobs`."""
         return self.get(name)[start : start + length]
 
+    @override
     def put(self, name: str, data: bytes) -> None:
-        """See `DurableBlobs`."""
         self.data[checked(name)] = data
 
+    @override
     def put_file(self, name: str, path: Path) -> None:
-        """See `DurableBlobs`."""
         self.put(name, path.read_bytes())
 
+    @override
     def create(self, name: str, data: bytes) -> bool:
-        """See `DurableBlobs`."""
         if checked(name) in self.data:
             return False
         self.data[name] = data
         return True
 
+    @override
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
-        """See `DurableBlobs`."""
         start = f"{prefix}/"
         names = sorted(name for name in self.data if name.startswith(start) and name > after)
         return iter([BlobInfo(name, len(self.data[name])) for name in names])
 
+    @override
     def delete(self, name: str) -> None:
-        """See `DurableBlobs`."""
         self.data.pop(name, None)

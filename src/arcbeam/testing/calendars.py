@@ -12,8 +12,11 @@ from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from typing_extensions import override
+
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import IntervalWindow, Window
+from arcbeam.testing.windowfns import WindowFn
 
 _DAY = 86_400_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,7 +37,7 @@ _START = Date(1970)
 
 
 @dataclass(frozen=True, slots=True)
-class Days:
+class Days(WindowFn):
     """Windows of a number of days, in a time zone. One of them begins at midnight of `start`."""
 
     number: int
@@ -44,15 +47,15 @@ class Days:
     def __post_init__(self) -> None:
         _check("days", self.number, self.start, self.zone)
 
+    @override
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """See `testing.windowfns.WindowFn`."""
         day = _day_at(timestamp, self.zone)
         first = day - (day - day_of(self.start)) % self.number
         return _between(first, first + self.number, self.zone)
 
 
 @dataclass(frozen=True, slots=True)
-class Months:
+class Months(WindowFn):
     """Windows of a number of months. They begin at midnight of a day of the month; one of them in the month of `start`.
 
     In a month without this day they begin on its last day.
@@ -68,8 +71,8 @@ class Months:
         if not 1 <= self.day_of_month <= 31:
             raise ValueError(f"a month has days from 1 to 31, not {self.day_of_month}")
 
+    @override
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """See `testing.windowfns.WindowFn`."""
         day = _day_at(timestamp, self.zone)
         date = date_of(day)
         month = date.year * 12 + date.month - 1
@@ -83,7 +86,7 @@ class Months:
 
 
 @dataclass(frozen=True, slots=True)
-class Years:
+class Years(WindowFn):
     """Windows of a number of years. They begin at midnight of a day of the year; one of them in the year of `start`.
 
     In a year without 29 February they begin on 28 February instead.
@@ -102,8 +105,8 @@ class Years:
         if not 1 <= self.day_of_month <= 31:
             raise ValueError(f"a month has days from 1 to 31, not {self.day_of_month}")
 
+    @override
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """See `testing.windowfns.WindowFn`."""
         day = _day_at(timestamp, self.zone)
         year = date_of(day).year
         if day < self._day(year):

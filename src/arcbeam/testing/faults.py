@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from typing_extensions import override
+
 from arcbeam.store.blobs.durable import BlobInfo, DurableBlobs
 from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, MissingFileError
 
@@ -79,31 +81,31 @@ class UnreliableBlobs(DurableBlobs):
     def __str__(self) -> str:
         return str(self._inner)
 
+    @override
     def get(self, name: str) -> bytes:
-        """See `DurableBlobs`."""
         self._before_read(name)
         return self._inner.get(name)
 
+    @override
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """See `DurableBlobs`."""
         self._before_read(name)
         return self._inner.get_range(name, start, length)
 
+    @override
     def put(self, name: str, data: bytes) -> None:
-        """See `DurableBlobs`."""
         self._write("put", name, lambda: self._inner.put(name, data))
 
+    @override
     def put_file(self, name: str, path: Path) -> None:
-        """See `DurableBlobs`."""
         data = path.read_bytes()  # a late write must not depend on the file
         self._write("put_file", name, lambda: self._inner.put(name, data))
 
+    @override
     def create(self, name: str, data: bytes) -> bool:
-        """See `DurableBlobs`."""
         return bool(self._write("create", name, lambda: self._inner.create(name, data)))
 
+    @override
     def delete(self, name: str) -> None:
-        """See `DurableBlobs`."""
 
         def delete() -> None:
             try:
@@ -115,12 +117,12 @@ class UnreliableBlobs(DurableBlobs):
 
         self._write("delete", name, delete)
 
+    @override
     def tidy(self) -> None:
-        """See `DurableBlobs`."""
         self._inner.tidy()
 
+    @override
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
-        """See `DurableBlobs`."""
         self._before_read(prefix)
         found = {info.name: info for info in self._inner.list(prefix, after)}
         if self._random.random() < self.faults.stale:

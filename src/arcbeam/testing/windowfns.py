@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from typing_extensions import override
+
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Window
 
@@ -27,11 +29,11 @@ def _positive(name: str, what: Duration) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalWindows:
+class GlobalWindows(WindowFn):
     """All elements are in one window."""
 
+    @override
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """See `WindowFn`."""
         return _GLOBAL
 
 
@@ -39,7 +41,7 @@ _GLOBAL = (GLOBAL_WINDOW,)
 
 
 @dataclass(frozen=True, slots=True)
-class FixedWindows:
+class FixedWindows(WindowFn):
     """Consecutive windows of one size; one of them begins at `offset`."""
 
     size: Duration
@@ -48,8 +50,8 @@ class FixedWindows:
     def __post_init__(self) -> None:
         _positive("the size of fixed windows", self.size)
 
+    @override
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """See `WindowFn`."""
         start = timestamp - (timestamp - self.offset) % self.size
         return (IntervalWindow(Timestamp(start), Timestamp(start + self.size)),)
 
@@ -80,7 +82,7 @@ class SlidingWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
+class Sessions(WindowFn):
     """A window of `gap` from each element on. Overlapping windows merge; those that only touch do not."""
 
     gap: Duration
@@ -88,6 +90,6 @@ class Sessions:
     def __post_init__(self) -> None:
         _positive("the gap of sessions", self.gap)
 
+    @override
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """See `WindowFn`."""
         return (IntervalWindow(timestamp, Timestamp(timestamp + self.gap)),)

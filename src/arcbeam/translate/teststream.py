@@ -12,6 +12,7 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.utils import proto_utils
 from google.protobuf.message import DecodeError
+from typing_extensions import override
 
 from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobFailedError
 from arcbeam.model.script import AddElements, AdvanceClock, AdvanceWatermark, Script, ScriptEvent, ScriptOver
@@ -152,7 +153,7 @@ def events_of(script: Script, number: int) -> Events:
     return _OfService(script, number) if script.endpoint else _Inline(script, number)
 
 
-class _Inline:
+class _Inline(Events):
     """Events that the script contains."""
 
     def __init__(self, script: Script, number: int) -> None:
@@ -161,11 +162,12 @@ class _Inline:
     def __next__(self) -> ScriptEvent:
         return next(self._events)
 
+    @override
     def close(self) -> None:
-        """See `Events`."""
+        pass
 
 
-class _OfService:
+class _OfService(Events):
     """Events from a service, which always sends them all, from the first."""
 
     def __init__(self, script: Script, number: int) -> None:
@@ -196,8 +198,8 @@ class _OfService:
             raise self._failed(f"has {self._before} event(s), but {self._number} have already happened")
         return ScriptOver()
 
+    @override
     def close(self) -> None:
-        """See `Events`."""
         self._call.cancel()
         self._channel.close()
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Self
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.triggers import UNLIMITED, Moment, Trigger
 
 
@@ -28,25 +30,25 @@ class AfterWatermark(Trigger):
         self._late = None if late is None else Repeatedly(late)
         self.fired = False
 
+    @override
     def parts(self) -> tuple[Trigger, ...]:
-        """See `Trigger`."""
         return tuple(filter(None, (self._early, self._late)))
 
+    @override
     def active(self) -> tuple[Trigger, ...]:
-        """See `Trigger`."""
         current = self._late if self.fired else self._early
         return () if current is None else (current,)
 
+    @override
     def on_time(self) -> bool:
-        """See `Trigger`."""
         return True
 
+    @override
     def finished(self) -> bool:
-        """See `Trigger`."""
         return self.fired and self._late is None
 
+    @override
     def fresh(self) -> Self:
-        """See `Trigger`."""
         new = type(self)()
         if self._early is not None:
             new._early = self._early.fresh()
@@ -58,18 +60,18 @@ class AfterWatermark(Trigger):
         # If it is finished and asked again, a composite waits for all its parts: it stays ready.
         return at.passed and not (self.fired and self._late is not None)
 
+    @override
     def room(self, at: Moment) -> int:
-        """See `Trigger`."""
         if self._due(at):
             return 0
         return min((part.room(at) for part in self.active()), default=UNLIMITED)
 
+    @override
     def ready(self, at: Moment) -> bool:
-        """See `Trigger`."""
         return self._due(at) or any(part.ready(at) for part in self.active())
 
+    @override
     def fire(self, at: Moment) -> bool:
-        """See `Trigger`."""
         if self._due(at):
             self.fired = True
             if self._early is not None:
@@ -79,14 +81,14 @@ class AfterWatermark(Trigger):
                 part.fire(at)
         return self.finished()
 
+    @override
     def merge(self, other: Self) -> None:
-        """See `Trigger`."""
         super().merge(other)
         if self.fired != other.fired:
             self.rewind()
 
+    @override
     def rewind(self) -> None:
-        """See `Trigger`."""
         self.fired = False
         if self._late is not None:
             self._late = self._late.fresh()
@@ -100,24 +102,24 @@ class Repeatedly(Trigger):
     def __init__(self, part: Trigger) -> None:
         self._part = part
 
+    @override
     def parts(self) -> tuple[Trigger, ...]:
-        """See `Trigger`."""
         return (self._part,)
 
+    @override
     def fresh(self) -> Self:
-        """See `Trigger`."""
         return type(self)(self._part.fresh())
 
+    @override
     def room(self, at: Moment) -> int:
-        """See `Trigger`."""
         return self._part.room(at)
 
+    @override
     def ready(self, at: Moment) -> bool:
-        """See `Trigger`."""
         return self._part.ready(at)
 
+    @override
     def fire(self, at: Moment) -> bool:
-        """See `Trigger`."""
         if self._part.fire(at):
             self._part = self._part.fresh()
         return False
@@ -143,20 +145,20 @@ class AfterAny(_Several):
 
     __slots__ = ()
 
+    @override
     def finished(self) -> bool:
-        """See `Trigger`."""
         return any(part.finished() for part in self._parts)
 
+    @override
     def room(self, at: Moment) -> int:
-        """See `Trigger`."""
         return min(part.room(at) for part in self._parts)
 
+    @override
     def ready(self, at: Moment) -> bool:
-        """See `Trigger`."""
         return any(part.ready(at) for part in self._parts)
 
+    @override
     def fire(self, at: Moment) -> bool:
-        """See `Trigger`."""
         finished = [part.fire(at) for part in self._parts if part.ready(at)]  # all of them, whatever the first returns
         return any(finished)
 
@@ -166,20 +168,20 @@ class AfterAll(_Several):
 
     __slots__ = ()
 
+    @override
     def finished(self) -> bool:
-        """See `Trigger`."""
         return all(part.finished() for part in self._parts)
 
+    @override
     def room(self, at: Moment) -> int:
-        """See `Trigger`."""
         return max(part.room(at) for part in self._parts)
 
+    @override
     def ready(self, at: Moment) -> bool:
-        """See `Trigger`."""
         return all(part.ready(at) for part in self._parts)
 
+    @override
     def fire(self, at: Moment) -> bool:
-        """See `Trigger`."""
         finished = [part.fire(at) for part in self._parts]
         return all(finished)
 
@@ -197,25 +199,25 @@ class AfterEach(_Several):
         super().__init__(*parts)
         self.index = 0
 
+    @override
     def active(self) -> tuple[Trigger, ...]:
-        """See `Trigger`."""
         return self._parts[self.index : self.index + 1]
 
+    @override
     def finished(self) -> bool:
-        """See `Trigger`."""
         return self.index == len(self._parts)
 
+    @override
     def room(self, at: Moment) -> int:
-        """See `Trigger`."""
         return min((part.room(at) for part in self.active()), default=0)
 
+    @override
     def ready(self, at: Moment) -> bool:
-        """See `Trigger`."""
         # If it is finished and asked again, a composite waits for all its parts: it stays ready.
         return all(part.ready(at) for part in self.active())
 
+    @override
     def fire(self, at: Moment) -> bool:
-        """See `Trigger`."""
         for part in self.active():
             if part.fire(at):
                 self.index += 1
@@ -226,8 +228,8 @@ class AfterEach(_Several):
         super().merge(other)
         self._settle()
 
+    @override
     def rewind(self) -> None:
-        """See `Trigger`."""
         super().rewind()
         self._settle()
 
@@ -253,20 +255,20 @@ class OrFinally(_Several):
         super().__init__(main, final)
         self.ended = False
 
+    @override
     def finished(self) -> bool:
-        """See `Trigger`."""
         return self.ended or self._parts[0].finished()
 
+    @override
     def room(self, at: Moment) -> int:
-        """See `Trigger`."""
         return min(part.room(at) for part in self._parts)
 
+    @override
     def ready(self, at: Moment) -> bool:
-        """See `Trigger`."""
         return any(part.ready(at) for part in self._parts)
 
+    @override
     def fire(self, at: Moment) -> bool:
-        """See `Trigger`."""
         main, final = self._parts
         if final.ready(at):
             self.ended = True
@@ -274,14 +276,14 @@ class OrFinally(_Several):
             return True
         return main.fire(at)
 
+    @override
     def merge(self, other: Self) -> None:
-        """See `Trigger`."""
         super().merge(other)
         self.ended = self.ended or other.ended
         self._settle()
 
+    @override
     def rewind(self) -> None:
-        """See `Trigger`."""
         super().rewind()
         self._settle()
 

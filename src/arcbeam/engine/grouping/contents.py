@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct, pack
 from typing import Any, Protocol, Self
 
+from typing_extensions import override
+
 from arcbeam.errors import StateFormatError
 from arcbeam.model.interfaces import StateView
 from arcbeam.sizes import threshold
@@ -27,6 +29,9 @@ _ABSENT: Any = object()
 
 class Contents(Protocol):
     """The contents of a window."""
+
+    # Implementations may be one for each window.
+    __slots__ = ()
 
     def add(self, values: Sequence[Any]) -> None:
         """Add elements."""
@@ -113,7 +118,7 @@ class Values:
         return f"Values({sum(map(len, self._chunks))} bytes and {len(self._rest)} more elements)"
 
 
-class InMemory:
+class InMemory(Contents):
     """Elements of a window in memory, as they arrived. See `Contents`.
 
     Attributes:
@@ -125,23 +130,23 @@ class InMemory:
     def __init__(self) -> None:
         self.values: list[Any] = []
 
+    @override
     def add(self, values: Sequence[Any]) -> None:
-        """See `Contents`."""
         self.values += values
 
+    @override
     def take(self, keep: bool) -> Any:
-        """See `Contents`."""
         taken = self.values
         # SUBTLE: the pane keeps the list; later elements must not be added to it.
         self.values = taken.copy() if keep else []
         return taken
 
+    @override
     def clear(self) -> None:
-        """See `Contents`."""
         self.values = []
 
+    @override
     def absorb(self, other: Self) -> None:
-        """See `Contents`."""
         self.values += other.values
 
 

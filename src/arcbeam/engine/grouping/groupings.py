@@ -244,7 +244,7 @@ class _Turn(KeyWindows[Stored]):
         self.more = 0
 
     def fire(self, window: Window, domain: TimeDomain) -> None:
-        """See `Grouping`."""
+        """A timer of a window has fired."""
         self._load(window, ticked=domain is _CLOCK)
         entry = self._entries[window]
         if domain is _EVENT:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
+from typing_extensions import override
+
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
 from arcbeam.model.windows import CustomWindow, IntervalWindow, Window
 
@@ -91,7 +93,7 @@ class Merging(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionMerging:
+class SessionMerging(Merging):
     """Overlapping intervals merge; only intervals that overlap are read."""
 
     def join(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
@@ -115,8 +117,8 @@ class SessionMerging:
         joined.append(Joined(IntervalWindow(first, end), values, times))
         return joined
 
+    @override
     def near(self, windows: Iterable[Window], scan: Scan) -> Iterator[tuple[Window, bytes]]:
-        """See `Merging`."""
         intervals = [window for window in windows if isinstance(window, IntervalWindow)]
         end = max(interval.end for interval in intervals)
         # Open sessions do not overlap, so the order of their ends is that of their starts.
@@ -126,8 +128,8 @@ class SessionMerging:
                 break
             yield window, record
 
+    @override
     def open(self, windows: Iterable[Window]) -> OpenWindows:
-        """See `Merging`."""
         return _Sessions([window for window in windows if isinstance(window, IntervalWindow)])
 
 
@@ -156,7 +158,7 @@ class _Sessions:
 
 
 @dataclass(frozen=True, slots=True)
-class CustomMerging:
+class CustomMerging(Merging):
     """A function of the user decides how windows merge.
 
     Attributes:
@@ -177,8 +179,8 @@ class CustomMerging:
         for ordered, record in scan(b""):
             yield decode(ordered), record
 
+    @override
     def open(self, windows: Iterable[Window]) -> OpenWindows:
-        """See `Merging`."""
         return _Custom(self.fn, windows)
 
 

@@ -14,6 +14,8 @@ import sys
 from abc import ABC, abstractmethod
 from typing import NamedTuple, Self
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.delays import Transform, due
 from arcbeam.model.timestamps import Timestamp
 
@@ -109,20 +111,20 @@ class Never(Trigger):
 
     __slots__ = ()
 
+    @override
     def fresh(self) -> Self:
-        """See `Trigger`."""
         return type(self)()
 
+    @override
     def room(self, at: Moment) -> int:
-        """See `Trigger`."""
         return UNLIMITED
 
+    @override
     def ready(self, at: Moment) -> bool:
-        """See `Trigger`."""
         return False
 
+    @override
     def fire(self, at: Moment) -> bool:
-        """See `Trigger`."""
         raise AssertionError("this trigger never fires")
 
 
@@ -131,20 +133,20 @@ class Always(Trigger):
 
     __slots__ = ()
 
+    @override
     def fresh(self) -> Self:
-        """See `Trigger`."""
         return type(self)()
 
+    @override
     def room(self, at: Moment) -> int:
-        """See `Trigger`."""
         return 1
 
+    @override
     def ready(self, at: Moment) -> bool:
-        """See `Trigger`."""
         return True
 
+    @override
     def fire(self, at: Moment) -> bool:
-        """See `Trigger`."""
         return False
 
 
@@ -165,33 +167,33 @@ class AfterCount(Trigger):
         self.seen = 0
         self.fired = False
 
+    @override
     def finished(self) -> bool:
-        """See `Trigger`."""
         return self.fired
 
+    @override
     def fresh(self) -> Self:
-        """See `Trigger`."""
         return type(self)(self._target)
 
+    @override
     def add(self, count: int, now: Timestamp) -> None:
-        """See `Trigger`."""
         self.seen += count
 
+    @override
     def room(self, at: Moment) -> int:
-        """See `Trigger`."""
         return self._target - self.seen
 
+    @override
     def ready(self, at: Moment) -> bool:
-        """See `Trigger`."""
         return self.seen >= self._target
 
+    @override
     def fire(self, at: Moment) -> bool:
-        """See `Trigger`."""
         self.fired = True
         return True
 
+    @override
     def merge(self, other: Self) -> None:
-        """See `Trigger`."""
         self.seen += other.seen
         self.fired = self.fired or other.fired
 
@@ -214,46 +216,46 @@ class AfterTime(Trigger):
         self.due: Timestamp | None = None
         self.fired = False
 
+    @override
     def timed(self) -> bool:
-        """See `Trigger`."""
         return True
 
+    @override
     def eager(self) -> bool:
-        """See `Trigger`."""
         return self.due is None
 
+    @override
     def alarm(self, at: Moment) -> Timestamp | None:
-        """See `Trigger`."""
         return self.due if self.due is not None and self.due > at.now else None
 
+    @override
     def finished(self) -> bool:
-        """See `Trigger`."""
         return self.fired
 
+    @override
     def fresh(self) -> Self:
-        """See `Trigger`."""
         return type(self)(*self._transforms)
 
+    @override
     def add(self, count: int, now: Timestamp) -> None:
-        """See `Trigger`."""
         if self.due is None:
             self.due = due(self._transforms, now)
 
+    @override
     def room(self, at: Moment) -> int:
-        """See `Trigger`."""
         return 0 if self.ready(at) else UNLIMITED
 
+    @override
     def ready(self, at: Moment) -> bool:
-        """See `Trigger`."""
         return self.due is not None and at.now >= self.due
 
+    @override
     def fire(self, at: Moment) -> bool:
-        """See `Trigger`."""
         self.fired = True
         return True
 
+    @override
     def merge(self, other: Self) -> None:
-        """See `Trigger`."""
         self.due = min((due for due in (self.due, other.due) if due is not None), default=None)
         self.fired = self.fired or other.fired
 
@@ -263,10 +265,10 @@ class AfterSynchronizedTime(AfterTime):
 
     __slots__ = ()
 
+    @override
     def alarm(self, at: Moment) -> Timestamp | None:
-        """See `Trigger`."""
         return None if self.due is None or self.ready(at) else self.due
 
+    @override
     def ready(self, at: Moment) -> bool:
-        """See `Trigger`."""
         return self.due is not None and (at.now > self.due or (at.ticked and at.now == self.due))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, assert_never
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.contents import Values
 from arcbeam.engine.grouping.effects import (
     ClearHold,
@@ -31,7 +33,7 @@ from arcbeam.engine.state.keyqueue import KeyQueue
 from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.task.bundles import BundleResult
-from arcbeam.engine.task.stagecontext import StageContext
+from arcbeam.engine.task.stagecontext import StageContext, StageLogic
 from arcbeam.engine.watermarks.comparison import passed
 from arcbeam.engine.watermarks.holds import GATHERED, Holder, HolderKind, Holds
 from arcbeam.errors import StateFormatError
@@ -51,7 +53,7 @@ _STATE: Final = HolderKind.STATE
 _PANE: Final = "pane"
 
 
-class GroupedLogic:
+class GroupedLogic(StageLogic):
     """Elements are grouped.
 
     Args:
@@ -79,8 +81,8 @@ class GroupedLogic:
         self._before: Clocks | None = None
         """The clocks until the watermark moves."""
 
+    @override
     def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
-        """See `StageLogic`."""
         if (sessions := self._grouping.sessions) is not None:
             clock = self._place.clock
             self._sessions = PassingSessions(self._grouping, sessions, clock.input, clock.ahead(upstream))
@@ -89,8 +91,8 @@ class GroupedLogic:
         """See `StageLogic`: it has no side inputs, so nothing is blocked."""
         return elements
 
+    @override
     def deliver(self, key: bytes, elements: Elements) -> None:
-        """See `StageLogic`."""
         if self._before is None:
             self._before = self._clocks(self._place.clock.input)
         if self._buffer is not None:
@@ -115,13 +117,13 @@ class GroupedLogic:
             raise self._located(e, key) from e
         self._carry_out(effects)
 
+    @override
     def resume(self) -> bool:
-        """See `StageLogic`."""
         self._emit()
         return False
 
+    @override
     def fire(self, watermark: Timestamp) -> bool:
-        """See `StageLogic`."""
         self._keep(watermark)
         exhausted = self._fire(watermark)
         if exhausted and self._buffer is not None:
@@ -231,20 +233,20 @@ class GroupedLogic:
         self._place.tally.unparked += len(came) + len(late[0])
         self._carry_out(effects)
 
+    @override
     def next_event(self) -> Timestamp | None:
-        """See `StageLogic`."""
         return self._timers.next_event()
 
+    @override
     def next_due(self) -> Timestamp | None:
-        """See `StageLogic`."""
         return self._timers.next_processing()
 
+    @override
     def restrictions(self) -> Restrictions:
-        """See `StageLogic`."""
         return Restrictions()
 
+    @override
     def kept(self, closed: BundleResult) -> StateMetrics:
-        """See `StageLogic`."""
         gathered = 0 if self._buffer is None else self._buffer.many.more
         return StateMetrics(
             self._grouping.more + gathered, event_timers=self._timers.more_event, clock_timers=self._timers.more_clock

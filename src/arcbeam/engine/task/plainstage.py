@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Movable, Restrictions
 from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics
 from arcbeam.engine.task.bundles import BundleResult
-from arcbeam.engine.task.stagecontext import StageContext
+from arcbeam.engine.task.stagecontext import StageContext, StageLogic
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.sizes import threshold
 
@@ -25,45 +27,46 @@ _MOST_READY: Final = threshold(1000)
 """The count of due restrictions ends here: beyond that, there is enough work for all idle tasks."""
 
 
-class PlainLogic:
+class PlainLogic(StageLogic):
     """Elements are processed when they arrive."""
 
     def __init__(self, place: StageContext) -> None:
         self._place = place
 
+    @override
     def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
-        """See `StageLogic`."""
+        pass
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
         """See `StageLogic`: no element is late here."""
         return elements
 
+    @override
     def deliver(self, key: bytes, elements: Elements) -> None:
-        """See `StageLogic`."""
         self._place.record(self._place.runner.process(key, elements))
 
+    @override
     def resume(self) -> bool:
-        """See `StageLogic`."""
         return False
 
+    @override
     def fire(self, watermark: Timestamp) -> bool:
-        """See `StageLogic`."""
         return False
 
+    @override
     def next_event(self) -> Timestamp | None:
-        """See `StageLogic`."""
         return None
 
+    @override
     def next_due(self) -> Timestamp | None:
-        """See `StageLogic`."""
         return None
 
+    @override
     def restrictions(self) -> Restrictions:
-        """See `StageLogic`."""
         return Restrictions()
 
+    @override
     def kept(self, closed: BundleResult) -> StateMetrics:
-        """See `StageLogic`."""
         return NO_STATE
 
 
@@ -145,12 +148,12 @@ class SplittableLogic(PlainLogic):
         due = residuals.next_due()
         return due is not None and due <= place.now
 
+    @override
     def next_due(self) -> Timestamp | None:
-        """See `StageLogic`."""
         return self._residuals.next_due()
 
+    @override
     def restrictions(self) -> Restrictions:
-        """See `StageLogic`."""
         known = self._residuals.totals()
         if not known.live:
             return Restrictions()

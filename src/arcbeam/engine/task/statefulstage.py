@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.effects import DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElement
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
@@ -17,7 +19,7 @@ from arcbeam.engine.state.keyqueue import Element, KeyQueue, Late, SortedInput
 from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers, within
 from arcbeam.engine.task.bundles import BundleResult, CallResult, TimerSet
-from arcbeam.engine.task.stagecontext import StageContext
+from arcbeam.engine.task.stagecontext import StageContext, StageLogic
 from arcbeam.engine.watermarks.comparison import passed
 from arcbeam.engine.watermarks.holds import Holds
 from arcbeam.model.plan import TimeDomain
@@ -25,7 +27,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GlobalWindow, Window
 
 
-class StatefulLogic:
+class StatefulLogic(StageLogic):
     """Elements of a key are processed one after another, with its state and timers.
 
     Args:
@@ -54,8 +56,8 @@ class StatefulLogic:
         self._drains = self._is_over = False
         self._following: Element | Fired | None = None
 
+    @override
     def begin(self, plan: MicroBatchPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
-        """See `StageLogic`."""
         self._drains = plan.drain
         if self._ordered is None:
             self._timers.expect(self._place.clock.ahead(upstream))
@@ -108,12 +110,12 @@ class StatefulLogic:
                 live.append((value, time, tuple(kept), pane))
         return live
 
+    @override
     def resume(self) -> bool:
-        """See `StageLogic`."""
         return False
 
+    @override
     def fire(self, watermark: Timestamp) -> bool:
-        """See `StageLogic`."""
         place, queue = self._place, self._queue
         self._is_over = watermark == MAX_TIMESTAMP
         next = queue.next(watermark, self._now())
@@ -135,8 +137,8 @@ class StatefulLogic:
         """Return the clock; at the end of a drain its end, too, so that the job does not wait for timers."""
         return MAX_TIMESTAMP if self._is_over and self._drains else self._place.now
 
+    @override
     def next_event(self) -> Timestamp | None:
-        """See `StageLogic`."""
         waiting = [] if self._ordered is None else [self._ordered.next()]
         timer = self._timers.next_event()
         if self._queue.waits_for_the_clock(timer):
@@ -145,16 +147,16 @@ class StatefulLogic:
         times = [time for time in (*waiting, timer) if time is not None]
         return min(times, default=None)
 
+    @override
     def next_due(self) -> Timestamp | None:
-        """See `StageLogic`."""
         return self._timers.next_processing()
 
+    @override
     def restrictions(self) -> Restrictions:
-        """See `StageLogic`."""
         return Restrictions()
 
+    @override
     def kept(self, closed: BundleResult) -> StateMetrics:
-        """See `StageLogic`."""
         timers, ordered = self._timers, self._ordered
         return StateMetrics(
             timers.more_ends,

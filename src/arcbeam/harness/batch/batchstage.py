@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+from typing_extensions import override
+
 from arcbeam.harness.batch.inputs import ElementInput, GroupInput, ImpulseInput, InputDriver
 from arcbeam.harness.batch.keyed import KeyedInput
 from arcbeam.harness.batch.restrictions import RestrictionInput
@@ -19,11 +21,12 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.model import texts
+from arcbeam.model.interfaces import OpenStage
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport, Outbox, Row, SideStore
 
 
-class BoundedStage:
+class BoundedStage(OpenStage):
     """One stage, ready to run tasks in this process; see `arcbeam.model.interfaces.OpenStage`.
 
     Args:
@@ -76,28 +79,28 @@ class BoundedStage:
         self.processor.bundles.callbacks.run()
 
     @property
+    @override
     def id(self) -> str:
-        """See `OpenStage`."""
         return self.processor.stage.id
 
+    @override
     def needs_teardown(self) -> bool:
-        """See `OpenStage`."""
         return self.processor.needs_teardown()
 
+    @override
     def running_step(self, frame: FrameType | None = None) -> str:
-        """See `OpenStage`."""
         return self.processor.running_step(frame)
 
+    @override
     def abandon(self) -> None:
-        """See `OpenStage`."""
         self.processor.abandon_task()
 
+    @override
     def shut_down(self) -> list[str]:
-        """See `OpenStage`."""
         return self.processor.graceful.shut_down()
 
+    @override
     def close(self) -> list[str]:
-        """See `OpenStage`."""
         return self.processor.close()
 
 

@@ -13,6 +13,7 @@ from apache_beam.coders.coders import GlobalWindowCoder
 from apache_beam.transforms.window import GlobalWindow, WindowFn
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
+from typing_extensions import override
 
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
@@ -42,34 +43,34 @@ class InputDriver(Protocol):
         ...
 
 
-class ImpulseInput:
+class ImpulseInput(InputDriver):
     """One empty element in the global window for each row (there is only one)."""
 
     def __init__(self, processor: StageProcessor) -> None:
         self._bundles = processor.bundles
 
+    @override
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """See `InputDriver`."""
         for _ in rows:
             self._bundles.emit([WindowedValue(b"", MIN_TIMESTAMP, (GlobalWindow(),))])
 
 
-class ElementInput:
+class ElementInput(InputDriver):
     """Encoded windowed values, in blocks."""
 
     def __init__(self, processor: StageProcessor) -> None:
         self._bundles = processor.bundles
         self._read = BlockCoder(processor.root.written_coder).read
 
+    @override
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """See `InputDriver`."""
         emit, read = self._bundles.emit_block, self._read
         for row in rows:
             for block in read(row.blob):
                 emit(block)
 
 
-class GroupInput:
+class GroupInput(InputDriver):
     """GroupByKey whose trigger fires once: one pane per key and window, at the end of the window."""
 
     def __init__(self, processor: StageProcessor) -> None:
@@ -84,8 +85,8 @@ class GroupInput:
         self._global = isinstance(coder.window_coder, GlobalWindowCoder)
         self._decoded = 0
 
+    @override
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """See `InputDriver`."""
         groups = key_groups(rows, self._memory)
         self._decoded = 0
         if self._global:

@@ -24,7 +24,9 @@ from typing import Any, Protocol
 
 from apache_beam import coders
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
+from typing_extensions import override
 
+from arcbeam.harness.batch.inputs import InputDriver
 from arcbeam.harness.batch.keyblocks import Alike, InOrder, KeyBlocks, TimeSorted
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder
@@ -57,20 +59,20 @@ class Clock(Protocol):
         ...
 
 
-class WallClock:
+class WallClock(Clock):
     """The system's clock."""
 
+    @override
     def now(self) -> int:
-        """See `Clock`."""
         return time.time_ns() // 1000
 
+    @override
     def wait_until(self, due: int) -> None:
-        """See `Clock`."""
         while (left := due - self.now()) > 0:
             time.sleep(left / 1e6)
 
 
-class KeyedInput:
+class KeyedInput(InputDriver):
     """See `arcbeam.harness.batch.inputs.InputDriver`.
 
     Args:
@@ -96,8 +98,8 @@ class KeyedInput:
         self._parked: list[tuple[int, int, bytes, Any, PendingTimers]] = []
         self._parkings = 0
 
+    @override
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """See `InputDriver`."""
         self._parked, self._parkings = [], 0
         self._keys.begin_task()
         for some in self._read(rows):
@@ -200,7 +202,7 @@ def _memory_of(processor: StageProcessor) -> InProcessStateHandler:
     return processor.state
 
 
-class _RunKeys:
+class _RunKeys(_Keys):
     """Keys of our operation, which holds no state of a key that was left."""
 
     def __init__(self, processor: StageProcessor, operation: StatefulOperation) -> None:
@@ -208,20 +210,20 @@ class _RunKeys:
         operation.counts_for(processor.root.output_blocks)
         self._decode_key = processor.root.pcoll_coder.key_coder().get_impl().decode
 
+    @override
     def begin_task(self) -> None:
-        """See `_Keys`."""
         self._handler.clear_all()
 
+    @override
     def enter(self, key: Any, encoded: bytes, *, again: bool) -> None:
-        """See `_Keys`."""
         self._op.begin_key(key, fresh=not again)
 
+    @override
     def put(self, key: Any, block: Block) -> None:
-        """See `_Keys`."""
         self._bundles.put(self._op.put, block)
 
+    @override
     def put_all(self, alike: Alike) -> bool:
-        """See `_Keys`."""
         op, bundles, count = self._op, self._bundles, len(alike)
         if not op.takes_whole_keys or len(alike.like.windows) != 1 or count > bundles.room():
             return False
@@ -233,12 +235,12 @@ class _RunKeys:
             bundles.took(sum(len(values) for _, values in some))
         return True
 
+    @override
     def fire(self, timers: Iterator[SetTimer]) -> None:
-        """See `_Keys`."""
         self._bundles.fire_each(self._op.fire, timers)
 
+    @override
     def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
-        """See `_Keys`."""
         if self._op.end_key(keep=not done):
             nested = self._op.cells.encode_key(key)
             if done:
@@ -246,11 +248,12 @@ class _RunKeys:
             else:
                 self._handler.park(nested)
 
+    @override
     def settle(self) -> None:
-        """See `_Keys`."""
+        pass
 
 
-class _SdkKeys:
+class _SdkKeys(_Keys):
     """Keys of an SDK operation, which holds their state until a bundle ends. Only then it may be dropped or spilled.
 
     Invariant: `_open` are the keys of which the open bundle may hold state, by the key as the SDK compares it. `_left`
@@ -265,15 +268,15 @@ class _SdkKeys:
         self._encode_nested: Callable[[Any], bytes] = key_coder.encode_nested
         self.begin_task()
 
+    @override
     def begin_task(self) -> None:
-        """See `_Keys`."""
         self._count = self._bundles.count
         self._open: dict[Any, bytes] = {}
         self._left: dict[bytes, bool] = {}
         self._handler.clear_all()
 
+    @override
     def enter(self, key: Any, encoded: bytes, *, again: bool) -> None:
-        """See `_Keys`."""
         if not self._stateful:
             return
         if self._open.get(key, encoded) != encoded or len(self._open) >= _KEYS_PER_BUNDLE:
@@ -284,21 +287,21 @@ class _SdkKeys:
         self._open[key] = encoded
         self._count = self._bundles.count
 
+    @override
     def put(self, key: Any, block: Block) -> None:
-        """See `_Keys`."""
         self._bundles.emit_block(block.with_values([(key, value) for value in block.values]))
 
+    @override
     def put_all(self, alike: Alike) -> bool:
-        """See `_Keys`."""
         return False
 
+    @override
     def fire(self, timers: Iterator[SetTimer]) -> None:
-        """See `_Keys`."""
         for timer in timers:
             self._bundles.fire(timer.family.operation.process_timer, timer.family.name, timer.for_sdk())
 
+    @override
     def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
-        """See `_Keys`."""
         if not self._stateful:
             return
         if self._bundles.count != self._count:

@@ -18,6 +18,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from typing_extensions import override
+
+from arcbeam.harness.batch.inputs import InputDriver
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.splittable import SplittableOperation
 from arcbeam.harness.bundle.splitting import Splitter
@@ -56,7 +59,7 @@ def now_micros() -> int:
     return -(-time.time_ns() // 1000)
 
 
-class RestrictionInput:
+class RestrictionInput(InputDriver):
     """See `arcbeam.harness.batch.inputs.InputDriver`.
 
     Each task processes at least one restriction if one is due, whatever its budget, so that each round makes progress.
@@ -78,8 +81,8 @@ class RestrictionInput:
         self._in_bundle = 0
         self._bundle_began = 0.0
 
+    @override
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """See `InputDriver`."""
         self._clear()
         ready = self._ready(rows)
         seconds = self._settings.sdf_round_seconds

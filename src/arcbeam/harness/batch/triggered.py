@@ -12,6 +12,7 @@ from typing import Any
 
 from apache_beam import coders
 from apache_beam.metrics.metricbase import MetricName
+from typing_extensions import override
 
 from arcbeam.engine.grouping import triggers
 from arcbeam.engine.grouping.contents import InMemory
@@ -19,7 +20,7 @@ from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason, Emit
 from arcbeam.engine.grouping.keywindows import Came, Columns, KeyWindows
 from arcbeam.engine.grouping.openwindow import Clocks, Rules
 from arcbeam.engine.grouping.strategy import Strategy
-from arcbeam.harness.batch.inputs import payload_decoder
+from arcbeam.harness.batch.inputs import InputDriver, payload_decoder
 from arcbeam.harness.batch.keyed import Clock, WallClock
 from arcbeam.harness.bundle.metrics import DROPPED_CLOSED, DROPPED_LATE
 from arcbeam.harness.bundle.processor import StageProcessor
@@ -74,8 +75,8 @@ class _Contents(InMemory):
             self.spilled.spill(spool)
             self.values = []
 
+    @override
     def take(self, keep: bool) -> list[Any] | Values:
-        """See `Contents`."""
         values, spilled = super().take(keep), self.spilled
         if spilled is None:
             return values  # type: ignore[no-any-return]
@@ -88,13 +89,13 @@ class _Contents(InMemory):
             spilled.append(self._codec.encode(values))
         return Values(spilled, self._codec.decode)
 
+    @override
     def clear(self) -> None:
-        """See `Contents`."""
         super().clear()
         self.spilled = None
 
+    @override
     def absorb(self, other: _Contents) -> None:
-        """See `Contents`."""
         super().absorb(other)
         if self.spilled is None:
             self.spilled = other.spilled
@@ -102,7 +103,7 @@ class _Contents(InMemory):
             self.spilled.extend(other.spilled)
 
 
-class TriggeredInput:
+class TriggeredInput(InputDriver):
     """See `arcbeam.harness.batch.inputs.InputDriver`.
 
     Args:
@@ -132,8 +133,8 @@ class TriggeredInput:
         self._late_operation = late_operation(processor.sdk.ops)
         self._late: list[Any] = []
 
+    @override
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """See `InputDriver`."""
         self._panes, self._values, self._held, self._late = [], [], 0, []
         self._closed = self._expired = 0
         for encoded, windows in key_groups(rows, self._memory):

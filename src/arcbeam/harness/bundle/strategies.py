@@ -11,10 +11,11 @@ from typing import Any
 
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.transforms.window import Sessions, WindowFn
+from typing_extensions import override
 
 from arcbeam.engine.grouping import composites, triggers
 from arcbeam.engine.grouping.delays import AlignTo, Delay, Transform
-from arcbeam.engine.grouping.merging import CustomMerging, Merge, Merging, SessionMerging
+from arcbeam.engine.grouping.merging import CustomMerging, Merge, Merging, MergingFn, SessionMerging
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.windows import Windows
@@ -137,15 +138,15 @@ def _merging(windowfn: Any, windows: Windows) -> Merging | None:
     return CustomMerging(_UserMerging(windowfn, windows), windows.intervals)
 
 
-class _UserMerging:
+class _UserMerging(MergingFn):
     """A user-defined merging window function. See `arcbeam.engine.grouping.merging.MergingFn`."""
 
     def __init__(self, windowfn: Any, windows: Windows) -> None:
         self._windowfn = windowfn
         self._windows = windows
 
+    @override
     def merge(self, windows: Collection[Window]) -> Iterable[Merge]:
-        """See `MergingFn`."""
         merges: list[Merge] = []
         ours = self._windows.ours
 

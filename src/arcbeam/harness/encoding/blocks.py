@@ -14,6 +14,7 @@ from typing import Any
 from apache_beam import coders
 from apache_beam.coders import coder_impl
 from apache_beam.utils.windowed_value import create
+from typing_extensions import override
 
 from arcbeam.harness.encoding.batchbytes import WholeForm, whole_form
 from arcbeam.harness.encoding.bulk import FEWEST, Bulk
@@ -211,8 +212,8 @@ class WholeBlock(Block):
         """Return a block with another batch, and the same columns."""
         return WholeBlock(self.form, packed, self.micros, self.windows, self.panes)
 
+    @override
     def element(self, index: int) -> Any:
-        """See `Block`."""
         place = range(len(self))[index]
         (value,) = self.form.values(self.form.part(self.packed, place, place + 1))
         return create(value, self.micros, self.windows, self.panes)
@@ -262,13 +263,13 @@ class SameKeyBlock(Block):
     def __len__(self) -> int:
         return len(self.unkeyed)
 
+    @override
     def element(self, index: int) -> Any:
-        """See `Block`."""
         windowed = Block(self.unkeyed, *self._columns()).element(index)
         return windowed.with_value((self.key, windowed.value))
 
+    @override
     def slice(self, start: int, stop: int | None, step: int = 1) -> Block:
-        """See `Block`."""
         return SameKeyBlock.of_values(self.key, Block(self.unkeyed, *self._columns()).slice(start, stop, step))
 
 

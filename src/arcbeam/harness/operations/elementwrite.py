@@ -10,6 +10,7 @@ from typing import Any
 
 from apache_beam.coders.coder_impl import create_OutputStream
 from apache_beam.utils.windowed_value import PaneInfoTiming, create
+from typing_extensions import override
 
 from arcbeam.engine.state.balancing import pack
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, WholeBlock, gathered
@@ -48,8 +49,8 @@ class ElementWrite(Write):
         self._longest = min(_LONGEST * self._targets, max(_MOST_HELD, self._targets))
         self.begin_task()
 
+    @override
     def begin_task(self) -> None:
-        """See `Write`."""
         super().begin_task()
         self._streams = [create_OutputStream() for _ in range(self._targets)]
         self._first = self._wiring.partition % self._targets
@@ -155,8 +156,8 @@ class ElementWrite(Write):
                 part = block if targets == 1 else block.slice(i, None, targets)
             yield (self._first + i) % targets, part
 
+    @override
     def drain(self) -> None:
-        """See `Write`."""
         self._encode_held()
         for target, stream in enumerate(self._streams):
             if stream.size():
@@ -174,8 +175,8 @@ class SideWrite(Write):
         self._window_impl = coder.window_coder.get_impl()
         self.begin_task()
 
+    @override
     def begin_task(self) -> None:
-        """See `Write`."""
         super().begin_task()
         self._streams: dict[Any, Any] = {}
         self._blob_bytes = BLOB_BYTES
@@ -227,8 +228,8 @@ class SideWrite(Write):
             self._append(window, stream)
         self._streams = {}
 
+    @override
     def drain(self) -> None:
-        """See `Write`."""
         self._flush()
         if self._file is not None:
             done = self._file.close()

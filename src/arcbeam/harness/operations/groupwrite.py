@@ -16,6 +16,7 @@ from typing import Any
 
 from apache_beam import coders
 from apache_beam.utils.windowed_value import create
+from typing_extensions import override
 
 from arcbeam.errors import CoderError
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
@@ -104,8 +105,8 @@ class GroupWrite(Write):
         self._held = 0.0
         self._held_by_values = 0.0
 
+    @override
     def begin_task(self) -> None:
-        """See `Write`."""
         super().begin_task()
         self._clear()
         # The budget is the task's: a stage that writes to several exchanges divides it.
@@ -255,8 +256,8 @@ class GroupWrite(Write):
         self._written += self._count
         self._clear()
 
+    @override
     def drain(self) -> None:
-        """See `Write`."""
         if self._count:
             self._flush()
         super().drain()

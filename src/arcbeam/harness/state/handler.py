@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
+from typing_extensions import override
+
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.state.cells import (
     Cell,
@@ -71,8 +73,8 @@ class InProcessStateHandler(StateHandler):
         self._keys: dict[bytes, dict[CellId, Cell]] = {}
         self._parked = _Parked(parked_bytes, spill_folder)
 
+    @override
     def done(self) -> None:
-        """See `StateHandler`."""
         self.clear_all()
         super().done()
 

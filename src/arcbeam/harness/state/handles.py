@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from apache_beam import coders
 from apache_beam.transforms import userstate
 from apache_beam.utils.timestamp import Timestamp
+from typing_extensions import override
 
 from arcbeam.harness.state.bags import Elements, kept_apart
 from arcbeam.harness.state.cells import ListRange, places
@@ -187,8 +188,8 @@ class Value(userstate.ReadModifyWriteRuntimeState):  # type: ignore[misc]  # Bea
         """Remove the value."""
         self._value, self._written, self._cleared = None, False, True
 
+    @override
     def commit(self, *, keep: bool) -> None:
-        """See `Handle`."""
         if self._cleared:
             self._place.write(self._name, self._coder, (self._value,) if self._written else (), clear=True, keep=keep)
 
@@ -215,8 +216,8 @@ class Bag(userstate.BagRuntimeState):  # type: ignore[misc]
         self._cleared = True
         self._added = []
 
+    @override
     def commit(self, *, keep: bool) -> None:
-        """See `Handle`."""
         if self._cleared or self._added:
             self._place.write(self._name, self._coder, self._added, clear=self._cleared, keep=keep)
 
@@ -248,8 +249,8 @@ class Set(userstate.SetRuntimeState):  # type: ignore[misc]
         self._cleared = True
         self._added, self._stored = set(), frozenset()
 
+    @override
     def commit(self, *, keep: bool) -> None:
-        """See `Handle`."""
         if self._cleared or self._added:
             new = list(self._added - self._of_storage())
             self._place.write(self._name, self._coder, new, clear=self._cleared, keep=keep)
@@ -290,8 +291,8 @@ class Combining(userstate.CombiningValueRuntimeState):  # type: ignore[misc]
         """Remove all added values."""
         self._cleared, self._accumulators, self._adding = True, [], False
 
+    @override
     def commit(self, *, keep: bool) -> None:
-        """See `Handle`."""
         if self._cleared or self._accumulators:
             self._place.write(self._name, self._coder, self._accumulators, clear=self._cleared, keep=keep)
 
@@ -346,8 +347,8 @@ class OrderedList(userstate.OrderedListRuntimeState):  # type: ignore[misc]
         if not self._cleared and between[0] < between[1]:
             self._removed.append(between)
 
+    @override
     def commit(self, *, keep: bool) -> None:
-        """See `Handle`."""
         if self._removed or self._added:
             self._place.write_list(self._name, self._coder, self._added, clear=self._removed, keep=keep)
 

@@ -17,6 +17,7 @@ from apache_beam.runners.worker.bundle_processor import TimerInfo
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BaseTimer, Timer
 from apache_beam.utils.timestamp import Timestamp
+from typing_extensions import override
 
 from arcbeam.harness.encoding.sdktimes import micros_from
 from arcbeam.sizes import threshold
@@ -99,7 +100,7 @@ _REPLACED = threshold(64)
 """Number of replaced timers that a heap may contain, besides as many as are pending."""
 
 
-class KeyTimers:
+class KeyTimers(TimerSink):
     """The pending timers of the current key; a `TimerSink`.
 
     A timer is pending from its last `set` until it is cleared or taken. Invariant: `_heaps`, once built, contain every
@@ -119,10 +120,10 @@ class KeyTimers:
     def __bool__(self) -> bool:
         return bool(self._pending)
 
+    @override
     def set(
         self, family: Family, tag: str, key: Any, windows: tuple[Any], micros: int, at: Any, hold: int, pane: Any
     ) -> None:
-        """See `TimerSink`."""
         window, number = self._latest
         if windows[0] is not window:
             number = self._number(windows[0])
@@ -144,8 +145,8 @@ class KeyTimers:
                 heap[:] = [each for each in heap if pending.get(each.slot) is each]
                 heapq.heapify(heap)
 
+    @override
     def unset(self, family: Family, tag: str, windows: tuple[Any]) -> None:
-        """See `TimerSink`."""
         self._pending.pop((family, tag, self._number(windows[0])), None)
 
     def event_timers(self, limit: int) -> Iterator[SetTimer]:

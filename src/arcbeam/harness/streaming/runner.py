@@ -10,13 +10,15 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason, EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
-from arcbeam.engine.task.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult
+from arcbeam.engine.task.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult, Runner
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.bundle.observedtimes import doubted, seen, sketches
 from arcbeam.harness.bundle.windows import column, their_pane
@@ -37,7 +39,7 @@ _FEW: Final = threshold(4)
 _stamp: Final = attrgetter("window", "timestamp", "pane")
 
 
-class StreamingRunner:
+class StreamingRunner(Runner):
     """See `arcbeam.engine.task.bundles.Runner`: one bundle for all calls, or several where they are cut.
 
     Changes of user state are in the view when a call returns, although the SDK would keep them until the bundle ends.
@@ -69,8 +71,8 @@ class StreamingRunner:
         self._late: list[Any] = []
         stage.state.work_on(view, placed.number)
 
+    @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        """See `Runner`."""
         stage = self._stage
         block = stage.codec.block(elements)
         if not stage.keyed:
@@ -83,8 +85,8 @@ class StreamingRunner:
             self._bundles.put(stage.driven.put, block)
         return self._leave()
 
+    @override
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
-        """See `Runner`."""
         stage, decode = self._stage, self._stage.decode_key
         values = [(decode(pane.key), PaneValues.of(pane.contents, stage.codec, stage.packed)) for pane in panes]
         runs = [(stamp, len(list(alike))) for stamp, alike in groupby(panes, _stamp)]
@@ -156,17 +158,17 @@ class StreamingRunner:
         """See `Runner`: the Python SDK has no such callback, and a stage that requests one is refused."""
         raise self._missing("a callback on window expiration")
 
+    @override
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
-        """See `Runner`."""
         return self._restrictions.admitted(self._stage.codec.block([element]).element(0), self._outputs)
 
+    @override
     def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
-        """See `Runner`."""
         self._bundles.open()
         return self._restrictions.resume(restriction.remainder, budget, pieces, self._outputs, self._clock.now)
 
+    @override
     def truncate(self, restriction: Restriction) -> Remainder | None:
-        """See `Runner`."""
         return self._restrictions.truncate(restriction.remainder)
 
     def late(self, drop: DropLate | DropHeld | Late) -> None:
@@ -197,8 +199,8 @@ class StreamingRunner:
         self._stage.processor.prepare()
         return NOTHING
 
+    @override
     def finish(self) -> BundleResult:
-        """See `Runner`."""
         if self._stage.restrictions is not None:
             self._stage.restrictions.close()
         self._put_late()

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.stagekinds import StageSpec, Stateful
@@ -22,14 +24,14 @@ from arcbeam.harness.streaming.elements import keyed_elements, plain_elements
 from arcbeam.harness.streaming.runner import StreamingRunner
 from arcbeam.harness.streaming.scripts import scripted_elements
 from arcbeam.harness.streaming.stageparts import StageParts
-from arcbeam.model.interfaces import StateView
+from arcbeam.model.interfaces import OpenStage, StateView
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport, Outbox, PublishedSides, Row, SideWriter
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 
 
-class StreamingStage:
+class StreamingStage(OpenStage):
     """One stage, ready to run micro-batches in this process; see `TaskStage`.
 
     Args:
@@ -46,8 +48,8 @@ class StreamingStage:
         self._sides: PublishedSides | None = None
 
     @property
+    @override
     def id(self) -> str:
-        """See `OpenStage`."""
         return self.parts.processor.stage.id
 
     @property
@@ -124,24 +126,24 @@ class StreamingStage:
         """The finalization callbacks of the task's bundles, if there are any; they are the caller's now."""
         return self.parts.processor.bundles.callbacks.take() or None
 
+    @override
     def needs_teardown(self) -> bool:
-        """See `OpenStage`."""
         return self.parts.processor.needs_teardown()
 
+    @override
     def running_step(self, frame: FrameType | None = None) -> str:
-        """See `OpenStage`."""
         return self.parts.processor.running_step(frame)
 
+    @override
     def abandon(self) -> None:
-        """See `OpenStage`."""
         self.parts.processor.abandon_task()
 
+    @override
     def shut_down(self) -> list[str]:
-        """See `OpenStage`."""
         return self.parts.processor.graceful.shut_down()
 
+    @override
     def close(self) -> list[str]:
-        """See `OpenStage`."""
         if self.parts.restrictions is not None:
             self.parts.restrictions.close()
         return self.parts.processor.close()

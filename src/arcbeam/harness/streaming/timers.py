@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
+from typing_extensions import override
 
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import TimerCleared, TimerSet
 from arcbeam.harness.bundle.windows import Windows, our_pane, their_pane
-from arcbeam.harness.state.timers import Family, SetTimer
+from arcbeam.harness.state.timers import Family, SetTimer, TimerSink
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.model.windows import GLOBAL_WINDOW, PaneInfo, Window
@@ -20,7 +21,7 @@ from arcbeam.model.windows import GLOBAL_WINDOW, PaneInfo, Window
 _new = tuple.__new__
 
 
-class TimerLog:
+class TimerLog(TimerSink):
     """The timers that the running call has set and cleared, in order.
 
     Args:
@@ -41,6 +42,7 @@ class TimerLog:
     def __bool__(self) -> bool:
         return bool(self._log)
 
+    @override
     def set(
         self,
         family: StreamingTimerFamily,
@@ -52,15 +54,14 @@ class TimerLog:
         hold: int,
         pane: Any,
     ) -> None:
-        """See `arcbeam.harness.state.timers.TimerSink`."""
         if family.processing:
             micros += self.clock.lag()
         packed = b"" if pane is PANE_INFO_UNKNOWN else our_pane(pane).packed()
         timer = self.key, self._window(windows), family.known_as, micros, hold, tag, packed
         self._log.append(_new(TimerSet, timer))
 
+    @override
     def unset(self, family: StreamingTimerFamily, tag: str, windows: tuple[Any]) -> None:
-        """See `TimerSink`."""
         self._log.append(TimerCleared(self.key, self._window(windows), family.known_as, tag))
 
     def take(self) -> tuple[TimerSet | TimerCleared, ...]:

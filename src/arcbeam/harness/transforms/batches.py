@@ -20,6 +20,7 @@ from apache_beam.runners.worker import bundle_processor, operations
 from apache_beam.transforms import core
 from apache_beam.typehints.batch import BatchConverter
 from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, create
+from typing_extensions import override
 
 from arcbeam.harness.encoding.blocks import Block, WholeBlock, gathered
 from arcbeam.harness.operations.blockoperation import dofn_runner, fitting
@@ -72,12 +73,12 @@ class BatchOperation(BatchTaker):
         return converter
 
     @property
+    @override
     def needs(self) -> Any:
-        """See `BatchTaker`."""
         return None if self._input is None or self._fn._process_defined else self._input.batch_type
 
+    @override
     def takes(self, converter: BatchConverter | None) -> bool:
-        """See `BatchTaker`."""
         return self._takes_batches and converter is not None and self._input == converter
 
     # Lifecycle.
@@ -130,8 +131,8 @@ class BatchOperation(BatchTaker):
 
     # Elements and batches.
 
+    @override
     def process_batch(self, windowed_batch: Any) -> None:
-        """See `BatchTaker`."""
         if self._waiting:
             self._take_waiting()
         with self.scoped_process_state:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import apache_beam as beam
 from apache_beam.utils.windowed_value import WindowedValue
+from typing_extensions import override
 
 from arcbeam.io.parts.naming import Span, check_destination
 from arcbeam.io.parts.spans import span_of
@@ -66,8 +67,8 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
         self._held = 0
         self._done: list[tuple[PartFile, Any]] = []
 
+    @override
     def setup(self) -> None:
-        """See `beam.DoFn`."""
         self._staging = self._work.staging()
 
     def start_bundle(self) -> None:
@@ -78,12 +79,12 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
         self._held = 0
         self._done = []
 
+    @override
     def process(self, element: Any, window: Any = beam.DoFn.WindowParam) -> Iterable[Any]:
-        """See `take`."""
         return self.take([element], window)
 
+    @override
     def take(self, values: list[Any], window: Any) -> Iterable[Any]:
-        """See `TakesLists`."""
         span = span_of(window, self._coder)
         if self._destination is None:
             self._write(span, "", window, values)
@@ -150,8 +151,8 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
         for file, window in done:
             yield WindowedValue((key_of(file), file.plain()), window.max_timestamp(), (window,))
 
+    @override
     def teardown(self) -> None:
-        """See `beam.DoFn`."""
         for writer, _ in self._open.values():
             writer.abandon()
         self._open.clear()

@@ -17,6 +17,7 @@ from typing import Any, Final
 from apache_beam.io.filesystem import CompressionTypes, FileSystem
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
+from typing_extensions import override
 
 from arcbeam.io.parts.naming import STAGING
 from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, origin_of, staged_name
@@ -50,16 +51,16 @@ class FileSystemStaging(Staging):
         super().__init__(path)
         self._files = _filesystem(path, options)
 
+    @override
     def begin(self, attempt: Attempt, name: str = "") -> Writing:
-        """See `Staging`."""
         return self._begun(staged_name(attempt))
 
     def _begun(self, staged: str) -> Writing:
         self._folder_of(self.full(staged))
         return _Remote(self._files, self.full(staged), staged)
 
+    @override
     def publish(self, files: Sequence[Staged]) -> None:
-        """See `Staging`."""
         for file in files:
             staged, target = self.full(file.staged), self.full(file.name)
             aside = staged + _ASIDE
@@ -92,8 +93,8 @@ class FileSystemStaging(Staging):
             raise
         self._files.delete([aside])
 
+    @override
     def put(self, name: str, data: bytes, staged: str) -> None:
-        """See `Staging`."""
         # SUBTLE: a file of its own. Another process may write the same file, also after this one has renamed it.
         writing = self._begun(f"{staged}-{uuid.uuid4().hex}")
         writing.write(data)
@@ -114,8 +115,8 @@ class FileSystemStaging(Staging):
         for each in filter(self._files.exists, old):
             self._files.delete([each])
 
+    @override
     def get(self, name: str) -> bytes | None:
-        """See `Staging`."""
         target = self.full(name)
         if not self._files.exists(target):
             aside = max(self._aside(name), key=lambda each: each.last_updated_in_seconds, default=None)
@@ -135,14 +136,14 @@ class FileSystemStaging(Staging):
         (found,) = self._files.match([self.full(f"{_aside(name)}*")])
         return list(found.metadata_list)
 
+    @override
     def delete(self, names: Iterable[str]) -> None:
-        """See `Staging`."""
         for name in names:
             if self._files.exists(self.full(name)):
                 self._files.delete([self.full(name)])
 
+    @override
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
-        """See `Staging`."""
         now = time.time()
         (found,) = self._files.match([self.full(f"{STAGING}/{job or '*'}/*")])
         for each in found.metadata_list:
@@ -152,8 +153,8 @@ class FileSystemStaging(Staging):
                 age = max(0.0, now - each.last_updated_in_seconds) if each.last_updated_in_seconds else 0.0
                 yield Leftover(*origin, staged, each.size_in_bytes, age)
 
+    @override
     def remove(self, leftovers: Iterable[Leftover]) -> None:
-        """See `Staging`."""
         self.delete([each.staged for each in leftovers])
 
     def _folder_of(self, path: str) -> None:

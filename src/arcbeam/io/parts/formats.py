@@ -14,6 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NoReturn
 
+from typing_extensions import override
+
 from arcbeam.io.parts.packs import Pack
 
 Write = Callable[[bytes], Any]
@@ -147,12 +149,12 @@ class Lines(Format):
         """Return the bytes before the first record."""
         return b""
 
+    @override
     def encode(self, records: Sequence[Any]) -> list[bytes]:
-        """See `Format`."""
         return self.one_by_one(records, self.encoded)
 
+    @override
     def open(self, write: Write) -> Open:
-        """See `Format`."""
         return _OpenLines(self, write, self._compression is not None)
 
 
@@ -206,19 +208,19 @@ class Text(Lines):
     def __init__(self, *, compression: Literal["gzip"] | None = None, suffix: str = ".txt") -> None:
         super().__init__(compression, suffix)
 
+    @override
     def joined(self, records: Sequence[Any]) -> bytes:
-        """See `Lines`."""
         return ("\n".join(records) + "\n").encode()
 
+    @override
     def encode(self, records: Sequence[Any]) -> list[bytes]:
-        """See `Format`."""
         try:
             return [(record + "\n").encode() for record in records]
         except Exception:
             return super().encode(records)
 
+    @override
     def encoded(self, record: Any) -> bytes:
-        """See `Lines`."""
         if not isinstance(record, str):
             self.refuse(record, f"expected a str, got {type(record).__name__}; convert records with beam.Map(str)")
         return record.encode() + b"\n"
@@ -244,12 +246,12 @@ class JsonLines(Lines):
         encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default)
         self._text = encoder.encode
 
+    @override
     def joined(self, records: Sequence[Any]) -> bytes:
-        """See `Lines`."""
         return ("\n".join(map(self._text, records)) + "\n").encode()
 
+    @override
     def encoded(self, record: Any) -> bytes:
-        """See `Lines`."""
         return self._text(record).encode() + b"\n"
 
 
@@ -286,20 +288,20 @@ class Csv(Lines):
         self._names = frozenset(fields)
         self._rows([self._fields])  # raises an error now if the csv module rejects the delimiter
 
+    @override
     def encoding(self) -> Any:
-        """See `Format`."""
         return [self._fields, self._delimiter]
 
+    @override
     def head(self) -> bytes:
-        """See `Lines`."""
         return self._rows([self._fields]) if self._header else b""
 
+    @override
     def joined(self, records: Sequence[Any]) -> bytes:
-        """See `Lines`."""
         return self._rows(map(self._row, records))
 
+    @override
     def encoded(self, record: Any) -> bytes:
-        """See `Lines`."""
         return self._rows([self._row(record)])
 
     def _rows(self, rows: Any) -> bytes:
@@ -339,12 +341,12 @@ class Bytes(Format):
     def __init__(self, *, suffix: str = ".bin") -> None:
         self.suffix = suffix
 
+    @override
     def encode(self, records: Sequence[Any]) -> list[bytes]:
-        """See `Format`."""
         return self.one_by_one(records, self._checked)
 
+    @override
     def open(self, write: Write) -> Open:
-        """See `Format`."""
         return _OpenBytes(self, write)
 
     def _checked(self, record: Any) -> bytes:

@@ -24,6 +24,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
+from typing_extensions import override
 
 from arcbeam.io.parts.direct import Destination, key_of
 from arcbeam.io.parts.naming import Span, check_destination
@@ -79,12 +80,12 @@ class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
         self._held = 0
         self._known: set[str] = set()
 
+    @override
     def process(self, element: Any, window: Any = beam.DoFn.WindowParam) -> Iterable[Any]:
-        """See `take`."""
         return self.take([element], window)
 
+    @override
     def take(self, values: list[Any], window: Any) -> Iterable[Any]:
-        """See `TakesLists`."""
         if self._destination is None:
             return self._add("", window, values)
         by_destination = defaultdict(list)
@@ -167,8 +168,8 @@ class WriteGrouped(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     def __init__(self, work: Work, coder: Any) -> None:
         self._work, self._coder = work, coder
 
+    @override
     def setup(self) -> None:
-        """See `beam.DoFn`."""
         self._staging = self._work.staging()
 
     def process(
@@ -230,8 +231,8 @@ class Waiting(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
         super().__init__(WriteWaiting(work, coder))
         self._form = f"records as {work.format.waits_as()}"
 
+    @override
     def annotations(self) -> dict[str, Any]:
-        """See `beam.PTransform`."""
         return {**super().annotations(), STATE_ANNOTATION: self._form.encode()}
 
 
@@ -256,8 +257,8 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     def __init__(self, work: Work, coder: Any) -> None:
         self._work, self._coder = work, coder
 
+    @override
     def setup(self) -> None:
-        """See `beam.DoFn`."""
         self._staging = self._work.staging()
 
     def process(

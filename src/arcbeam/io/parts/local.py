@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from typing_extensions import override
+
 from arcbeam.io.parts.naming import STAGING
 from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, origin_of, staged_name
 from arcbeam.model.attempts import Attempt
@@ -31,8 +33,8 @@ class LocalStaging(Staging):
         # until the attempt has ended.
         self._durable_for: Attempt | None = None
 
+    @override
     def begin(self, attempt: Attempt, name: str = "") -> Writing:
-        """See `Staging`."""
         return self._begun(staged_name(attempt), attempt)
 
     def _begun(self, staged: str, attempt: Attempt | None = None) -> _Local:
@@ -53,8 +55,8 @@ class LocalStaging(Staging):
             make_durable(self.path)
             self._durable_for = attempt
 
+    @override
     def publish(self, files: Sequence[Staged]) -> None:
-        """See `Staging`."""
         folders = {os.path.dirname(self.full(file.name)) for file in files}
         for folder in sorted(folders):
             os.makedirs(folder, exist_ok=True)
@@ -63,23 +65,23 @@ class LocalStaging(Staging):
         except FileNotFoundError as e:
             self.missing(e.filename, e.filename2)
 
+    @override
     def put(self, name: str, data: bytes, staged: str) -> None:
-        """See `Staging`."""
         # SUBTLE: a file of its own. Another process may write the same file, also after this one has renamed it.
         writing = self._begun(f"{staged}-{uuid.uuid4().hex}")
         writing.write(data)
         self.publish([replace(writing.finish(), name=name)])
 
+    @override
     def get(self, name: str) -> bytes | None:
-        """See `Staging`."""
         try:
             with open(self.full(name), "rb") as file:
                 return file.read()
         except FileNotFoundError:
             return None
 
+    @override
     def delete(self, names: Iterable[str]) -> None:
-        """See `Staging`."""
         folders = set()
         for name in names:
             with contextlib.suppress(FileNotFoundError):
@@ -90,8 +92,8 @@ class LocalStaging(Staging):
             with contextlib.suppress(FileNotFoundError):
                 sync_folder(folder)
 
+    @override
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
-        """See `Staging`."""
         now = time.time()
         for folder in [job] if job else _listed(self.full(STAGING)):
             for name in _listed(self.full(f"{STAGING}/{folder}")):
@@ -102,8 +104,8 @@ class LocalStaging(Staging):
                         found = os.stat(self.full(staged))
                         yield Leftover(*origin, staged, found.st_size, max(0.0, now - found.st_mtime))
 
+    @override
     def remove(self, leftovers: Iterable[Leftover]) -> None:
-        """See `Staging`."""
         jobs = set()
         for each in leftovers:
             jobs.add(each.job)
@@ -111,8 +113,8 @@ class LocalStaging(Staging):
                 os.remove(self.full(each.staged))
         self._tidy(jobs)
 
+    @override
     def sweep(self, job: str, micro_batch: int) -> None:
-        """See `Staging`."""
         super().sweep(job, micro_batch)
         self._tidy([job])
 

@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from typing_extensions import override
+
 from arcbeam.io.parts.naming import STAGING
 from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, origin_of, staged_name
 from arcbeam.model.attempts import Attempt
@@ -60,14 +62,14 @@ class ObjectStaging(Staging):
         self._prefix = prefix and prefix + "/"
         self._s3: Any = _client(tuple(sorted(options.items())))
 
+    @override
     def begin(self, attempt: Attempt, name: str = "") -> Writing:
-        """See `Staging`."""
         if not name:
             raise ValueError("an upload needs its final name")
         return _Upload(self, attempt, name)
 
+    @override
     def publish(self, files: Sequence[Staged]) -> None:
-        """See `Staging`."""
         with ThreadPoolExecutor(min(_AT_ONCE, len(files) or 1)) as pool:
             for _ in pool.map(self._complete, files):
                 pass
@@ -106,25 +108,25 @@ class ObjectStaging(Staging):
             return None
         return size
 
+    @override
     def put(self, name: str, data: bytes, staged: str) -> None:
-        """See `Staging`."""
         self._s3.put_object(Bucket=self._bucket, Key=self._key(name), Body=data)
 
+    @override
     def get(self, name: str) -> bytes | None:
-        """See `Staging`."""
         try:
             data: bytes = self._s3.get_object(Bucket=self._bucket, Key=self._key(name))["Body"].read()
         except self._s3.exceptions.NoSuchKey:
             return None
         return data
 
+    @override
     def delete(self, names: Iterable[str]) -> None:
-        """See `Staging`."""
         for name in names:
             self._s3.delete_object(Bucket=self._bucket, Key=self._key(name))
 
+    @override
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
-        """See `Staging`."""
         now, folder = time.time(), self._key(f"{STAGING}/{job}/" if job else f"{STAGING}/")
         for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder):
             for each in page.get("Contents", ()):
@@ -134,8 +136,8 @@ class ObjectStaging(Staging):
                     age = max(0.0, now - each["LastModified"].timestamp())
                     yield Leftover(*origin, staged, None, age, "upload")
 
+    @override
     def remove(self, leftovers: Iterable[Leftover]) -> None:
-        """See `Staging`."""
         removed = {each.staged for each in leftovers}
         records = self._records(removed)
         beginnings = {record["key"] for record in records.values() if record["upload"] is None}

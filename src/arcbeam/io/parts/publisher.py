@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from typing_extensions import override
+
 from arcbeam.io.parts import successes
 from arcbeam.io.parts.naming import STAGING, check_name
 from arcbeam.io.parts.staging import Staged, Staging, origin_of
@@ -40,8 +42,8 @@ class PublishParts(Publisher):
     def __init__(self, work: Work, *, sweeps: bool) -> None:
         self._work, self._sweeps = work, sweeps
 
+    @override
     def setup(self) -> None:
-        """See `beam.DoFn`."""
         self._stagings = {self._work.path: self._work.staging()}
 
     def _staging(self, path: str) -> Staging:
@@ -50,8 +52,8 @@ class PublishParts(Publisher):
             self._stagings[path] = self._work.staging(path)
         return self._stagings[path]
 
+    @override
     def publish(self, committables: Sequence[Plain]) -> None:
-        """See `Publisher`."""
         over = [each for each in committables if each["kind"] == "success"]
         parts = [each for each in committables if each["kind"] == "part"]
         files: dict[tuple[str, Names], dict[str, Staged]] = defaultdict(dict)

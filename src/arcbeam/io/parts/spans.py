@@ -9,6 +9,7 @@ from typing import Any
 
 from apache_beam.coders.coders import IntervalWindowCoder
 from apache_beam.transforms import window
+from typing_extensions import override
 
 from arcbeam.io.parts.naming import GLOBAL, Span, Template, span_of_other
 
@@ -53,21 +54,21 @@ class Kept(window.WindowFn):  # type: ignore[misc]  # Beam is untyped
     def __init__(self, of: Any) -> None:
         self._of = of
 
+    @override
     def assign(self, context: Any) -> list[Any]:
-        """See `WindowFn`."""
         return [context.window]
 
+    @override
     def merge(self, context: Any) -> None:
-        """See `WindowFn`."""
         self._of.merge(context)
 
+    @override
     def is_merging(self) -> bool:
-        """See `WindowFn`."""
         merges: bool = self._of.is_merging()
         return merges
 
+    @override
     def get_window_coder(self) -> Any:
-        """See `WindowFn`."""
         return self._of.get_window_coder()
 
     def __eq__(self, other: object) -> bool:

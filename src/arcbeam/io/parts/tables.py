@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 import fastavro
 import pyarrow as pa
 from fastavro.write import Writer
+from typing_extensions import override
 
 from arcbeam.io.parts.formats import Format, Open, Write
 from arcbeam.sizes import threshold
@@ -54,12 +55,12 @@ class Avro(Format):
     def _parsed(self) -> Any:
         return fastavro.parse_schema(self._schema)
 
+    @override
     def encode(self, records: Sequence[Any]) -> list[bytes]:
-        """See `Format`."""
         return self.one_by_one(records, self._encoded)
 
+    @override
     def encoding(self) -> Any:
-        """See `Format`."""
         return self._schema
 
     def _encoded(self, record: Any) -> bytes:
@@ -67,8 +68,8 @@ class Avro(Format):
         fastavro.schemaless_writer(out, self._parsed, record)
         return out.getvalue()
 
+    @override
     def open(self, write: Write) -> Open:
-        """See `Format`."""
         sync = hashlib.md5(json.dumps(self._schema).encode(), usedforsecurity=False).digest()
         out: Any = _Sink(write)
         return _OpenAvro(self, Writer(out, self._parsed, self._codec, sync_marker=sync))
@@ -137,17 +138,17 @@ class Parquet(Format):
         self._known = frozenset(schema.names)
         self._required = tuple(field.name for field in schema if not field.nullable)
 
+    @override
     def encode(self, records: Sequence[Any]) -> list[bytes]:
-        """See `Format`."""
         self._table(self._rows(records))  # raises errors where the records are produced, not when they are written
         return [pickle.dumps(row, protocol=5) for row in self._rows(records)]
 
+    @override
     def encoding(self) -> Any:
-        """See `Format`."""
         return [[field.name, str(field.type), field.nullable] for field in self.schema]
 
+    @override
     def open(self, write: Write) -> Open:
-        """See `Format`."""
         return _OpenParquet(self, write)
 
     def _rows(self, records: Sequence[Any]) -> list[tuple[Any, ...]]:

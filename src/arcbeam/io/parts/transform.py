@@ -17,6 +17,7 @@ from apache_beam.options.pipeline_options import (
     S3Options,
 )
 from apache_beam.transforms import window
+from typing_extensions import override
 
 from arcbeam.io.parts.direct import Number, WriteHere
 from arcbeam.io.parts.formats import Format, Text
@@ -140,8 +141,8 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     def _template(self, name: str, shards: int | None) -> Template:
         return Template(name, destinations=self._destination is not None, shards=shards)
 
+    @override
     def expand(self, records: Any) -> Any:
-        """See `beam.PTransform`."""
         windowfn = records.windowing.windowfn
         merges, has_windows = windowfn.is_merging(), not isinstance(windowfn, window.GlobalWindows)
         if merges and not records.is_bounded:
@@ -227,12 +228,12 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         seen = (now, numbered.files) | "Seen" >> beam.Flatten()
         return seen | "Part" >> beam.Map(_part_of(work)).with_output_types(Part)
 
+    @override
     def default_label(self) -> str:
-        """See `beam.PTransform`."""
         return f"WriteParts({self._path})"
 
+    @override
     def display_data(self) -> dict[str, Any]:
-        """See `beam.PTransform`."""
         return {"path": self._path, "format": type(self._format).__name__}
 
 

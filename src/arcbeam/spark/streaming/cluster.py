@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
+from typing_extensions import override
 
 from arcbeam.engine.coordinator import (
     Event,
@@ -51,7 +52,7 @@ from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
 from arcbeam.store.blobs.errors import AwayError, LostFileError, NewerFormatError, StoreError
 from arcbeam.streaming.assignment import TaskAssignment
-from arcbeam.streaming.interfaces import Clock, Inbox
+from arcbeam.streaming.interfaces import Clock, Cluster, Inbox
 from arcbeam.streaming.task.finalizing import TOLD, Confirmed, LastWords
 
 _LOG = logging.getLogger("arcbeam.streaming")
@@ -76,7 +77,7 @@ def may_go_better(error: BaseException) -> bool:
     return again or isinstance(error, AwayError) or type(error) is JobFailedError
 
 
-class SparkCluster:
+class SparkCluster(Cluster):
     """See `arcbeam.streaming.interfaces.Cluster`.
 
     Args:
@@ -137,8 +138,8 @@ class SparkCluster:
         self.failure: ArcbeamError | None = None
         self.planned = 0.0
 
+    @override
     def run(self, order: TaskAssignment) -> None:
-        """See `Cluster`."""
         given_up = threading.Event()
         self._running = order.plan.micro_batch, order.plan.attempt, given_up
         self._worker.submit(self._run, order, tuple(self._confirmed), given_up)
@@ -207,8 +208,8 @@ class SparkCluster:
                 self._publishing.use(self._spark)
                 self._session_lost = False
 
+    @override
     def abandon(self, micro_batch: int, attempt: int) -> None:
-        """See `Cluster`."""
         self._give_up((micro_batch, attempt))
 
     def _give_up(self, of: tuple[int, int] | None = None) -> None:
@@ -216,8 +217,8 @@ class SparkCluster:
         if self._running is not None and of in (None, self._running[:2]):
             self._running[2].set()
 
+    @override
     def finalize(self, micro_batch: int, tokens: Sequence[bytes]) -> None:
-        """See `Cluster`."""
         self._confirmed.append(Confirmed(micro_batch, tuple(tokens)))
         self._inbox.put(Finalized(self._clock.now(), micro_batch))
 
@@ -262,8 +263,8 @@ class SparkCluster:
         except Exception as e:
             self._on_warnings([f"could not remove the staged files of uncommitted attempts: {e}"])
 
+    @override
     def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
-        """See `Cluster`."""
         if self._shutters is not None and not self._shutters:
             self._inbox.put(ShutDown(self._clock.now()))
         else:
@@ -292,8 +293,8 @@ class SparkCluster:
                 known[report.stage] = replace(of, steps=report.graceful, workers=of.workers | {report.worker})
         self._shutters = known
 
+    @override
     def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
-        """See `Cluster`."""
         # Teardown waits for the worker that may still run `shutdown`.
         self._hastened.set()
         seconds = max(1.0, _SHARE_OF_CALLS * (deadline - self._clock.now()) / 1e6)

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+from typing_extensions import override
 
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.markers import Marker
 from arcbeam.model.rows import Row
 from arcbeam.spark.tasks.packing import Packer, unpacked
+from arcbeam.streaming.interfaces import Rows
 from arcbeam.streaming.physicalplan import PhysicalPlan
 
 SCHEMA: Final = pa.schema(
@@ -195,7 +197,7 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[ExchangeRow]:
             yield ExchangeRow(task, shards[i], stages[i], buckets[i], blobs[i].as_py(), sizes[i])
 
 
-class LevelRows:
+class LevelRows(Rows[ExchangeRow]):
     """The input and output of a task; see `arcbeam.streaming.interfaces.Rows`.
 
     Args:
@@ -215,24 +217,24 @@ class LevelRows:
         self._received, self._sent = received, sent
         self._elements, self._ends = elements, ends
 
+    @override
     def markers(self) -> Sequence[Marker]:
-        """See `Rows`."""
         return self._received.markers()
 
+    @override
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
-        """See `Rows`."""
         return self._elements(stage, self._received.of_stage(stage, shard))
 
+    @override
     def passing(self, shard: int) -> Iterable[ExchangeRow]:
-        """See `Rows`."""
         return self._received.passing(shard)
 
+    @override
     def pass_on(self, row: ExchangeRow) -> None:
-        """See `Rows`."""
         self._sent.pass_on(row)
 
+    @override
     def mark(self, marker: Marker) -> None:
-        """See `Rows`."""
         self._received.end()
         self._ends()
         self._sent.mark(marker)

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
+from typing_extensions import override
 
 from arcbeam.console.progressline import JobProgress, watched
 from arcbeam.engine.coordinator import (
@@ -62,6 +63,7 @@ from arcbeam.streaming.driver.heartbeat import Heartbeat
 from arcbeam.streaming.driver.requests import RequestDesk, Ticket
 from arcbeam.streaming.driver.scriptreader import ScriptReader
 from arcbeam.streaming.driverstate import started
+from arcbeam.streaming.interfaces import Sinks, Watch
 from arcbeam.streaming.physicalplan import PhysicalPlan, placed
 from arcbeam.streaming.restore.restore import RestoreOptions, restore
 from arcbeam.streaming.status.activity import Activity
@@ -120,7 +122,7 @@ class Outcome:
         return {"state": self.state.value, "micro_batches": self.micro_batches}
 
 
-class StreamRun:
+class StreamRun(Sinks, Watch):
     """One driver's run of an unbounded job.
 
     Args:
@@ -390,8 +392,8 @@ class StreamRun:
 
     # `Sinks`.
 
+    @override
     def publish(self, micro_batch: int, committables: Sequence[Committable]) -> None:
-        """See `arcbeam.streaming.interfaces.Sinks`."""
         assert self._cluster is not None
         self._cluster.publish(micro_batch, committables, again=micro_batch <= self._opened)
 
@@ -403,8 +405,8 @@ class StreamRun:
 
     # `Watch`.
 
+    @override
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
-        """See `arcbeam.streaming.interfaces.Watch`."""
         assert self._machine is not None
         assert self._log is not None
         self._pass_warnings()
@@ -460,18 +462,18 @@ class StreamRun:
                     e,
                 )
 
+    @override
     def begins(self, command: Command) -> None:
-        """See `arcbeam.streaming.interfaces.Watch`."""
         if isinstance(command, Propose):
             self._proposed = time.monotonic()
 
+    @override
     def warn(self, text: str) -> None:
-        """See `arcbeam.streaming.interfaces.Watch`."""
         _LOG.warning("%s: %s", self._plan.name, text)
         self._listener.warned(text)
 
+    @override
     def swept(self, swept: Swept | StoreError) -> None:
-        """See `arcbeam.streaming.interfaces.Watch`."""
         if isinstance(swept, StoreError):
             _LOG.warning("%s: could not remove all unneeded files: %s", self._plan.name, swept)
 

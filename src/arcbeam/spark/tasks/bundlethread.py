@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from arcbeam.model.interfaces import OpenStage
 from arcbeam.spark.tasks.blackbox import recorder, step_of
 from arcbeam.spark.tasks.rowqueue import RowQueue
@@ -47,8 +49,8 @@ class BundleThread(threading.Thread):
         self.error: BaseException | None = None
         self.step = ""
 
+    @override
     def run(self) -> None:
-        """See `threading.Thread`."""
         thresholds = gc.get_threshold()
         # Buffers hold many small lists and tuples without cycles; the collector would spend most of its time on them.
         if self._quick:

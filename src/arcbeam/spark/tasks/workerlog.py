@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from typing_extensions import override
+
 _QUIET = ("apache_beam", "py4j", "pyspark")
 _FORMAT = "%(asctime)s %(levelname)s [%(arcbeam)s] %(name)s: %(message)s"
 
@@ -29,8 +31,8 @@ class _Where:
 class TaskFilter(logging.Filter):
     """Adds `arcbeam`, "job stage bundle", to records, and drops what the job's error contains anyway."""
 
+    @override
     def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter`."""
         if getattr(record.msg, "_tagged_with_step", False):
             return False  # the user's exception: the driver receives it with its traceback
         if record.name == "root" and str(record.msg).startswith("apitools not found"):

@@ -14,9 +14,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from typing_extensions import override
+
 from arcbeam.model.disk.durable import NotSyncedError, forget, make_durable, rename, sync_folder
 from arcbeam.sizes import threshold
-from arcbeam.store.blobs.durable import BlobInfo, checked, missing
+from arcbeam.store.blobs.durable import BlobInfo, ClearableBlobs, checked, missing
 from arcbeam.store.blobs.errors import AwayError, DeterminateError, IndeterminateError, MissingFileError, StoreError
 from arcbeam.store.blobs.fragments import SCRATCH, Fragment, tidy
 from arcbeam.store.blobs.localfile import read_range
@@ -25,7 +27,7 @@ from arcbeam.store.blobs.private import group_rights, make_folder, make_one_fold
 _PART_BYTES = threshold(1 << 20, 64)
 
 
-class FolderBlobs:
+class FolderBlobs(ClearableBlobs):
     """A folder that every process of the job sees under the same path; see `DurableBlobs`.
 
     `private` decides which of its files other users can read.
@@ -48,20 +50,20 @@ class FolderBlobs:
     def __str__(self) -> str:
         return str(self._root)
 
+    @override
     def get(self, name: str) -> bytes:
-        """See `DurableBlobs`."""
         with self._reading(name):
             data = (self._root / checked(name)).read_bytes()
         self._there = True
         return data
 
+    @override
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """See `DurableBlobs`."""
         with self._reading(name), open(self._root / checked(name), "rb", buffering=0) as file:
             return read_range(file.fileno(), start, length)
 
+    @override
     def put(self, name: str, data: bytes) -> None:
-        """See `DurableBlobs`."""
         with self._writing(checked(name), size=len(data)):
             self._publish(self._written(data), name)
 
@@ -95,21 +97,21 @@ class FolderBlobs:
             scratch.close()
         return True
 
+    @override
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
-        """See `DurableBlobs`."""
         try:
             found = sorted(self._below(self._root / prefix if prefix else self._root), key=lambda info: info.name)
         except OSError as e:
             raise _refused("listed", prefix, self, e) from e
         yield from (info for info in found if info.name > after)
 
+    @override
     def delete(self, name: str) -> None:
-        """See `DurableBlobs`."""
         with self._writing(name, "deleted"):
             (self._root / checked(name)).unlink(missing_ok=True)
 
+    @override
     def tidy(self) -> None:
-        """See `DurableBlobs`."""
         tidy(self._root / SCRATCH, of_others=self._of_others)
 
     def clear(self) -> None:

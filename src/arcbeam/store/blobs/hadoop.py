@@ -16,14 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from arcbeam.store.blobs.durable import BlobInfo, checked, missing
+from typing_extensions import override
+
+from arcbeam.store.blobs.durable import BlobInfo, ClearableBlobs, checked, missing
 from arcbeam.store.blobs.errors import IndeterminateError, MissingFileError
 
 _OLD_SECONDS = 86_400.0
 _SCRATCH = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
-class HadoopBlobs:
+class HadoopBlobs(ClearableBlobs):
     """A folder of a file system whose rename refuses an existing name; see `DurableBlobs`.
 
     SUBTLE: most other file systems of pyarrow replace the existing file: they must not be used here.
@@ -43,23 +45,23 @@ class HadoopBlobs:
     def __str__(self) -> str:
         return self._where
 
+    @override
     def get(self, name: str) -> bytes:
-        """See `DurableBlobs`."""
         with self._errors("read", name), self._fs.open_input_stream(self._path(name)) as stream:
             return bytes(stream.read())
 
+    @override
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """See `DurableBlobs`."""
         with self._errors("read", name), self._fs.open_input_file(self._path(name)) as file:
             length = min(length, file.size() - start)
             return bytes(file.read_at(length, start)) if length > 0 else b""
 
+    @override
     def put(self, name: str, data: bytes) -> None:
-        """See `DurableBlobs`."""
         self._replace(name, lambda stream: stream.write(data))
 
+    @override
     def put_file(self, name: str, path: Path) -> None:
-        """See `DurableBlobs`."""
         with open(path, "rb") as source:
             self._replace(name, lambda stream: shutil.copyfileobj(source, stream, 1 << 20))
 
@@ -110,8 +112,8 @@ class HadoopBlobs:
             raise
         return scratch
 
+    @override
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
-        """See `DurableBlobs`."""
         from pyarrow import fs
 
         with self._errors("listed", prefix):
@@ -124,8 +126,8 @@ class HadoopBlobs:
             ]
         yield from sorted((i for i in found if i.name > after and "/." not in f"/{i.name}"), key=lambda i: i.name)
 
+    @override
     def delete(self, name: str) -> None:
-        """See `DurableBlobs`."""
         with contextlib.suppress(MissingFileError), self._errors("deleted", name):
             if self._there(self._path(name)):
                 self._fs.delete_file(self._path(name))

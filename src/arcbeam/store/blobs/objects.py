@@ -13,8 +13,9 @@ from typing import Any
 
 import obstore
 from obstore import exceptions
+from typing_extensions import override
 
-from arcbeam.store.blobs.durable import BlobInfo, checked, missing
+from arcbeam.store.blobs.durable import BlobInfo, ClearableBlobs, checked, missing
 from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, MissingFileError
 
 _REFUSED = (
@@ -51,7 +52,7 @@ class _Fork:
 _fork = _Fork()
 
 
-class ObjectBlobs:
+class ObjectBlobs(ClearableBlobs):
     """A prefix of an object store; see `DurableBlobs`.
 
     A write is durable when the store has answered. obstore repeats transient failures, within its `retry_config`.
@@ -68,13 +69,13 @@ class ObjectBlobs:
     def __str__(self) -> str:
         return self._where
 
+    @override
     def get(self, name: str) -> bytes:
-        """See `DurableBlobs`."""
         with self._errors("read", name):
             return bytes(obstore.get(self._store, checked(name)).bytes())
 
+    @override
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """See `DurableBlobs`."""
         if not length:
             return b""
         _fork.check(self)
@@ -88,8 +89,8 @@ class ObjectBlobs:
                     return b""
                 return bytes(obstore.get_range(self._store, name, start=start, length=min(length, size - start)))
 
+    @override
     def put(self, name: str, data: bytes) -> None:
-        """See `DurableBlobs`."""
         with self._errors("written", name):
             obstore.put(self._store, checked(name), data, use_multipart=False)
 
@@ -107,8 +108,8 @@ class ObjectBlobs:
                 return False
         return True
 
+    @override
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
-        """See `DurableBlobs`."""
         with self._errors("listed", prefix):
             found = [
                 BlobInfo(meta["path"], meta["size"])
@@ -118,8 +119,8 @@ class ObjectBlobs:
         # Not every store lists in order.
         yield from sorted((info for info in found if info.name > after), key=lambda info: info.name)
 
+    @override
     def delete(self, name: str) -> None:
-        """See `DurableBlobs`."""
         with contextlib.suppress(MissingFileError), self._errors("deleted", name):
             obstore.delete(self._store, checked(name))
 

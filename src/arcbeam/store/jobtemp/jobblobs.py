@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from arcbeam.sizes import threshold
 from arcbeam.store.blobs import hostcopies
 from arcbeam.store.blobs.durable import ClearableBlobs
@@ -81,7 +83,7 @@ class JobBlobs(Protocol):
         ...
 
 
-class LocalBlobs(FolderBlobs):
+class LocalBlobs(FolderBlobs, JobBlobs):
     """A folder that every reader sees under the same path; see `JobBlobs`.
 
     SUBTLE: nothing is synced to the disk: these files need not survive the host.
@@ -112,18 +114,18 @@ class LocalBlobs(FolderBlobs):
             self.put_file(name, path)
             path.unlink()
 
+    @override
     def get(self, name: str) -> bytes:
-        """See `JobBlobs`."""
         self._check()
         return super().get(name)
 
+    @override
     def put(self, name: str, data: bytes) -> None:
-        """See `JobBlobs`."""
         self._check()
         super().put(name, data)
 
+    @override
     def open(self, name: str) -> Any:
-        """See `JobBlobs`."""
         return open(self.local_copy(name), "rb")
 
     def local_copy(self, name: str) -> Path:
@@ -134,20 +136,20 @@ class LocalBlobs(FolderBlobs):
             self.get_range(name, 0, 0)  # raises
         return path
 
+    @override
     def exists(self, name: str) -> bool:
-        """See `JobBlobs`."""
         return (self._folder / name).is_file()
 
+    @override
     def names(self, prefix: str) -> list[str]:
-        """See `JobBlobs`."""
         return _names(self, prefix)
 
+    @override
     def delete_all(self) -> None:
-        """See `JobBlobs`."""
         self.clear()
 
+    @override
     def scratch(self) -> Path:
-        """See `JobBlobs`."""
         self._check()
         folder = self._folder / SCRATCH
         make_folder(folder)
@@ -161,7 +163,7 @@ class LocalBlobs(FolderBlobs):
                 self._ours = True
 
 
-class RemoteBlobs:
+class RemoteBlobs(JobBlobs):
     """Blobs on another machine; see `JobBlobs`. All processes of this user share a local copy.
 
     Args:
@@ -174,25 +176,25 @@ class RemoteBlobs:
         self._cache = cache
         self._held = False
 
+    @override
     def take_file(self, path: Path, name: str) -> None:
-        """See `JobBlobs`."""
         self._blobs.put_file(name, path)
         path.unlink()
 
+    @override
     def put(self, name: str, data: bytes) -> None:
-        """See `JobBlobs`."""
         self._blobs.put(name, data)
 
+    @override
     def get(self, name: str) -> bytes:
-        """See `JobBlobs`."""
         return self._blobs.get(name)
 
     def open(self, name: str) -> Any:
         """See `JobBlobs`: nothing is kept on this host."""
         return _Parts(self._blobs, name)
 
+    @override
     def local_copy(self, name: str) -> Path:
-        """See `JobBlobs`."""
         path = self._cache / "files" / name
         if path.exists():
             return path
@@ -213,26 +215,26 @@ class RemoteBlobs:
         finally:
             temporary.unlink(missing_ok=True)
 
+    @override
     def exists(self, name: str) -> bool:
-        """See `JobBlobs`."""
         try:
             self._blobs.get_range(name, 0, 1)
         except MissingFileError:
             return False
         return True
 
+    @override
     def names(self, prefix: str) -> list[str]:
-        """See `JobBlobs`."""
         return _names(self._blobs, prefix)
 
+    @override
     def delete_all(self) -> None:
-        """See `JobBlobs`."""
         hostcopies.leave(self._cache)
         shutil.rmtree(self._cache, ignore_errors=True)
         self._blobs.clear()
 
+    @override
     def scratch(self) -> Path:
-        """See `JobBlobs`."""
         folder = self._private() / "scratch"
         make_folder(folder)
         return folder

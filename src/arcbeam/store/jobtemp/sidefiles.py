@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
 import lmdb
+from typing_extensions import override
 
 from arcbeam.model.files import SideFile
-from arcbeam.model.rows import key_hash
+from arcbeam.model.rows import SideStore, key_hash
 from arcbeam.sizes import cache_size
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
@@ -132,7 +133,7 @@ def _remove(*paths: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-class SideReader:
+class SideReader(SideStore):
     """Reads the side inputs of a stage; an `arcbeam.model.rows.SideStore`.
 
     Files are opened at their first use and shared by all readers of the process. Memory: one chunk per iterator.
@@ -159,13 +160,13 @@ class SideReader:
                     raise StoreError(f"side-input file '{file.name}' is of shard {file.shard}; there are {shards}")
                 self._by_shard.setdefault((channel, file.shard), []).append(file)
 
+    @override
     def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
-        """See `SideStore`."""
         for file in self._of(channel):
             yield from _chunk_files.get(self._location, file).chunks(window)
 
+    @override
     def values(self, channel: int, window: bytes, key: bytes) -> Iterator[bytes]:
-        """See `SideStore`."""
         files = self._by_shard.get((channel, key_hash(key) % self._shards))
         if files is None:
             self._of(channel)
@@ -174,8 +175,8 @@ class SideReader:
             return self._opened(files[0]).values(window, key)
         return (chunk for file in files for chunk in self._opened(file).values(window, key))
 
+    @override
     def keys(self, channel: int, window: bytes) -> Iterator[bytes]:
-        """See `SideStore`."""
         for file in self._of(channel):
             yield from self._opened(file).keys(window)
 

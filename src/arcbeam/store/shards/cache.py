@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import lmdb
+from typing_extensions import override
 
 from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.sizes import cache_size, threshold
@@ -43,7 +44,7 @@ from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards import space
 from arcbeam.store.shards.compaction import merged, opened, publish
-from arcbeam.store.shards.overlay import EmptyBase, Overlay
+from arcbeam.store.shards.overlay import Base, EmptyBase, Overlay
 from arcbeam.store.shards.shardfile import Block, ShardFileReader, in_blocks, local_reader
 
 _STATE = space.META + b"state"
@@ -254,7 +255,7 @@ def _kept(folder: Path, name: str) -> Path:
     return folder / "kept" / name.rpartition("/")[2]
 
 
-class _CachedBase:
+class _CachedBase(Base):
     """A committed version, while its transaction is open; see `overlay.Base`."""
 
     def __init__(self, database: _Database) -> None:
@@ -286,8 +287,8 @@ class _CachedBase:
         except lmdb.Error as e:
             raise _forgotten(e) from e
 
+    @override
     def close(self) -> None:
-        """See `Base`."""
         self._database.end_reading(self._txn)
 
 

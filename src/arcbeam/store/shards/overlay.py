@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Protocol
 
+from typing_extensions import override
+
 from arcbeam.sizes import threshold
 from arcbeam.store.shards.shardfile import Entry
 
@@ -30,19 +32,20 @@ class Base(Protocol):
         ...
 
 
-class EmptyBase:
+class EmptyBase(Base):
     """A shard that never had an entry."""
 
+    @override
     def get(self, key: bytes) -> bytes | None:
-        """See `Base`."""
         return None
 
+    @override
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See `Base`."""
         return iter(())
 
+    @override
     def close(self) -> None:
-        """See `Base`."""
+        pass
 
 
 class Overlay:

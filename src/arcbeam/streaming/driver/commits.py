@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from arcbeam.engine.coordinator import (
     CommitConflicted,
     CommitDecided,
@@ -28,10 +30,10 @@ from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.assignment import TaskAssignment, ordered
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.driverstate import remembered
-from arcbeam.streaming.interfaces import Decision
+from arcbeam.streaming.interfaces import Commits, Decision
 
 
-class LogCommits:
+class LogCommits(Commits):
     """The commits of one driver; see `interfaces.Commits`.
 
     Args:
@@ -63,12 +65,12 @@ class LogCommits:
         # Savepoints of the head that the next commit deletes.
         self._released: set[str] = set()
 
+    @override
     def order(self, plan: MicroBatchPlan) -> TaskAssignment:
-        """See `Commits`."""
         return ordered(plan, self._log.head, self._log.epoch)
 
+    @override
     def unpublished(self) -> tuple[Committable, ...]:
-        """See `Commits`."""
         return self._log.head.committables
 
     def release(self, savepoint: str) -> None:
@@ -80,24 +82,24 @@ class LogCommits:
         unpinned(self._log.head, savepoint)
         self._released.add(savepoint)
 
+    @override
     def propose(self, command: Propose, now: Timestamp) -> Decision:
-        """See `Commits`."""
         manifest = self._named(
             draft(self._log, self._layout, self._readers, self._numbers, command, self._figures()), command
         )
         return self._decided(command.micro_batch, now, lambda: self._log.propose(manifest))
 
+    @override
     def resolve(self, micro_batch: int, now: Timestamp) -> Decision:
-        """See `Commits`."""
         return self._decided(micro_batch, now, self._log.resolve)
 
+    @override
     def overtaken(self) -> str:
-        """See `Commits`."""
         error = self._log.overtaken()
         return "" if error is None else error.message
 
+    @override
     def sweep(self) -> Swept:
-        """See `Commits`."""
         return self._sweeper.sweep()
 
     def _fenced(self) -> str:

@@ -10,10 +10,13 @@ import queue
 import threading
 import time
 
+from typing_extensions import override
+
 from arcbeam.engine.coordinator import Event
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.streaming.driver.requests import RequestDesk
+from arcbeam.streaming.interfaces import Clock, WaitingInbox
 
 _LOG = logging.getLogger("arcbeam.streaming")
 
@@ -28,7 +31,7 @@ _FORGETS_EVERY = 3600
 """Checks between two removals of old answers: about an hour."""
 
 
-class WallClock:
+class WallClock(Clock):
     """See `arcbeam.streaming.interfaces.Clock`: the system's time, but it never goes back.
 
     When the system's clock is set back, this clock continues at normal speed until the system's clock has caught up. So
@@ -39,8 +42,8 @@ class WallClock:
         self._lock = threading.Lock()
         self._last, self._looked = MIN_TIMESTAMP, time.monotonic_ns()
 
+    @override
     def now(self) -> Timestamp:
-        """See `Clock`."""
         with self._lock:
             looked = time.monotonic_ns()
             passed = max(0, looked - self._looked) // 1000
@@ -54,19 +57,19 @@ class WallClock:
             self._last = max(self._last, moment)
 
 
-class EventQueue:
+class EventQueue(WaitingInbox):
     """See `arcbeam.streaming.interfaces.WaitingInbox`."""
 
     def __init__(self, clock: WallClock) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._clock = clock
 
+    @override
     def put(self, event: Event) -> None:
-        """See `Inbox`."""
         self._events.put(event)
 
+    @override
     def next(self, until: Timestamp | None) -> Event | None:
-        """See `WaitingInbox`."""
         seconds = None if until is None else min(max(0.0, (until - self._clock.now()) / 1e6), _LONGEST_WAIT)
         try:
             return self._events.get(timeout=seconds)

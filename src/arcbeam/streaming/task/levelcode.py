@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.blocked import SideInputWindow
 from arcbeam.engine.state.keyqueue import Late
-from arcbeam.engine.task.bundles import Runner
+from arcbeam.engine.task.bundles import Runner, SideInputs
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.plan import Firings
 from arcbeam.model.rows import BundleReport, Outbox, Row
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Duration, Timestamp, shifted
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
-from arcbeam.streaming.interfaces import Counting, Finalizations, SideData, StageRunner, TaskStage
+from arcbeam.streaming.interfaces import Counting, Finalizations, SideData, StageRunner, TaskStage, UserCode
 from arcbeam.streaming.physicalplan import PhysicalPlan, side_name
 from arcbeam.streaming.task.sidefiles import SideFileReader, SideFileWriter
 
@@ -31,7 +33,7 @@ _NO_KEY: Final = b""
 _IMPULSE: Final = b""
 
 
-class LevelCode:
+class LevelCode(SideInputs, UserCode):
     """See `arcbeam.streaming.interfaces.UserCode`, and of the level's side inputs
     `arcbeam.engine.task.bundles.SideInputs`.
 
@@ -92,8 +94,8 @@ class LevelCode:
         """What has come to a stage, of rows in ascending order of bucket."""
         return self._stage(stage).elements(rows)
 
+    @override
     def runner(self, stage: str, shard: int, view: StateView) -> Runner:
-        """See `UserCode`."""
         runner = self._runner = self._stage(stage).runner(view, self._placed[stage])
         return runner
 
@@ -102,8 +104,8 @@ class LevelCode:
         if shard == 0:
             yield _NO_KEY, [(_IMPULSE, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
 
+    @override
     def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
-        """See `UserCode`."""
         return self._stage(stage).scripted(elements)
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
@@ -114,28 +116,28 @@ class LevelCode:
         assert self._runner is not None
         self._runner.late(drop)
 
+    @override
     def sides(self) -> Iterable[SideData]:
-        """See `UserCode`."""
         for stage, channel, writer in self._side_writers:
             last = max((stage.last_moment(channel, window) for window in writer.windows), default=MIN_TIMESTAMP)
             until = None if last >= END_OF_GLOBAL_WINDOW else shifted(last, self._placing.side_lateness[channel])
             if (data := writer.data(self._first_shard, until)) is not None:
                 yield data
 
+    @override
     def tended(self) -> Mapping[int, bool]:
-        """See `UserCode`."""
         return self._placing.tended(self._level, self._task)
 
+    @override
     def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
-        """See `SideInputs`."""
         return [
             SideInputWindow(side_name(number), of)
             for channel, of in self._stage(stage).sides_needed(window)
             for number in self._placing.side_parts[channel]
         ]
 
+    @override
     def until(self, stage: str, lot: SideInputWindow) -> Timestamp:
-        """See `SideInputs`."""
         return self._stage(stage).side_until(self._channel(stage, lot), lot.window)
 
     def exists(self, stage: str, lot: SideInputWindow) -> bool:
@@ -197,14 +199,14 @@ class LevelCode:
         self._writers += stage.writers
 
 
-class _Written:
+class _Written(Outbox):
     """Where the rows of a stage go; see `arcbeam.model.rows.Outbox`."""
 
     def __init__(self, sent: Outbox, multimaps: dict[int, SideFileWriter], stage: TaskStage) -> None:
         self._sent, self._multimaps, self._stage = sent, multimaps, stage
 
+    @override
     def put(self, row: Row) -> None:
-        """See `Outbox`."""
         multimap = self._multimaps.get(row.channel)
         if multimap is None:
             self._sent.put(row)

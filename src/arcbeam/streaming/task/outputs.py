@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
 
+from typing_extensions import override
+
 from arcbeam.model.files import ShardFile, SideFile
 from arcbeam.sizes import threshold
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -18,14 +20,14 @@ from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.compaction import compact
 from arcbeam.store.shards.overlay import Overlay
-from arcbeam.streaming.interfaces import Host, SideData
+from arcbeam.streaming.interfaces import Files, Host, SideData
 from arcbeam.streaming.task.sidemerging import join, latest
 
 _PART_BYTES = threshold(1 << 20, 64)
 
 
 @dataclass(frozen=True, slots=True)
-class TaskStore:
+class TaskStore(Files):
     """The files of a task; see `interfaces.Files`.
 
     Attributes:
@@ -38,20 +40,20 @@ class TaskStore:
     host: Host
     scratch: Path
 
+    @override
     def view(self, version: ShardVersion) -> Overlay:
-        """See `Files`."""
         return self.host.view(self.blobs, version)
 
+    @override
     def delta(self, version: ShardVersion, written: Written, view: Overlay, micro_batch: int) -> ShardFile | None:
-        """See `Files`."""
         return self.host.publish(self.blobs, version, written, view, micro_batch)
 
+    @override
     def merged(self, files: Sequence[ShardFile], first: int, written: Written) -> tuple[ShardFile, ...]:
-        """See `Files`."""
         return compact(self.blobs, self.scratch, files, first, written)
 
+    @override
     def side(self, written: Written, data: SideData) -> SideFile:
-        """See `Files`."""
         name, content = written_name(written), data.data
         if isinstance(content, bytes):
             self.blobs.put(name, content)
@@ -62,8 +64,8 @@ class TaskStore:
             content.unlink(missing_ok=True)
         return SideFile(data.channel, data.shard, name, size, crc, data.until, written.micro_batch)
 
+    @override
     def joined(self, written: Written, files: Sequence[SideFile], newest: bool) -> SideFile:
-        """See `Files`."""
         path = self.scratch / f"side-{uuid.uuid4().hex}"
         try:
             join(self.blobs, path, files, newest)

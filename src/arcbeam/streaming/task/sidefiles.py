@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import lmdb
+from typing_extensions import override
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.files import SideFile
+from arcbeam.model.rows import PublishedSides
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.sizes import memo
 from arcbeam.store.blobs.durable import DurableBlobs, pieces
@@ -114,7 +116,7 @@ def _remove(*paths: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-class SideFileReader:
+class SideFileReader(PublishedSides):
     """The side inputs at a micro-batch's head; an `arcbeam.model.rows.SideStore`. Files are fetched when first needed.
 
     Args:
@@ -144,18 +146,18 @@ class SideFileReader:
         # For channels in `newest`: by window, the files that are read.
         self._read: dict[tuple[int, bytes], list[SideFile]] = memo()
 
+    @override
     def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
-        """See `SideStore`."""
         for file in self._files(channel, window, self._has_chunks):
             yield from self._opened(ChunkFile, file).chunks(window)
 
+    @override
     def values(self, channel: int, window: bytes, key: bytes) -> Iterator[bytes]:
-        """See `SideStore`."""
         for file in self._files(channel, window, self._has_keys):
             yield from self._opened(KeyFile, file).values(window, key)
 
+    @override
     def keys(self, channel: int, window: bytes) -> Iterator[bytes]:
-        """See `SideStore`."""
         seen: set[bytes] = set()
         for file in self._files(channel, window, self._has_keys):
             for key in self._opened(KeyFile, file).keys(window):

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.layout import Layout
@@ -17,7 +19,7 @@ from arcbeam.engine.protocol.markers import Marker
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.keyqueue import Late
-from arcbeam.engine.task.bundles import Budget, Runner, SideInputs
+from arcbeam.engine.task.bundles import Budget, Exchange, Runner, Shards, SideInputs
 from arcbeam.engine.task.shard import EngineTask
 from arcbeam.engine.task.stagerun import SCRIPT_SHARD
 from arcbeam.model.files import Shard, ShardFile, TaskFiles
@@ -32,7 +34,7 @@ from arcbeam.streaming.task.sidemerging import worth_joining
 R = TypeVar("R")
 
 
-class TaskAttempt(Generic[R]):
+class TaskAttempt(Shards, Generic[R]):
     """An attempt of a task. Call `run`, or `work` and then `write`; call `close` if it ends before that.
 
     Args:
@@ -135,18 +137,18 @@ class TaskAttempt(Generic[R]):
 
     # `bundles.Shards`.
 
+    @override
     def view(self, shard: int) -> Overlay:
-        """See `bundles.Shards`."""
         if shard not in self._views:
             self._views[shard] = self._files.view(self._order.version(self._level, shard))
         return self._views[shard]
 
+    @override
     def runner(self, stage: str, shard: int) -> Runner:
-        """See `bundles.Shards`."""
         return self._code.runner(stage, shard, self.view(shard))
 
 
-class _Exchange(Generic[R]):
+class _Exchange(Exchange, Generic[R]):
     """See `bundles.Exchange`: a shard's rows for later levels pass after its own stages have read theirs."""
 
     def __init__(
@@ -157,12 +159,12 @@ class _Exchange(Generic[R]):
         self._beginning = order.plan.beginning - scripted
         self._to_pass = list(reversed(layout.range_of(level, task)))
 
+    @override
     def markers(self) -> Sequence[Marker]:
-        """See `Exchange`."""
         return self._rows.markers()
 
+    @override
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
-        """See `Exchange`."""
         self._pass_on(shard)
         came = self._rows.elements(stage, shard)
         if stage in self._beginning:
@@ -172,12 +174,12 @@ class _Exchange(Generic[R]):
                 yield from self._code.scripted(stage, elements)
         yield from came
 
+    @override
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
-        """See `Exchange`."""
         self._code.late(stage, shard, drop)
 
+    @override
     def send(self, marker: Marker) -> None:
-        """See `Exchange`."""
         self._pass_on(None)
         self._rows.mark(marker)
 

@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from typing_extensions import override
+
 from arcbeam.engine.protocol.microbatchplan import MicroBatchBudget
+from arcbeam.engine.task.bundles import Budget
 
 
-class TaskBudget:
+class TaskBudget(Budget):
     """How much a task may do; see `arcbeam.engine.task.bundles.Budget`.
 
     A part begins when it is first asked. What is done before that, with what has come by the exchange, cannot be left:
@@ -38,8 +41,8 @@ class TaskBudget:
         self._meter = _Meter(clock, written, sent)
         self._part: _Part | None = None
 
+    @override
     def exhausted(self) -> bool:
-        """See `Budget`."""
         self._settle()
         return min(self._left) <= 0
 
@@ -55,7 +58,7 @@ class TaskBudget:
         self._part = None
 
 
-class _Part:
+class _Part(Budget):
     """See `TaskBudget`.
 
     Args:
@@ -71,8 +74,8 @@ class _Part:
         self._extra = 0.0
         self._until = self._elements = self._bytes = 0.0
 
+    @override
     def exhausted(self) -> bool:
-        """See `Budget`."""
         if self._began is None:
             began = self._began = self._meter.read()
             amount = self._amount()
