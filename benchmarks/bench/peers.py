@@ -1,6 +1,6 @@
-"""Who is measured: one object per peer, all with the same `run`.
+"""The peers that are measured: one object per peer, all with the same `run`.
 
-Owns the Spark session that the Spark peers share, and how one run is timed. Knows nothing of what is run when.
+Owns the Spark session that the Spark peers share, and how one run is timed. Must not know what runs when.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WrongAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a run took at its peak, in MiB.
+    """Peak memory of a run, in MiB.
 
     Attributes:
         python, jvm: each at its own peak; for Python, its workers plus the growth of the driver.
@@ -54,11 +54,11 @@ class Peer(Protocol):
     name: str
 
     def does(self, work: Work) -> bool:
-        """Whether it has a job for a work."""
+        """Return whether it has a job for a work."""
         ...
 
     def run(self, work: Work, elements: int, warm_up: int) -> float:
-        """Does a work once with `warm_up` elements, then timed; raises what goes wrong.
+        """Do a work once with `warm_up` elements, then again and timed; errors are raised.
 
         Returns:
             Seconds by the peer's clock, from building the job to having its result.
@@ -66,7 +66,7 @@ class Peer(Protocol):
         ...
 
     def memory(self, work: Work, elements: int, warm_up: int) -> Memory:
-        """The same, but samples its memory, which takes time of its own: so this is another run."""
+        """Do the same, but sample the memory. Sampling takes time, so this is a separate run."""
         ...
 
 
@@ -75,7 +75,7 @@ class SparkPeer:
 
     Args:
         start: does one of the peer's jobs.
-        clock: what time is taken by.
+        clock: the clock for runs.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class SparkPeer:
     def _warm_up(self, work: Work, elements: int) -> None:
         self._session.sparkContext.environment[_TAG] = self.name
         _check(work, elements, self._job(work, elements))
-        # What earlier runs left is not the next one's to clean up.
+        # Garbage of earlier runs must not count for the next one.
         gc.collect()
         jvm = self._session.sparkContext._jvm
         if jvm is not None:
@@ -188,7 +188,7 @@ SETTINGS = {
 
 
 def open_session() -> SparkSession:
-    """The session of all Spark peers: `local[2]`, defaults but for `SETTINGS`."""
+    """Return the session of all Spark peers: `local[2]`, defaults except for `SETTINGS`."""
     # Python workers and the local runner's process import this package by name.
     paths = [str(_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
@@ -200,10 +200,10 @@ def open_session() -> SparkSession:
     for key, value in SETTINGS.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")  # A failure is a row of the table; Spark would tell it at length.
+    session.sparkContext.setLogLevel("OFF")  # A failure is a row of the table; Spark would log it at length.
     return session
 
 
 def peers(names: tuple[str, ...], session: SparkSession, clock: Clock) -> list[Peer]:
-    """The peers of those names, in that order."""
+    """Return the peers of those names, in that order."""
     return [LocalPeer(clock) if name == "local" else SparkPeer(name, session, _STARTS[name], clock) for name in names]

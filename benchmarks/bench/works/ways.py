@@ -18,7 +18,7 @@ from bench.works.work import KEYS, Answer, M, Work, digest_number, key_of
 LARGEST = 10
 _PRIME = 10_007
 WIDE = 400
-"""How many columns the keys with two parts have."""
+"""Number of columns for the keys with two parts."""
 
 
 # ----------------------------------------------------------------------------------------------------- generators
@@ -102,7 +102,7 @@ KEYED: dict[str, Callable[[int], Any]] = {
     "dataclass": by_dataclass,
     "namedtuple": by_namedtuple,
 }
-"""What gives a number a key, by kind; each peer has rows of its own."""
+"""Functions that give a number a key, by kind; each peer has its own rows."""
 
 
 def _of_parts(key: Any) -> int:
@@ -121,13 +121,13 @@ KINDS = {
 
 
 def digest_by(kind: str) -> Callable[[tuple[Any, int]], int]:
-    """The digest of a pair of a key and a number."""
+    """Return the digest of a pair of a key and a number."""
     number = KINDS[kind].number
     return lambda pair: (number(pair[0]) * 31 + pair[1]) % _PRIME
 
 
 def digest_key(kind: str) -> Callable[[Any], int]:
-    """The digest of a key."""
+    """Return the digest of a key."""
     number = KINDS[kind].number
     return lambda key: number(key) % _PRIME
 
@@ -175,7 +175,7 @@ def _numbers_of(kind: str, elements: int) -> np.ndarray:
 @functools.cache
 def _per_key(kind: str, elements: int) -> Answer:
     numbers = _numbers_of(kind, elements)
-    # Exact, as all sums stay below 2**53.
+    # Exact, because all sums stay below 2**53.
     sums = np.bincount(numbers, np.arange(elements)).astype(np.int64)
     present = np.unique(numbers)
     return Answer(len(present), int(((present * 31 + sums[present]) % _PRIME).sum()))

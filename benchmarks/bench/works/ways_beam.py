@@ -46,7 +46,7 @@ def _yields(p: beam.Pipeline, elements: int, folder: str) -> None:
 
 
 def _globally(combine: Callable[[], beam.PTransform], digest: Callable[[Any], int], *maps: Any) -> Pipeline:
-    """A pipeline of Maps and a global combine."""
+    """Return a pipeline of Maps and a global combine."""
 
     def build(p: beam.Pipeline, elements: int, folder: str) -> None:
         made = numbers(p, elements)
@@ -112,4 +112,4 @@ PIPELINES: dict[str, Pipeline] = {
 }
 
 NOT_LOCAL = frozenset({"sum-row"})
-"""What Beam's local runner cannot do: its tables of accumulators need keys with a hash, and rows have none."""
+"""Works that Beam's local runner cannot do: its tables of accumulators need hashable keys, and rows are not."""

@@ -1,4 +1,4 @@
-"""The ways to write it as one would with PySpark's RDDs, by hand."""
+"""The ways to write it as hand-written PySpark RDDs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _one(value: float) -> Answer:
 
 
 def _mean(sc: SparkContext, elements: int) -> Answer:
-    # `RDD.mean` takes several times as long: it computes the variance, too.
+    # `RDD.mean` takes several times as long, because it also computes the variance.
     total, count = _mapped(sc, elements).aggregate(
         (0, 0), lambda a, x: (a[0] + x, a[1] + 1), lambda a, b: (a[0] + b[0], a[1] + b[1])
     )

@@ -1,7 +1,7 @@
-"""What is measured: the functions that every peer applies, and the right answer of each work.
+"""The works: the functions that every peer applies, and the right answer of each work.
 
 Owns sizes, element functions and answers; knows neither Beam nor Spark, so that no peer is favoured. Every work is
-reduced to an `Answer` that a peer can only get right by doing all of it: how many results there are, and the sum of a
+reduced to an `Answer` that a peer can only get right by doing all of it: the number of results, and the sum of a
 non-linear digest of each.
 """
 
@@ -39,15 +39,15 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One thing to measure.
+    """One work to measure.
 
     Attributes:
         name: as on the command line and in the table.
-        what: for people.
+        what: its description.
         elements: default number of input elements; 0: a tiny pipeline, measured in seconds.
-        local_elements: at most so many for Beam's local runner, which would take too long otherwise.
-        answer: the right answer for a number of elements.
-        way: whether it is one of the ways to write it, which have a table of their own.
+        local_elements: the maximum for Beam's local runner, which would otherwise take too long.
+        answer: returns the right answer for a number of elements.
+        way: whether it is one of the ways to write it, which have their own table.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Work:
 
 
 def seeds(elements: int, start: int = 0) -> list[tuple[int, int]]:
-    """The numbers start … start + elements - 1 as `SEEDS` ranges (first, last + 1)."""
+    """Return the numbers start … start + elements - 1 as `SEEDS` ranges (first, last + 1)."""
     bounds = [start + elements * part // SEEDS for part in range(SEEDS + 1)]
     return list(itertools.pairwise(bounds))
 
@@ -100,19 +100,19 @@ def second_of(x: int) -> int:
 
 
 def window_starts(second: int) -> list[int]:
-    """Starts of the sliding windows that contain a second."""
+    """Return the starts of the sliding windows that contain a second."""
     last = second - second % WINDOW_PERIOD
     return list(range(last, second - WINDOW_SIZE, -WINDOW_PERIOD))
 
 
 def merge(lefts: Iterable[int], rights: Iterable[int]) -> int:
-    """What is made of the two sides of a key in the co-group."""
+    """Return the result for the two sides of a key in the co-group."""
     lefts = list(lefts)
     return sum(lefts) * 3 + sum(rights) * 5 + len(lefts)
 
 
 def table_row(key: int) -> tuple[int, int]:
-    """A row of the table that the side-input join looks up."""
+    """Return a row of the table that the side-input join looks up."""
     return key, key * key % 1_009
 
 
@@ -146,7 +146,7 @@ def _keys(elements: int, keys: int, start: int = 0) -> tuple[np.ndarray, np.ndar
 
 
 def _per_key(keys: np.ndarray, values: np.ndarray | None, size: int) -> np.ndarray:
-    """Sum of the values (or number of elements) per key; exact, as all sums stay below 2**53."""
+    """Return the sum of the values (or number of elements) per key; exact, because all sums stay below 2**53."""
     return np.bincount(keys, values, minlength=size).astype(np.int64)
 
 
@@ -251,7 +251,7 @@ _folder = Path(__file__).resolve().parents[3] / "build" / "bench"
 
 @functools.cache
 def corpus(words: int) -> Path:
-    """A folder of `SEEDS` text files with about that many words: the sources of Python's standard library.
+    """Return a folder of `SEEDS` text files with about that many words: the sources of Python's standard library.
 
     Repeated if they are not enough. ASCII only, so that every reader cuts lines alike. Made once per size.
     """
