@@ -10,6 +10,7 @@ code is 1 if there is any.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -85,11 +86,25 @@ def oversized(text: str) -> Iterator[tuple[int, str]]:
         yield lines, f"{lines} lines; {MAX_LINES} at most: split it by knowledge"
 
 
+_REFERENCE = re.compile(r"See `[^`]+`\.?")
+
+
+def references(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, what) of each method whose docstring only says where another one is."""
+    for node in ast.walk(tree):
+        for method in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(method)
+                if text and _REFERENCE.fullmatch(text):
+                    yield method.lineno, f"{method.name}: {text} Mark it with @override instead, without a docstring"
+
+
 def violations(path: Path, text: str) -> Iterator[tuple[int, str]]:
     """Yield (line, what) of every broken rule in one module, whose path is relative to the package."""
     part = path.parts[0].removesuffix(".py")
     tree = ast.parse(text, str(path))
     yield from oversized(text)
+    yield from references(tree)
     if not ast.get_docstring(tree):
         yield 1, "no module docstring: say what it owns and what it must not know"
     if path.name == "__init__.py":

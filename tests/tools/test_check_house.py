@@ -21,6 +21,7 @@ def broken(path: str, source: str) -> list[str]:
         ("options.py", "from apache_beam.options.pipeline_options import PipelineOptions\n"),
         ("model/plan.py", "import enum\n"),
         ("model/__init__.py", "from arcbeam.model.plan import Plan\n"),
+        ("model/a.py", 'class A(B):\n    def f(self):\n        """See `B`: but only once."""\n'),
     ],
 )
 def test_allowed(path: str, source: str) -> None:
@@ -40,6 +41,7 @@ def test_allowed(path: str, source: str) -> None:
         ("runner.py", "from arcbeam.testing import faults\n", "never imports testing"),
         ("model/__init__.py", "class A: ...\n", "only re-exports"),
         ("model/long.py", "\n" * 600, "500 at most"),
+        ("model/a.py", 'class A(B):\n    def f(self):\n        """See `B`."""\n', "@override"),
     ],
 )
 def test_refused(path: str, source: str, says: str) -> None:
