@@ -15,6 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from typing_extensions import override
+
 from arcbeam.engine.grouping.contents import Accumulated, Bag
 from arcbeam.engine.grouping.effects import ClearHold, ClearTimer, Effect, SetHold, SetTimer
 from arcbeam.engine.grouping.keywindows import Columns, KeyWindows
@@ -254,8 +256,8 @@ class _Turn(KeyWindows[Stored]):
 
     # The state.
 
+    @override
     def _load(self, window: Window, ticked: bool = False) -> OpenWindow[Stored] | None:
-        """See `KeyWindows`."""
         if window in self._entries:
             return None
         near, place = self._near, self._records + self._rules.bounds(window).ordered
@@ -269,8 +271,8 @@ class _Turn(KeyWindows[Stored]):
         open.look(self._clocks, ticked)
         return open
 
+    @override
     def _take(self, window: Window) -> OpenWindow[Stored] | None:
-        """See `KeyWindows`."""
         taken = super()._take(window)
         if self._entries[window].stored is None:
             del self._entries[window]
@@ -289,8 +291,8 @@ class _Turn(KeyWindows[Stored]):
     def _element_key(self, address: bytes, number: int) -> bytes:
         return b"".join((self._prefix, b"e", address, number.to_bytes(4, "big")))
 
+    @override
     def _active(self, merging: Merging, windows: Sequence[Window]) -> OpenWindows:
-        """See `KeyWindows`."""
         start, cut = self._records, len(self._records)
 
         def scan(ordered: bytes) -> Iterator[tuple[bytes, bytes]]:
