@@ -1,4 +1,4 @@
-"""Jobs that earlier versions left are resumed by this one, and lose and double nothing."""
+"""Jobs that earlier versions left resume with this version, exactly once."""
 
 from __future__ import annotations
 

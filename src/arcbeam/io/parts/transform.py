@@ -45,7 +45,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
     A file is first *in progress*: its records are in the job's state. Then it is *pending*: staged completely where no
     reader looks, and recorded in the commit. After the commit it is *committed*: it is renamed, or its upload is
-    completed. So readers see only complete files with committed records, and each record once, whatever is killed when.
+    completed. So readers see only complete files with committed records, each record exactly once, also after a kill.
     Readers must skip names that begin with "." or "_", as Beam, Spark and Hadoop do.
 
     A bounded pipeline publishes all files at its end. If it fails, it publishes none. When it runs again with the same
