@@ -1,4 +1,4 @@
-"""Plays simulations, and tells the shortest story of each that fails.
+"""Play simulations, and print the shortest story of each that fails.
 
     python -m simulator --seed N
     python -m simulator --seeds A..B
@@ -16,16 +16,18 @@ from simulator.scenario.choosing import scenario_of
 from simulator.shrinking import Failure, played, shrunk
 
 _STORY = 80
-"""Lines of a story that are printed: the last ones."""
+"""The number of lines of a story to print, counted from its end."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plays what is asked for."""
+    """Play the seeds of the command line; return 1 if one fails."""
     parser = argparse.ArgumentParser(prog="python -m simulator", description=__doc__.partition("\n")[0])
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--seed", type=int, help="play one")
-    what.add_argument("--seeds", type=seeds_of, metavar="A..B", help="play these, both ends included")
-    parser.add_argument("--whole", action="store_true", help="print the whole story, and do not look for a shorter one")
+    what.add_argument("--seed", type=int, help="play this seed")
+    what.add_argument("--seeds", type=seeds_of, metavar="A..B", help="play these seeds, both ends included")
+    parser.add_argument(
+        "--whole", action="store_true", help="print the whole story, and do not search for a shorter one"
+    )
     options = parser.parse_args(arguments)
     if options.seed is not None:
         return _one(options.seed, whole=options.whole)
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def seeds_of(text: str) -> range:
-    """What `A..B` means on a command line; at least one seed."""
+    """Parse `A..B` of a command line; it has at least one seed."""
     first, dots, last = text.partition("..")
     if not (dots and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form A..B, with A no larger than B")
@@ -43,10 +45,10 @@ def seeds_of(text: str) -> range:
 def _one(seed: int, *, whole: bool) -> int:
     found = played(scenario_of(seed))
     if isinstance(found, Failure):
-        _tell(found, whole=whole)
+        _print_failure(found, whole=whole)
         return 1
     _say("\n".join(found.story if whole else found.story[-_STORY:]))
-    _say(f"seed {seed}: nothing is wrong; {found.watcher.commits} micro-batches; {_counted(found.happened)}")
+    _say(f"seed {seed}: passed; {found.watcher.commits} micro-batches; {_counted(found.happened)}")
     return 0
 
 
@@ -57,7 +59,7 @@ def _many(seeds: Sequence[int], *, whole: bool) -> int:
         found = played(scenario_of(seed))
         if isinstance(found, Failure):
             failed.append(seed)
-            _tell(found, whole=whole)
+            _print_failure(found, whole=whole)
         else:
             happened += found.happened
             happened["steps"] += found.watcher.commits
@@ -66,7 +68,7 @@ def _many(seeds: Sequence[int], *, whole: bool) -> int:
     return 1 if failed else 0
 
 
-def _tell(failure: Failure, *, whole: bool) -> None:
+def _print_failure(failure: Failure, *, whole: bool) -> None:
     if not whole:
         failure = shrunk(failure)
         if len(failure.story) > _STORY:

@@ -1,4 +1,4 @@
-"""Busy loops that somebody might write in the coordinator or in a stage; see `mutations`.
+"""Plausible busy loops in the coordinator and in stages; see `mutations`.
 
 Owns the patches. Must not know how a mistake is found.
 """
@@ -22,13 +22,13 @@ from simulator.mistakes_of_the_store import Mutation
 
 
 def _wakes_at_once() -> AbstractContextManager[object]:
-    """The coordinator asks to be woken a microsecond later, instead of when it has something to do."""
+    """The coordinator requests a wake-up a microsecond later, instead of at the next due time."""
     wait = JobState.wait
     return patch.object(JobState, "wait", lambda self, moment: wait(self, min(moment, Timestamp(self.now + 1))))
 
 
 def _runs_instead_of_waiting() -> AbstractContextManager[object]:
-    """The coordinator runs micro-batches until something is due, instead of waiting for that."""
+    """The coordinator runs micro-batches until the next due time, instead of waiting."""
     look = scheduling.look
 
     def at_once(layout: Any, places: Any, times: Any, side: Any, now: Timestamp, *of: Any, **more: Any) -> Any:
@@ -39,7 +39,7 @@ def _runs_instead_of_waiting() -> AbstractContextManager[object]:
 
 
 def _due_soon(logic: type[StageLogic]) -> AbstractContextManager[object]:
-    """A stage with nothing due by the clock says that something is, a moment later."""
+    """A stage without due processing timers reports one that is due a moment later."""
     next_due = logic.next_due
 
     def soon(self: Any) -> Timestamp | None:
@@ -49,7 +49,7 @@ def _due_soon(logic: type[StageLogic]) -> AbstractContextManager[object]:
 
 
 def _left_over_when_parked() -> AbstractContextManager[object]:
-    """A stage takes what waits for a side input for what its budget has left."""
+    """A stage reports elements that wait for a side input as leftover work."""
     report = StageRun._report
 
     def with_what_waits(self: StageRun, leftover: bool, *of: Any, **more: Any) -> Any:
@@ -62,8 +62,8 @@ def _left_over_when_parked() -> AbstractContextManager[object]:
 OF_LOOPS: Mapping[str, Mutation] = {
     "a coordinator that wakes up at once": _wakes_at_once,
     "a coordinator that runs micro-batches instead of waiting": _runs_instead_of_waiting,
-    "a stage of restrictions that is due a moment later": lambda: _due_soon(SplittableLogic),
-    "a stage with timers that is due a moment later": lambda: _due_soon(StatefulLogic),
-    "elements that wait taken for what the budget left": _left_over_when_parked,
+    "a stage with restrictions always due a moment later": lambda: _due_soon(SplittableLogic),
+    "a stage with timers always due a moment later": lambda: _due_soon(StatefulLogic),
+    "buffered elements taken for leftover work": _left_over_when_parked,
 }
 """The mistakes by name."""

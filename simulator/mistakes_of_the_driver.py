@@ -1,4 +1,4 @@
-"""Mistakes that somebody might make in how a driver tries micro-batches again; see `mutations`.
+"""Plausible mistakes in the driver's retries of micro-batches; see `mutations`.
 
 Owns the patches. Must not know how a mistake is found.
 """
@@ -32,7 +32,7 @@ def _deaths_as_failures() -> AbstractContextManager[object]:
 
 
 OF_THE_DRIVER: Mapping[str, Mutation] = {
-    "the report of an abandoned run taken": _any_run,
-    "workers that die retried as often as a store that is away": _deaths_as_failures,
+    "the report of an abandoned run accepted": _any_run,
+    "dead workers retried as often as an unavailable store": _deaths_as_failures,
 }
 """The mistakes by name."""

@@ -1,4 +1,4 @@
-"""Mistakes that somebody might make in the store; see `mutations`.
+"""Plausible mistakes in the store; see `mutations`.
 
 Owns the patches. Must not know how a mistake is found.
 """
@@ -50,10 +50,10 @@ def _savepoint_swept() -> AbstractContextManager[object]:
 
 @contextmanager
 def _fence_unchecked() -> Iterator[None]:
-    """Whatever stands under the name of a manifest is taken for one's own."""
+    """An existing manifest of that name is treated as the driver's own."""
     create = commitlog._create
 
-    def whosever(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Any = None) -> Outcome:
+    def always_own(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Any = None) -> Outcome:
         try:
             blobs.get(manifest_name(manifest.micro_batch))
         except MissingFileError:
@@ -61,7 +61,7 @@ def _fence_unchecked() -> Iterator[None]:
         return Committed(manifest)
 
     with ExitStack() as stack:
-        stack.enter_context(patch.object(commitlog, "_create", whosever))
+        stack.enter_context(patch.object(commitlog, "_create", always_own))
         stack.enter_context(patch.object(commitlog, "has_begun", lambda blobs, epoch: False))
         yield
 
@@ -86,7 +86,7 @@ def _pins_of_the_origin() -> AbstractContextManager[object]:
 
 
 def _moved_stays() -> AbstractContextManager[object]:
-    """What has gone to another level is there as well."""
+    """State that moves to another level also stays at the old one."""
     changes = relocating._changes
 
     def puts(blobs: DurableBlobs, before: Any, place: tuple[int, int], asked: Any) -> Iterator[Any]:
@@ -104,19 +104,19 @@ def _moves_forgotten() -> AbstractContextManager[object]:
 
 @contextmanager
 def _old_copy_built_upon() -> Iterator[None]:
-    """A copy is taken for one of the shard though that was without files meanwhile."""
+    """A copy of a shard is reused, though the shard had no files in the meantime."""
     real = cache.lacking
 
     def lacking(version: ShardVersion, at: cache.CopyOf | None) -> Any:
-        files, anew = real(version, at)
+        files, whole = real(version, at)
         if (
             at
-            and anew
+            and whole
             and version.contains(at.micro_batch)
             and all(f.first_micro_batch > at.micro_batch for f in version.files)
         ):
             return version.files, False
-        return files, anew
+        return files, whole
 
     with patch.object(cache, "lacking", lacking), patch.object(hosts, "lacking", lacking):
         yield
@@ -125,12 +125,12 @@ def _old_copy_built_upon() -> Iterator[None]:
 OF_THE_STORE: Mapping[str, Mutation] = {
     "a manifest created twice": _manifest_created_twice,
     "a compaction that loses a tombstone": _tombstone_lost,
-    "a savepoint that references a swept file": _savepoint_swept,
+    "a savepoint that references a deleted file": _savepoint_swept,
     "a fence not checked": _fence_unchecked,
     "a scan that ends with a block of the overlay": _block_ends_scan,
     "savepoints lost by resuming from an older one": _pins_of_the_origin,
-    "what has moved to another level stays where it was": _moved_stays,
-    "state that is left at the level where it was": _moves_forgotten,
-    "a copy built upon that is of before its level went": _old_copy_built_upon,
+    "state not moved to the new level of its stage": _moved_stays,
+    "state left at the old level of its stage": _moves_forgotten,
+    "a copy reused from before its level was removed": _old_copy_built_upon,
 }
 """The mistakes by name."""

@@ -1,4 +1,4 @@
-"""Mistakes that somebody might make in timers and side inputs; see `mutations`.
+"""Plausible mistakes in timers and side inputs; see `mutations`.
 
 Owns the patches. Must not know how a mistake is found.
 """
@@ -43,12 +43,12 @@ def _clock_first() -> AbstractContextManager[object]:
 
 
 def _fires_where_it_was() -> AbstractContextManager[object]:
-    """A timer without a row stays when it is set for later."""
+    """A timer without a row is kept when it is moved to a later time."""
     return patch.object(Timers, "set", _keeping_imminent(Timers.set))
 
 
 def _cleared_fires() -> AbstractContextManager[object]:
-    """A timer without a row stays when it is cleared."""
+    """A timer without a row is kept when it is cleared."""
     return patch.object(Timers, "clear", _keeping_imminent(Timers.clear))
 
 
@@ -104,13 +104,13 @@ def _all_firings() -> AbstractContextManager[object]:
 
 OF_TIMERS_AND_SIDES: Mapping[str, Mutation] = {
     "a timer fired at <=": _timer_fired_when_equal,
-    "timers of the clock before those of the watermark": _clock_first,
-    "a timer that fires where it was, too": _fires_where_it_was,
-    "a timer that is cleared and fires": _cleared_fires,
+    "processing timers fired before event timers": _clock_first,
+    "a moved timer that also fires at its old time": _fires_where_it_was,
+    "a cleared timer that fires": _cleared_fires,
     "a timer that keeps its first payload": _payload_kept,
-    "timers that are no more counted on": _gone_uncounted,
-    "what files of a side input are made one in, left out": _joined_lost,
+    "removed timers still counted": _gone_uncounted,
+    "a merged file of a side input left out": _joined_lost,
     "all firings of a side input read instead of the newest": _all_firings,
-    "a side input that waits for one of its producers": _first_producer_only,
+    "a side input that waits for only one producer": _first_producer_only,
 }
 """The mistakes by name."""

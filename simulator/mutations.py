@@ -1,9 +1,9 @@
-"""Mistakes that somebody might make in the engine or the store, and whether the simulator finds them.
+"""Plausible mistakes in the engine and the store, and a search for seeds that find them.
 
     python -m simulator.mutations [--seeds A..B] [NAME ...]
 
-Owns the mistakes, as patches of the real code, and the search. A check that finds no mistake checks nothing: whoever
-changes the simulator sees here whether it still does. Must not know how a mistake is found.
+Owns the mistakes, as patches of the real code, and the search. A check that finds no mistake is useless: run this after
+changes of the simulator, to see that it still finds them. Must not know how a mistake is found.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _hold_dropped_at_a_split() -> AbstractContextManager[object]:
 def _marker_ignored() -> AbstractContextManager[object]:
     gathered = watermarks.upstream_watermarks
 
-    def of_the_first(told: Sequence[Any], tasks: Mapping[Any, int], committed_outputs: Any) -> Any:
-        return gathered(told[:1], dict.fromkeys(tasks, 1), committed_outputs)
+    def of_the_first(markers: Sequence[Any], tasks: Mapping[Any, int], committed_outputs: Any) -> Any:
+        return gathered(markers[:1], dict.fromkeys(tasks, 1), committed_outputs)
 
     return patch.object(markers, "upstream_watermarks", of_the_first)
 
@@ -142,7 +142,7 @@ def _merged_hold_lost() -> AbstractContextManager[object]:
 
 @contextmanager
 def _state_committed_late() -> Iterator[None]:
-    """User code writes its state when its bundles end, and its runner says nothing."""
+    """User code writes its state at the end of its bundles, and the runner does not report that."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(Committing, "returns", lambda self: None))
         stack.enter_context(patch.object(StageRun, "_finish", _finished_unseen))
@@ -232,7 +232,7 @@ def _quantile_of_a_micro_batch() -> AbstractContextManager[object]:
     return patch.object(watermarks, "with_more", lambda recent, more: with_more(None, more))
 
 
-def _told_though_observed() -> AbstractContextManager[object]:
+def _observed_reports_own() -> AbstractContextManager[object]:
     return patch.object(shard, "marker_time", lambda ways, said: said)
 
 
@@ -273,7 +273,7 @@ def _late_ahead() -> AbstractContextManager[object]:
     return patch.object(WindowBuffer, "_waits", lambda self, window: False)
 
 
-def _end_said_too_early() -> AbstractContextManager[object]:
+def _end_reported_too_early() -> AbstractContextManager[object]:
     return patch.object(stagerun, "_with_hold", lambda local, hold: local)
 
 
@@ -291,7 +291,7 @@ def _one_more_rests() -> AbstractContextManager[object]:
 
 
 def _begins_again() -> AbstractContextManager[object]:
-    """All sources begin with each driver that finds one that has not begun."""
+    """A driver that finds a source that has not begun restarts all sources."""
 
     def all_of_them(head: Manifest, layout: Layout, now: Timestamp) -> JobStarted:
         event = driverstate.started(head, layout, now)
@@ -301,7 +301,7 @@ def _begins_again() -> AbstractContextManager[object]:
 
 
 def _never_begins() -> AbstractContextManager[object]:
-    """A source that was not there when the job began is taken for one that has begun."""
+    """A source that joins after the start of the job is treated as begun."""
 
     def with_the_job(head: Manifest, layout: Layout, now: Timestamp) -> JobStarted:
         event = driverstate.started(head, layout, now)
@@ -310,8 +310,8 @@ def _never_begins() -> AbstractContextManager[object]:
     return patch.object(driver, "started", with_the_job)
 
 
-def _told_taken_back() -> AbstractContextManager[object]:
-    """A stage goes back to where a source is that has joined."""
+def _watermark_lowered() -> AbstractContextManager[object]:
+    """The watermark of a stage falls to that of a source that has joined."""
 
     def of_producers(self: Times, stage: str, producers: Iterable[Timestamp]) -> Timestamp:
         return min(producers, default=MAX_TIMESTAMP)
@@ -342,37 +342,37 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a hold dropped at a split": _hold_dropped_at_a_split,
     "a marker ignored": _marker_ignored,
     "a residual kept twice": _residual_kept_twice,
-    "a watermark taken as max": _watermark_as_max,
-    "a late drop uncounted": _drop_uncounted,
-    "an input watermark that ignores what waits": _pending_ignored,
-    "panes numbered on when a session grows": _numbered_on,
-    "what comes in a drain not truncated": _drain_over,
+    "a watermark combined by max": _watermark_as_max,
+    "a late drop not counted": _drop_uncounted,
+    "an input watermark that ignores buffered elements": _pending_ignored,
+    "pane numbers continued when a session grows": _numbered_on,
+    "elements that arrive in a drain not truncated": _drain_over,
     "the hold of a merged session lost": _merged_hold_lost,
     "state committed when bundles end": _state_committed_late,
-    "an index that is read once": _read_once,
-    "a savepoint forgotten that was asked for during a commit": _savepoint_forgotten,
-    "a suspension that is not heard": _suspension_unheard,
-    "what was seen is forgotten": _only_the_micro_batches,
-    "what was not believed is forgotten": _doubts_forgotten,
-    "what is ahead of the clock believed": _ahead_believed,
-    "an input that stands waited for for ever": _silent_for_ever,
-    "an input that stands not waited for": _silent_at_once,
-    "one of several that stands waited for": _idle_one_counts,
-    "the end of one of several taken for that of all": _end_of_one_counts,
-    "a quantile of what came last alone": _quantile_of_a_micro_batch,
-    "told though observed": _told_though_observed,
-    "late panes that wait for the expiry": _late_panes_at_the_expiry,
-    "a run of a window written over another": _run_over_run,
-    "what comes to a window that has waited, lost": _rest_of_a_window_lost,
-    "late elements ahead of those that wait": _late_ahead,
-    "a level that rests while something waits in it": _rests_with_work,
-    "one level more that rests": _one_more_rests,
-    "the end of time said before those have prepared who were to": _end_said_too_early,
-    "all sources begin again with one that joins": _begins_again,
-    "a source that joins never begins": _never_begins,
-    "what a stage was told taken back for a source that joins": _told_taken_back,
-    "a takeover that is checked for only after failed tries": _takeover_checked_when_it_fails,
-    "a takeover that is checked for only now and then": _takeover_checked_when_idle,
+    "an index read only once": _read_once,
+    "a savepoint forgotten that was requested during a commit": _savepoint_forgotten,
+    "a suspension ignored": _suspension_unheard,
+    "timestamps observed earlier forgotten": _only_the_micro_batches,
+    "doubted timestamps forgotten": _doubts_forgotten,
+    "timestamps ahead of the clock believed": _ahead_believed,
+    "an idle input waited for forever": _silent_for_ever,
+    "an input treated as idle at once": _silent_at_once,
+    "an idle input of a shared observer waited for": _idle_one_counts,
+    "the end of one shared input taken for the end of all": _end_of_one_counts,
+    "a quantile of the newest micro-batch alone": _quantile_of_a_micro_batch,
+    "an observed output that reports its stage's watermark": _observed_reports_own,
+    "late panes delayed until the window expires": _late_panes_at_the_expiry,
+    "a run of a window that overwrites another": _run_over_run,
+    "later elements of a stored window lost": _rest_of_a_window_lost,
+    "late elements placed before buffered ones": _late_ahead,
+    "a level treated as idle despite its work": _rests_with_work,
+    "one level too many treated as idle": _one_more_rests,
+    "the end of time reported before stages have prepared": _end_reported_too_early,
+    "all sources restarted when one joins": _begins_again,
+    "a joining source never started": _never_begins,
+    "a watermark lowered for a joining source": _watermark_lowered,
+    "a takeover checked only after failed attempts": _takeover_checked_when_it_fails,
+    "a takeover checked only at intervals": _takeover_checked_when_idle,
     **OF_TIMERS_AND_SIDES,
     **OF_THE_STORE,
     **OF_THE_DRIVER,
@@ -382,7 +382,7 @@ MUTATIONS: Mapping[str, Mutation] = {
 
 
 def found_by(name: str, seed: int) -> str:
-    """How the simulation of a seed finds a mistake: what it raises; empty if it does not."""
+    """Return the error with which the simulation of a seed finds a mistake; empty if it does not find it."""
     with MUTATIONS[name]():
         try:
             play(scenario_of(seed))
@@ -392,7 +392,7 @@ def found_by(name: str, seed: int) -> str:
 
 
 def search(name: str, seeds: Sequence[int]) -> tuple[int, str] | None:
-    """The first seed that finds a mistake, and how."""
+    """Return the first seed that finds a mistake, and its error."""
     for seed in seeds:
         if found := found_by(name, seed):
             return seed, found
@@ -400,11 +400,13 @@ def search(name: str, seeds: Sequence[int]) -> tuple[int, str] | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Searches; 1 if a mistake is not found."""
+    """Run the search; return 1 if a mistake is not found."""
     parser = argparse.ArgumentParser(prog="python -m simulator.mutations", description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=seeds_of, default="0..499", metavar="A..B", help="both ends included")
-    parser.add_argument("--story", action="store_true", help="print the shortest story of each, too")
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(MUTATIONS)}; all if none is given")
+    parser.add_argument("--story", action="store_true", help="also print the shortest story of each")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"mistakes to search for (default: all): {', '.join(MUTATIONS)}"
+    )
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in MUTATIONS]:
         parser.error(f"no such mistake: {', '.join(unknown)}")

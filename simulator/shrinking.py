@@ -1,6 +1,6 @@
-"""The shortest story of a failure: a smaller scenario that fails in the same way.
+"""Shrink a failing scenario to a smaller one that fails in the same way.
 
-Owns what is left out, and in which order. Must not know what a failure is: that is told by whoever plays.
+Owns which parts are removed, and in which order. Must not know what a failure is: the `play` function decides that.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Failure:
     """A scenario that fails.
 
     Attributes:
-        error: what was raised.
-        place: where; two failures of one place are taken for the same.
-        story: what happened before.
+        error: the error that was raised.
+        place: where it was raised. Two failures with the same place are treated as the same.
+        story: the events before it.
     """
 
     scenario: Scenario
@@ -38,18 +38,18 @@ class Failure:
         scenario = self.scenario
         lines = [f"seed {scenario.seed}: {self.error}", f"  raised in {self.place}"]
         lines.append(f"  shards: {scenario.pipeline.shards}, tasks: {scenario.tasks}, hosts: {scenario.hosts}")
-        lines.append(f"  exchanges more, driver by driver: {scenario.exchanges}")
+        lines.append(f"  additional exchanges, by driver: {scenario.exchanges}")
         lines.append(f"  budget: {scenario.looks} looks, a sweep keeps {scenario.keep} micro-batches")
         for stage in scenario.pipeline.stages:
             reads = ", ".join(map(str, stage.inputs))
             lines.append(f"  {stage.name} (level {stage.level}){' reads ' + reads if reads else ''}: {stage.kind}")
         lines += [f"  {fault.kind.value}: at {fault.at}, {fault.number}" for fault in scenario.faults]
-        lines += [f"  {request.kind.value}: behind commit {request.at}" for request in scenario.requests]
+        lines += [f"  {request.kind.value}: after commit {request.at}" for request in scenario.requests]
         return "\n".join([*lines, *self.story])
 
 
 def played(scenario: Scenario) -> World | Failure:
-    """Plays a scenario: the world as it is then, or how it fails."""
+    """Play a scenario, and return its world, or its failure."""
     story: list[str] = []
     try:
         return play(scenario, story)
@@ -60,13 +60,13 @@ def played(scenario: Scenario) -> World | Failure:
 
 
 def failure_of(scenario: Scenario) -> Failure | None:
-    """How a scenario fails; None if it does not."""
+    """Return the failure of a scenario; None if it does not fail."""
     found = played(scenario)
     return found if isinstance(found, Failure) else None
 
 
 def shrunk(failure: Failure, play: Callable[[Scenario], Failure | None] = failure_of, tries: int = 400) -> Failure:
-    """The smallest failure of the same place that is found with so many tries."""
+    """Return the smallest failure with the same place that is found within this number of tries."""
     while tries > 0:
         for smaller in _smaller(failure.scenario):
             tries -= 1
@@ -82,7 +82,7 @@ def shrunk(failure: Failure, play: Callable[[Scenario], Failure | None] = failur
 
 
 def _smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Scenarios that are somewhat smaller, those first that leave out most."""
+    """Yield smaller scenarios, those with the largest parts removed first."""
     for faults in _fewer(scenario.faults):
         yield replace(scenario, faults=faults)
     for requests in _fewer(scenario.requests):
@@ -108,7 +108,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _fewer(things: Sequence[_T]) -> Iterator[tuple[_T, ...]]:
-    """Without all of them, without a half, without one."""
+    """Yield the things without all of them, then without each half, and at last without each one."""
     size = len(things)
     while size:
         for start in range(0, len(things), size):

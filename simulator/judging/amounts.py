@@ -1,6 +1,6 @@
-"""What stages keep is as many as is told: keys, timers, elements that wait, counted anew from the rows that are real.
+"""Compare the reported sizes of state with sizes computed from the committed rows: keys, timers, buffered elements.
 
-Owns the counting by rows. Must not know how the engine counts: it does so as it goes along.
+Owns the counting of rows. Must not know how the engine counts: it updates its counters with each change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RUNS = b"\xff"
 
 
 def counted(spec: StageSpec, rows: Iterable[Row]) -> StateMetrics:
-    """What a stage keeps, by all its rows."""
+    """Return what a stage keeps, from all its rows."""
     kinds: dict[int, list[Row]] = {}
     for key, value in rows:
         kinds.setdefault(key[0], []).append((key[3:], value))
@@ -47,7 +47,7 @@ def counted(spec: StageSpec, rows: Iterable[Row]) -> StateMetrics:
 
 
 def _without_ends(spec: StageSpec) -> bool:
-    """Whether nothing waits for the end of the global window."""
+    """Return whether the stage keeps nothing until the end of the global window."""
     kind = spec.kind
     if not isinstance(kind, Stateful):
         return False
@@ -64,7 +64,7 @@ def _is_record(key: bytes) -> bool:
 
 
 def _of_run(key: bytes, value: bytes) -> set[tuple[bytes, bytes]]:
-    """The keys in a row of a run, with what tells that run from others; none of a directory."""
+    """Return the keys in a row of a run, each with the identity of that run. The row of a directory has no keys."""
     window, row = key.split(END, 1)
     found, position = set(), 0
     while row and position < len(value):
@@ -75,7 +75,7 @@ def _of_run(key: bytes, value: bytes) -> set[tuple[bytes, bytes]]:
 
 
 def _cells(keys: Iterable[bytes]) -> dict[str, int]:
-    """In how many keys a bag of the global window is not empty, by its family."""
+    """Count the keys with a non-empty bag in the global window, by family."""
     found = Counter[str]()
     for key in keys:
         _, window, *rest = key.split(END, 3)
@@ -84,6 +84,6 @@ def _cells(keys: Iterable[bytes]) -> dict[str, int]:
     return dict(found)
 
 
-def same(told: StateMetrics, found: StateMetrics) -> bool:
-    """Whether both are the same; a cell that nobody has is as good as none."""
-    return told + StateMetrics() == found + StateMetrics(cells=dict.fromkeys(told.cells, 0))
+def same(reported: StateMetrics, found: StateMetrics) -> bool:
+    """Return whether both are equal. A cell with a count of zero equals a missing cell."""
+    return reported + StateMetrics() == found + StateMetrics(cells=dict.fromkeys(reported.cells, 0))

@@ -1,7 +1,7 @@
-"""Whether stages of a simulated job have read of their side inputs what was there: no more, no less, and the newest.
+"""Check that the stages of a simulated job read exactly the current contents of their side inputs.
 
-Owns what must be in a side input after each micro-batch, by what was committed. Must not know files and how they are
-merged.
+Owns the contents of each side input after each micro-batch, computed from the commits. Must not know the files and how
+they are merged.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from simulator.scenario.plans import Pipeline, Stage
 
 
 def check(pipeline: Pipeline, micro_batches: Iterable[Sequence[Record]]) -> None:
-    """Checks what was read in all micro-batches that count.
+    """Check what was read in all micro-batches that count.
 
     Args:
-        pipeline: what it is.
-        micro_batches: what each has put out, in order.
+        pipeline: the pipeline of the job.
+        micro_batches: the records of each micro-batch, in order.
 
     Raises:
-        Broken: something else was read than what the micro-batches before had put there.
+        Broken: a stage read something else than the contents after the micro-batches before.
     """
-    # A source that joins later may bring elements whose window of the side input was over, and its files are gone.
+    # A source that joins later may bring elements whose side input window has expired: its files are deleted.
+    # A source that joins later may bring elements whose window of the side input has ended, and its files are gone.
     joins = any(pipeline.since.values())
     judged = honest(pipeline) if joins else frozenset(pipeline.by_name)
     there: dict[tuple[str, Port, Window], list[bytes]] = defaultdict(list)

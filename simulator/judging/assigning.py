@@ -1,7 +1,7 @@
-"""Which windows an element is in, told without the engine: by plain arithmetic, and by `datetime` for the calendar's.
+"""Assign windows without the engine: by plain arithmetic, and by `datetime` for calendar windows.
 
-Owns what the reference knows of windows. Must not know `testing.windowfns`, nor how windows become one
-element by element: it sees all moments at once.
+Owns the reference's view of windows. Must not know `testing.windowfns`, nor how the engine merges windows element by
+element: this module sees all timestamps at once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _DAY = 86_400_000_000
 _CYCLE = 400
-"""Years in which the calendar repeats."""
+"""Years after which the calendar repeats."""
 _CYCLE_DAYS = 146_097
 _YEAR, _MONTH = _CYCLE_DAYS * _DAY // _CYCLE, _CYCLE_DAYS * _DAY // (_CYCLE * 12)
 
 
 def assigned(windowing: Windowing, time: Timestamp) -> tuple[Window, ...]:
-    """The windows of a moment, before any become one."""
+    """Return the windows of a timestamp, before any merge."""
     size = windowing.size
     match windowing.name:
         case "global":
@@ -43,12 +43,12 @@ def assigned(windowing: Windowing, time: Timestamp) -> tuple[Window, ...]:
         case name if name in CALENDAR:
             return (_period(windowing, time),)
         case _:
-            # What a user's own bytes are, only the user knows.
+            # Only the user's function knows the contents of a window with custom bytes.
             return windowing.fn.assign(time)
 
 
 def merged(windowing: Windowing, time: Timestamp, times: Collection[Timestamp]) -> tuple[Window, ...]:
-    """The windows of a moment, if these are all moments of its key."""
+    """Return the windows of a timestamp after merging; `times` are all timestamps of its key."""
     if not windowing.merges:
         return assigned(windowing, time)
     fn = windowing.fn
@@ -71,7 +71,7 @@ def _starts(time: int, size: int, period: int) -> Iterator[int]:
         start -= period
 
 
-# The calendar. A window is from the moment at which a period begins to that at which the next one does.
+# The calendar. A window extends from the beginning of its period to the beginning of the next period.
 
 
 def _period(windowing: Windowing, time: int) -> IntervalWindow:
@@ -86,7 +86,7 @@ def _period(windowing: Windowing, time: int) -> IntervalWindow:
 
 @lru_cache(maxsize=10_000)
 def _begins(windowing: Windowing, number: int) -> int:
-    """The moment at which the period of that number begins; number 0 begins in 1970."""
+    """Return the first moment of the period with that number; number 0 begins in 1970."""
     count = number * windowing.size
     match windowing.name:
         case "days":
@@ -101,7 +101,7 @@ def _begins(windowing: Windowing, number: int) -> int:
 
 
 def _dated(year: int, month: int, day: int) -> datetime:
-    """That day of the month, or its last one."""
+    """Return that day of the month, or the last day of a shorter month."""
     while True:
         try:
             return datetime(year, month, day)
@@ -110,27 +110,27 @@ def _dated(year: int, month: int, day: int) -> datetime:
 
 
 def _midnight(cycles: int, date: datetime, zone: str) -> int:
-    """The first moment of a day, so many cycles of the calendar later."""
+    """Return the first moment of a day, shifted by a number of calendar cycles."""
     shift = cycles * _CYCLE_DAYS * _DAY
     nominal = (date.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND + shift
     year = date.year + cycles * _CYCLE
     if not 1 < year < 9999:
-        # Beyond what `datetime` has, clocks are as they are there.
+        # Outside the range of `datetime`, the offset of the zone is that of the nearest year in the range.
         return nominal - _ahead(datetime(2 if year < 2 else 9999, 1 if year < 2 else 12, 29, tzinfo=UTC), zone)
     moment = date.replace(year=year, tzinfo=ZoneInfo(zone))
     found = (moment.astimezone(UTC) - _EPOCH) // _MICROSECOND
     if (_EPOCH + found * _MICROSECOND).astimezone(ZoneInfo(zone)).replace(tzinfo=None) == moment.replace(tzinfo=None):
         return found
-    # No clock there has shown that midnight: look for the first moment at which one shows more.
-    before, behind = found - 2 * _DAY, found
-    while behind - before > 1:
-        middle = (before + behind) // 2
+    # A change of the clocks skipped that midnight: search the first moment with a later local time.
+    before, after = found - 2 * _DAY, found
+    while after - before > 1:
+        middle = (before + after) // 2
         shown = (_EPOCH + middle * _MICROSECOND).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
         if shown >= moment.replace(tzinfo=None):
-            behind = middle
+            after = middle
         else:
             before = middle
-    return behind
+    return after
 
 
 def _ahead(moment: datetime, zone: str) -> int:

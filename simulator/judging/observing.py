@@ -1,6 +1,6 @@
-"""Where the outputs of stages that observe must be, by what they have put out.
+"""Compute the output watermarks of observing stages from the timestamps of their outputs.
 
-Owns what was seen. Must not know how the engine keeps it.
+Owns the timestamps seen. Must not know how the engine keeps them.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from simulator.scenario.kinds import Pass, Shared
 from simulator.scenario.plans import Pipeline
 
 _WRONG = 0.2
-"""In the middle a t-digest may be wrong by a quarter of that of all ranks; most are by half as many."""
+"""The allowed error of a t-digest in the middle, as a part of all ranks. Most errors are half of it."""
 _ROUNDED = 1e-9
 
 
 class _Standing(NamedTuple):
-    """What the input of a stage says, and since when."""
+    """The input watermark of a stage, and the time since which it has this value."""
 
     said: Timestamp
     since: Timestamp
 
 
 class _Latest(NamedTuple):
-    """The latest time that counts is one of these, or between them; a quantile is not known exactly."""
+    """The bounds of the latest timestamp that counts. The bounds differ for a quantile, which is only approximate."""
 
     low: Timestamp = MIN_TIMESTAMP
     high: Timestamp = MIN_TIMESTAMP
 
     def and_later(self, low: Timestamp, high: Timestamp) -> _Latest:
-        """The later of this and another."""
+        """Return the later of these bounds and others."""
         return _Latest(max(self.low, low), max(self.high, high))
 
 
 class Observations:
-    """What the stages of a job have seen, over all shards: of each the latest time, of those that do not believe all of
-    them, or go by a quantile, all.
+    """What the stages of a job have observed, over all shards.
+
+    For most stages this is the latest timestamp. For stages with a quantile or a maximum jump, it is all timestamps.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -54,7 +55,7 @@ class Observations:
         for name, kind in self._kinds.items():
             if kind.shared is not None:
                 self._sharing.setdefault(kind.shared, []).append(name)
-        # All shards of a stage that observes read the same and keep nothing: what one of them says they all say.
+        # All shards of an observing stage read the same inputs and keep nothing: their input watermarks are equal.
         self._stands: dict[str, _Standing] = {}
         self._now = MIN_TIMESTAMP
         self._latest: dict[str, _Latest] = defaultdict(_Latest)
@@ -63,7 +64,7 @@ class Observations:
         }
 
     def add(self, ran: MicroBatchRun, records: Iterable[Record]) -> None:
-        """A micro-batch is real."""
+        """Add the records of a committed micro-batch."""
         for stage in self._kinds:
             said = ran.inputs.get(stage)
             if said is None:
@@ -94,7 +95,7 @@ class Observations:
         self._latest[name] = self._latest[name].and_later(low, low if high is None else high)
 
     def check(self, before: Manifest, manifest: Manifest) -> None:
-        """The outputs are where they must be: a watermark that was said is never taken back."""
+        """Check that the output watermarks are as computed. A published watermark never falls."""
         was = {of.stage: {out.output: out.watermark for out in of.outputs} for of in before.watermarks}
         for of in manifest.watermarks:
             kind = self._kinds.get(of.stage)
@@ -118,12 +119,12 @@ class Observations:
         return min(said, seen) if kind.policy is Policy.MIN else max(said, seen)
 
     def _together(self, shared: Shared, parts: Sequence[str]) -> Timestamp:
-        """Where those are that share something, by their inputs; the beginning of time if that is not known."""
+        """Return the combined input watermark of stages that share an observer; the minimum if it is not known."""
         there = [part for part in parts if part in self._stands]
-        going_on = [part for part in there if self._stands[part].said != MAX_TIMESTAMP]
+        active = [part for part in there if self._stands[part].said != MAX_TIMESTAMP]
         if shared.policy is Policy.MIN:
-            going_on = [part for part in going_on if not self._is_idle(part, self._kinds[part])]
-        said = (self._stands[part].said for part in going_on)
+            active = [part for part in active if not self._is_idle(part, self._kinds[part])]
+        said = (self._stands[part].said for part in active)
         return (max if shared.policy is Policy.MAX else min)(said, default=MIN_TIMESTAMP)
 
     def _is_idle(self, stage: str, kind: Pass) -> bool:
@@ -131,7 +132,7 @@ class Observations:
 
 
 def _believed(times: Iterable[Timestamp], jump: int) -> Timestamp:
-    """The end of the last chain of times that is long enough; the beginning of time if none is."""
+    """Return the end of the last chain of times that is long enough; the minimum if there is none."""
     ordered = sorted(set(times))
     if len(ordered) >= MOST:
         raise Broken(f"{len(ordered)} times: so many are more than this judges")
@@ -144,20 +145,20 @@ def _believed(times: Iterable[Timestamp], jump: int) -> Timestamp:
 
 
 def _of_rank(times: Sequence[Timestamp], quantile: float) -> tuple[Timestamp, Timestamp]:
-    """Between which times that is which this part of them has not passed, as exactly as a t-digest tells: one or two
-    ranks at the ends, some of a hundred in the middle. It is the beginning of time if not one more would be behind it.
+    """Return the bounds of a quantile of the times, as exact as a t-digest: one or two ranks at the ends, some percent
+    in the middle. Return the minimum if fewer than one timestamp is above the quantile.
     """
     count = len(times)
-    behind = count * (1 - quantile)
-    if behind < 1 - _ROUNDED:
+    above = count * (1 - quantile)
+    if above < 1 - _ROUNDED:
         return MIN_TIMESTAMP, MIN_TIMESTAMP
-    ordered, wrong = sorted(times), 1 + _WRONG * quantile * behind
+    ordered, wrong = sorted(times), 1 + _WRONG * quantile * above
     low = ordered[max(floor(count * quantile - wrong) - 1, 0)]
     high = ordered[min(ceil(count * quantile + wrong), count) - 1]
-    known = MIN_TIMESTAMP if behind < 1 + _ROUNDED else Timestamp(low - _rounding(low))
+    known = MIN_TIMESTAMP if above < 1 + _ROUNDED else Timestamp(low - _rounding(low))
     return known, Timestamp(high + _rounding(high))
 
 
 def _rounding(time: Timestamp) -> int:
-    """What floating point numbers make of a time: at the ends of time they are a millisecond apart."""
+    """Return the rounding error of a time as a float: at the ends of time, neighbours are a millisecond apart."""
     return 1 + int(2 * ulp(time))

@@ -1,7 +1,6 @@
-"""What must hold of the panes of a grouping: their order, timing and times, and when there is one though it is empty.
+"""Invariants of the panes of a grouping: order, timing, timestamps, and which empty panes exist.
 
-Owns what a pane says of itself; that its contents are right, `results` sees. Must not know micro-batches, watermarks or
-state.
+Owns the checks of pane metadata; `results` checks the contents. Must not know micro-batches, watermarks or state.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ _EARLY: Mapping[str, Callable[[int, int], bool]] = {
     "always": lambda count, elements: elements == 1,
     **dict.fromkeys(("watermark", "repeated watermark", "watermark and count", "never"), lambda count, elements: False),
 }
-"""How many new elements an early pane may have, by the trigger and its count; no word on those that follow the clock
-alone."""
+"""Whether an early pane may have this number of new elements, by trigger and its count. Triggers that follow only the
+clock are missing: their panes may have any number."""
 Place = tuple[bytes, Window | None]
 """A key and a window."""
 
 
 def check(stage: Stage, group: Group, records: Sequence[Record], came: Items, *, fair: bool) -> None:
-    """Checks a grouping's panes.
+    """Check the panes of a grouping.
 
     Args:
-        stage: which one.
-        group: what it does.
-        records: what it has put out and dropped, in order.
-        came: what it got.
-        fair: nothing of that was late.
+        stage: the stage of the grouping.
+        group: its configuration.
+        records: its outputs and drops, in order.
+        came: its input.
+        fair: whether no element of the input was late.
 
     Raises:
-        Broken: they are not as they must be.
+        Broken: a pane violates an invariant.
     """
     outs = [record for record in records if isinstance(record, Out)]
     _none_for_nothing(stage, group, outs)
@@ -65,7 +64,7 @@ def check(stage: Stage, group: Group, records: Sequence[Record], came: Items, *,
 
 
 def _none_for_nothing(stage: Stage, group: Group, outs: Iterable[Out]) -> None:
-    """A pane is empty only if it has to be there nonetheless."""
+    """Check that only the panes that are required even without elements are empty."""
     for out in outs:
         assert out.pane is not None
         on_time = not group.quiet and out.pane.timing is Timing.ON_TIME and group.strategy.trigger.on_time()
@@ -74,7 +73,7 @@ def _none_for_nothing(stage: Stage, group: Group, outs: Iterable[Out]) -> None:
 
 
 def _once(stage: Stage, outs: Iterable[Out]) -> None:
-    """There is one pane for each window, on time."""
+    """Check that each window has one pane, and that it is on time."""
     seen: set[Place] = set()
     for out in outs:
         assert out.pane is not None
@@ -84,7 +83,7 @@ def _once(stage: Stage, outs: Iterable[Out]) -> None:
 
 
 def _in_turn(stage: Stage, place: Place, outs: Iterable[Out]) -> None:
-    """Panes are numbered in order; one is on time, none is early behind it, none at all behind the last."""
+    """Check that panes are numbered in order, none is early after the one on time, and none follows the last."""
     last = None
     for out in outs:
         now = out.pane
@@ -101,13 +100,13 @@ def _in_turn(stage: Stage, place: Place, outs: Iterable[Out]) -> None:
             )
         )
         if wrong:
-            raise Broken(f"{stage.name} has put out {now} of {place} behind {last}")
+            raise Broken(f"{stage.name} has put out {now} of {place} after {last}")
         last = now
 
 
 def _counted(stage: Stage, group: Group, outs: Iterable[Out]) -> None:
-    """What comes early comes when the trigger has counted it, however elements were cut into bundles; if windows become
-    one, it has counted those of all of them.
+    """Check that early panes have the count of the trigger, however elements were cut into bundles. A merged window
+    counts the elements of all its windows.
     """
     is_right = _EARLY.get(group.trigger)
     for out in outs:
@@ -119,10 +118,10 @@ def _counted(stage: Stage, group: Group, outs: Iterable[Out]) -> None:
 
 
 def _all_there(stage: Stage, group: Group, panes: Mapping[Place, Sequence[Out]], places: Collection[Place]) -> None:
-    """Each window, when it has grown for the last time, has a pane that is on time, and one with which it closes, if
-    these are wanted even when empty.
+    """Check that each window, in its final extent, has a pane on time and a closing pane, if these are required even
+    without elements.
     """
-    # What has closed before it grows stays closed, and has no pane of its own.
+    # A window that closes before it merges stays closed, and has no pane of its own.
     closes = group.closes and not (group.windowing.merges and group.finishes and not group.together)
     for place in places:
         said = [out.pane for out in panes.get(place, ()) if out.pane is not None]
@@ -139,7 +138,7 @@ def _timed(
     came: Items,
     places: Mapping[tuple[bytes, Timestamp], Sequence[Window]],
 ) -> None:
-    """A pane has the time of its window's end, or the earliest or latest of what is in it."""
+    """Check that the timestamp of a pane is the end of its window, or the earliest or latest of its elements."""
     known: dict[tuple[bytes, bytes], set[Timestamp]] = defaultdict(set)
     for item in came:
         known[item.key, item.atom].add(item.time)
@@ -151,7 +150,7 @@ def _timed(
             ]
             assert out.window is not None
             if any(len(each) > 1 for each in times):
-                continue  # an atom that came twice may be here with either
+                continue  # an atom that came twice may have either timestamp
             due = time_of_pane(group, out.window, [time for each in times for time in each])
             if out.time != due:
                 raise Broken(f"{stage.name} has put out {out} at {out.time}: its time is {due}")

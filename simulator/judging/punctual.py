@@ -1,7 +1,7 @@
-"""When the panes of a grouping come out: not before their trigger, and no later than it, nor than their window's end.
+"""Check when the panes of a grouping fire: not before their trigger, and no later than the trigger or the window's end.
 
-Owns the bounds, by what each micro-batch had and when it was. Windows that merge are not judged, nor groupings of
-panes. Must not know the engine's triggers: it has its own arithmetic of counts and delays.
+Owns the bounds, computed from the elements and the time of each micro-batch. Merging windows are not judged, nor
+groupings of panes. Must not know the engine's triggers: it has its own arithmetic of counts and delays.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from simulator.scenario.plans import Pipeline, Stage
 
 @dataclass(frozen=True)
 class MicroBatchRun:
-    """A micro-batch that was run and is real.
+    """A micro-batch that was run and committed.
 
     Attributes:
         time: its recorded time.
-        inputs: where it has brought the input watermark of each stage.
-        leftover: the stages and shards that have not come to the end of what was due.
+        inputs: the input watermark of each stage after it.
+        leftover: the stages and shards that did not finish the work that was due.
     """
 
     time: Timestamp
@@ -49,7 +49,7 @@ _DELAYS: Mapping[str, Callable[[int], int]] = {
     "count and clock": lambda count: SOON,
     "aligned clock": lambda count: count * 300,
 }
-"""By trigger, for how long the first element waits at least that makes it fire by the clock."""
+"""By trigger, the shortest delay between the first element and a pane that the clock fires."""
 _FIRES_AT: Mapping[str, Callable[[int], int]] = {
     "counts": lambda count: count,
     "count once": lambda count: count,
@@ -59,29 +59,29 @@ _FIRES_AT: Mapping[str, Callable[[int], int]] = {
     "watermark or count": lambda count: count + 1,
     "always": lambda count: 1,
 }
-"""By trigger, so many elements never wait together."""
+"""By trigger, the number of buffered elements at which it fires."""
 _PROMPT = frozenset({"watermark", "early and late", "early by the clock", "repeated watermark", "watermark or count"})
-"""Triggers with which nothing waits after the end of its window."""
+"""Triggers that leave nothing buffered after the end of the window."""
 
 
 def check(pipeline: Pipeline, micro_batches: Sequence[tuple[MicroBatchRun, Sequence[Record]]]) -> Counter[str]:
-    """Checks all groupings.
+    """Check all groupings.
 
     Args:
-        pipeline: what runs.
-        micro_batches: that count, in order, with what each has put out and dropped.
+        pipeline: the pipeline of the job.
+        micro_batches: the micro-batches that count, in order, each with its outputs and drops.
 
     Returns:
-        How often there was something to check.
+        The number of panes checked, by kind.
 
     Raises:
         Broken: a pane came too early or too late.
     """
     counts: Counter[str] = Counter()
     for stage in pipeline.stages:
-        # Where elements have several atoms each, it is not told by a pane which of them are in it.
-        told = all(is_single(pipeline, port) for port in stage.inputs)
-        if isinstance(stage.kind, Group) and not stage.kind.windowing.merges and told:
+        # If elements have several atoms, a pane does not show which elements are in it.
+        is_clear = all(is_single(pipeline, port) for port in stage.inputs)
+        if isinstance(stage.kind, Group) and not stage.kind.windowing.merges and is_clear:
             watch = _Watch(pipeline, stage, stage.kind, counts)
             for run, records in micro_batches:
                 watch.micro_batch(run, records)
@@ -89,17 +89,17 @@ def check(pipeline: Pipeline, micro_batches: Sequence[tuple[MicroBatchRun, Seque
 
 
 class _Watch:
-    """What waits in one grouping, by key and window."""
+    """The buffered elements of one grouping, by key and window."""
 
     def __init__(self, pipeline: Pipeline, stage: Stage, group: Group, counts: Counter[str]) -> None:
         self._stage, self._group, self._shards = stage, group, pipeline.shards
         self._counts = counts
         self._waiting: dict[tuple[bytes, Window], list[_Element]] = defaultdict(list)
-        # The atoms of the pane before, which one that accumulates has once more: an atom may come by two inputs.
+        # The atoms of the previous pane. An accumulating pane repeats them: an atom may also come by two inputs.
         self._shown: dict[tuple[bytes, Window], Counter[bytes]] = defaultdict(Counter)
 
     def micro_batch(self, run: MicroBatchRun, records: Sequence[Record]) -> None:
-        """Takes in what a micro-batch has done."""
+        """Add the records of a micro-batch, and check them."""
         stage, inputs = self._stage, self._stage.inputs
         for record in records:
             if isinstance(record, Out) and record.atoms and Port(record.stage, record.output) in inputs:
@@ -129,12 +129,12 @@ class _Watch:
             return
         count, wrong = len(fresh), ""
         if late and trigger in ("early and late", "early by the clock") and count != 1:
-            wrong = f"with {count} elements: each that is late comes out alone"
+            wrong = f"with {count} elements: each late element comes out alone"
         if by_the_clock and not (trigger == "count or clock" and count >= group.count):
             self._counts["panes by the clock"] += 1
             first = min(element.came for element in fresh)
             if run.time < first + _DELAYS[trigger](group.count):
-                wrong = f"and the first in it came at {first}: too early"
+                wrong = f"but its first element came at {first}: too early"
         if wrong:
             raise Broken(f"{self._stage.name} has put out {out} at {run.time}, {wrong}")
         self._counts["late panes"] += late
@@ -148,41 +148,41 @@ class _Watch:
         if wrong := self._overdue(run, key, window, waiting):
             watermark = run.inputs[self._stage.name]
             raise Broken(
-                f"{self._stage.name} is at {watermark}, it is {run.time}; {waiting[:5]} of {key!r} in {window} still "
-                f"waits, and {wrong}"
+                f"{self._stage.name} is at {watermark}, the time is {run.time}; {waiting[:5]} of {key!r} in {window} "
+                f"are still buffered, but {wrong}"
             )
 
     def _overdue(self, run: MicroBatchRun, key: bytes, window: Window, waiting: Sequence[_Element]) -> str:
-        """Why what waits should not; empty if it may."""
+        """Return why buffered elements are overdue; empty if they may wait."""
         group, trigger = self._group, self._group.trigger
         watermark, end = run.inputs[self._stage.name], window.max_timestamp
         if trigger in _FIRES_AT and len(waiting) >= _FIRES_AT[trigger](group.count):
-            return f"{_FIRES_AT[trigger](group.count)} do not"
+            return f"at most {_FIRES_AT[trigger](group.count) - 1} may wait"
         if (self._stage.name, crc32(key) % self._shards) in run.leftover:
             return ""
-        if _is_behind(watermark, min(Timestamp(end + group.lateness), END_OF_GLOBAL_WINDOW)):
+        if _has_passed(watermark, min(Timestamp(end + group.lateness), END_OF_GLOBAL_WINDOW)):
             return "the window has expired"
-        if _is_behind(watermark, end) and trigger in _PROMPT:
-            return "the window is over"
+        if _has_passed(watermark, end) and trigger in _PROMPT:
+            return "the window has ended"
         if trigger == "synchronized":
-            return "nothing waits for the next micro-batch there"
+            return "this trigger leaves nothing for the next micro-batch"
         if trigger not in _DELAYS:
             return ""
         due = waiting[0].came + _DELAYS[trigger](group.count) + (ALIGNED if trigger == "aligned clock" else 0)
         if trigger == "count and clock":
             if len(waiting) < group.count:
                 return ""
-            # Who comes when the clock has told may have to wait until it goes on.
+            # An element that comes after the clock has fired may have to wait until the clock advances.
             due = max(due, waiting[group.count - 1].came) + 1
         return f"was due at {due}" if run.time >= due else ""
 
 
-def _is_behind(watermark: Timestamp, moment: Timestamp) -> bool:
+def _has_passed(watermark: Timestamp, moment: Timestamp) -> bool:
     return moment < watermark or watermark == MAX_TIMESTAMP
 
 
 def _parted(waiting: Sequence[_Element], atoms: Counter[bytes]) -> tuple[list[_Element], list[_Element]]:
-    """Those of which these atoms are, and the others."""
+    """Split the elements into those with these atoms and the others."""
     there = atoms.copy()
     of, left = [], []
     for element in waiting:

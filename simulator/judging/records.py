@@ -1,6 +1,6 @@
-"""What stages of a simulated job do, as records; and what is raised when something is wrong.
+"""Records of the actions of a simulated job's stages, and the error for a violation.
 
-Owns their shapes. Must not know who writes or checks them.
+Owns the shapes of the records. Must not know which component writes or checks them.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from arcbeam.model.windows import PaneInfo, Window
 
 
 class Broken(AssertionError):
-    """An invariant does not hold, or the result is not what it must be."""
+    """An invariant does not hold, or a result is wrong."""
 
 
 class Out(NamedTuple):
-    """A stage has put something out.
+    """An output of a stage.
 
     Attributes:
-        pane: of a grouping's.
-        joined: whether the side input had anything; of what a stage with one puts out.
-        elements: how many are in it; of a grouping's.
-        aside: all that it has read of the side input, sorted; of what a stage with one puts out.
+        pane: the pane, if the stage is a grouping.
+        joined: whether the side input had contents; for a stage with a side input.
+        elements: the number of elements in it; for a grouping.
+        aside: all atoms read from the side input, sorted; for a stage with a side input.
     """
 
     stage: str
@@ -38,12 +38,12 @@ class Out(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """A stage has dropped something.
+    """A drop by a stage.
 
     Attributes:
-        late: it was too late, not just for a trigger that had finished.
-        watermark: the stage's input watermark then.
-        elements: how many they were.
+        late: it was late. False: only its trigger had finished.
+        watermark: the stage's input watermark at that moment.
+        elements: the number of elements dropped.
     """
 
     stage: str
@@ -60,11 +60,11 @@ Record = Out | Drop
 
 
 class Part(NamedTuple):
-    """What one attempt of a task has to publish for one stage in one shard.
+    """The committable of one stage in one shard, from one attempt of a task.
 
     Attributes:
-        micro-batch, epoch: for which it was made.
-        time: of the run of the micro-batch.
+        micro-batch, epoch: the micro-batch and epoch of the attempt.
+        time: the time of this run of the micro-batch.
     """
 
     micro_batch: int

@@ -1,7 +1,7 @@
-"""What a job must put out, by a plain computation over all elements at once.
+"""Compute the expected outputs of a job from all elements at once.
 
-Owns what each stage makes of what it gets when nothing is late. Must not know micro-batches, watermarks or state, nor
-what was really put out where that follows from the events.
+Owns the output of each stage for a given input without late data. Must not know micro-batches, watermarks or state, nor
+the actual outputs where the expected ones follow from the events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator.scenario.plans import Pipeline, Stage
 
 
 class Item(NamedTuple):
-    """An atom somewhere: the unit in which results are compared."""
+    """An atom at one place: the unit of comparison of results."""
 
     key: bytes
     atom: bytes
@@ -28,7 +28,7 @@ class Item(NamedTuple):
 
 
 class Element(NamedTuple):
-    """What goes from a stage to the next: some atoms together."""
+    """An element between two stages: some atoms together."""
 
     key: bytes
     atoms: frozenset[bytes]
@@ -39,8 +39,10 @@ Items = Counter[Item]
 
 
 def honest(pipeline: Pipeline) -> frozenset[str]:
-    """The stages to which nothing can come too late: no source above them is ever surprised, and nothing has waited
-    without holding anything back, or has joined later; and nobody concludes from what has come what is still to come.
+    """Return the stages that never get late data.
+
+    No source above them has a surprising event. No stage above them buffers elements without a hold, or joins later, or
+    observes timestamps to derive its watermark.
     """
     found: set[str] = set()
     for stage in pipeline.stages:
@@ -48,10 +50,10 @@ def honest(pipeline: Pipeline) -> frozenset[str]:
             if not any(event.surprising for event in stage.kind.events):
                 found.add(stage.name)
         elif len({pipeline.since[port.stage] for port in stage.inputs}) > 1:
-            # What it is told of the one that was there before is not taken back when another one joins.
+            # The watermark of the earlier input does not fall when another input joins.
             continue
         elif isinstance(stage.kind, Pass) and stage.kind.observes:
-            # It may see what is late by more than its delay before its input says anything of time.
+            # It may see elements that are late by more than its delay before its input has a watermark.
             continue
         elif not isinstance(stage.kind, Buffer) and all(port.stage in found for port in stage.inputs):
             found.add(stage.name)
@@ -59,7 +61,7 @@ def honest(pipeline: Pipeline) -> frozenset[str]:
 
 
 def certain(pipeline: Pipeline) -> frozenset[str]:
-    """The stages whose output, atom by atom, follows from the events alone."""
+    """Return the stages whose output, atom by atom, follows from the events alone."""
     fair, found = honest(pipeline), set[str]()
     for stage in pipeline.stages:
         above = all(port.stage in found for port in stage.inputs)
@@ -67,7 +69,7 @@ def certain(pipeline: Pipeline) -> frozenset[str]:
             case Source():
                 sure = True
             case Pass():
-                # Which way an element goes is told by its bytes, and so by the order of its atoms.
+                # The output port depends on the bytes of the element, and so on the order of its atoms.
                 sure = above and (len(stage.outputs) == 1 or all(is_single(pipeline, port) for port in stage.inputs))
             case Expand() | Join() | Buffer():
                 sure = above
@@ -81,7 +83,7 @@ def certain(pipeline: Pipeline) -> frozenset[str]:
 
 
 def is_single(pipeline: Pipeline, port: Port) -> bool:
-    """Whether elements of a port have one atom each."""
+    """Return whether all elements of a port have one atom each."""
     stage = pipeline.by_name[port.stage]
     if isinstance(stage.kind, (Source, Expand)):
         return True
@@ -89,11 +91,11 @@ def is_single(pipeline: Pipeline, port: Port) -> bool:
 
 
 def _settled(group: Group) -> bool:
-    """Whether all that comes in time goes out once, in panes of the window that it is in at last, at times that follow
-    from it.
+    """Return whether each element that is on time comes out once, in its final window, with a timestamp that follows
+    from that window.
     """
     if group.together:
-        # A closing pane has all of them once more.
+        # A closing pane repeats all elements.
         return not (group.accumulating and group.closes)
     if group.accumulating or group.windowing.merges or group.pane_time is not PaneTime.END_OF_WINDOW:
         return False
@@ -101,7 +103,7 @@ def _settled(group: Group) -> bool:
 
 
 def of_events(events: Iterable[Event]) -> dict[str, Items]:
-    """What a source puts out, by output."""
+    """Return the expected outputs of a source, by output."""
     found: dict[str, Items] = defaultdict(Counter)
     for event in events:
         found[event.output][Item(event.key, event.atom, Timestamp(event.time))] += 1
@@ -109,16 +111,16 @@ def of_events(events: Iterable[Event]) -> dict[str, Items]:
 
 
 class Reference:
-    """The whole job, from its events.
+    """The expected outputs of a whole job, computed from its events.
 
     Args:
-        pipeline: what it is.
-        given: what stages have really put out whose output does not follow from the events.
-        events: what of each source's was read.
+        pipeline: the pipeline of the job.
+        events: the events that were read, by source.
+        given: the actual outputs; used for stages whose output does not follow from the events.
 
     Attributes:
-        outputs: what each port must have put out; for those that are given, that.
-        arrivals: what each stage must have got.
+        outputs: the expected output of each port; for stages that are not computed, the given one.
+        arrivals: the expected input of each stage.
         sure: the stages whose outputs are computed.
     """
 
@@ -168,12 +170,12 @@ def _made(stage: Stage, came: Items, events: Iterable[Event]) -> Mapping[str, It
                     times[key, window].append(time)
             for item, count in came.items():
                 for window in places[item.key, item.time]:
-                    out[item._replace(time=_goes_on(stage, item.time, window, times[item.key, window]))] += count
+                    out[item._replace(time=_output_time(stage, item.time, window, times[item.key, window]))] += count
     return {MAIN: out}
 
 
-def _goes_on(stage: Stage, time: Timestamp, window: Window, times: Sequence[Timestamp]) -> Timestamp:
-    """The time that something of a window has when it goes on, if these are the times of all that is in there."""
+def _output_time(stage: Stage, time: Timestamp, window: Window, times: Sequence[Timestamp]) -> Timestamp:
+    """Return the timestamp of an output for an element of a window; `times` are all timestamps in that window."""
     match stage.kind:
         case Group() as group:
             return time_of_pane(group, window, times)
@@ -184,7 +186,7 @@ def _goes_on(stage: Stage, time: Timestamp, window: Window, times: Sequence[Time
 
 
 def time_of_pane(group: Group, window: Window, times: Sequence[Timestamp]) -> Timestamp:
-    """The time of a pane, if these are the times of all that is in it."""
+    """Return the timestamp of a pane; `times` are the timestamps of all its elements."""
     match group.pane_time:
         case PaneTime.EARLIEST:
             return min(times, default=window.max_timestamp)
@@ -195,7 +197,7 @@ def time_of_pane(group: Group, window: Window, times: Sequence[Timestamp]) -> Ti
 
 
 def places_of(stage: Stage, came: Items) -> Mapping[tuple[bytes, Timestamp], Sequence[Window]]:
-    """The windows of what has come, by key and time, when all that merge have."""
+    """Return the final windows of all elements, after all merges, by key and timestamp."""
     windowing = stage.windowing
     assert windowing is not None
     times: dict[bytes, dict[Timestamp, None]] = defaultdict(dict)

@@ -1,7 +1,7 @@
-"""Whether what a simulated job has put out is what it must be.
+"""Check that the outputs of a simulated job are correct.
 
-Owns the comparison with the reference, and what must at least hold where something may have been late: all that came
-went out, or was dropped, once. Must not know micro-batches, watermarks or state.
+Owns the comparison with the reference. Where data may be late, it checks less: each input element came out or was
+dropped, once. Must not know micro-batches, watermarks or state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simulator.scenario.plans import Pipeline, Stage
 
 
 def items_of(records: Iterable[Record]) -> dict[Port, Items]:
-    """What was put out, by port."""
+    """Return all atoms that were put out, by port."""
     found: dict[Port, Items] = defaultdict(Counter)
     for record in records:
         if isinstance(record, Out):
@@ -32,16 +32,16 @@ def items_of(records: Iterable[Record]) -> dict[Port, Items]:
 def check(
     pipeline: Pipeline, records: Sequence[Record], *, drained: bool, begun: Collection[str] | None = None
 ) -> None:
-    """Checks a whole job's published results.
+    """Check the published results of a whole job.
 
     Args:
-        pipeline: what it is.
-        records: of all micro-batches that count, in order.
-        drained: sources that are not bounded may have stopped anywhere.
+        pipeline: the pipeline of the job.
+        records: the records of all micro-batches that count, in order.
+        drained: whether the job was drained; unbounded sources may then have stopped anywhere.
         begun: the sources that have begun; None: all.
 
     Raises:
-        Broken: they are not what they must be.
+        Broken: a result is wrong.
     """
     actual = items_of(records)
     events = {
@@ -58,7 +58,7 @@ def check(
         if stage.name in whole.sure:
             for output in stage.outputs:
                 port = Port(stage.name, output)
-                _same(f"what {port} has put out", actual.get(port, Counter()), whole.outputs[port])
+                _same(f"the output of {port}", actual.get(port, Counter()), whole.outputs[port])
         mine, came = by_stage[stage.name], whole.arrivals[stage.name]
         match stage.kind:
             case Group() as group:
@@ -80,7 +80,7 @@ def _read(stage: Stage, actual: Mapping[Port, Items], drained: bool) -> Sequence
 
 def _same(what: str, found: Items, due: Items) -> None:
     if found != due:
-        raise Broken(f"{what} is not what it must be: {_difference(found, due)}")
+        raise Broken(f"{what} is wrong: {_difference(found, due)}")
 
 
 _Counted = TypeVar("_Counted")
@@ -89,14 +89,14 @@ _Counted = TypeVar("_Counted")
 def _difference(found: Counter[_Counted], due: Counter[_Counted]) -> str:
     lacking = sorted((due - found).elements(), key=repr)
     more = sorted((found - due).elements(), key=repr)
-    return f"lacking {lacking[:5]}, too much {more[:5]}"
+    return f"missing {lacking[:5]}, unexpected {more[:5]}"
 
 
 Placed = Counter[tuple[bytes, bytes, Window | None]]
 
 
 def places_due(stage: Stage, came: Items) -> Iterator[tuple[bytes, bytes, Window | None]]:
-    """All atoms that have come to a stage, with their keys and windows; of windows that merge, without."""
+    """Yield all atoms of a stage's input, with their keys and windows; merging windows count as None."""
     assert stage.windowing is not None
     for item, count in came.items():
         for window in assigned(stage.windowing, item.time):
@@ -105,7 +105,7 @@ def places_due(stage: Stage, came: Items) -> Iterator[tuple[bytes, bytes, Window
 
 
 def outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, bytes, Window | None]]:
-    """All atoms that went out or were dropped, with their windows."""
+    """Yield all atoms that came out or were dropped, with their keys and windows."""
     assert stage.windowing is not None
     for record in records:
         for atom in record.atoms:
@@ -113,17 +113,17 @@ def outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, b
 
 
 def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items) -> None:
-    what = f"what {stage.name} has put out and dropped"
+    what = f"the outputs and drops of {stage.name}"
     due: Placed = Counter(places_due(stage, came))
     if not group.accumulating:
         _same_places(what, Counter(outcomes(stage, records)), due)
         return
     drops: Placed = Counter(outcomes(stage, [record for record in records if isinstance(record, Drop)]))
     if group.windowing.merges:
-        # Windows grow, and each begins its panes anew: nothing must be missing, and nothing come from nowhere.
+        # Each merge starts a new sequence of panes: check only that no atom is missing and none was never in the input.
         found = set(outcomes(stage, records))
         if found != set(due):
-            raise Broken(f"{what} is not what has come: {set(due) ^ found}")
+            raise Broken(f"{what} differ from its input: {set(due) ^ found}")
         return
     last: dict[tuple[bytes, Window | None], Counter[bytes]] = {}
     for out in records:
@@ -134,7 +134,7 @@ def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items)
         before = last.get(place, Counter())
         now = Counter(out.atoms)
         if not before <= now:
-            raise Broken(f"pane {out.pane.index} of {place} of {stage.name} lacks what was in the one before")
+            raise Broken(f"pane {out.pane.index} of {place} of {stage.name} lacks atoms of the pane before")
         last[place] = now
     finals: Placed = Counter()
     for (key, window), atoms in last.items():
@@ -145,12 +145,12 @@ def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items)
 
 def _same_places(what: str, found: Placed, due: Placed) -> None:
     if found != due:
-        raise Broken(f"{what} is not all that came, once: {_difference(found, due)}")
+        raise Broken(f"{what} do not contain each input element once: {_difference(found, due)}")
 
 
 def _kept(stage: Stage, records: Sequence[Record], came: Items) -> None:
     due: Placed = Counter(places_due(stage, came))
-    _same_places(f"what {stage.name} has put out and dropped", Counter(outcomes(stage, records)), due)
+    _same_places(f"the outputs and drops of {stage.name}", Counter(outcomes(stage, records)), due)
 
 
 def _joined(stage: Stage, records: Iterable[Record], side: Iterable[Item]) -> None:

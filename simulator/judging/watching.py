@@ -1,7 +1,7 @@
-"""Who watches the store of a simulated job: every manifest is looked at as soon as it is real.
+"""The watcher of a simulated job's store: it examines each manifest right after its commit.
 
-Owns the invariants of commits, and what is really put out. Looks past all faults, at the bytes that are there. Must not
-know drivers.
+Owns the invariants of commits, and the outputs that were really published. Reads the stored bytes directly, without the
+simulated faults. Must not know drivers.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from simulator.scenario.kinds import Source
 from simulator.scenario.plans import Pipeline
 
 _COUNTED = 7
-"""Of each seventh commit it is counted what its stages keep."""
+"""Every seventh commit is compared with the rows that its stages keep."""
 _MOST_IDLE = 5
-"""Micro-batches in a row that do nothing: a job with more of them is in a busy loop. One was seen in 150 seeds."""
+"""The longest allowed series of micro-batches that do nothing. A longer one is a busy loop. 150 seeds had at most 1."""
 _FOR_EVER = frozenset({keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.SAID, keyspace.Kind.ARRIVALS})
 _GLOBAL_CELL = keyspace.part(GLOBAL_WINDOW.ordered(), keyspace.NAME_LIMIT) + bytes((keyspace.Section.CELL,))
 
@@ -46,16 +46,16 @@ class Watcher:
     """Watches one store.
 
     Args:
-        pipeline: of the job.
-        blobs: where it really is.
-        parts: what may be published, by id.
-        tell: for the story.
-        note: takes note of what is worth counting.
+        pipeline: the pipeline of the job.
+        blobs: the store below the simulated faults.
+        parts: the committables that may be published, by id.
+        tell: adds a line to the story.
+        note: counts a notable event.
 
     Attributes:
-        wishes: what was asked for.
+        wishes: the requests to the job.
         head: the newest manifest.
-        published: ids of all parts that were published.
+        published: ids of all published committables.
         drained: a drain has begun.
     """
 
@@ -70,7 +70,7 @@ class Watcher:
         self._tell = tell
         self._pipeline, self._blobs, self._parts = pipeline, blobs, parts
         self.head: Manifest | None = None
-        # SUBTLE: of all micro-batches. What was left behind counts again if a savepoint in there is resumed.
+        # SUBTLE: includes abandoned micro-batches. They count again if a savepoint among them is resumed.
         self._every: dict[int, tuple[bytes, ...]] = {}
         self.published: dict[bytes, None] = {}
         self.drained = False
@@ -81,14 +81,14 @@ class Watcher:
         self._observations = Observations(pipeline)
         self.wishes = Wishes(note)
         self._note = note
-        # By epoch and micro-batch that were proposed, the stages and shards that did not come to the end of what was
-        # due, None if no micro-batch was run; and what is known of all micro-batches that were run, and are real.
+        # By epoch and micro-batch of each proposal: the stages and shards with leftover work; None if the proposal has
+        # no reports. And the run of each micro-batch that was run and committed.
         self._leftover: dict[tuple[int, int], frozenset[tuple[str, int]] | None] = {}
         self._ran: dict[int, MicroBatchRun] = {}
         self._idle = 0
 
     def handled(self, epoch: int, event: Event, commands: Sequence[Command]) -> None:
-        """The driver of an epoch has taken in an event, and that is what is to be done."""
+        """Check the commands with which the driver of an epoch has answered an event."""
         self.wishes.handled(epoch, event, commands)
         for command in commands:
             if isinstance(command, Propose):
@@ -98,18 +98,18 @@ class Watcher:
                     self._check_idle(command)
 
     def _check_idle(self, proposed: Propose) -> None:
-        """Each micro-batch does something, but for some."""
+        """Check that there is no long series of micro-batches that do nothing."""
         places = [stage for report in proposed.reports for stage in report.stages]
         self._idle = 0 if any(map(_did_something, places)) else self._idle + 1
         if self._idle > _MOST_IDLE:
-            asking = [at for at in places if at.leftover or at.awaited or at.next_due is not None] or places
+            pending = [at for at in places if at.leftover or at.awaited or at.next_due is not None] or places
             raise Broken(
-                f"a busy loop: {self._idle} micro-batches in a row, up to {proposed.micro_batch}, have done nothing: "
-                + "; ".join(map(_asked, asking))
+                f"busy loop: {self._idle} micro-batches in a row, up to {proposed.micro_batch}, did nothing: "
+                + "; ".join(map(_requests, pending))
             )
 
     def counting(self, head: Manifest | None = None) -> dict[int, tuple[bytes, ...]]:
-        """By micro-batch, the parts of all micro-batches that led to a manifest, or to the head."""
+        """Return the committables of all micro-batches that led to a manifest (default: the head), by micro-batch."""
         end = head or self.head
         return {
             micro_batch: ids
@@ -118,12 +118,12 @@ class Watcher:
         }
 
     def all_records(self) -> list[Record]:
-        """Of all micro-batches that count, in order."""
+        """Return the records of all micro-batches that count, in order."""
         micro_batches = sorted(self.counting().items())
         return [record for _, ids in micro_batches for id in ids for record in self._parts[id].records]
 
     def begin_at(self, manifest: Manifest, records: Mapping[int, tuple[bytes, ...]], other: Watcher) -> None:
-        """The store was made by copying another one, of whose micro-batches these count."""
+        """Start from the manifest of a copied store; `records` are the micro-batches of the original that count."""
         self.head = manifest
         self._every, self._ran = dict(records), other._ran.copy()
         self._committed = {id for ids in records.values() for id in ids}
@@ -131,7 +131,7 @@ class Watcher:
         self._recount()
 
     def look(self) -> int:
-        """Looks at what has become real; how many manifests that were."""
+        """Examine all new manifests, and return their number."""
         count = 0
         while True:
             micro_batch = self.head.micro_batch + 1 if self.head else 0
@@ -141,27 +141,27 @@ class Watcher:
             count += 1
 
     def publish(self, id: bytes) -> None:
-        """Something was published; a second time changes nothing."""
+        """Record that a committable was published. Publishing it twice changes nothing."""
         if id not in self._committed:
-            raise Broken(f"{id!r} was published, which is not real")
+            raise Broken(f"{id!r} was published, but never committed")
         self.published[id] = None
 
     def check_files(self) -> None:
-        """Nothing is missing that the head or a savepoint names."""
+        """Check that all files of the head and of its savepoints exist."""
         if self.head is None:
             return
         self._has_files(self.head)
         for pin in self.head.pins:
             if pin.micro_batch != self.head.micro_batch:
                 if manifest_name(pin.micro_batch) not in self._blobs.data:
-                    raise Broken(f"the manifest of savepoint {pin.name} (micro-batch {pin.micro_batch}) is gone")
+                    raise Broken(f"the manifest of savepoint {pin.name} (micro-batch {pin.micro_batch}) is missing")
                 self._has_files(self._pinned(pin.micro_batch))
 
     def check_results(self) -> None:
-        """The job has ended: all that counts was published, and is what it must be."""
+        """Check, after the end of the job, that everything that counts was published and is correct."""
         lost = [id for ids in self.counting().values() for id in ids if id not in self.published]
         if lost:
-            raise Broken(f"{lost} is real, and was never published")
+            raise Broken(f"{lost} was committed, but never published")
         self._nothing_left()
         assert self.head is not None
         self._check_kept(self.head)
@@ -173,7 +173,7 @@ class Watcher:
                 self._note(what)
 
     def _micro_batches(self) -> list[tuple[MicroBatchRun, list[Record]]]:
-        """All micro-batches that count and were run, in order."""
+        """Return all micro-batches that count and were run, in order."""
         return [
             (self._ran[micro_batch], self._of(ids))
             for micro_batch, ids in sorted(self.counting().items())
@@ -184,7 +184,7 @@ class Watcher:
         return [record for id in ids for record in self._parts[id].records]
 
     def _pinned(self, micro_batch: int) -> Manifest:
-        """The manifest of a savepoint; read once, as long as its bytes are the same."""
+        """Return the manifest of a savepoint; cached while its bytes are the same object."""
         data = self._blobs.data[manifest_name(micro_batch)]
         known = self._read.get(micro_batch)
         if known is None or known[0] is not data:
@@ -192,18 +192,20 @@ class Watcher:
         return known[1]
 
     def _nothing_left(self) -> None:
-        """All windows have expired, so all state is gone, but for what is one row of a stage or output and shard, and
-        cells of the global window: it ends with the input.
+        """Check that no state is left after all windows have expired.
+
+        Exempt are the rows that exist once per shard for a stage or output, and cells of the global window, which only
+        ends with the input.
         """
         assert self.head is not None
         for shard in self.head.shards:
             for key, _ in scan(self._blobs, shard.files):
                 if key[0] not in _FOR_EVER and not _of_global_cell(key):
                     what = keyspace.Kind(key[0]).name
-                    raise Broken(f"the job has ended, and {what} of stage {key[1:3].hex()} is left: {key[3:]!r}")
+                    raise Broken(f"the job has ended, but {what} of stage {key[1:3].hex()} is left: {key[3:]!r}")
 
     def _check_kept(self, manifest: Manifest) -> None:
-        """Of each stage as much is told as there are rows."""
+        """Check that the reported sizes of each stage's state match its rows."""
         rows: dict[bytes, list[tuple[bytes, bytes]]] = {}
         for shard in manifest.shards:
             for key, value in scan(self._blobs, shard.files):
@@ -214,18 +216,17 @@ class Watcher:
             found = amounts.counted(specs[stage.name], rows.get(numbers[stage.name].to_bytes(2, "big"), ()))
             if stage.kept is None or not amounts.same(stage.kept, found):
                 raise Broken(
-                    f"micro-batch {manifest.micro_batch} tells of {stage.name} {stage.kept}, and there is {found}"
+                    f"micro-batch {manifest.micro_batch} reports {stage.kept} of {stage.name}, but the rows are {found}"
                 )
 
     def _check_moved(self, origin: Manifest, opening: Manifest) -> None:
-        """Nothing is changed by an opening; but the rows of stages are at the levels that they have there."""
+        """Check that an opening changes no state, except that it moves the rows of stages to their new levels."""
         levels = {self._pipeline.numbers[of.stage].to_bytes(2, "big"): of.level for of in opening.shape.stages}
         now = {of.stage: of.level for of in opening.shape.stages}
         if all(now[of.stage] == of.level for of in origin.shape.stages):
             if opening.shards != origin.shards:
                 raise Broken(
-                    f"micro-batch {opening.micro_batch} goes on from micro-batch "
-                    f"{origin.micro_batch}, and has other shards"
+                    f"micro-batch {opening.micro_batch} opens on micro-batch {origin.micro_batch}, but has other shards"
                 )
             return
         had, has = (
@@ -239,8 +240,8 @@ class Watcher:
         )
         if has != {(shard, key): (value, levels[key[1:3]]) for (shard, key), (value, _) in had.items()}:
             raise Broken(
-                f"micro-batch {opening.micro_batch} goes on from micro-batch {origin.micro_batch}, "
-                "and not all state is where it is read"
+                f"micro-batch {opening.micro_batch} opens on micro-batch {origin.micro_batch}, "
+                "but some state is not at the level of its stage"
             )
         if sum(1 for of in opening.shards for key, _ in scan(self._blobs, of.files) if len(key) > 2) > len(has):
             raise Broken(f"micro-batch {opening.micro_batch} has state of a stage at two levels")
@@ -248,7 +249,7 @@ class Watcher:
     def _has_files(self, manifest: Manifest) -> None:
         for name in manifest.file_names():
             if name not in self._blobs.data:
-                raise Broken(f"micro-batch {manifest.micro_batch} needs {name}, which is not there")
+                raise Broken(f"micro-batch {manifest.micro_batch} needs {name}, but it does not exist")
 
     def _take(self, manifest: Manifest) -> None:
         head = self.head
@@ -275,7 +276,7 @@ class Watcher:
                 pin.micro_batch != manifest.micro_batch for pin in manifest.pins
             ):
                 raise Broken(
-                    f"the job is {manifest.mode} with micro-batch {manifest.micro_batch}, which is no savepoint"
+                    f"the job is {manifest.mode} with micro-batch {manifest.micro_batch}, but that is no savepoint"
                 )
             self.commits += 1
             self._micro_batches_records(manifest)
@@ -285,7 +286,7 @@ class Watcher:
                 ran = self._ran[manifest.micro_batch] = MicroBatchRun(manifest.time, inputs, leftover)
                 self._observations.add(ran, self._of(self._every[manifest.micro_batch]))
             self._observations.check(head, manifest)
-            self._tell(f"micro-batch {manifest.micro_batch} is real: {self._told(manifest)}")
+            self._tell(f"micro-batch {manifest.micro_batch} is committed: {self._summary(manifest)}")
             if not self.commits % _COUNTED:
                 self._check_kept(manifest)
         self._has_files(manifest)
@@ -293,15 +294,15 @@ class Watcher:
         rewound = before is None and head is not None
         self.head = manifest
         if rewound:
-            # A drain that was left behind is no drain.
+            # The drain is abandoned with its micro-batches.
             self.drained = manifest.mode is CommitMode.DRAINING
             self._recount()
         self.drained |= manifest.mode in (CommitMode.DRAINING, CommitMode.DRAINED)
         if not self.drained:
             self._ledger.check(manifest)
 
-    def _told(self, manifest: Manifest) -> str:
-        """What a micro-batch has made real."""
+    def _summary(self, manifest: Manifest) -> str:
+        """Describe the outputs, drops and files of a micro-batch."""
         counts: Counter[str] = Counter()
         for id in self._every[manifest.micro_batch]:
             for record in self._parts[id].records:
@@ -337,8 +338,8 @@ class Watcher:
             of = part.micro_batch, part.epoch, part.time
             if id in self._committed or of != (manifest.micro_batch, manifest.epoch, manifest.time):
                 raise Broken(
-                    f"{id!r} is committed with micro-batch {manifest.micro_batch} of epoch "
-                    f"{manifest.epoch}, made for {of}"
+                    f"{id!r} is committed with micro-batch {manifest.micro_batch} of epoch {manifest.epoch}, "
+                    f"but was made for {of}"
                 )
             self._committed.add(id)
         self._every[manifest.micro_batch] = ids
@@ -347,7 +348,7 @@ class Watcher:
 
 
 class Ledger:
-    """What is still to come of each port whose output follows from the events; and that watermarks know of it."""
+    """The expected outputs that are still missing, for each port whose output follows from the events."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         events = {stage.name: stage.kind.events for stage in pipeline.stages if isinstance(stage.kind, Source)}
@@ -356,13 +357,13 @@ class Ledger:
         self._left: dict[Port, Items] = {
             port: items.copy() for port, items in whole.outputs.items() if port.stage in whole.sure
         }
-        # The earliest of each port first; what is not left any more is tidied away when it comes to the front.
+        # The earliest expected output of each port first. Complete entries are removed when they reach the front.
         self._ahead: dict[Port, list[tuple[Timestamp, Item]]] = defaultdict(list)
         for port, items in self._left.items():
             self._ahead[port] = sorted((item.time, item) for item in items)
 
     def add(self, records: list[Record]) -> None:
-        """A micro-batch is real."""
+        """Subtract the outputs of a committed micro-batch."""
         for port, items in items_of(records).items():
             left = self._left.get(port)
             if left is None:
@@ -370,10 +371,10 @@ class Ledger:
             for item, count in items.items():
                 left[item] -= count
                 if left[item] < 0:
-                    raise Broken(f"{port} has put out {item} once too often, or should never have")
+                    raise Broken(f"{port} has put out {item} once too often, or it was never expected")
 
     def check(self, manifest: Manifest) -> None:
-        """No watermark is behind what is still to come."""
+        """Check that no watermark has passed a missing output."""
         marks = {Port(of.stage, out.output): out.watermark for of in manifest.watermarks for out in of.outputs}
         for port, ahead in self._ahead.items():
             if port.stage not in self._fair:
@@ -381,14 +382,14 @@ class Ledger:
             while ahead and not self._left[port][ahead[0][1]]:
                 heapq.heappop(ahead)
             if ahead and port in marks and marks[port] > ahead[0][0]:
-                raise Broken(f"{port} is at {marks[port]}, and {ahead[0][1]} is still to come")
+                raise Broken(f"{port} is at {marks[port]}, but {ahead[0][1]} is still missing")
 
 
-def _asked(at: StageReport) -> str:
-    wants = [f"asks for one at {at.next_due}"] if at.next_due is not None else []
-    wants += ["has left something"] if at.leftover else []
+def _requests(at: StageReport) -> str:
+    wants = [f"requests a micro-batch at {at.next_due}"] if at.next_due is not None else []
+    wants += ["has leftover work"] if at.leftover else []
     wants += [f"waits for {each.port}" for each in at.awaited]
-    return f"{at.stage} in shard {at.shard} {', '.join(wants) or 'wants nothing'}"
+    return f"{at.stage} in shard {at.shard} {', '.join(wants) or 'requests nothing'}"
 
 
 def _did_something(at: StageReport) -> bool:
@@ -416,5 +417,5 @@ def _monotone(before: Manifest | None, now: Manifest) -> None:
 def _of_global_cell(row: bytes) -> bool:
     if row[0] != keyspace.Kind.KEYED:
         return False
-    _, _, behind_key = row[3:].partition(keyspace.END)
-    return behind_key.startswith(_GLOBAL_CELL)
+    _, _, rest = row[3:].partition(keyspace.END)
+    return rest.startswith(_GLOBAL_CELL)

@@ -1,8 +1,9 @@
-"""What was asked of a simulated job, and whether it comes into being: savepoints and giving them up, drains,
-suspensions, cancels.
+"""Check that the requests to a simulated job are carried out: savepoints and their release, drains, suspensions,
+cancels.
 
-Owns what each driver has heard, and what its commits must then have. A request that a driver has not heard, or that
-dies with it before a commit, is lost, and whoever asked knows. Must not know how a driver does what it is asked for.
+Owns the requests that each driver received, and what its commands must contain after them. A request is lost if no
+driver received it, or if the driver died before a commit; the requester knows that. Must not know how a driver carries
+out a request.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from arcbeam.model.commits import CommitMode
 from arcbeam.store.manifest.values import ENDED, Manifest
 from simulator.judging.records import Broken
 
-WHILE_COMMITTING = "a savepoint was asked for while a commit was on its way"
-TOLD = "a savepoint that was asked for was told not to be made"
+WHILE_COMMITTING = "a savepoint was requested during a commit"
+REFUSED = "a requested savepoint was reported as not made"
 
 _LAST = frozenset({CommitMode.DRAINED, CommitMode.SUSPENDED, CommitMode.DONE})
 _MODES = {
@@ -39,19 +40,19 @@ _MODES = {
     DrainRequested: {CommitMode.DRAINING, CommitMode.DRAINED},
     SuspendRequested: {CommitMode.SUSPENDED, CommitMode.DONE},
 }
-"""How a job may stand with a micro-batch that was proposed by who had heard of that."""
+"""The mode of a proposed micro-batch may be one of these, by the request that its driver had received."""
 _Heading = type[DrainRequested] | type[SuspendRequested] | None
 
 
 @dataclass(frozen=True)
 class _Due:
-    """What a proposal has to have.
+    """What a proposal must contain.
 
     Attributes:
-        names: of savepoints.
-        heading: what the job was asked for.
-        last: the savepoint that this is to end with; None if that is not known.
-        released: names that it must not have.
+        names: the savepoints that it must contain.
+        heading: how the job was requested to end.
+        last: the savepoint to end with; None if that is not known.
+        released: savepoints that it must not contain.
     """
 
     names: tuple[str, ...]
@@ -62,19 +63,19 @@ class _Due:
 
 @dataclass
 class _Heard:
-    """What a driver has heard, and has said.
+    """The requests that a driver has received, and its answers.
 
     Attributes:
-        ended: the job had ended when it was opened.
-        names: of savepoints that it has to make.
+        ended: the job had already ended when this driver opened it.
+        names: the savepoints that it has to make.
         heading, last: as in `_Due`; the newest.
-        made: the last savepoint is there.
-        released: names that are to be given up.
-        due: by micro-batch, what was proposed has to have.
-        proposing: a commit is on its way.
-        cancelled: it has to end, and with that.
+        made: the last savepoint is made.
+        released: the savepoints to release.
+        due: what each proposal must contain, by micro-batch.
+        proposing: a commit is in progress.
+        cancelled: it must end as cancelled.
         ending: the last calls of user code are made.
-        told: all warnings.
+        warnings: the texts of all warnings.
     """
 
     ended: bool = False
@@ -87,40 +88,37 @@ class _Heard:
     proposing: bool = False
     cancelled: bool = False
     ending: bool = False
-    told: str = ""
+    warnings: str = ""
 
 
 class Wishes:
-    """The requests of one job.
+    """The requests to one job.
 
     Args:
-        note: takes note of what has happened.
+        note: counts a notable event.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
         self._drivers: dict[int, _Heard] = {}
-        # By micro-batch at which the job is being drained: the savepoint that this is to end with; None if it is not
-        # known.
+        # The savepoint that a drain is to end with, by micro-batch of the drain; None if that is not known.
         self._drains: dict[int, str | None] = {}
 
-    # What drivers hear and say.
+    # What drivers receive and answer.
 
     def handled(self, epoch: int, event: Event, commands: Sequence[Command]) -> None:
-        """The driver of an epoch has taken in an event."""
+        """Add an event to the driver of an epoch, with the commands that answer it."""
         of = self._drivers.setdefault(epoch, _Heard())
-        told = "\n".join(command.text for command in commands if isinstance(command, Warn))
-        of.told += told
+        warnings = "\n".join(command.text for command in commands if isinstance(command, Warn))
+        of.warnings += warnings
         match event:
-            case SavepointRequested(_, name) if repr(name) not in told:
+            case SavepointRequested(_, name) if repr(name) not in warnings:
                 of.names.append(name)
                 if of.proposing:
                     self._note(WHILE_COMMITTING)
-            case DrainRequested(_, name) | SuspendRequested(_, name) if repr(name) not in told:
+            case DrainRequested(_, name) | SuspendRequested(_, name) if repr(name) not in warnings:
                 if of.heading is not None and (of.heading is not type(event) or of.last not in (None, name)):
-                    raise Broken(
-                        f"{event} was asked for, and nothing was said to it, though the job is heading elsewhere"
-                    )
+                    raise Broken(f"{event} was accepted without a warning, though another end was requested before")
                 of.heading, of.last = type(event), name
             case CancelRequested():
                 of.cancelled |= not of.ending
@@ -130,7 +128,7 @@ class Wishes:
             match command:
                 case Propose(micro_batch):
                     of.proposing = True
-                    # The same is proposed again when it was refused: what was heard meanwhile is for the next one.
+                    # A refused micro-batch is proposed again unchanged: newer requests are for the next one.
                     of.due.setdefault(micro_batch, _Due(tuple(of.names), of.heading, of.last, frozenset(of.released)))
                 case CallShutdown() | TearDown():
                     of.ending = True
@@ -138,63 +136,63 @@ class Wishes:
                     self._ended(of, command)
 
     def release(self, epoch: int, name: str) -> None:
-        """A savepoint is to be given up."""
+        """Record that a savepoint is to be released."""
         self._drivers[epoch].released.add(name)
 
     def resumed(self, opening: Manifest, savepoint: str) -> None:
-        """A job was opened to go on from a savepoint."""
+        """Check an opening that resumes a savepoint."""
         pin = opening.pin(savepoint)
         left = [each.first for each in opening.abandoned[-1:]] or [opening.micro_batch]
         if pin is None or pin.micro_batch + 1 not in (opening.micro_batch, *left):
             raise Broken(
-                f"micro-batch {opening.micro_batch} was to go on from {savepoint}, and abandons {opening.abandoned}"
+                f"micro-batch {opening.micro_batch} had to resume {savepoint}, but abandons {opening.abandoned}"
             )
 
-    # What becomes real.
+    # What is committed.
 
     def opened(self, before: Manifest | None, origin: Manifest | None, opening: Manifest) -> None:
-        """A driver has taken the job over.
+        """Check the opening of a new driver.
 
         Args:
             before: the head.
-            origin: what it goes on from; the head, or a savepoint.
-            opening: what it begins with.
+            origin: the manifest that it continues: the head, or a savepoint.
+            opening: the opening manifest.
         """
         of = self._drivers[opening.epoch] = _Heard(opening.mode in ENDED)
         if before is None or origin is None:
             return
         if opening.pins != before.pins:
             raise Broken(
-                f"micro-batch {opening.micro_batch} opens with savepoints {opening.pins}; there were {before.pins}"
+                f"micro-batch {opening.micro_batch} opens with savepoints {opening.pins}, but there were {before.pins}"
             )
         # Its shards: see `watching`.
         for what in ("side_files", "watermarks", "progress", "committables"):
             if getattr(opening, what) != getattr(origin, what):
                 raise Broken(
-                    f"micro-batch {opening.micro_batch} goes on from micro-batch "
-                    f"{origin.micro_batch}, and has other {what}"
+                    f"micro-batch {opening.micro_batch} opens on micro-batch {origin.micro_batch}, but has other {what}"
                 )
         if opening.mode is CommitMode.DRAINING:
             of.heading, of.last = DrainRequested, self._drains.get(origin.micro_batch)
             self._drains[opening.micro_batch] = of.last
 
     def real(self, head: Manifest, manifest: Manifest) -> None:
-        """A micro-batch was committed."""
+        """Check a committed micro-batch."""
         of = self._drivers[manifest.epoch]
         due = of.due[manifest.micro_batch]
         had, has = ({pin.name: pin.micro_batch for pin in each.pins} for each in (head, manifest))
         where = f"micro-batch {manifest.micro_batch} ({manifest.mode})"
         if manifest.mode not in _MODES[due.heading]:
-            raise Broken(f"{where} was proposed when {due.heading and due.heading.__name__} had been heard")
+            requested = due.heading.__name__ if due.heading else "no request to end"
+            raise Broken(f"{where} was proposed after {requested}")
         names = [*due.names, *([due.last] if due.last and manifest.mode in _LAST else [])]
         if missing := [name for name in names if has.get(name) != manifest.micro_batch]:
-            raise Broken(f"{where} has not the savepoints {missing}, which were asked for before it was proposed")
+            raise Broken(f"{where} has not the savepoints {missing}, which were requested before its proposal")
         if lost := [name for name in had if has.get(name) != had[name] and name not in of.released]:
-            raise Broken(f"{where} has not the savepoints {lost} any more, and nobody has given them up")
+            raise Broken(f"{where} has lost the savepoints {lost}, but no request released them")
         if kept := [name for name in due.released if name in has]:
-            raise Broken(f"{where} has the savepoints {kept}, which were given up")
+            raise Broken(f"{where} has the savepoints {kept}, which were released")
         if strange := [name for name in has if name not in had and name not in names]:
-            raise Broken(f"{where} has the savepoints {strange}, for which nobody has asked")
+            raise Broken(f"{where} has the savepoints {strange}, which were never requested")
         of.names = [name for name in of.names if name not in has]
         of.made |= of.last in has
         if manifest.mode is CommitMode.DRAINING:
@@ -202,12 +200,12 @@ class Wishes:
 
     def _ended(self, of: _Heard, end: End) -> None:
         left = [*of.names, *([of.last] if of.last and not of.made else [])]
-        if unseen := [name for name in left if repr(name) not in of.told]:
-            raise Broken(f"the driver ends ({end.state.value}), and savepoints {unseen} are neither made nor told")
+        if unseen := [name for name in left if repr(name) not in of.warnings]:
+            raise Broken(f"the driver ends ({end.state.value}), but savepoints {unseen} are neither made nor refused")
         for _ in left:
-            self._note(TOLD)
+            self._note(REFUSED)
         if of.cancelled and end.state is not EndState.CANCELLED:
-            raise Broken(f"the job was cancelled, and its driver ends: {end.state.value}")
-        asked = {EndState.STOPPED: SuspendRequested, EndState.DRAINED: DrainRequested}.get(end.state)
-        if asked is not None and of.heading is not asked and not of.ended:
-            raise Broken(f"the driver ends ({end.state.value}), and nobody has asked for that")
+            raise Broken(f"the job was cancelled, but its driver ends as {end.state.value}")
+        requested = {EndState.STOPPED: SuspendRequested, EndState.DRAINED: DrainRequested}.get(end.state)
+        if requested is not None and of.heading is not requested and not of.ended:
+            raise Broken(f"the driver ends as {end.state.value}, but that was never requested")

@@ -1,4 +1,4 @@
-"""User code that writes its state when a call returns, as an SDK does, instead of at once.
+"""User code whose state is written when a call returns, as in an SDK, instead of at once.
 
 Owns the buffer, and when it is emptied. Must not know what is written.
 """
@@ -22,15 +22,15 @@ from arcbeam.store.shards.overlay import Overlay
 
 
 def commits_at_the_end_of_calls(chance: str) -> bool:
-    """Whether user code buffers in an attempt: in half of them, so that each kind reads what the other has written."""
+    """Return whether user code buffers in an attempt: in half of them, so that each kind reads the other's writes."""
     return random.Random(f"{chance}/buffered").random() < 0.5
 
 
 class Buffered(StateView):
-    """A `StateView` whose writes come to the one below when it is told so.
+    """A `StateView` that buffers its writes until `commit`.
 
     Args:
-        view: the one below; it does not change while something is in the buffer.
+        view: the view below; it does not change while the buffer has writes.
     """
 
     def __init__(self, view: StateView) -> None:
@@ -59,7 +59,7 @@ class Buffered(StateView):
         return self._top.scan(start, end)
 
     def commit(self) -> None:
-        """Writes what is in the buffer."""
+        """Write the buffer to the view below."""
         for key, value in list(self._top.changes()):
             if value is None:
                 self._view.delete(key)
@@ -69,7 +69,7 @@ class Buffered(StateView):
 
 
 class _Below:
-    """A view, as what an overlay is made on."""
+    """A view as the base of an overlay."""
 
     def __init__(self, view: StateView) -> None:
         self.get, self.scan = view.get, view.scan
@@ -82,15 +82,15 @@ class Committing(EngineRunner):
     """A runner whose user code writes into a buffer.
 
     Args:
-        runner: that it is.
-        writes: its buffer.
+        runner: the wrapped runner.
+        writes: the buffer of its user code.
     """
 
     def __init__(self, runner: EngineRunner, writes: Buffered) -> None:
         self._runner, self._writes = runner, writes
 
     def returns(self) -> None:
-        """A call is about to return."""
+        """Commit the buffer: a call is about to return."""
         self._writes.commit()
 
     @override
@@ -106,11 +106,11 @@ class Committing(EngineRunner):
     @override
     def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
 
-        def told(result: CallResult) -> None:
+        def committed(result: CallResult) -> None:
             self.returns()
             led_to(result)
 
-        self._runner.fire(due, told)
+        self._runner.fire(due, committed)
         self.returns()
 
     @override

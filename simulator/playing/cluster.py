@@ -1,6 +1,6 @@
-"""How a micro-batch is run: its tasks, level by level, on hosts; and all that may go wrong with them.
+"""Run a micro-batch: its tasks, level by level, on hosts, with all possible faults.
 
-Owns which attempts are read, reported, or left behind. Must not know how a micro-batch becomes real.
+Owns which attempts are read, reported, or delayed. Must not know how a micro-batch is committed.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from simulator.scenario.scenarios import Fault, FaultKind
 
 USER_ERROR = "user code has raised"
 _TRIES = 4
-"""A task that fails runs again so often, then the micro-batch fails."""
+"""The attempts of a task before the micro-batch fails."""
 
 
 @dataclass
 class Outcome:
-    """How a micro-batch went.
+    """The outcome of a micro-batch.
 
     Attributes:
-        reports: of its tasks; empty if it failed.
-        why: it failed.
-        torn: what was read is not what is reported: it must never become real.
-        again: it may be run again.
+        reports: the reports of its tasks; empty if it failed.
+        why: the reason of the failure.
+        torn: the next level did not read what is reported: this must never be committed.
+        again: whether it may be retried.
     """
 
     reports: tuple[TaskReport, ...] = ()
@@ -42,7 +42,7 @@ class Outcome:
 
 @dataclass
 class _Result:
-    """What became of a task: the attempt that is reported, and another, if there is one."""
+    """The result of a task: the reported attempt, and a second one, if there is one."""
 
     report: TaskReport
     box: Box
@@ -50,7 +50,7 @@ class _Result:
     fault: FaultKind | None = None
 
     def read_by(self, reader: int) -> list[Box]:
-        """What a task of the next level reads."""
+        """Return the boxes that a task of the next level reads."""
         if self.other is None:
             return [self.box]
         match self.fault:
@@ -65,24 +65,24 @@ class _Result:
 
 
 class _MicroBatchLost(Exception):
-    """The micro-batch is given up."""
+    """The micro-batch has failed."""
 
 
 class _UserError(Exception):
-    """User code has raised."""
+    """User code raised an error."""
 
 
 @dataclass
 class Cluster:
-    """What runs tasks.
+    """Runs tasks.
 
     Attributes:
-        hosts: where.
-        chance: what is left of it.
-        fault: gives the fault of the next attempt of a task, if any.
-        happened: notes a fault that did happen.
-        tell: notes what happens, for the story.
-        left_behind: attempts that end when their micro-batch is decided; they outlive their driver.
+        hosts: the hosts to run on.
+        chance: the source of randomness.
+        fault: returns the fault of the next attempt of a task, if any.
+        happened: counts a fault that did happen.
+        tell: adds a line to the story.
+        delayed: slow attempts. They end when their micro-batch is decided, and outlive their driver.
     """
 
     hosts: list[Host]
@@ -90,16 +90,16 @@ class Cluster:
     fault: Callable[[], Fault | None]
     happened: Callable[[FaultKind], None]
     tell: Callable[[str], None]
-    left_behind: list[Callable[[], object]]
+    delayed: list[Callable[[], object]]
     _attempts: int = 0
 
     def end_late(self) -> None:
-        """A micro-batch is decided: what was slow ends now."""
-        while self.left_behind:
-            self.left_behind.pop(0)()
+        """End all slow attempts: their micro-batch is decided."""
+        while self.delayed:
+            self.delayed.pop(0)()
 
     def run(self, job: Job, order: TaskAssignment) -> Outcome:
-        """Runs all tasks of a micro-batch."""
+        """Run all tasks of a micro-batch."""
         before: list[_Result] = []
         reports: list[TaskReport] = []
         torn = False
@@ -137,8 +137,8 @@ class Cluster:
                 report = run.work()
                 if kind is FaultKind.LATE_TASK:
                     self.happened(kind)
-                    self.tell(f"{where} is slow: another attempt takes its place")
-                    self._leave_behind(run, report)
+                    self.tell(f"{where} is slow: another attempt replaces it")
+                    self._delay(run, report)
                     continue
                 report = run.write(report)
             except Died as e:
@@ -179,7 +179,7 @@ class Cluster:
         fault: Fault,
         first: _Result,
     ) -> None:
-        """The task runs a second time; which of both is reported is in the fault."""
+        """Run the task a second time. The fault decides which attempt is reported."""
         run = self._attempt(job, order, level, task, inbox, None)
         try:
             report = run.write(run.work())
@@ -194,19 +194,19 @@ class Cluster:
         self.happened(fault.kind if _is_torn(first, readers) else FaultKind.TASK_TWICE)
         self.tell(f"task {task} of level {level} ran twice: {fault.kind.value}")
 
-    def _leave_behind(self, run: TaskRun, report: TaskReport) -> None:
+    def _delay(self, run: TaskRun, report: TaskReport) -> None:
         def end() -> None:
             try:
                 run.write(report)
             except StoreError as e:
-                self.tell(f"a late task is told: {e}")
+                self.tell(f"a late task is refused: {e}")
                 run.close()
 
-        self.left_behind.append(end)
+        self.delayed.append(end)
 
 
 def _is_torn(result: _Result, readers: int) -> bool:
-    """Whether the next level has read something else than what is reported, or not the same everywhere."""
+    """Return whether the next level did not read what is reported, or its tasks did not read the same."""
     if result.other is None:
         return False
     match result.fault:

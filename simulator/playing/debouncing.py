@@ -5,8 +5,8 @@ files.
 
 Every element moves both timers of its window: to a time that the watermark may pass in this micro-batch, to the
 window's end, and back. Only the last call counts. State records what that was, so a timer that fires without being set,
-or that was moved or cleared since, is a failure. A timer that is lost leaves its elements behind, which the reference
-reports.
+or that was moved or cleared since, is a failure. If a timer is lost, its elements never come out, and the reference
+reports that.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from simulator.playing.usercode import Desk
 from simulator.scenario.combining import atoms_of
 
 _CHANGES = 6
-"""Ways in which an element moves the timers, by turns."""
+"""The number of ways in which an element moves the timers; elements use them in turn."""
 
 
 class _Pending(NamedTuple):
-    """What the last calls have set.
+    """The timers after the last calls.
 
     Attributes:
-        quiet, clock: when each timer is to fire; None: it is not pending.
-        turn: how many elements have come.
+        quiet, clock: the due time of each timer; None: it is not pending.
+        turn: the number of elements so far.
     """
 
     quiet: Timestamp | None = None
@@ -58,7 +58,7 @@ def _time(data: bytes) -> Timestamp | None:
 
 
 class Debounced(Keeping):
-    """All of a window goes on together, each at its own time, when one of two timers fires; that clears the other."""
+    """Release all elements of a window, each with its own timestamp, when one of two timers fires; clear the other."""
 
     @override
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
@@ -117,9 +117,9 @@ class Debounced(Keeping):
             raise Broken(f"a timer of {self.name} fired that was moved, cleared or had fired: {fired}, {pending}")
         values = list(self.in_time.read(key, at))
         if not values or fired.hold != values[0][0]:
-            raise Broken(f"a timer of {self.name} holds at {fired.hold}, and there wait {values}")
+            raise Broken(f"a timer of {self.name} holds at {fired.hold}, but {values} are buffered")
         if fired.family == "clock" and window == GLOBAL_WINDOW and pending.quiet is not None:
-            # As in `keeping.ByTheClock`: of other windows, the expiration of an earlier one may be first.
+            # As in `keeping.ByTheClock`: in other windows, the expiration of an earlier window may precede it.
             self.desk.not_over(pending.quiet)
         for time, value in values:
             self.put_out(key, atoms_of(value), time, window)
@@ -130,4 +130,4 @@ class Debounced(Keeping):
 
 
 ALL_WAYS: Mapping[str, Callable[[Desk, int], Keeping]] = {**WAYS, "debounce": Debounced}
-"""By `Keep.way`."""
+"""The class of each `Keep.way`."""

@@ -1,7 +1,7 @@
-"""What a runner of a simulated job has around it, and which runner a stage has.
+"""The environment of a runner of a simulated job, and the choice of the runner for a stage.
 
-Owns what one stage has done in one shard in one attempt: records, what fired, what should be dropped. Must not know
-where any of it goes.
+Owns the actions of one stage in one shard in one attempt: records, fired timers, elements that must be dropped. Must
+not know where any of it goes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from simulator.scenario.plans import Stage
 
 
 class Attempt(Protocol):
-    """The attempt of a task that a desk is in."""
+    """The attempt of a task that a desk belongs to."""
 
     job: Job
     plan: MicroBatchPlan
@@ -44,13 +44,13 @@ class Attempt(Protocol):
     def put_aside(
         self, reader: Stage, port: Port, shard: int, windows: Sequence[Window], atoms: Sequence[bytes]
     ) -> None:
-        """Something goes into a side input."""
+        """Write atoms into a side input."""
 
     def send_out(self, out: Out) -> None:
-        """Something goes to all that read it."""
+        """Send an output to all its consumers."""
 
     def read(self, stage: str, window: Window) -> tuple[bytes, ...]:
-        """All that the side input of a stage has in a window, sorted."""
+        """Return the contents of a stage's side input in a window, sorted."""
 
 
 class StageDesk(Desk):
@@ -59,15 +59,15 @@ class StageDesk(Desk):
     Args:
         run: the attempt.
         stage: the stage.
-        shard: of the stage.
-        view: its state.
+        shard: the shard of the stage.
+        view: the state of the shard.
 
     Attributes:
         draining: a drain has begun.
-        records: what it put out and dropped.
-        ends: what has fired, and the moments that the watermark must have passed for it.
-        waiting: the moments of what waited for the watermark when the clock let something of the same key fire.
-        too_late: what came that must be dropped.
+        records: its outputs and drops.
+        ends: what has fired, each with the timestamp that the watermark must have passed.
+        waiting: the timestamps of event timers that were pending when a processing-time timer of the same key fired.
+        too_late: the elements that must be dropped.
     """
 
     def __init__(self, run: Attempt, stage: Stage, shard: int, view: StateView) -> None:
@@ -83,7 +83,7 @@ class StageDesk(Desk):
         self._published: dict[Port, None] = {}
 
     def expects(self, key: bytes, elements: Elements, watermark: Timestamp | None) -> None:
-        """Elements come; those for whose windows the head is too late must be dropped."""
+        """Record incoming elements. Those whose windows have expired at the committed watermark must be dropped."""
         for value, _, windows, _ in elements:
             late = [window for window in windows if checks.is_expired(self.stage, window, watermark)]
             self.too_late += [(key, value, window) for window in late]
@@ -106,7 +106,7 @@ class StageDesk(Desk):
         kind = self.stage.kind
         if fired.family == "clock":
             if fired.fire_at > self.now and self.draining:
-                # Nobody waits for the clock, but for the end of the input.
+                # In a drain, such timers do not wait for the clock, but for the end of the input.
                 self.ends.append((f"a timer of {self.stage.name} before it is due", MAX_TIMESTAMP))
             elif fired.fire_at > self.now:
                 raise Broken(f"a timer of {self.stage.name} fired at {self.now}, due at {fired.fire_at}")
@@ -140,7 +140,7 @@ class StageDesk(Desk):
 
 
 def runner_of(desk: StageDesk, number: int) -> EngineRunner:
-    """The user code of a stage."""
+    """Return the user code of a stage."""
     runner: Runner
     writes: Buffered | None = None
     if isinstance(desk.stage.kind, (Buffer, Keep)) and commits_at_the_end_of_calls(desk.chance):
@@ -164,12 +164,12 @@ def runner_of(desk: StageDesk, number: int) -> EngineRunner:
 
 
 def windows_of(reader: Stage, time: Timestamp) -> tuple[Window, ...]:
-    """The windows in which an element comes to a stage."""
+    """Return the windows that an element has when it reaches a stage."""
     return (GLOBAL_WINDOW,) if reader.windowing is None else reader.windowing.fn.assign(time)
 
 
 def beginnings(source: Source, shard: int, shards: int) -> Iterator[tuple[bytes, Elements]]:
-    """The restrictions with which a source begins, in one shard."""
+    """Yield the initial restrictions of a source in one shard."""
     count, parts = len(source.events), source.parts
     for part in range(parts):
         if part % shards == shard:
@@ -178,7 +178,7 @@ def beginnings(source: Source, shard: int, shards: int) -> Iterator[tuple[bytes,
 
 
 def dropped(stage: Stage, drop: DropLate | DropHeld | Late) -> Drop:
-    """What the engine has dropped, as a record."""
+    """Return the record of a drop by the engine."""
     match drop:
         case DropLate(key, window, value, time, watermark, reason):
             late = reason is DropReason.EXPIRED
@@ -186,7 +186,7 @@ def dropped(stage: Stage, drop: DropLate | DropHeld | Late) -> Drop:
         case DropHeld(key, window, contents, count, watermark):
             values = list(contents)
             if isinstance(stage.kind, Group) and not stage.kind.accumulating and len(values) != count:
-                raise Broken(f"{stage.name} has dropped {values}, which it takes for {count}")
+                raise Broken(f"{stage.name} has dropped {values}, but counts {count}")
             atoms = tuple(atom for value in values for atom in atoms_of(value))
             return Drop(stage.name, key, atoms, None, window, False, watermark, count)
         case Late(element, watermark):

@@ -1,4 +1,4 @@
-"""One driver of a simulated job: the real driver, and a clock and answers that are the world's.
+"""One driver of a simulated job: the real driver, with the clock and the answers of the simulated world.
 
 Owns the order of a driver's events, and what must hold of its commands. What the world decides (faults, requests, other
 drivers) it asks for. Must not know what happens to it.
@@ -66,81 +66,79 @@ from simulator.playing.jobs import Job
 
 _OVERTAKEN = "took over"
 _MOST_DEATHS = 3
-"""Runs of a micro-batch in which a worker dies: a job whose user code kills it is to end soon."""
+"""The allowed runs of a micro-batch in which a worker dies. A job whose user code kills workers must fail soon."""
 _REASONS = (_OVERTAKEN, "in a row", f"try {_MOST_DEATHS} of {_MOST_DEATHS}: ", USER_ERROR)
-"""Why a job may fail."""
+"""A job may fail with one of these reasons."""
 _FAILED_TRIES = (MicroBatchFailed, PublishFailed, CommitRefused)
-_ASKED = {
+_REQUESTED_MODES = {
     DrainRequested: Mode.DRAINING,
     SuspendRequested: Mode.SUSPENDING,
     CancelRequested: Mode.CANCELLING,
 }
-"""What a job that is running is heading for when it was asked."""
+"""The mode of a running job after each request."""
 
 
 class Surroundings(Protocol):
-    """What a driver has around it."""
+    """The environment of a driver."""
 
     now: Timestamp
 
     def is_overtaken(self, driver: Driver) -> bool:
-        """Whether a later driver has committed its opening, and the store would say so."""
+        """Return whether a later driver has committed its opening, and the store would report that."""
 
     def before(self, driver: Driver, command: Command) -> None:
-        """A command is about to be carried out. `Killed` may come out of it."""
+        """Inject faults before a command is carried out. May raise `Killed`."""
 
     def handled(self, driver: Driver, event: Event, commands: Sequence[Command]) -> None:
-        """An event was taken in, and that is what is to be done."""
+        """Check an event and the commands that answer it."""
 
     def publish(self, ids: list[bytes]) -> bool:
-        """Publishes parts; whether it went well."""
+        """Publish committables; return whether that succeeded."""
 
     def committed(self, driver: Driver) -> None:
-        """A driver was told that a micro-batch is real."""
+        """Handle that a driver has learnt of a commit."""
 
     def outcome(self, name: str) -> None:
-        """The store has answered a proposal."""
+        """Count an answer of the store to a proposal."""
 
     def swept(self) -> None:
-        """Files were removed."""
+        """Handle that files were deleted."""
 
     def report_again(self) -> bool:
-        """Whether the report of the micro-batch that runs comes a second time, later."""
+        """Return whether the report of the running micro-batch comes a second time, later."""
 
     def gives_up(self) -> bool:
-        """Whether nobody waits for the micro-batch that runs, though it will report."""
+        """Return whether the driver gives up the running micro-batch, though its report will come."""
 
     def stalls(self) -> int:
-        """Seconds for which the micro-batch that is to run waits for its cluster, while another driver has begun; 0:
-        none.
-        """
+        """Return the seconds that the next micro-batch waits for its cluster while another driver begins; 0: none."""
 
     def worker_dies(self) -> bool:
-        """Whether a worker dies in the micro-batch that runs, and the micro-batch with it."""
+        """Return whether a worker dies in the running micro-batch, which then fails."""
 
     def took(self) -> int:
-        """How long the next thing takes, in microseconds."""
+        """Return the duration of the next action, in microseconds."""
 
     def tell(self, text: str) -> None:
-        """For the story."""
+        """Add a line to the story."""
 
 
 class Killed(Exception):
-    """The driver's process is gone."""
+    """The driver's process has died."""
 
 
 @dataclass
 class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.Watch):
-    """A driver: what the real one has around it, and what it may not do.
+    """A driver: the environment of the real one, and checks of its behaviour.
 
     Attributes:
-        name: for the story.
-        job: what it runs, where.
-        log: its hold on the job.
-        blobs: its way to the store.
-        cluster: where its micro-batches run.
-        around: what it has around it.
-        killed: it is dead.
+        name: its name in the story.
+        job: the job that it runs.
+        log: its commit log.
+        blobs: its access to the store.
+        cluster: runs its micro-batches.
+        around: its environment.
+        killed: whether its process has died.
     """
 
     name: str
@@ -154,35 +152,35 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
     killed: bool = False
 
     def __post_init__(self) -> None:
-        """Starts."""
+        """Start the driver."""
         self._events: list[tuple[int, int, Event]] = []
         self._order = count()
         self._torn: set[bytes] = set()
         self._deaths: Counter[int] = Counter()
-        # A micro-batch that waits for its cluster, and until when.
+        # A micro-batch that waits for its cluster, and the end of the wait.
         self._stalled: tuple[Timestamp, TaskAssignment] | None = None
         self._broken_off = self._shut_down = self._prepared = self._must_know = False
         self._commits = LogCommits(self.log, self.job.layout, self.job.readers, self.warn, keep=self.keep)
         self._driver = JobDriver(self.machine, self._commits, self, self, self, self, self, sweep_every=2)
-        self.tell_later(started(self.log.head, self.job.layout, self.around.now), 0)
+        self.schedule(started(self.log.head, self.job.layout, self.around.now), 0)
 
     @property
     def end(self) -> End | None:
-        """How it ended; None while it lives."""
+        """Return its end; None before that."""
         return self._driver.end
 
     @property
     def over(self) -> bool:
-        """Whether it does nothing any more."""
+        """Return whether it has died or ended."""
         return self.killed or self.end is not None
 
     @property
     def ended_well(self) -> bool:
-        """Whether the job is done, or drained."""
+        """Return whether the job is done or drained."""
         return self.end is not None and self.end.state in (EndState.DONE, EndState.DRAINED)
 
     def next_at(self) -> Timestamp | None:
-        """When something happens to it next; None if nothing does."""
+        """Return the time of its next event; None if there is none."""
         times = [Timestamp(self._events[0][0])] if self._events else []
         if self._driver.wake is not None:
             times.append(self._driver.wake)
@@ -190,16 +188,16 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
             times.append(self._stalled[0])
         return min(times, default=None)
 
-    def tell_later(self, event: Event, after: int) -> None:
-        """Something happens to it after a while."""
+    def schedule(self, event: Event, after: int) -> None:
+        """Schedule an event for the driver."""
         heapq.heappush(self._events, (self.around.now + after, next(self._order), event))
 
     def release(self, savepoint: str) -> None:
-        """A savepoint's name is to be given up."""
+        """Release a savepoint."""
         self._commits.release(savepoint)
 
     def advance(self) -> None:
-        """Takes in what happens next, and carries out what follows."""
+        """Handle the next event, and carry out the commands that follow."""
         now = self.around.now
         if self._stalled is not None and self._stalled[0] <= now:
             order, self._stalled = self._stalled[1], None
@@ -212,20 +210,20 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
         except Killed:
             self.killed = True
             self.around.tell(f"{self.name} is dead")
-        if open_to and self.machine.mode is not _ASKED.get(type(event), self.machine.mode):
-            raise Broken(f"{self.name} was asked to {type(event).__name__}, and is {self.machine.mode.value}")
+        if open_to and self.machine.mode is not _REQUESTED_MODES.get(type(event), self.machine.mode):
+            raise Broken(f"{self.name} got {type(event).__name__}, but its mode is {self.machine.mode.value}")
         if isinstance(event, CommitDecided):
             if not self.killed:
                 self.cluster.end_late()
             self.around.committed(self)
 
     def check_fenced(self, since: Timestamp) -> None:
-        """It ends in time, if it was overtaken at that moment, and the store has kept its word since."""
+        """Check that it ends in time if another driver took over at `since` and the store was reliable after that."""
         if self._may_go_on() and self.around.now - since > TAKEOVER_CHECKS:
             raise Broken(f"{self.name} does not know that another driver took the job over at {since}")
 
     def _may_go_on(self) -> bool:
-        """Whether it does more than to end; not while only the store can tell how a proposal went."""
+        """Return whether it may still run micro-batches; not if the outcome of a proposal is unknown."""
         return not self.over and self.machine.phase in (Phase.RUNNING, Phase.CLOSING) and self.log.pending is None
 
     # `Clock`, `Inbox`.
@@ -235,7 +233,7 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
         return self.around.now
 
     def put(self, event: Event) -> None:
-        """See `seams.Inbox`: what the store has answered."""
+        """See `seams.Inbox`: this takes an answer of the store."""
         assert isinstance(event, Decision)
         if isinstance(event, DriverFailed):
             raise Broken(f"{self.name} cannot propose: {event.why}")
@@ -245,18 +243,18 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
     def _decided(self, event: Event, micro_batch: int) -> None:
         conflict = self.log._conflict
         if isinstance(event, CommitConflicted | Overtaken) and conflict and conflict.found.epoch == self.log.epoch:
-            raise Broken(f"{self.name} is fenced out by itself, at micro-batch {conflict.found.micro_batch}")
+            raise Broken(f"{self.name} is fenced by its own manifest, at micro-batch {conflict.found.micro_batch}")
         self.around.outcome(type(event).__name__)
         self.around.tell(f"{self.name}: {type(event).__name__} (micro-batch {micro_batch})")
 
     def _answer(self, event: Event) -> None:
-        self.tell_later(event, self.around.took())
+        self.schedule(event, self.around.took())
 
     # `Watch`.
 
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
-        """See `seams.Watch`: nothing is committed, published or shut down behind an error; no whole micro-batch is
-        refused.
+        """See `seams.Watch`. Checks that nothing is committed, published or shut down after an error, and that no
+        consistent micro-batch is refused.
         """
         self.machine.validate()
         if isinstance(event, Overtaken):
@@ -264,20 +262,20 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
         if isinstance(event, _FAILED_TRIES) and self.around.is_overtaken(self) and self.log.pending is None:
             self._must_know = True
             if self._may_go_on():
-                raise Broken(f"{self.name} tries again, and another driver has the job: {event}")
+                raise Broken(f"{self.name} retries, but another driver has taken over the job: {event}")
         self.around.handled(self, event, commands)
         reports = event.reports if isinstance(event, MicroBatchReported) else ()
         torn = bool(self._torn & {report.token for report in reports})
         for command in commands:
             if isinstance(command, Warn) and "is not consistent" in command.text and not torn:
-                raise Broken(f"{self.name} refuses a micro-batch that is whole: {command.text}")
+                raise Broken(f"{self.name} refuses a consistent micro-batch: {command.text}")
         if self._broken_off and any(
             isinstance(each, (Propose, Publish, RunMicroBatch, CallShutdown)) for each in commands
         ):
-            raise Broken(f"{self.name} goes on behind its error: {commands}")
+            raise Broken(f"{self.name} continues after its error: {commands}")
         self._broken_off |= self.machine.mode in (Mode.FAILING, Mode.CANCELLING)
         if self._broken_off and any(isinstance(each, (Propose, CallShutdown)) for each in commands):
-            raise Broken(f"{self.name} commits behind its error: {commands}")
+            raise Broken(f"{self.name} commits after its error: {commands}")
 
     @override
     def begins(self, command: Command) -> None:
@@ -286,7 +284,7 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
                 return
             case Propose():
                 if self._torn & {each.token for each in command.reports}:
-                    raise Broken(f"micro-batch {command.micro_batch} was torn, and is proposed")
+                    raise Broken(f"micro-batch {command.micro_batch} was torn, but is proposed")
             case End(state, why):
                 if state is EndState.FAILED and not any(reason in why for reason in _REASONS):
                     raise Broken(f"{self.name} fails: {why}")
@@ -294,13 +292,13 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
                     raise Broken(f"{self.name} does not name the driver that took the job over: {why}")
                 if self._shut_down != (state in (EndState.DONE, EndState.DRAINED)):
                     raise Broken(
-                        f"{self.name} is {state.value}, and shutdown was {'' if self._shut_down else 'not '}called"
+                        f"{self.name} is {state.value}, but shutdown was {'' if self._shut_down else 'not '}called"
                     )
-        self.around.tell(f"{self.name}: {_told(command)}")
+        self.around.tell(f"{self.name}: {_described(command)}")
         self.around.before(self, command)
 
     def warn(self, text: str) -> None:
-        """See `seams.Watch`: it is in the story as a command."""
+        """See `seams.Watch`: the story already has it as a command."""
 
     @override
     def swept(self, swept: Swept | StoreError) -> None:
@@ -336,7 +334,7 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
         took = self.around.took()
         if outcome.why:
             self.around.tell(f"micro-batch {plan.micro_batch} failed: {outcome.why}")
-            self.tell_later(
+            self.schedule(
                 MicroBatchFailed(self.around.now, plan.micro_batch, plan.attempt, outcome.why, outcome.again), took
             )
             return
@@ -346,13 +344,13 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
             given_up = MicroBatchFailed(
                 self.around.now, plan.micro_batch, plan.attempt, "it has not reported in time", True
             )
-            self.tell_later(given_up, took)
-            # When the pause before the next run is over.
+            self.schedule(given_up, took)
+            # The report comes after the pause before the next run.
             took += 100_000 + self.around.took()
         event = MicroBatchReported(self.around.now, plan.micro_batch, plan.attempt, Duration(took), outcome.reports)
-        self.tell_later(event, took)
+        self.schedule(event, took)
         if self.around.report_again():
-            self.tell_later(event, took + 200_000)
+            self.schedule(event, took + 200_000)
 
     def _worker_died(self, plan: MicroBatchPlan) -> None:
         self._deaths[plan.micro_batch] += 1
@@ -363,16 +361,16 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
             )
         self.around.tell(f"micro-batch {plan.micro_batch} failed: a worker died")
         failed = MicroBatchFailed(self.around.now, plan.micro_batch, plan.attempt, "a worker died", True, died=True)
-        self.tell_later(failed, self.around.took())
+        self.schedule(failed, self.around.took())
 
     def abandon(self, micro_batch: int, attempt: int) -> None:
-        """See `seams.Cluster`: what runs has run."""
+        """See `seams.Cluster`: a simulated run is never in progress here."""
         self._stalled = None
 
     @override
     def finalize(self, micro_batch: int, tokens: Sequence[bytes]) -> None:
         if not tokens:
-            raise Broken(f"{self.name} finalizes micro-batch {micro_batch}, and nobody waits for it")
+            raise Broken(f"{self.name} finalizes micro-batch {micro_batch}, but no bundle requested it")
         self._answer(Finalized(self.around.now, micro_batch))
 
     @override
@@ -392,7 +390,7 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
             self._answer(PublishFailed(self.around.now, micro_batch, "the sink does not answer"))
 
 
-def _told(command: Command) -> str:
+def _described(command: Command) -> str:
     match command:
         case RunMicroBatch(plan):
             marks = [

@@ -1,4 +1,4 @@
-"""Hosts: where tasks find their shards' state.
+"""Hosts: they hold the state of shards for tasks.
 
 Owns a copy of shards in memory, by the same protocol and the same decisions as `store.shards.cache`, but without LMDB
 and its files, which would cost more than all the rest of a simulated micro-batch. Must not know what entries mean.
@@ -26,7 +26,7 @@ from arcbeam.streaming import interfaces
 
 
 class Host(interfaces.Host, Protocol):
-    """What `store.shards.cache.HostCache` is to a task, and to who can lose it."""
+    """The interface of `store.shards.cache.HostCache` for tasks, and for the fault that loses its data."""
 
     def forget(self, job: str) -> None:
         """Removes the copies of a job's state."""
@@ -34,7 +34,7 @@ class Host(interfaces.Host, Protocol):
 
 @dataclass(slots=True)
 class _Rows(Base):
-    """Entries of one version; an `overlay.Base`. Never changed once made."""
+    """The entries of one version; an immutable `overlay.Base`."""
 
     of: CopyOf
     rows: dict[bytes, bytes]
@@ -58,10 +58,10 @@ class _Rows(Base):
 
 
 class MemoryHost(Host):
-    """A host with its copies in memory.
+    """A host that keeps its copies in memory.
 
     Args:
-        scratch: a local folder, for files on their way.
+        scratch: a local folder for temporary files.
     """
 
     def __init__(self, scratch: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a task of a simulated job is given and what it makes, as values.
+"""The inputs and outputs of a task of a simulated job, as values.
 
 Owns the shapes. Must not know what a task does.
 """
@@ -24,24 +24,24 @@ from simulator.scenario.kinds import Keep
 from simulator.scenario.plans import Pipeline
 
 Rows = dict[tuple[str, int], list[tuple[bytes, list[WindowedElement]]]]
-"""What goes to each stage and shard."""
+"""The rows for each stage and shard."""
 Passed = tuple[str, int, list[tuple[bytes, list[WindowedElement]]]]
-"""What passes a level: for a stage and shard."""
+"""Rows that pass through a level: their stage, shard and elements."""
 
 
 _MOST_LOOKS = 50_000
-"""Of a task at the budget of a micro-batch. The most that were seen are 2,122 (seed 49)."""
+"""The allowed number of checks of a task's budget in a micro-batch. The maximum seen is 2,122 (seed 49)."""
 
 
 class Died(Exception):
-    """A task's process is gone."""
+    """The process of a task has died."""
 
 
 class Looks(Budget):
-    """A budget of so many looks.
+    """A budget that is exhausted after a number of checks.
 
     Attributes:
-        used: how often it was looked at.
+        used: the number of checks so far.
     """
 
     def __init__(self, looks: int) -> None:
@@ -51,17 +51,17 @@ class Looks(Budget):
     def exhausted(self) -> bool:
         self.used += 1
         if self.used > _MOST_LOOKS:
-            raise Broken(f"a busy loop: a task has looked at its budget of {self._looks} {self.used} times")
+            raise Broken(f"busy loop: a task has checked its budget of {self._looks} {self.used} times")
         return self.used >= self._looks
 
     def part(self, fraction: float) -> Looks:
-        """See `Budget`: all look at one."""
+        """See `Budget`: all parts share one budget."""
         return self
 
 
 @dataclass
 class Box:
-    """What an attempt sends to the next level, with its marker behind all rows."""
+    """The data that an attempt sends to the next level: rows, and after them its markers."""
 
     rows: Rows = field(default_factory=dict)
     markers: list[Marker] = field(default_factory=list)
@@ -69,19 +69,19 @@ class Box:
 
 @dataclass(frozen=True)
 class Job:
-    """What does not change while a driver lives.
+    """The settings that are constant during the life of a driver.
 
     Attributes:
-        pipeline: what runs.
-        layout: where.
-        blobs: its way to the store.
-        epoch: of the driver.
+        pipeline: the pipeline of the job.
+        layout: the layout of its stages.
+        blobs: the driver's access to the store.
+        epoch: the epoch of the driver.
         scratch: a local folder.
-        parts: where it is kept what is to be published, by id.
-        honest: the stages to which nothing can come too late.
-        looks: how much a task may do in a micro-batch.
-        last_event: a time behind those of all events.
-        copies: of the files of side inputs that its tasks have open.
+        parts: the committables by id.
+        honest: the stages that never get late data.
+        looks: the budget of a task in a micro-batch.
+        last_event: a timestamp after those of all events.
+        copies: the open local copies of side input files.
     """
 
     pipeline: Pipeline
@@ -97,7 +97,7 @@ class Job:
 
     @property
     def readers(self) -> dict[int, tuple[str, ...]]:
-        """The stages that read what each producer puts into a side input: one each, by its number."""
+        """Return the reader of each side input channel, by the channel's number."""
         return {
             self.pipeline.side_number(stage, port): (stage.name,)
             for stage in self.pipeline.stages
@@ -105,8 +105,9 @@ class Job:
         }
 
     def read_until(self, reader: str, windows: Sequence[Window]) -> Timestamp | None:
-        """When nothing of these windows comes to a stage any more; None if it cannot be said: elements may come late,
-        and are not dropped there.
+        """Return the timestamp after which a stage gets no more elements of these windows.
+
+        None if it is unknown: the stage may get late elements, and does not drop them.
         """
         kind = self.pipeline.by_name[reader].kind
         if isinstance(kind, Keep):

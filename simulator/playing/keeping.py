@@ -1,6 +1,6 @@
-"""The user code of stateful stages: cells and timers of both clocks.
+"""The user code of stateful stages: cells, event timers and processing-time timers.
 
-Owns what is kept, and when it goes on. Must not know micro-batches, attempts and files.
+Owns the buffered elements, and when they are released. Must not know micro-batches, attempts and files.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from simulator.playing.usercode import Desk, Runner
 from simulator.scenario.combining import atoms_of
 from simulator.scenario.kinds import Keep
 
-# What a DoFn may have, in bags, as the SDK keeps it.
+# The state of a DoFn, stored in bags as in the SDK.
 
 
 class Value(BagCell):
-    """One value for each key and window: a bag of one, written anew."""
+    """One value for each key and window: a bag with one value, which a write replaces."""
 
     def get(self, key: bytes, at: bytes) -> bytes | None:
-        """The value; None if there is none."""
+        """Return the value; None if there is none."""
         return next(self.read(key, at), None)
 
     def set(self, key: bytes, at: bytes, value: bytes) -> None:
-        """Sets it."""
+        """Set the value."""
         self.clear(key, at)
         self.add(key, at, value)
 
 
 class Sum(BagCell):
-    """A sum for each key and window: a bag of what was added, in place of which the sum comes when it is asked for."""
+    """A sum for each key and window: a bag of summands, which a read replaces by their sum."""
 
     def get(self, key: bytes, at: bytes) -> bytes | None:
-        """The sum; None if nothing was added."""
+        """Return the sum; None if nothing was added."""
         added = list(self.read(key, at))
         if not added:
             return None
@@ -55,14 +55,14 @@ class Sum(BagCell):
 
 
 class Map(BagCell):
-    """Values by name for each key and window, several of a name: a bag of pairs, without some of them written anew."""
+    """Several values by name for each key and window: a bag of pairs, which a removal writes again without some."""
 
     def put(self, key: bytes, at: bytes, name: bytes, value: bytes) -> None:
-        """Adds a value to those of a name."""
+        """Add a value to those of a name."""
         self.add(key, at, sequences.framed(name) + sequences.framed(value))
 
     def all(self, key: bytes, at: bytes) -> dict[bytes, list[bytes]]:
-        """The values of all names, in the order in which they came."""
+        """Return the values of all names, in order of arrival."""
         found: dict[bytes, list[bytes]] = {}
         for pair in self.read(key, at):
             name, value = sequences.unframed(pair)
@@ -70,11 +70,11 @@ class Map(BagCell):
         return found
 
     def of(self, key: bytes, at: bytes, name: bytes) -> list[bytes]:
-        """The values of a name."""
+        """Return the values of a name."""
         return self.all(key, at).get(name, [])
 
     def remove(self, key: bytes, at: bytes, name: bytes) -> None:
-        """Forgets the values of a name."""
+        """Remove the values of a name."""
         framed = sequences.framed(name)
         kept = [pair for pair in self.read(key, at) if not pair.startswith(framed)]
         self.clear(key, at)
@@ -82,11 +82,11 @@ class Map(BagCell):
 
 
 class Keeping(Runner, ABC):
-    """What all ways of keeping share.
+    """The common part of all stateful user code.
 
     Args:
-        desk: of the stage.
-        number: of the stage.
+        desk: the desk of the stage.
+        number: the number of the stage.
     """
 
     def __init__(self, desk: Desk, number: int) -> None:
@@ -119,15 +119,15 @@ class Keeping(Runner, ABC):
 
     @abstractmethod
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
-        """An element has come in a window."""
+        """Store an element of a window, and yield its timers."""
 
     def window_of(self, fired: Fired) -> Window:
-        """The window of a timer."""
+        """Return the window of a timer."""
         return self.kind.windowing.decode(fired.window)
 
 
 class UntilEnd(Keeping):
-    """All of a window goes on together: at its end, or at its expiration."""
+    """Release all elements of a window together: at its end, or at its expiration."""
 
     @override
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
@@ -137,11 +137,11 @@ class UntilEnd(Keeping):
         self.sum.add(key, at, b"%d" % len(value))
         if self.kind.way == "end":
             end = window.max_timestamp
-            # One that never fires, and one that is set twice: only the last counts. It may be for later than the end.
+            # One never fires, and one is set twice: only the last setting counts. It may be after the window's end.
             yield TimerSet(key, window, "end", Timestamp(time + 1), time, tag="never")
             yield TimerSet(key, window, "end", Timestamp(end + 1), end)
             yield TimerCleared(key, window, "end", tag="never")
-            # Set again for every element, with only another payload.
+            # Set again for every element, with a new payload only.
             count = self.count.get(key, at) or b""
             yield TimerSet(key, window, "end", Timestamp(end + self.kind.delay), end, payload=count)
 
@@ -151,7 +151,7 @@ class UntilEnd(Keeping):
             raise Broken(f"a timer of {self.name} fired that was cleared")
         if fired.payload != self.count.get(fired.key, fired.window):
             raise Broken(
-                f"a timer of {self.name} fired with {fired.payload!r}, which it was set with before the last time"
+                f"a timer of {self.name} fired with {fired.payload!r}, a payload that a later setting replaced"
             )
         window = self.window_of(fired)
         self.desk.over(window)
@@ -176,8 +176,9 @@ class UntilEnd(Keeping):
 
 
 class ByTheClock(Keeping):
-    """Some processing time after the first element came the earlier half of them goes on, and so on; what is left goes
-    at the end of their window.
+    """Release the earlier half of the elements some processing time after the first arrived, and so on.
+
+    Release the rest at the end of their window.
     """
 
     @override
@@ -201,8 +202,8 @@ class ByTheClock(Keeping):
             if early or due != b"%d" % fired.fire_at:
                 raise Broken(f"a timer of {self.name} is due at {fired.fire_at}, set for {due!r}: {self.desk.now}")
             if self.kind.way == "clock" and window == GLOBAL_WINDOW:
-                # The timer for the end of the window is still pending. Were there others, the clock would go before the
-                # expiration of an earlier one, and so before this timer.
+                # The timer for the end of the window is still pending. With other windows, the processing-time timer
+                # may precede the expiration of an earlier window, and so this timer.
                 self.desk.not_over(window.max_timestamp)
         half = self._half(fired) if fired.family == "clock" else None
         values = list(self.in_time.read(fired.key, fired.window, None, half))
@@ -221,12 +222,12 @@ class ByTheClock(Keeping):
         return CallResult(len(values), [TimerCleared(fired.key, window, other)])
 
     def _half(self, fired: Fired) -> Timestamp | None:
-        """The time from which on elements have to wait once more; None if all go."""
+        """Return the timestamp from which elements stay buffered; None if all are released."""
         times = sorted({time for time, _ in self.in_time.read(fired.key, fired.window)})
         return times[len(times) // 2] if len(times) > 1 else None
 
     def _timers(self, key: bytes, window: Window, due: Timestamp, first: Timestamp) -> Iterator[TimerSet]:
-        # Most times with only another payload, too.
+        # Most settings change only the payload.
         yield TimerSet(key, window, "clock", due, first, payload=self.sum.get(key, window.ordered()) or b"")
         if self.kind.way == "clock":
             yield TimerSet(key, window, "end", window.max_timestamp, first)
@@ -236,7 +237,7 @@ class ByTheClock(Keeping):
         at = window.ordered()
         self.desk.over(window)
         due = self.count.get(key, at)
-        # In a drain what timers set for the clock never fires.
+        # In a drain, processing-time timers that other timers set never fire.
         if due is not None and int(due) <= self.desk.now and not self.desk.draining:
             raise Broken(f"{window} of {self.name} expires at {self.desk.now} before a timer that is due at {due!r}")
         values = list(self.in_time.read(key, at))
@@ -246,7 +247,7 @@ class ByTheClock(Keeping):
 
 
 class Each(Keeping):
-    """Each element has a timer of its own."""
+    """Set a separate timer for each element."""
 
     @override
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
@@ -259,7 +260,7 @@ class Each(Keeping):
         name = fired.tag.encode()
         count = len(self.by_name.of(fired.key, fired.window, name))
         if fired.hold is None or not fired.tag.endswith(f"@{fired.hold}"):
-            raise Broken(f"a timer of {self.name} holds at {fired.hold}, and its tag is {fired.tag}")
+            raise Broken(f"a timer of {self.name} holds at {fired.hold}, but its tag is {fired.tag}")
         for _ in range(count):
             self.put_out(fired.key, atoms_of(fired.payload), fired.hold, self.window_of(fired))
         self.by_name.remove(fired.key, fired.window, name)
@@ -267,12 +268,12 @@ class Each(Keeping):
 
 
 class InDrawers(Keeping):
-    """Elements wait in drawers, all of one together, each drawer with a timer of its own."""
+    """Buffer elements in drawers. Each drawer has its own timer, and is released as a whole."""
 
     @override
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
         at, number = window.ordered(), sum(value) % 3
-        # Tags that are too long to stand whole in a row's key, and one that is not.
+        # Some tags are too long for a row's key, and one is not.
         drawer = b"drawer %d" % number * (1 if not number else 12)
         self.drawers.put(key, at, drawer, b"%d:%b" % (time, value))
         self.by_name.remove(key, at, drawer)
@@ -289,7 +290,7 @@ class InDrawers(Keeping):
             raise Broken(f"the drawers of {self.name} for {key!r} do not agree: {found}, {counted}, {fired}")
         values = self._inside(key, at, drawer)
         if fired.hold != min(time for time, _ in values):
-            raise Broken(f"a timer of {self.name} holds at {fired.hold}, and its drawer has {values}")
+            raise Broken(f"a timer of {self.name} holds at {fired.hold}, but its drawer has {values}")
         for time, value in values:
             self.put_out(key, atoms_of(value), time, self.window_of(fired))
         self.drawers.remove(key, at, drawer)
@@ -302,17 +303,17 @@ class InDrawers(Keeping):
 
 
 class InOrder(Keeping):
-    """Elements come in the order of their times, and go on at once."""
+    """Require elements in the order of their timestamps, and release them at once."""
 
     @override
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
         at = window.ordered()
         last = self.count.get(key, at)
         if last is not None and int(last) > time:
-            raise Broken(f"{self.name} got an element of {time} behind one of {last!r}")
+            raise Broken(f"{self.name} got an element of {time} after one of {last!r}")
         fired = self.last.get(key, at)
         if fired is not None and int(fired) >= time:
-            raise Broken(f"{self.name} got an element of {time} behind a timer of {fired!r}")
+            raise Broken(f"{self.name} got an element of {time} after a timer of {fired!r}")
         self.count.set(key, at, b"%d" % time)
         self.put_out(key, atoms_of(value), time, window)
         yield TimerSet(key, window, "end", Timestamp(time + self.kind.delay), None)
@@ -332,4 +333,4 @@ WAYS: dict[str, Callable[[Desk, int], Keeping]] = {
     "drawers": InDrawers,
     "order": InOrder,
 }
-"""By `Keep.way`."""
+"""The class of each `Keep.way`."""

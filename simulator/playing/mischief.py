@@ -1,7 +1,7 @@
-"""The faults of a scenario, each when its turn has come.
+"""Inject the faults of a scenario, each at its number of attempts or commands.
 
-Owns the counting, and what a fault does to drivers and their ways to the store. What it cannot do itself (starting a
-driver, emptying a host) the world does. Must not know what is right.
+Owns the counting, and the effect of a fault on drivers and their access to the store. The world starts drivers and
+empties hosts. Must not know which behaviour is correct.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _FAIR = Faults()
 
 
 class Mischief:
-    """Plays faults.
+    """Injects faults.
 
     Args:
-        faults: of the scenario.
-        note: takes note of a fault that did happen.
-        tell: for the story.
-        start: starts a driver, whoever lives.
-        lose: makes a host lose all it has.
+        faults: the faults of the scenario.
+        note: counts a fault that did happen.
+        tell: adds a line to the story.
+        start: starts a driver, whether others live or not.
+        lose: deletes the data of a host.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Mischief:
             if fault.kind not in OF_TASKS:
                 self._of_commands.setdefault(fault.at, []).append(fault)
         self._attempts, self._commands = count(), count()
-        # What the store does until that command; and at the next commits that are asked for.
+        # The store's faults until that command; and its faults at the next commits.
         self._storm, self._storm_until = _FAIR, -1
         self._unclear: list[Faults] = []
         self._publishing_fails = self._deaths_at_the_end = 0
@@ -53,14 +53,14 @@ class Mischief:
         self._worker_deaths = 0
 
     def of_task(self) -> Fault | None:
-        """The fault of the next attempt of a task, if any."""
+        """Return the fault of the next attempt of a task, if any."""
         return self._of_tasks.get(next(self._attempts))
 
     def before(self, driver: Driver, command: Command) -> None:
-        """A driver is about to carry out a command.
+        """Inject the faults before a command of a driver.
 
         Raises:
-            Killed: it does not come to it.
+            Killed: the driver dies before the command.
         """
         number = next(self._commands)
         if number > self._storm_until:
@@ -77,19 +77,19 @@ class Mischief:
             driver.blobs.faults = self._unclear.pop()
 
     def weather(self) -> Faults:
-        """What the store does at the moment."""
+        """Return the current faults of the store."""
         return self._storm
 
     def is_fair(self) -> bool:
-        """Whether the store keeps its word, and is going to at the next commits."""
+        """Return whether the store is reliable now and at the next commits."""
         return self._storm == _FAIR and not self._unclear
 
     def clear_up(self) -> None:
-        """The storm is over."""
+        """End the storm."""
         self._storm, self._storm_until = _FAIR, -1
 
     def publishing_fails(self) -> bool:
-        """Whether what is published now fails half-way."""
+        """Return whether this publishing fails half-way."""
         if not self._publishing_fails:
             return False
         self._publishing_fails -= 1
@@ -97,28 +97,28 @@ class Mischief:
         return True
 
     def report_again(self) -> bool:
-        """Whether the report of the micro-batch that runs comes twice."""
+        """Return whether the report of the running micro-batch comes twice."""
         again, self._report_again = self._report_again, False
         if again:
             self._note(FaultKind.LATE_REPORT)
         return again
 
     def gives_up(self) -> bool:
-        """Whether nobody waits for the micro-batch that runs, though it will report."""
+        """Return whether the driver gives up the running micro-batch, though its report will come."""
         gives_up, self._gives_up = self._gives_up, False
         if gives_up:
             self._note(FaultKind.GIVEN_UP)
         return gives_up
 
     def stalls(self) -> int:
-        """Seconds for which the next micro-batch waits, while a second driver has begun; 0: it does not."""
+        """Return the seconds that the next micro-batch waits while a second driver begins; 0: it does not wait."""
         seconds, self._stalls = self._stalls, 0
         if seconds:
             self._second(FaultKind.STALLED)
         return seconds
 
     def worker_dies(self) -> bool:
-        """Whether a worker dies in the micro-batch that runs."""
+        """Return whether a worker dies in the running micro-batch."""
         if not self._worker_deaths:
             return False
         self._worker_deaths -= 1

@@ -1,6 +1,6 @@
-"""What the stages of a simulated job do with what comes: runners, by kind.
+"""The user code of the stages of a simulated job: one runner for each kind.
 
-Owns the user code. Must not know micro-batches, attempts and files: what is put out goes to a desk.
+Owns the user code. Must not know micro-batches, attempts and files: outputs go to a desk.
 """
 
 from __future__ import annotations
@@ -36,44 +36,44 @@ from simulator.scenario.plans import Stage
 
 
 class Desk(Protocol):
-    """What a runner has around it: one stage in one shard, in one attempt of a task."""
+    """The environment of a runner: one stage in one shard, in one attempt of a task."""
 
     stage: Stage
     now: Timestamp
     draining: bool
     """Whether a drain has begun."""
     chance: str
-    """What all chance of the attempt begins with."""
+    """The prefix of all random seeds of the attempt."""
     last_event: int
-    """A time behind those of all events."""
+    """A timestamp after those of all events."""
 
     view: StateView
     """The state of the shard."""
 
     def put_out(self, out: Out) -> None:
-        """Something goes on."""
+        """Send an output to its consumers."""
 
     def timed(self, fired: Fired) -> None:
-        """A timer has fired."""
+        """Check a timer that has fired."""
 
     def over(self, window: Window) -> None:
-        """The end of a window has come, it is said."""
+        """Record that the engine reports the end of a window."""
 
     def not_over(self, moment: Timestamp) -> None:
-        """The clock lets something fire, though something else of the key waits until that moment is over."""
+        """Record that a processing-time timer fires while an event timer of the key is pending for that timestamp."""
 
     def aside(self, window: Window) -> tuple[bytes, ...] | None:
-        """All that the side input has in a window, sorted; None if there is no side input."""
+        """Return the contents of the side input in a window, sorted; None if there is no side input."""
 
     def published(self) -> tuple[Port, ...]:
-        """The side inputs that got something."""
+        """Return the side inputs that got contents."""
 
     def part(self) -> Committable | None:
-        """What is to be published of all that was put out and dropped."""
+        """Return the committable with all outputs and drops."""
 
 
 class Runner(bundles.Runner):
-    """A stage that is called in no other way than its own."""
+    """The base of all runners: every call fails that its stage must not get."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
@@ -97,7 +97,7 @@ class Runner(bundles.Runner):
             led_to(self.fired(fired))
 
     def fired(self, fired: Fired) -> CallResult:
-        """A timer's callback."""
+        """Run a timer's callback."""
         raise Broken(f"{self.name} has no timers")
 
     @override
@@ -141,7 +141,7 @@ class Runner(bundles.Runner):
         *,
         output: str = MAIN,
     ) -> None:
-        """An element goes on."""
+        """Send an element to the consumers."""
         joined = aside = None
         if window is not None and (aside := self.desk.aside(window)) is not None:
             joined = bool(aside)
@@ -149,7 +149,7 @@ class Runner(bundles.Runner):
 
 
 class Passing(Runner):
-    """Elements go on as they come."""
+    """Pass elements on unchanged."""
 
     @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
@@ -179,16 +179,16 @@ class Passing(Runner):
         self.doubted = {self.name: belief.doubted} if belief.doubted else {}
 
     def _near(self, times: Sequence[Timestamp], skew: int) -> Sequence[Timestamp]:
-        """Those that are not too far ahead of the clock."""
+        """Return the timestamps that are not too far ahead of the clock."""
         return [time for time in times if time <= self.desk.now + skew]
 
 
 class Buffering(Runner):
-    """Elements wait in a bag of the shard.
+    """Buffer elements in a bag of the shard.
 
     Args:
-        desk: of the stage.
-        number: of the stage.
+        desk: the desk of the stage.
+        number: the number of the stage.
     """
 
     def __init__(self, desk: Desk, number: int) -> None:
@@ -204,7 +204,7 @@ class Buffering(Runner):
         return self._let_go() if len(list(self.bag.read(b"", b""))) >= self.size else CallResult()
 
     def prepare(self) -> CallResult:
-        """See `bundles.Runner`: what is in the bag has no other chance."""
+        """See `bundles.Runner`: this is the last chance to release the bag."""
         return self._let_go()
 
     def _let_go(self) -> CallResult:
@@ -216,7 +216,7 @@ class Buffering(Runner):
 
 
 class Joining(Runner):
-    """Elements go on with whether their window's side input has anything."""
+    """Pass elements on, with whether the side input of their window has contents."""
 
     @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
@@ -227,7 +227,7 @@ class Joining(Runner):
 
 
 class Grouping(Runner):
-    """Panes go on as elements."""
+    """Pass panes on as elements."""
 
     @override
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
@@ -241,22 +241,24 @@ class Grouping(Runner):
 
 
 class _Splittable(Runner, ABC):
-    """Positions from `lo` to `hi`, worked off at a pace. A restriction's element: `lo:hi:polls:due:cut:` and what it is
-    of; `due` is the processing time that was asked for, `cut` tells that it was truncated.
+    """Process positions from `lo` to `hi` at a pace.
+
+    The element of a restriction is `lo:hi:polls:due:cut:` and its original element. `due` is the requested processing
+    time, `cut` is 1 after truncation.
     """
 
     pace: Pace
 
     @abstractmethod
     def read(self, what: bytes, at: int) -> None:
-        """Puts out what is at a position."""
+        """Put out the element at a position."""
 
     @abstractmethod
     def watermarks(self, what: bytes, lo: int, hi: int) -> dict[str, Timestamp]:
-        """What is promised for what is left."""
+        """Return the watermarks for the remaining positions, by output."""
 
     def rest(self, what: bytes, lo: int, hi: int, polls: int, due: int | None, cut: int = 0) -> Remainder:
-        """What is left of a restriction."""
+        """Return the rest of a restriction."""
         marks = self.watermarks(what, lo, hi)
         if polls:
             marks = {output: min(mark, Timestamp(self.desk.last_event)) for output, mark in marks.items()}
@@ -264,7 +266,7 @@ class _Splittable(Runner, ABC):
         return Remainder(element, float(hi - lo), None if due is None else Timestamp(due), marks)
 
     def whole(self, what: bytes, lo: int, hi: int, polls: int) -> Remainder:
-        """A restriction that nothing was done of yet."""
+        """Return a restriction before its first run."""
         remainder = self.rest(what, lo, hi, polls, None)
         return Remainder(remainder.element, remainder.size) if self.pace.silent else remainder
 
@@ -273,13 +275,13 @@ class _Splittable(Runner, ABC):
         pace, now = self.pace, self.desk.now
         lo, hi, polls, due, cut, what = _taken_apart(restriction)
         if due > now:
-            raise Broken(f"a restriction of {self.name} is due at {due}, and runs at {now}")
+            raise Broken(f"a restriction of {self.name} is due at {due}, but runs at {now}")
         if self.desk.draining and not cut:
-            raise Broken(f"a restriction of {self.name} runs in a drain, and was not truncated")
+            raise Broken(f"a restriction of {self.name} runs in a drain, but was not truncated")
         splits: list[Remainder] = []
         chance = random.Random(f"{self.desk.chance}/{restriction.id.hex()}")
         while hi - lo > 1 and chance.random() < pace.splits and len(splits) < 2:
-            # What is behind goes on by itself, and this one ends earlier.
+            # The second half becomes a separate residual, and this restriction ends earlier.
             half = (lo + hi) // 2
             later_on = now + pace.pause if pace.pause and chance.random() < 0.2 else None
             splits.append(self.rest(what, half, hi, polls, later_on, cut))
@@ -287,12 +289,12 @@ class _Splittable(Runner, ABC):
         for count, at in enumerate(range(lo, hi)):
             if count and (count >= pace.piece or budget.exhausted()):
                 pause = now + pace.pause if pace.pause and at % pace.every == 0 else None
-                # What is cut off for others begins behind what this one goes on with.
+                # The pieces for other tasks follow the positions with which this restriction resumes.
                 for _ in range(min(pieces, hi - at) - 1):
                     splits.append(self.rest(what, hi - (hi - at) // pieces, hi, polls, None, cut))
                     hi, polls = hi - (hi - at) // pieces, 0
                 rest = self.rest(what, at, hi, polls, pause, cut)
-                # Half of the sources hand back at once, and want to go on in the same micro-batch.
+                # Half of the sources return early, and request to resume in the same micro-batch.
                 may_resume = pause is None and pace.piece % 2 == 0
                 return RestrictionResult(splits, rest, CallResult(count), may_resume, count)
             self.read(what, at)
@@ -302,7 +304,7 @@ class _Splittable(Runner, ABC):
         return RestrictionResult(splits, None, CallResult(hi - lo), made=hi - lo)
 
     def cut(self, restriction: Restriction) -> Remainder:
-        """All of a restriction, truncated: it waits for nothing."""
+        """Return the whole restriction, truncated and without a due time."""
         lo, hi, polls, _, cut, what = _taken_apart(restriction)
         if cut or not self.desk.draining:
             raise Broken(f"a restriction of {self.name} is truncated {'twice' if cut else 'without a drain'}")
@@ -315,7 +317,7 @@ def _taken_apart(restriction: Restriction) -> tuple[int, int, int, int, int, byt
 
 
 class Reading(_Splittable):
-    """Reads a source's events."""
+    """Read the events of a source."""
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
@@ -343,12 +345,12 @@ class Reading(_Splittable):
 
 
 def later(time: int, copy: int) -> Timestamp:
-    """The time of a copy."""
+    """Return the timestamp of a copy."""
     return Timestamp(min(time + copy, END_OF_GLOBAL_WINDOW))
 
 
 class Expanding(_Splittable):
-    """Makes copies of elements."""
+    """Make copies of elements."""
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
@@ -364,7 +366,7 @@ class Expanding(_Splittable):
         return self.whole(b"%b:%d:%b:%b" % (key, time, of, value), 0, count, self.pace.polls)
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
-        """See `bundles.Runner`: all that has come is worked off."""
+        """See `bundles.Runner`: all copies are still made."""
         return self.cut(restriction)
 
     @override

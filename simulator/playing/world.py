@@ -1,6 +1,6 @@
-"""A simulation: a store, hosts, drivers one after another or two at once, a clock; what goes wrong and when.
+"""A simulation: a store, hosts, one or more drivers, a clock, and the faults.
 
-Owns the order of everything that happens. Must not know what a stage does, nor what is right.
+Owns the order of all events. Must not know the work of a stage, nor which results are correct.
 """
 
 from __future__ import annotations
@@ -50,28 +50,27 @@ from simulator.scenario.kinds import Source
 from simulator.scenario.scenarios import FaultKind, Request, RequestKind, Scenario
 
 _MOST_MICRO_BATCHES = 1000
-"""A job that has not ended by then starves something; the longest that was seen to end has 654 (seed 60486)."""
+"""A job with more micro-batches starves some of its work. The longest job seen has 654 (seed 60486)."""
 _MOST_AT_ONCE = 20
-"""Events at one moment of the clock: a driver that has more of them spins. Five times as many as were seen."""
+"""The allowed number of events at one moment of the clock. A driver with more spins. Five times the maximum seen."""
 _MOST_BETWEEN = 400
-"""Events between two commits: likewise."""
+"""The allowed number of events between two commits. Five times the maximum seen."""
 
 
 class World(Surroundings):
     """One simulation.
 
     Args:
-        scenario: what happens.
-        folder: a local one, for files on their way.
-        blobs: the store; another one if the job was copied.
-        parts: what may be published.
-        micro_batches: what may be done before it counts as starved.
+        scenario: the scenario to play.
+        folder: a local folder for temporary files.
+        blobs: the store; another one for a copied job.
+        parts: the committables that may be published.
 
     Attributes:
-        happened: how often each kind of fault and request did happen, and what else is worth counting.
-        story: what happened, in order.
-        earlier: drivers that there were where the job was copied from.
-        at_once, most_at_once: events since the clock has moved, and the most that there were.
+        happened: the number of faults and requests by kind, and of other notable events.
+        story: the events, in order.
+        earlier: the number of drivers of the original, for a copied job.
+        at_once, most_at_once: the number of events since the clock advanced, and its maximum.
         most_between: the most events between two commits.
     """
 
@@ -97,22 +96,22 @@ class World(Surroundings):
         self._drivers: list[Driver] = []
         self._started = self.earlier = 0
         self._tokens = count()
-        self._left_behind: list[Callable[[], object]] = []
+        self._delayed: list[Callable[[], object]] = []
         self._rewind: str = ""
-        # The newest epoch with a manifest, and since when every driver can know of it.
+        # The newest epoch with a manifest, and the time since which every driver can read that.
         self._epoch, self._since = 0, self.now
-        self._asked: Counter[RequestKind] = Counter()
+        self._requested: Counter[RequestKind] = Counter()
         self._copies: list[Callable[[], World]] = []
         self.at_once = self.most_at_once = self.most_between = 0
         self._between: tuple[int, int] = (0, 0)
 
-    # What happens.
+    # Events.
 
     def run(self) -> None:
-        """Plays it to its end.
+        """Play the scenario to its end.
 
         Raises:
-            Broken: something is wrong.
+            Broken: an invariant does not hold, or a result is wrong.
         """
         while True:
             living = [driver for driver in self._drivers if not driver.over]
@@ -123,14 +122,14 @@ class World(Surroundings):
                 continue
             times = [(at, number) for number, each in enumerate(living) if (at := each.next_at()) is not None]
             if not times:
-                raise Broken("nothing happens any more")
+                raise Broken("no driver has a next event")
             at, number = min(times)
             self._comes_to(max(self.now, at))
             living[number].advance()
             self.watcher.look()
             self._check_fenced(living)
             if self.watcher.commits > _MOST_MICRO_BATCHES:
-                raise Broken(f"the job has not ended behind {_MOST_MICRO_BATCHES} micro-batches")
+                raise Broken(f"the job has not ended after {_MOST_MICRO_BATCHES} micro-batches")
         self._settle()
         self.watcher.check_files()
         self.watcher.check_results()
@@ -142,7 +141,7 @@ class World(Surroundings):
                 world.close()
 
     def _check_fenced(self, living: Sequence[Driver]) -> None:
-        """Drivers that were overtaken end in time."""
+        """Check that drivers end in time after another one took over."""
         head = self.watcher.head
         if head is not None and (head.epoch > self._epoch or not self._mischief.is_fair()):
             self._epoch, self._since = head.epoch, self.now
@@ -151,42 +150,42 @@ class World(Surroundings):
                 driver.check_fenced(self._since)
 
     def _comes_to(self, moment: Timestamp) -> None:
-        """The clock moves on, or another event happens at the same moment."""
+        """Advance the clock to the next event, which may be at the same moment."""
         self.at_once = self.at_once + 1 if moment == self.now else 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         if self.at_once > _MOST_AT_ONCE:
-            raise Broken(f"a busy loop: {self.at_once} events at {moment}, and the clock does not move")
+            raise Broken(f"busy loop: {self.at_once} events at {moment}, but the clock does not advance")
         self.now = moment
         commits, events = self._between
         events = events + 1 if commits == self.watcher.commits else 1
         self._between = self.watcher.commits, events
         self.most_between = max(self.most_between, events)
         if events > _MOST_BETWEEN:
-            raise Broken(f"a busy loop: {events} events after commit {commits}, and none has led to another")
+            raise Broken(f"busy loop: {events} events after commit {commits}, but no further commit")
 
     def close(self) -> None:
-        """Lets go of what hosts have open."""
+        """Close the files that hosts have open."""
         if self.watcher.head is not None:
             for host in self._hosts:
                 host.forget(self.watcher.head.job)
 
     def _settle(self) -> None:
-        """Whatever is still on its way comes, and changes nothing."""
+        """Let all delayed writes reach the store, and check that they change nothing."""
         head = self.watcher.head
         for driver in self._drivers:
             driver.blobs.settle()
         self.watcher.look()
         if self.watcher.head is not head:
-            raise Broken("something became real after the end of the job")
+            raise Broken("a micro-batch was committed after the end of the job")
 
     def _pause_and_start(self) -> None:
         if self._started > 60:
-            raise Broken("the job is started again and again")
+            raise Broken(f"the job was started {self._started} times without reaching its end")
         self.now = Timestamp(self.now + 1_000_000)
         self._start()
 
     def _start(self) -> None:
-        """A new driver takes the job over."""
+        """Start a new driver that takes over the job."""
         number, scenario = self._started, self.scenario
         self._started += 1
         name = f"driver {number}"
@@ -251,9 +250,9 @@ class World(Surroundings):
             scenario.looks,
             last + 1,
         )
-        cluster = Cluster(self._hosts, self._chance, self._mischief.of_task, self._note, self.tell, self._left_behind)
+        cluster = Cluster(self._hosts, self._chance, self._mischief.of_task, self._note, self.tell, self._delayed)
         self._drivers.append(Driver(name, job, log, blobs, cluster, self, JobMachine(layout), scenario.keep))
-        self._ask_what_is_due(self._drivers[-1])
+        self._send_due_requests(self._drivers[-1])
 
     def _count_start(self, opening: Manifest, savepoint: str, tasks: tuple[int, ...]) -> None:
         if savepoint:
@@ -263,7 +262,7 @@ class World(Surroundings):
         if opening.mode.value in ("done", "drained"):
             self.happened["an ended job was finished"] += 1
         if opening.committables:
-            self.happened["what was not published was taken over"] += 1
+            self.happened["unpublished committables were taken over"] += 1
 
     def _host(self, number: int) -> Host:
         folder = self._folder / f"host-{number}"
@@ -278,7 +277,7 @@ class World(Surroundings):
         self.happened[kind.value] += 1
 
     def _lose(self, number: int) -> None:
-        """A host loses all it has."""
+        """Delete all data of a host."""
         if self.watcher.head is not None:
             self._hosts[number % len(self._hosts)].forget(self.watcher.head.job)
 
@@ -310,12 +309,12 @@ class World(Surroundings):
     def committed(self, driver: Driver) -> None:
         self.watcher.look()
         self.watcher.check_files()
-        self._ask_what_is_due(driver)
+        self._send_due_requests(driver)
 
     @override
     def swept(self) -> None:
         self.happened["sweeps"] += 1
-        # What was committed since may have given a savepoint up.
+        # A newer commit may have released a savepoint.
         self.watcher.look()
         self.watcher.check_files()
 
@@ -349,15 +348,15 @@ class World(Surroundings):
 
     # Requests.
 
-    def _ask_what_is_due(self, driver: Driver) -> None:
+    def _send_due_requests(self, driver: Driver) -> None:
         while self._requests and self._requests[0].at <= self.watcher.commits:
-            self._ask(driver, self._requests.pop(0))
+            self._send(driver, self._requests.pop(0))
 
-    def _ask(self, driver: Driver, request: Request) -> None:
+    def _send(self, driver: Driver, request: Request) -> None:
         if driver.over or driver.machine.mode is not Mode.RUNNING:
             return
-        self._asked[request.kind] += 1
-        name = f"{request.kind.name.lower()}-{self._asked[request.kind]}"
+        self._requested[request.kind] += 1
+        name = f"{request.kind.name.lower()}-{self._requested[request.kind]}"
         self.tell(f"REQUEST: {request.kind.value} ({name})")
         event: Event | None = None
         match request.kind:
@@ -376,7 +375,7 @@ class World(Surroundings):
                 if self._chance.random() < 0.5:
                     driver.killed = True
                 else:
-                    self._start()  # and the driver that runs will see
+                    self._start()  # the running driver must notice that
                 return
             case RequestKind.COPY:
                 self._copy(driver)
@@ -388,14 +387,14 @@ class World(Surroundings):
                 driver.release(name)
                 self.watcher.wishes.release(driver.log.epoch, name)
         if event is not None:
-            driver.tell_later(event, self.took())
+            driver.schedule(event, self.took())
         self.happened[request.kind.value] += 1
 
     def _pins(self, driver: Driver) -> tuple[Pin, ...]:
         return driver.log.head.pins
 
     def _copy(self, driver: Driver) -> None:
-        """Copies the oldest savepoint; the copy is run when this job has ended."""
+        """Copy the oldest savepoint; the copy runs after the end of this job."""
         head, pins = driver.log.head, self._pins(driver)
         if not pins:
             return
@@ -417,11 +416,11 @@ class World(Surroundings):
 
 
 def play(scenario: Scenario, story: list[str] | None = None) -> World:
-    """Plays a scenario to its end; the world as it is then.
+    """Play a scenario to its end, and return the world.
 
     Args:
-        scenario: what happens.
-        story: gets what happened, also if it fails.
+        scenario: the scenario to play.
+        story: a list that gets the events, also after a failure.
 
     Raises:
         Broken: as `World.run`.
@@ -438,5 +437,5 @@ def play(scenario: Scenario, story: list[str] | None = None) -> World:
 
 
 def _fast() -> str | None:
-    """A folder in memory, if there is one."""
+    """Return a folder in memory, if there is one."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -1,4 +1,4 @@
-"""The shortest story of a failure has what makes it fail, and little else."""
+"""The shortest story of a failure has the faults and requests that it needs, and little else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _events(scenario: Scenario) -> int:
     return sum(len(stage.kind.events) for stage in scenario.pipeline.stages if isinstance(stage.kind, Source))
 
 
-def test_what_is_not_needed_is_left_out() -> None:
+def test_needless_steps_are_removed() -> None:
     def play(scenario: Scenario) -> Failure | None:
         fails = any(fault.kind is FaultKind.HOST_LOST for fault in scenario.faults) and _events(scenario) >= 2
         return Failure(scenario, "wrong", "here", ()) if fails else None
@@ -33,12 +33,12 @@ def test_what_is_not_needed_is_left_out() -> None:
     assert found.scenario.pipeline.shards == 1
 
 
-def test_another_failure_is_not_taken_for_this_one() -> None:
+def test_other_failure_is_not_accepted() -> None:
     large = Failure(_large(), "wrong", "here", ())
     assert shrunk(large, lambda scenario: Failure(scenario, "wrong", "there", ())) is large
 
 
-def test_no_more_is_tried_than_may_be() -> None:
+def test_shrinking_respects_limit_of_tries() -> None:
     played = []
 
     def play(scenario: Scenario) -> None:
@@ -48,14 +48,14 @@ def test_no_more_is_tried_than_may_be() -> None:
     assert len(played) == 7
 
 
-def test_a_real_story_is_told(capsys) -> None:
+def test_failing_seed_prints_its_story(capsys) -> None:
     with MUTATIONS["a residual kept twice"]():
         assert main(["--seeds", "3..5"]) == 1
-    told = capsys.readouterr().out
-    assert "proposes micro-batch" in told
-    assert "once too often" in told
+    printed = capsys.readouterr().out
+    assert "proposes micro-batch" in printed
+    assert "once too often" in printed
 
 
-def test_a_seed_without_a_failure_says_what_happened(capsys) -> None:
+def test_passing_seed_prints_what_happened(capsys) -> None:
     assert main(["--seed", "3"]) == 0
-    assert "nothing is wrong" in capsys.readouterr().out
+    assert "seed 3: passed" in capsys.readouterr().out

@@ -1,6 +1,6 @@
-"""Whole systems from seeds: 200 in every run of the tests, with faults of every kind.
+"""Play 200 whole systems from seeds, with faults of every kind.
 
-A seed that fails is played again by `python -m simulator --seed N`, which looks for the shortest story.
+To play a failing seed again, run `python -m simulator --seed N`. It also searches for the shortest story.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 from simulator import Failure, FaultKind, RequestKind, Scenario, World, scenario_of, shrunk
 from simulator.__main__ import main
-from simulator.judging.wishes import TOLD, WHILE_COMMITTING
+from simulator.judging.wishes import REFUSED, WHILE_COMMITTING
 from simulator.shrinking import played
 
 SEEDS = range(200)
@@ -19,13 +19,13 @@ SEEDS = range(200)
 
 @pytest.fixture(scope="module")
 def found() -> dict[int, World | Failure]:
-    """The worlds of all seeds as they were in the end, or how they failed."""
+    """Return the final world, or the failure, of each seed."""
     return {seed: played(scenario_of(seed)) for seed in SEEDS}
 
 
 @pytest.fixture(scope="module")
 def happened(found: dict[int, World | Failure]) -> Counter[str]:
-    """How often what happened, in all of them."""
+    """Count the notable events of all seeds."""
     return sum((world.happened for world in found.values() if isinstance(world, World)), Counter())
 
 
@@ -35,7 +35,7 @@ def happened(found: dict[int, World | Failure]) -> Counter[str]:
 @pytest.mark.contract("ENG-13", "STORE-01", "STORE-02", "STORE-03", "STORE-04", "STORE-05", "STORE-07")
 @pytest.mark.contract("SDF-02", "SDF-04", "SDF-05", "SDF-08", "SDF-10", "SDF-11")
 @pytest.mark.contract("END-01", "END-02", "END-03", "END-04", "WM-03", "WM-09")
-def test_nothing_is_lost_doubled_or_late_whatever_goes_wrong(found: dict[int, World | Failure]) -> None:
+def test_faults_never_lose_duplicate_or_delay_data(found: dict[int, World | Failure]) -> None:
     failures = [failure for failure in found.values() if isinstance(failure, Failure)]
     if failures:
         seeds = ", ".join(str(failure.scenario.seed) for failure in failures)
@@ -43,7 +43,7 @@ def test_nothing_is_lost_doubled_or_late_whatever_goes_wrong(found: dict[int, Wo
 
 
 @pytest.mark.parametrize("kind", [*FaultKind, *RequestKind], ids=lambda kind: kind.name)
-def test_it_did_happen(kind: FaultKind | RequestKind, happened: Counter[str]) -> None:
+def test_each_fault_and_request_happens(kind: FaultKind | RequestKind, happened: Counter[str]) -> None:
     assert happened[kind.value]
 
 
@@ -59,18 +59,18 @@ def test_it_did_happen(kind: FaultKind | RequestKind, happened: Counter[str]) ->
         "sweeps",
         "tasks were rescaled",
         "state was moved to other levels",
-        "what was not published was taken over",
+        "unpublished committables were taken over",
         "late panes",
         "panes by the clock",
         WHILE_COMMITTING,
-        TOLD,
+        REFUSED,
     ],
 )
-def test_this_did_happen_too(what: str, happened: Counter[str]) -> None:
+def test_notable_event_happens(what: str, happened: Counter[str]) -> None:
     assert happened[what]
 
 
-def test_a_seed_gives_the_same_story_again() -> None:
+def test_seed_is_reproducible() -> None:
     stories = [_story(scenario_of(7)) for _ in range(2)]
     assert stories[0] == stories[1]
 
@@ -82,7 +82,7 @@ def _story(scenario: Scenario) -> list[str]:
 
 
 @pytest.mark.parametrize("seeds", ["5", "x..3", "5..3", ".."])
-def test_seeds_that_are_none_are_refused(seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_seeds_are_refused(seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--seeds", seeds])
     assert "is not of the form A..B" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What was read of a side input is compared with what earlier micro-batches have put there."""
+"""`aside` compares what was read from a side input with the outputs of earlier micro-batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read(*atoms: bytes) -> Out:
         (True, [[read(), put(b"a")], [read(b"a"), put(b"b"), put(b"c")], [read(b"b", b"c")], [read(b"b", b"c")]]),
     ],
 )
-def test_micro_batches_read_what_was_there_before(newest: bool, micro_batches: list[list[Out]]) -> None:
+def test_reading_contents_of_earlier_micro_batches_passes(newest: bool, micro_batches: list[list[Out]]) -> None:
     check(job(newest), micro_batches)
 
 
@@ -45,6 +45,6 @@ def test_micro_batches_read_what_was_there_before(newest: bool, micro_batches: l
     ("newest", "atoms"),
     [(False, [b"b"]), (False, [b"a", b"a", b"b"]), (False, []), (True, [b"a", b"b"]), (True, [b"a"]), (True, [])],
 )
-def test_anything_else_is_broken(newest: bool, atoms: list[bytes]) -> None:
+def test_reading_other_contents_is_found(newest: bool, atoms: list[bytes]) -> None:
     with pytest.raises(Broken, match="join-2 has read"):
         check(job(newest), [[put(b"a")], [put(b"b")], [read(*atoms)]])

@@ -1,4 +1,4 @@
-"""What the reference knows of windows is what the engine makes of them, and what a user's functions say."""
+"""The reference assigns the same windows as the engine and the users' functions."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def interval(start: int, end: int) -> IntervalWindow:
     ],
     ids=str,
 )
-def test_windows_of_a_moment(windowing: Windowing, time: int, expected: list[tuple[int, int]]) -> None:
+def test_timestamp_gets_its_windows(windowing: Windowing, time: int, expected: list[tuple[int, int]]) -> None:
     assert list(assigned(windowing, Timestamp(time))) == [interval(*bounds) for bounds in expected]
 
 
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("name", WINDOWINGS)
-def test_the_engine_says_the_same(name: str, zone: str) -> None:
+def test_engine_assigns_the_same_windows(name: str, zone: str) -> None:
     chance = random.Random(f"{name} {zone}")
     for _ in range(40 if name in CALENDAR or zone == "UTC" else 0):
         near = chance.choice((MIN_TIMESTAMP, -1_600_000_000_000_000, 0, 1_540_000_000_000_000, END_OF_GLOBAL_WINDOW))
@@ -52,7 +52,7 @@ def test_the_engine_says_the_same(name: str, zone: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MERGING))
-def test_what_merges_one_by_one_is_what_merges_at_once(name: str) -> None:
+def test_merging_one_by_one_equals_merging_at_once(name: str) -> None:
     chance = random.Random(name)
     for _ in range(20):
         windowing = Windowing(name, chance.randint(1, 12))
@@ -68,20 +68,20 @@ def test_what_merges_one_by_one_is_what_merges_at_once(name: str) -> None:
         assert became == {time: merged(windowing, time, times)[0] for time in times}
 
 
-def test_windows_that_end_together_are_told_apart() -> None:
+def test_windows_with_equal_ends_are_distinct() -> None:
     left, right = Windowing("lanes", 10).fn.assign(Timestamp(7))
     assert left != right
     assert left.max_timestamp == right.max_timestamp == 9
 
 
 @pytest.mark.parametrize("name", WINDOWINGS)
-def test_a_window_is_known_by_its_bytes(name: str) -> None:
+def test_windows_with_equal_bytes_are_equal(name: str) -> None:
     windowing = Windowing(name, 3)
     for window in windowing.fn.assign(Timestamp(5)):
         assert windowing.decode(window.ordered()) == window
 
 
-def test_a_cluster_is_what_its_first_and_last_moments_say() -> None:
+def test_cluster_depends_on_first_and_last_timestamp() -> None:
     fn: windows.MergingFn = Windowing("clusters", 10).fn  # type: ignore[assignment]
     (first,), (last,), (other,) = (Windowing("clusters", 10).fn.assign(Timestamp(time)) for time in (2, 8, 12))
     (merge,) = fn.merge([first, last, other])

@@ -1,4 +1,4 @@
-"""An observed output that is not where what was put out says is found."""
+"""`observing` finds output watermarks that do not follow from the observed timestamps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def at(said: int, output: int) -> Manifest:
 
 
 @pytest.mark.parametrize(("policy", "there"), [(Policy.MIN, 25), (Policy.MAX, 40)])
-def test_an_output_is_where_what_was_seen_and_said_puts_it_and_never_goes_back(policy: Policy, there: int) -> None:
+def test_output_watermark_follows_policy_and_never_falls(policy: Policy, there: int) -> None:
     known = observations(Pass(5, policy))
     known.check(at(MIN_TIMESTAMP, MIN_TIMESTAMP), at(MIN_TIMESTAMP, MIN_TIMESTAMP))
     known.add(ran(NOW), outs(30, 20))
@@ -54,7 +54,7 @@ def test_an_output_is_where_what_was_seen_and_said_puts_it_and_never_goes_back(p
             known.check(at(9, 9), at(40, wrong))
 
 
-def test_what_is_too_far_ahead_of_the_clock_of_its_micro_batch_is_not_believed() -> None:
+def test_timestamp_far_ahead_of_clock_is_ignored() -> None:
     known = observations(Pass(0, skew=50))
     known.add(ran(NOW), outs(1051, 1050))
     known.check(at(9, 9), at(2000, 1050))
@@ -64,7 +64,7 @@ def test_what_is_too_far_ahead_of_the_clock_of_its_micro_batch_is_not_believed()
     known.check(at(9, 9), at(2000, 1051))
 
 
-def test_an_input_that_stands_counts_as_long_as_it_may_and_when_it_moves_again() -> None:
+def test_idle_input_counts_again_when_it_advances() -> None:
     known = observations(Pass(0, idle=100))
     known.add(ran(NOW), outs(30))
     known.add(ran(NOW + 99), [])
@@ -84,9 +84,7 @@ def test_an_input_that_stands_counts_as_long_as_it_may_and_when_it_moves_again()
 
 
 @pytest.mark.parametrize(("policy", "idle", "first"), [(Policy.MIN, 100, 9), (Policy.MAX, None, 30)])
-def test_stages_that_share_are_where_the_one_that_counts_is_and_an_end_says_nothing_of_others(
-    policy: Policy, idle: int | None, first: int
-) -> None:
+def test_shared_observer_follows_policy_without_ended_inputs(policy: Policy, idle: int | None, first: int) -> None:
     kind = Pass(0, Policy.MAX, idle=idle, shared=Shared("both", policy))
     source = Stage("source-1", 0, Source((Event(b"a", b"k", 5),)))
     parts = [Stage(name, 1, kind, (Port("source-1", MAIN),)) for name in ("pass-2", "pass-3")]
@@ -101,7 +99,7 @@ def test_stages_that_share_are_where_the_one_that_counts_is_and_an_end_says_noth
         before = Timestamp(there)
 
 
-def test_a_quantile_is_between_ranks_and_not_known_while_no_more_than_that_have_come() -> None:
+def test_quantile_is_between_ranks_once_known() -> None:
     known = observations(Pass(0, quantile=0.9))
     known.add(ran(NOW), outs(*range(100, 109)))
     known.check(at(9, MIN_TIMESTAMP), at(500, MIN_TIMESTAMP))

@@ -1,4 +1,4 @@
-"""What is wrong with the panes of a grouping is found."""
+"""`panes` finds violated invariants of a grouping's panes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def three(times: tuple[int, int, int] = (12, 12, 12)) -> list[Out]:
     ]
 
 
-def test_panes_that_are_right_are_not_refused() -> None:
+def test_correct_panes_pass() -> None:
     checked(*three(), closes=True)
     checked(*three((4, 9, 12)), closes=True, pane_time=PaneTime.EARLIEST)
     checked(*three((6, 9, 12)), closes=True, pane_time=PaneTime.LATEST)
@@ -52,7 +52,7 @@ FIRST = PaneInfo(0, 0, Timing.ON_TIME, True, False)
 
 
 def growing(infos: tuple[PaneInfo, PaneInfo] = (EARLY, FIRST), times: tuple[int, int] = (15, 18)) -> list[Out]:
-    """A session that has had a pane before it grew."""
+    """Return the panes of a session that had a pane before it grew."""
     placed = zip(ATOMS, times, (SMALL, GROWN), infos, strict=False)
     return [
         Out("group-2", MAIN, b"k", atoms, Timestamp(time), window, info, elements=len(atoms))
@@ -60,41 +60,41 @@ def growing(infos: tuple[PaneInfo, PaneInfo] = (EARLY, FIRST), times: tuple[int,
     ]
 
 
-def test_panes_of_windows_that_grow_are_not_refused() -> None:
+def test_correct_panes_of_growing_windows_pass() -> None:
     checked(*growing(), **SESSIONS)
     checked(*growing(times=(4, 9)), pane_time=PaneTime.EARLIEST, **SESSIONS)
 
 
 @pytest.mark.parametrize(
-    ("outs", "more", "told"),
+    ("outs", "more", "message"),
     [
-        (growing((EARLY, ON_TIME)), {}, "behind None"),
+        (growing((EARLY, ON_TIME)), {}, "after None"),
         (growing()[:1], {}, "one that is on time is due"),
         (growing(), {"closes": True}, "one with which it closes is due"),
         (growing(), {"count": 3}, "with 2 elements early"),
         (growing(times=(6, 9)), {"pane_time": PaneTime.EARLIEST}, "its time is 4"),
     ],
-    ids=["not numbered anew", "never on time", "not closed", "miscounted", "a wrong time"],
+    ids=["not renumbered", "never on time", "not closed", "miscounted", "a wrong time"],
 )
-def test_panes_of_windows_that_grow_that_are_wrong(outs: list[Out], more: dict[str, Any], told: str) -> None:
-    with pytest.raises(Broken, match=told):
+def test_wrong_panes_of_growing_windows_are_found(outs: list[Out], more: dict[str, Any], message: str) -> None:
+    with pytest.raises(Broken, match=message):
         checked(*outs, **more, **SESSIONS)
 
 
 @pytest.mark.parametrize(
-    ("outs", "more", "told"),
+    ("outs", "more", "message"),
     [
         (three(), {}, "which is empty"),
         (three()[:2], {"closes": True}, "one with which it closes is due"),
         (three()[:1], {}, "one that is on time is due"),
         (three((4, 6, 12)), {"closes": True, "pane_time": PaneTime.EARLIEST}, "its time is 9"),
-        (three()[1:], {"closes": True}, "behind None"),
+        (three()[1:], {"closes": True}, "after None"),
         (three(), {"closes": True, "count": 3}, "with 2 elements early"),
         ([three()[0], three()[1]._replace(atoms=())], {"quiet": True}, "which is empty"),
         (three()[:2], {"trigger": "never", "lateness": 0}, "where one pane on time is due"),
     ],
     ids=["empty", "not closed", "never on time", "a wrong time", "out of turn", "miscounted", "quiet", "twice"],
 )
-def test_panes_that_are_wrong(outs: list[Out], more: dict[str, Any], told: str) -> None:
-    with pytest.raises(Broken, match=told):
+def test_wrong_panes_are_found(outs: list[Out], more: dict[str, Any], message: str) -> None:
+    with pytest.raises(Broken, match=message):
         checked(*outs, **more)

@@ -1,4 +1,4 @@
-"""A pane that comes too early or too late is found."""
+"""`punctual` finds panes that come too early or too late."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def checked(trigger: str, *micro_batches: tuple[MicroBatchRun, Any], lateness: i
     return dict(check(Pipeline((source, group), 1), micro_batches))
 
 
-def test_panes_that_come_in_time() -> None:
+def test_panes_in_time_pass() -> None:
     checked("counts", micro_batch(came(b"a", b"b", b"c"), pane(EARLY, b"a", b"b")))
     assert checked("clock", micro_batch(came(b"a")), micro_batch(pane(EARLY, b"a"), time=2000)) == {
         "panes by the clock": 1,
@@ -63,22 +63,24 @@ def test_panes_that_come_in_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trigger", "micro_batches", "told"),
+    ("trigger", "micro_batches", "message"),
     [
-        ("counts", [micro_batch(came(b"a", b"b"))], "2 do not"),
-        ("always", [micro_batch(came(b"a"))], "1 do not"),
+        ("counts", [micro_batch(came(b"a", b"b"))], "at most 1 may wait"),
+        ("always", [micro_batch(came(b"a"))], "at most 0 may wait"),
         ("clock", [micro_batch(came(b"a")), micro_batch(pane(EARLY, b"a"), time=1999)], "too early"),
         ("clock", [micro_batch(came(b"a")), micro_batch(time=2000)], "was due at 2000"),
         ("early by the clock", [micro_batch(came(b"a")), micro_batch(time=2000)], "was due at 2000"),
-        ("early and late", [micro_batch(came(b"a"), at=OVER)], "the window is over"),
+        ("early and late", [micro_batch(came(b"a"), at=OVER)], "the window has ended"),
         ("early and late", [micro_batch(came(b"a", b"b"), pane(LATE, b"a", b"b"), at=OVER)], "comes out alone"),
         ("never", [micro_batch(came(b"a"), at=EXPIRED)], "has expired"),
-        ("synchronized", [micro_batch(came(b"a"))], "nothing waits"),
+        ("synchronized", [micro_batch(came(b"a"))], "leaves nothing for the next micro-batch"),
         ("count or clock", [micro_batch(came(b"a")), micro_batch(pane(EARLY, b"a"), time=600)], "too early"),
         ("count and clock", [micro_batch(came(b"a", b"b")), micro_batch(time=701)], "was due at 701"),
         ("aligned clock", [micro_batch(came(b"a")), micro_batch(time=5600)], "was due at 5600"),
     ],
 )
-def test_panes_that_do_not(trigger: str, micro_batches: list[tuple[MicroBatchRun, Any]], told: str) -> None:
-    with pytest.raises(Broken, match=told):
+def test_early_and_late_panes_are_found(
+    trigger: str, micro_batches: list[tuple[MicroBatchRun, Any]], message: str
+) -> None:
+    with pytest.raises(Broken, match=message):
         checked(trigger, *micro_batches)

@@ -1,4 +1,4 @@
-"""The reference says what a stage makes of its input, and finds what is wrong with what it has put out."""
+"""The reference computes the output of a stage; `results` finds differences."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def group(**more: object) -> Stage:
     return Stage("group-2", 1, Group(**more), (READ,))  # type: ignore[arg-type]
 
 
-def test_windows_give_atoms_the_times_of_their_ends() -> None:
+def test_atoms_get_end_of_window_as_timestamp() -> None:
     made = Reference(pipeline(group()), {"source-1": EVENTS}).outputs[Port("group-2", MAIN)]
     assert made == Counter(
         [Item(b"k", b"a0", Timestamp(2)), Item(b"k", b"a1", Timestamp(12)), Item(b"j", b"a2", Timestamp(12))]
     )
 
 
-def test_sessions_that_overlap_are_one() -> None:
+def test_overlapping_sessions_merge() -> None:
     made = Reference(pipeline(group(windowing=Windowing("sessions", 4))), {"source-1": EVENTS})
     times = {item.atom: item.time for item in made.outputs[Port("group-2", MAIN)]}
     assert times == {b"a0": 7, b"a1": 7, b"a2": 15}
 
 
-def test_copies_are_some_time_apart() -> None:
+def test_copies_have_increasing_timestamps() -> None:
     made = Reference(pipeline(Stage("expand-2", 1, Expand(2), (READ,))), {"source-1": EVENTS[:1]})
     assert made.outputs[Port("expand-2", MAIN)] == Counter(
         [Item(b"k", b"a0.0", Timestamp(1)), Item(b"k", b"a0.1", Timestamp(2))]
     )
 
 
-def test_what_may_be_late_is_not_certain() -> None:
+def test_output_of_late_data_is_not_certain() -> None:
     surprising = Event(b"a3", b"k", 0, surprising=True)
     plan = pipeline(Stage("keep-2", 1, Keep(), (READ,)), *EVENTS, surprising)
     assert reference.honest(plan) == frozenset()
@@ -66,7 +66,7 @@ def test_what_may_be_late_is_not_certain() -> None:
     assert reference.certain(pipeline(Stage("keep-2", 1, Keep(), (READ,)))) == {"source-1", "keep-2"}
 
 
-def test_an_accumulating_closing_pane_has_all_once_more() -> None:
+def test_accumulating_closing_pane_repeats_all_elements() -> None:
     assert "group-2" in reference.certain(pipeline(group(accumulating=True)))
     assert "group-2" not in reference.certain(pipeline(group(accumulating=True, closes=True)))
 
@@ -75,7 +75,7 @@ def right() -> list[Out]:
     return [pane(b"k", (b"a0",), FIRST), pane(b"k", (b"a1",), SECOND), pane(b"j", (b"a2",), SECOND)]
 
 
-def test_a_right_result_is_not_refused() -> None:
+def test_correct_result_passes() -> None:
     results.check(pipeline(group()), [*read(), *right()], drained=False)
 
 
@@ -89,19 +89,19 @@ def test_a_right_result_is_not_refused() -> None:
     ],
     ids=["lost", "doubled", "in the wrong window", "early"],
 )
-def test_a_wrong_result_is_found(panes: list[Out]) -> None:
+def test_wrong_result_is_found(panes: list[Out]) -> None:
     with pytest.raises(Broken):
         results.check(pipeline(group()), [*read(), *panes], drained=False)
 
 
-def test_a_source_that_was_drained_may_have_stopped_anywhere() -> None:
+def test_drained_source_may_stop_anywhere() -> None:
     records = [*read(*EVENTS[:1]), right()[0]]
     results.check(pipeline(group()), records, drained=True)
     with pytest.raises(Broken):
         results.check(pipeline(group()), records, drained=False)
 
 
-def test_what_is_late_is_put_out_or_dropped_once() -> None:
+def test_late_element_comes_out_or_is_dropped_once() -> None:
     surprising = Event(b"a3", b"k", 2, surprising=True)
     plan, records = pipeline(group(), *EVENTS, surprising), [*read(*EVENTS, surprising), *right()]
     drop = Drop("group-2", b"k", (b"a3",), Timestamp(2), FIRST, True, Timestamp(9))
@@ -111,7 +111,7 @@ def test_what_is_late_is_put_out_or_dropped_once() -> None:
             results.check(plan, [*records, *wrong], drained=False)
 
 
-def test_the_last_pane_has_all_and_no_pane_has_less_than_the_one_before() -> None:
+def test_accumulating_panes_must_not_shrink() -> None:
     plan = pipeline(group(windowing=Windowing("global"), trigger="counts", accumulating=True), *EVENTS[:2])
     window = plan.stages[1].windowing.fn.assign(Timestamp(0))[0]  # type: ignore[union-attr]
     first = pane(b"k", (b"a0",), window, PaneInfo(0, -1, Timing.EARLY, True, False))  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def test_the_last_pane_has_all_and_no_pane_has_less_than_the_one_before() -> Non
 @pytest.mark.parametrize(
     "kind", [Join(Port("source-2", MAIN)), Keep(way="each", side=Port("source-2", MAIN))], ids=["join", "keep"]
 )
-def test_what_has_a_side_input_knows_whether_anything_is_in_the_window(kind: Join | Keep) -> None:
+def test_side_input_contents_are_checked_per_window(kind: Join | Keep) -> None:
     join = Stage("join-3", 1, kind, (READ,))
     side = Stage("source-2", 0, Source((Event(b"b0", b"x", 0),)))
     plan = Pipeline((Stage("source-1", 0, Source(EVENTS[:2])), side, join), 1)

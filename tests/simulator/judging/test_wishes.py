@@ -1,4 +1,4 @@
-"""What was asked for and does not come into being is found."""
+"""`wishes` finds requests that are not carried out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.manifest.values import JobShape, Kind, Manifest, Pin
 from simulator.judging.records import Broken
-from simulator.judging.wishes import TOLD, WHILE_COMMITTING, Wishes
+from simulator.judging.wishes import REFUSED, WHILE_COMMITTING, Wishes
 
 NOW = Timestamp(0)
 TOLD_SO = Warn("savepoint 's' is not made: the job is cancelling")
@@ -96,7 +96,7 @@ SAVE, DRAIN, SUSPEND = (of(NOW, "s") for of in (SavepointRequested, DrainRequest
 MADE = pin("s", 1)
 
 
-def test_what_comes_into_being() -> None:
+def test_carried_out_requests_pass() -> None:
     Played(SAVE).proposes().commits(MADE).ends(EndState.FAILED)
     Played(SUSPEND).proposes().commits(MADE, mode=CommitMode.SUSPENDED).ends(EndState.STOPPED)
     Played(DRAIN).proposes().commits(mode=CommitMode.DRAINING).proposes(2).commits(
@@ -106,24 +106,27 @@ def test_what_comes_into_being() -> None:
         Played().proposes().hears(SAVE).commits().proposes(2).commits(pin("s", 2), micro_batch=2).ends(EndState.DONE)
     )
     assert waiting.happened == {WHILE_COMMITTING: 1}
-    told = Played(SAVE).hears(CancelRequested(NOW), says=(TOLD_SO, TearDown((), NOW))).ends(EndState.CANCELLED)
-    assert told.happened == {TOLD: 1}
+    refused = Played(SAVE).hears(CancelRequested(NOW), says=(TOLD_SO, TearDown((), NOW))).ends(EndState.CANCELLED)
+    assert refused.happened == {REFUSED: 1}
 
 
 @pytest.mark.parametrize(
-    ("play", "told"),
+    ("play", "message"),
     [
-        (lambda: Played(SAVE).proposes().commits(), "has not the savepoints ['s'], which were asked for"),
-        (lambda: Played().proposes().commits(MADE), "for which nobody has asked"),
-        (lambda: Played(SUSPEND).proposes().commits(), "was proposed when SuspendRequested had been heard"),
+        (
+            lambda: Played(SAVE).proposes().commits(),
+            "has not the savepoints ['s'], which were requested before its proposal",
+        ),
+        (lambda: Played().proposes().commits(MADE), "which were never requested"),
+        (lambda: Played(SUSPEND).proposes().commits(), "was proposed after SuspendRequested"),
         (lambda: Played(SUSPEND).proposes().commits(mode=CommitMode.SUSPENDED), "has not the savepoints"),
-        (lambda: Played().proposes().commits(mode=CommitMode.SUSPENDED), "was proposed when None"),
+        (lambda: Played().proposes().commits(mode=CommitMode.SUSPENDED), "was proposed after no request to end"),
         (lambda: Played(DRAIN).proposes().commits(mode=CommitMode.DRAINED), "has not the savepoints"),
-        (lambda: Played(DRAIN, SUSPEND), "heading elsewhere"),
-        (lambda: Played(SAVE).ends(EndState.DONE), "neither made nor told"),
-        (lambda: Played().ends(EndState.STOPPED), "nobody has asked for that"),
+        (lambda: Played(DRAIN, SUSPEND), "though another end was requested before"),
+        (lambda: Played(SAVE).ends(EndState.DONE), "neither made nor refused"),
+        (lambda: Played().ends(EndState.STOPPED), "that was never requested"),
         (lambda: Played(CancelRequested(NOW)).ends(EndState.DONE), "was cancelled"),
-        (lambda: Played(SAVE).proposes().commits(MADE).proposes(2).commits(micro_batch=2), "nobody has given them up"),
+        (lambda: Played(SAVE).proposes().commits(MADE).proposes(2).commits(micro_batch=2), "no request released them"),
     ],
     ids=[
         "lost",
@@ -136,29 +139,29 @@ def test_what_comes_into_being() -> None:
         "unseen",
         "stopped",
         "ran-on",
-        "gone",
+        "not-released",
     ],
 )
-def test_what_does_not(play: Callable[[], Played], told: str) -> None:
+def test_violated_requests_are_found(play: Callable[[], Played], message: str) -> None:
     with pytest.raises(Broken) as broken:
         play()
-    assert told in str(broken.value)
+    assert message in str(broken.value)
 
 
-def test_a_savepoint_that_is_given_up_is_gone_and_stays_gone() -> None:
+def test_released_savepoint_must_be_missing_afterwards() -> None:
     played = Played(SAVE).proposes().commits(MADE)
     played.wishes.release(1, "s")
-    with pytest.raises(Broken, match="which were given up"):
+    with pytest.raises(Broken, match="which were released"):
         played.proposes(2).commits(MADE, micro_batch=2)
     played.commits(micro_batch=2)
 
 
-def test_an_opening_has_the_savepoints_that_there_were_and_what_it_goes_on_from() -> None:
+def test_opening_keeps_savepoints_and_state_of_its_origin() -> None:
     wishes, head, origin = Wishes(print), manifest(5, pin("s", 2), pin("t", 4)), manifest(2, pin("s", 2))
     wishes.opened(head, origin, manifest(6, *head.pins, opening=2))
     with pytest.raises(Broken, match="opens with savepoints"):
         wishes.opened(head, origin, manifest(6, *origin.pins, opening=2))
     with pytest.raises(Broken, match="has other progress"):
         wishes.opened(head, origin, manifest(6, *head.pins, opening=2, progress=b"x"))
-    with pytest.raises(Broken, match="was to go on from s"):
+    with pytest.raises(Broken, match="had to resume s"):
         wishes.resumed(head, "s")

@@ -1,4 +1,4 @@
-"""User code that writes its state when a call returns."""
+"""User code whose state is written when a call returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from arcbeam.testing.views import MemoryView
 from simulator.playing.buffered import Buffered, Committing, commits_at_the_end_of_calls
 
 
-def test_what_is_in_the_buffer_is_read_through_it_and_comes_down_with_a_commit() -> None:
+def test_reads_see_buffer_and_commit_writes_it() -> None:
     view = MemoryView({b"a": b"1", b"b": b"2"})
     buffered = Buffered(view)
     buffered.put(b"c", b"3")
@@ -23,7 +23,7 @@ def test_what_is_in_the_buffer_is_read_through_it_and_comes_down_with_a_commit()
     assert view.written == written
 
 
-def test_a_call_has_written_when_it_returns_and_the_end_writes_nothing() -> None:
+def test_call_writes_on_return_and_end_writes_nothing() -> None:
     view = MemoryView()
     writes = Buffered(view)
 
@@ -44,5 +44,5 @@ def test_a_call_has_written_when_it_returns_and_the_end_writes_nothing() -> None
     assert view.written == written
 
 
-def test_some_attempts_buffer_and_some_do_not() -> None:
+def test_only_some_attempts_buffer() -> None:
     assert {commits_at_the_end_of_calls(f"t{number}") for number in range(20)} == {True, False}

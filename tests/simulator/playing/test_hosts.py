@@ -1,4 +1,4 @@
-"""A host in memory gives what one with LMDB gives, at every version, in whatever order versions are asked for."""
+"""A host in memory reads the same as one with LMDB, for every version and in any order of versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.store.samples import opened, version
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_both_give_the_same(tmp_path: Path, seed: int) -> None:
+def test_both_hosts_read_the_same(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     log = opened(MemoryBlobs())
     hosts = [

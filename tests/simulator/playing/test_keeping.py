@@ -1,4 +1,4 @@
-"""Stages that keep elements use cells of every kind."""
+"""Stages that buffer elements use cells of every kind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WINDOW = IntervalWindow(Timestamp(3), Timestamp(13))
 
 @dataclass
 class Alone:
-    """A desk with nobody around it."""
+    """A desk without a task."""
 
     stage: Stage
     now: Timestamp = field(default=Timestamp(0))
@@ -64,7 +64,7 @@ class Alone:
 
 
 class Plenty:
-    """A budget without end."""
+    """An unlimited budget."""
 
     def exhausted(self) -> bool:
         return False
@@ -74,7 +74,7 @@ class Plenty:
 
 
 def rows_of(way: str) -> set[int]:
-    """The kinds of the cells that have rows when elements have come."""
+    """Return the kinds of the cells that have rows after some elements."""
     desk = Alone(Stage("keep-1", 1, Keep(way=way)))
     runner = WAYS[way](desk, 1)
     runner.process(b"k", [(b"a1", Timestamp(5), (WINDOW,), NO_PANE), (b"a2", Timestamp(7), (WINDOW,), NO_PANE)])
@@ -82,11 +82,11 @@ def rows_of(way: str) -> set[int]:
     return {row[len(start)] for row, _ in desk.view.scan(start, after(start))}
 
 
-def test_cells_of_every_kind_are_written() -> None:
+def test_all_kinds_of_cells_are_written() -> None:
     assert set().union(*map(rows_of, WAYS)) == set(CellKind)
 
 
-def test_debounced_elements_set_one_timer_several_times_in_a_call() -> None:
+def test_debounced_elements_set_one_timer_repeatedly() -> None:
     desk = Alone(Stage("keep-1", 1, Keep(way="debounce", pause=10)))
     runner = Debounced(desk, 1)
     elements = [(b"a%d" % n, Timestamp(4 + n), (WINDOW,), NO_PANE) for n in range(6)]
@@ -96,7 +96,7 @@ def test_debounced_elements_set_one_timer_several_times_in_a_call() -> None:
 
 
 @pytest.mark.parametrize(("fire_at", "payload"), [(12, b"1"), (8, b"1"), (12, b"0")])
-def test_a_debounced_timer_fires_once_as_it_was_set_last(fire_at: int, payload: bytes) -> None:
+def test_debounced_timer_fires_once_as_last_set(fire_at: int, payload: bytes) -> None:
     desk = Alone(Stage("keep-1", 1, Keep(way="debounce", delay=7)))
     runner = ALL_WAYS["debounce"](desk, 1)
     runner.process(b"k", [(b"a1", Timestamp(5), (WINDOW,), NO_PANE)])
@@ -108,7 +108,7 @@ def test_a_debounced_timer_fires_once_as_it_was_set_last(fire_at: int, payload: 
         runner.fired(fired)
 
 
-def test_the_earlier_half_goes_first() -> None:
+def test_earlier_half_is_released_first() -> None:
     desk = Alone(Stage("keep-1", 1, Keep(way="clock or expiration", pause=10)))
     runner = WAYS["clock or expiration"](desk, 1)
     times = [Timestamp(time) for time in (9, 5, 7)]
@@ -122,9 +122,7 @@ def test_the_earlier_half_goes_first() -> None:
 
 
 @pytest.mark.parametrize(("windowing", "waiting"), [("global", [GLOBAL_WINDOW.max_timestamp]), ("fixed", [])])
-def test_when_the_clock_lets_something_go_it_is_told_what_still_waits_for_the_watermark(
-    windowing: str, waiting: list[Timestamp]
-) -> None:
+def test_processing_timer_sees_pending_event_timers(windowing: str, waiting: list[Timestamp]) -> None:
     kind = Keep(Windowing(windowing, 10), "clock", pause=10)
     (window,) = kind.windowing.fn.assign(Timestamp(5))
     desk = Alone(Stage("keep-1", 1, kind))
@@ -136,7 +134,7 @@ def test_when_the_clock_lets_something_go_it_is_told_what_still_waits_for_the_wa
 
 
 @pytest.mark.parametrize("kind", [Expand(), Source((Event(b"a0", b"k", 1),), bounded=True)])
-def test_in_a_drain_only_what_was_truncated_runs_and_it_is_truncated_once(kind: Kind) -> None:
+def test_drain_runs_only_truncated_restrictions_truncated_once(kind: Kind) -> None:
     desk = Alone(Stage("it-1", 1, kind))
     runner = Expanding(desk) if isinstance(kind, Expand) else Reading(desk)
     came = (b"0:1" if isinstance(kind, Source) else b"a0", Timestamp(1), (GLOBAL_WINDOW,), NO_PANE)
