@@ -1,6 +1,6 @@
-"""One attempt of one task: the real one, with rows, files and user code of the simulation around it.
+"""One attempt of one task: the real code, with the rows, files and user code of the simulation.
 
-Owns what an attempt has read and sends, and when it dies. Must not know which attempts count.
+Owns the data that an attempt reads and sends, and when it dies. Must not know which attempts count.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from simulator.scenario.plans import Stage, side_name
 from simulator.scenario.together import together
 
 _VALIDATED = 4
-"""In every micro-batch whose number is a multiple of this, all rows of restrictions are looked at."""
+"""In every micro-batch whose number is a multiple of this, all rows of restrictions are validated."""
 
 
 class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
     """An attempt.
 
     Args:
-        job: as above.
-        order: of the micro-batch.
-        level, task: which one.
-        name: of the attempt, unique.
-        inbox: what attempts of the level before have sent.
-        host: where it runs.
-        dies_after: so many calls; None: it lives.
+        job: the job of its driver.
+        order: the assignment of the micro-batch.
+        level, task: the level and number of the task.
+        name: the unique name of the attempt.
+        inbox: the boxes from attempts of the previous level.
+        host: the host that it runs on.
+        dies_after: the number of calls before it dies; None: it does not die.
 
     Attributes:
-        box: what it sends.
+        box: the data that it sends.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         self._inbox, self._left = inbox, dies_after
         self._store = TaskStore(job.blobs, host, job.scratch)
         self._desks: dict[tuple[str, int], StageDesk] = {}
-        # As tasks of a job on Spark read and write them.
+        # Read and written in the same way as in a job on Spark.
         job.copies.keep({file.name for file in order.side_files})
         parts = job.pipeline.side_parts
         newest = job.pipeline.newest
@@ -92,10 +92,10 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         self._looks = Looks(job.looks)
         self._attempt = TaskAttempt(job.layout, specs, order, level, task, name, self, self, self, self, self._looks)
 
-    # The two halves of its life.
+    # Working and writing.
 
     def work(self) -> TaskReport:
-        """Does the task's part of the micro-batch; the report is without files."""
+        """Do the task's part of the micro-batch, and return the report without files."""
         report = self._attempt.work()
         checks.of_looks(self._looks.used, report)
         for stage in report.stages:
@@ -108,15 +108,15 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         return report
 
     def write(self, report: TaskReport) -> TaskReport:
-        """Writes its files; the report with their names."""
+        """Write its files, and return the report with their names."""
         return self._attempt.write(report)
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Close the files and views of the attempt."""
         self._attempt.close()
 
     def call(self) -> None:
-        """One more call; it may be the last."""
+        """Count a call; die if it was the last one."""
         if self._left is not None:
             self._left -= 1
             if self._left < 0:
@@ -198,14 +198,14 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
 
     @override
     def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
-        raise AssertionError(f"no simulated job has a script, and {stage!r} is to follow one")
+        raise AssertionError(f"no simulated job has a script, but {stage!r} has one")
 
     @override
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
         of = self.job.pipeline.by_name[stage]
         times = self.plan.times
-        told = min((times.outputs.get(port, MIN_TIMESTAMP) for port in of.inputs), default=MIN_TIMESTAMP)
-        upstream = max(told, times.upstream.get(stage, MIN_TIMESTAMP))
+        published = min((times.outputs.get(port, MIN_TIMESTAMP) for port in of.inputs), default=MIN_TIMESTAMP)
+        upstream = max(published, times.upstream.get(stage, MIN_TIMESTAMP))
         record = dropped(of, drop)
         checks.of_drop(of, record, upstream, stage in self.job.honest)
         self._desks[stage, shard].records.append(record)
@@ -267,10 +267,10 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         for window in windows:
             known[1].append(window.ordered(), b"".join(map(sequences.framed, atoms)))
 
-    # What user code puts out.
+    # Outputs of user code.
 
     def send_out(self, out: Out) -> None:
-        """To all that read it."""
+        """Send an output to all its consumers."""
         self.call()
         pipeline, port = self.job.pipeline, Port(out.stage, out.output)
         checks.of_output(out, self.plan.times.outputs.get(port, MIN_TIMESTAMP), out.stage in self.job.honest)

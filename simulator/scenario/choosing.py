@@ -1,7 +1,7 @@
-"""Scenarios from seeds.
+"""Choose scenarios from seeds.
 
-Owns how often what goes wrong, and what is asked for; pipelines are in `pipelines`. The same seed gives the same
-scenario, always. Must not know how it is played.
+Owns how often each fault and request is chosen; `pipelines` chooses pipelines. The same seed always gives the same
+scenario. Must not know how it is played.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _OF_COMMANDS = [kind for kind in FaultKind if kind not in OF_TASKS | _RARE]
 
 
 def scenario_of(seed: int) -> Scenario:
-    """The scenario of a seed."""
+    """Return the scenario of a seed."""
     scenario = plain_scenario_of(seed)
     return scenario if seed % HEAVY in (WAITING, HEAVY - 1) else formed(scenario, seed)
 
 
 def plain_scenario_of(seed: int) -> Scenario:
-    """The same before its observers get other forms."""
+    """Return the scenario of a seed before `formed` changes it."""
     chance = random.Random(f"scenario {seed}")
     pipeline, looks = _pipeline(seed, chance)
     pipeline = _joining(pipeline, random.Random(f"joining {seed}"))
@@ -59,12 +59,12 @@ def plain_scenario_of(seed: int) -> Scenario:
 
 
 def _exchanges(chance: random.Random) -> tuple[int, ...]:
-    """Of most jobs the pipeline stays as it is."""
+    """Return the additional exchanges by driver; none for most jobs."""
     return (0,) if chance.random() < 0.7 else tuple(chance.randint(0, 2) for _ in range(chance.randint(1, 3)))
 
 
 def _joining(pipeline: Pipeline, chance: random.Random) -> Pipeline:
-    """In some pipelines a source is not there from the beginning, nor is what reads that alone."""
+    """Let a source join later in some pipelines, with the stages that read only that source."""
     sources = [(stage.name, stage.kind) for stage in pipeline.stages if isinstance(stage.kind, Source)]
     if len(sources) < 2 or chance.random() < 0.6:
         return pipeline
@@ -72,14 +72,14 @@ def _joining(pipeline: Pipeline, chance: random.Random) -> Pipeline:
     kind = replace(source, joins=chance.choice((1, 1, 2)))
     stages = tuple(replace(stage, kind=kind) if stage.name == name else stage for stage in pipeline.stages)
     joined = replace(pipeline, stages=stages)
-    # Who is there all the time would get no side input before.
+    # A stage that exists from the beginning must not have a side input from a stage that joins later.
     there = {name for name, since in joined.since.items() if not since}
     needs = any(stage.name in there and side.stage not in there for stage in joined.stages for side in stage.sides)
     return pipeline if needs else joined
 
 
 def _pipeline(seed: int, chance: random.Random) -> tuple[Pipeline, Sequence[int]]:
-    """A pipeline, and the budgets that suit it."""
+    """Return a pipeline, and suitable budgets."""
     match seed % HEAVY:
         case place if place == WAITING:
             return special.waiting(chance), (1,)
@@ -104,7 +104,7 @@ def _faults(chance: random.Random) -> tuple[Fault, ...]:
 
 
 def _rare_faults(chance: random.Random) -> Iterator[Fault]:
-    """Those that end a job, or come when it has ended; and now and then very many."""
+    """Yield faults that end a job or come after its end, and in a few scenarios very many faults."""
     if chance.random() < 0.1:
         yield Fault(_AT_THE_END, 0, chance.choice((1, 1, 2)))
     if chance.random() < 0.07:
@@ -122,7 +122,7 @@ def _stalls(chance: random.Random) -> Iterator[Fault]:
 
 
 def _deaths(chance: random.Random) -> Iterator[Fault]:
-    """Tries of a micro-batch in which a worker dies: some are survived, so many in a row are not."""
+    """Yield runs of a micro-batch in which a worker dies: the job survives some in a row, but not many."""
     if chance.random() < 0.15:
         yield Fault(FaultKind.WORKERS_DIE, chance.randint(0, 40), chance.choice((1, 2, 2, 5)))
 
@@ -134,7 +134,7 @@ def _fault(chance: random.Random, kind: FaultKind) -> Fault:
         return Fault(kind, at, chance.choice((1, 3, 8)), _blob_faults(chance, often, chance.choice((0, 0.5)), 0.0, 0.1))
     if kind is not FaultKind.STORM:
         return Fault(kind, at, chance.choice((0, 1, 2, 5, 15)))
-    # Never so much that nothing gets on.
+    # Never so many faults that the job makes no progress.
     level, lasts = chance.choice(((0.02, 60), (0.05, 60), (0.05, 20), (0.15, 20), (0.15, 8), (0.8, 3)))
     often = (0.0, 0.1 * level, 0.6 * level)
     stale, landing = chance.choice((0, 0.3)), chance.choice((0.05, 0.3))
@@ -150,6 +150,6 @@ def _requests(chance: random.Random) -> tuple[Request, ...]:
     kinds = list(RequestKind)
     found = [Request(chance.choice(kinds), chance.randint(0, 25)) for _ in range(chance.choice((0, 1, 2, 4)))]
     if found and chance.random() < 0.5:
-        # Most that can be asked for is about savepoints.
+        # Most kinds of requests need a savepoint.
         found.append(Request(RequestKind.SAVEPOINT, chance.randint(1, 8)))
     return tuple(found)

@@ -1,6 +1,6 @@
-"""A combiner of atoms: what comes out names all that went in.
+"""A combiner of atoms: the output contains all atoms of the input.
 
-Owns its accumulators' bytes. Must not know stages.
+Owns the bytes of its accumulators. Must not know stages.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from arcbeam.engine.grouping.contents import Combiner
 
 
 def joined(atoms: Iterable[bytes]) -> bytes:
-    """The value of an element of these atoms."""
+    """Return the value of an element with these atoms."""
     return b",".join(atoms)
 
 
 def atoms_of(value: bytes) -> Iterator[bytes]:
-    """The atoms of an element."""
+    """Return the atoms of an element."""
     return iter(value.split(b",")) if value else iter(())
 
 

@@ -1,7 +1,7 @@
-"""Other forms of stages than those that were chosen first: of observers, and of stages that keep elements.
+"""Change some stages of a chosen pipeline into other forms: of observers, side inputs and stateful stages.
 
-Owns how often each is chosen, and what else must be so in a pipeline that it can be seen. Has chance of its own: where
-nothing is changed, a seed is what it was before. Must not know how a form is run.
+Owns how often each form is chosen, and the changes that a form needs to have an effect. Uses its own randomness: a seed
+without changes gives the same scenario as before. Must not know how a form is run.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from simulator.scenario.plans import Pipeline, Stage
 from simulator.scenario.scenarios import Scenario
 
 _BEGIN = 2_000_000
-"""When the first micro-batch runs; most jobs are over some seconds later."""
+"""The time of the first micro-batch; most jobs end some seconds later."""
 _SKEWS = (0, 50_000, 1_000_000)
 _PATIENCE = (0, 1_000, 20_000, 1_000_000)
-"""Shorter than some pauses of sources, and longer than others."""
+"""Idle timeouts: some are shorter than the pauses of sources, some longer."""
 
 _STAYS = 0.85
-"""So many stages that keep elements stay as they are."""
+"""The part of stateful stages that stays unchanged."""
 _QUANTILES = (0.5, 0.5, 0.8, 0.9)
 
 
 def formed(scenario: Scenario, seed: int) -> Scenario:
-    """The scenario of a seed with other forms of some of its stages."""
+    """Return the scenario of a seed with other forms of some of its stages."""
     pipeline = _debouncing(scenario.pipeline, random.Random(f"debounce {seed}"))
     pipeline = _besides(pipeline, random.Random(f"beside {seed}"))
     pipeline = _of_newest(pipeline, random.Random(f"newest {seed}"))
@@ -38,7 +38,7 @@ def formed(scenario: Scenario, seed: int) -> Scenario:
 
 
 def _besides(pipeline: Pipeline, chance: random.Random) -> Pipeline:
-    """Some side inputs have several producers, of those that are there from the beginning."""
+    """Give some side inputs several producers, if no source joins later."""
     if any(isinstance(stage.kind, Source) and stage.kind.joins for stage in pipeline.stages):
         return pipeline
     return replace(pipeline, stages=tuple(_with_beside(stage, pipeline, chance) for stage in pipeline.stages))
@@ -59,7 +59,7 @@ def _with_beside(stage: Stage, pipeline: Pipeline, chance: random.Random) -> Sta
 
 
 def _of_newest(pipeline: Pipeline, chance: random.Random) -> Pipeline:
-    """Of some side inputs only the newest firings are read."""
+    """Let some stages read only the newest firings of their side inputs."""
     return replace(pipeline, stages=tuple(_with_newest(stage, chance) for stage in pipeline.stages))
 
 
@@ -70,7 +70,7 @@ def _with_newest(stage: Stage, chance: random.Random) -> Stage:
 
 
 def _debouncing(pipeline: Pipeline, chance: random.Random) -> Pipeline:
-    """Some stages that keep elements move their timers with every element."""
+    """Let some stateful stages move their timers with every element."""
     return replace(pipeline, stages=tuple(_debounced(stage, chance) for stage in pipeline.stages))
 
 
@@ -81,9 +81,9 @@ def _debounced(stage: Stage, chance: random.Random) -> Stage:
 
 
 def _skewed(pipeline: Pipeline, chance: random.Random) -> Pipeline:
-    """Observers that do not believe what is far ahead of the clock, where some of it is, and most is not."""
+    """Let some observers ignore timestamps far ahead of the clock, and move some events that far ahead."""
     stages = tuple(_with_skew(stage, chance) for stage in pipeline.stages)
-    if stages == pipeline.stages or not all(_is_behind(stage.kind) for stage in stages):
+    if stages == pipeline.stages or not all(_is_past(stage.kind) for stage in stages):
         return pipeline
     return replace(pipeline, stages=tuple(_ahead(stage, chance) for stage in stages))
 
@@ -91,25 +91,25 @@ def _skewed(pipeline: Pipeline, chance: random.Random) -> Pipeline:
 def _with_skew(stage: Stage, chance: random.Random) -> Stage:
     if not isinstance(stage.kind, Pass) or not stage.kind.observes or chance.random() < 0.4:
         return stage
-    # Who doubts what is far ahead of all others hardly needs the clock for it.
+    # An observer that doubts timestamps far ahead of all others seldom needs the clock to ignore them.
     jump, policy = chance.choice((None, stage.kind.jump)), chance.choice((stage.kind.policy, Policy.MAX))
     return replace(stage, kind=replace(stage.kind, policy=policy, jump=jump, skew=chance.choice(_SKEWS)))
 
 
 def _impatient(pipeline: Pipeline, chance: random.Random) -> Pipeline:
-    """Observers that do not wait for an input that stands."""
+    """Give some observers an idle timeout."""
     return replace(pipeline, stages=tuple(_with_patience(stage, chance) for stage in pipeline.stages))
 
 
 def _with_patience(stage: Stage, chance: random.Random) -> Stage:
     if not isinstance(stage.kind, Pass) or not stage.kind.observes or chance.random() < 0.6:
         return stage
-    # Of the latest what stands holds nothing back.
+    # With `Policy.MAX`, an idle input holds nothing back.
     return replace(stage, kind=replace(stage.kind, policy=Policy.MIN, idle=chance.choice(_PATIENCE)))
 
 
 def _of_quantiles(pipeline: Pipeline, chance: random.Random) -> Pipeline:
-    """Observers that do not go by the latest time."""
+    """Let some observers use a quantile instead of the latest timestamp."""
     return replace(pipeline, stages=tuple(_with_quantile(stage, chance) for stage in pipeline.stages))
 
 
@@ -120,7 +120,7 @@ def _with_quantile(stage: Stage, chance: random.Random) -> Stage:
 
 
 def _shared(scenario: Scenario, chance: random.Random) -> Scenario:
-    """Sources that go on with one watermark: stages of a level of their own, which others read in their place."""
+    """Let some sources share one watermark: insert a level of observing stages between them and their consumers."""
     stages = scenario.pipeline.stages
     ports = [Port(stage.name, output) for stage in stages if stage.level == 0 for output in stage.outputs]
     if len(ports) < 2 or chance.random() < 0.8:
@@ -146,16 +146,16 @@ def _shared(scenario: Scenario, chance: random.Random) -> Scenario:
     return replace(scenario, pipeline=pipeline, tasks=tasks)
 
 
-def _is_behind(kind: Kind) -> bool:
-    """Whether all that it reads, if it reads anything, is of the past, and not of its beginning."""
+def _is_past(kind: Kind) -> bool:
+    """Return whether the events of a source are before the first micro-batch, and not at the minimum; else true."""
     return not isinstance(kind, Source) or all(abs(event.time) < _BEGIN for event in kind.events)
 
 
 def _ahead(stage: Stage, chance: random.Random) -> Stage:
-    """A source, with some events of times that the clock comes to while the job runs, or not at all."""
+    """Move some events of a source to times that the clock reaches during the job, or not at all."""
     if not isinstance(stage.kind, Source):
         return stage
-    # Most at the end, where what is left holds nobody at an earlier time.
+    # Most of them are at the end: there, the remaining events do not hold the watermark at an earlier time.
     count = len(stage.kind.events)
     events = (
         _moved(event, chance) if chance.random() < 0.6 * at / count else event

@@ -1,9 +1,9 @@
-"""What a stage of a simulated job may do, as values: sources and their events, triggers, ways of keeping.
+"""The kinds of stages of a simulated job, as values: sources and their events, triggers, stateful stages.
 
-Owns the shapes. Must not know where a stage is, nor what runs it.
+Owns the shapes. Must not know the place of a stage, nor what runs it.
 
-An element is known by its *atoms*: names that go with it through all stages, so that whatever comes out somewhere tells
-which events of which source it was made of.
+An element is identified by its *atoms*: names that are passed on through all stages. So each output shows from which
+events of which source it was made.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from simulator.scenario.windowings import TENS, Windowing
 
 MAIN, OTHER = "main", "other"
 SOON: Final = 700
-"""Delay of triggers that have a count, too."""
+"""The delay of triggers that also have a count."""
 ALIGNED: Final = 5000
-"""Period to which the alarms of a trigger are moved on."""
+"""The period to which a trigger aligns its alarms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a source has at one position.
+    """The event of a source at one position.
 
     Attributes:
         atom: its name, unique in the job.
         key: its user key.
         time: its event time.
-        output: of the source, where it goes.
-        surprising: the source's estimator does not reckon with it: it may be late.
+        output: the output of the source that it goes to.
+        surprising: the source's estimator ignores it, so it may be late.
     """
 
     atom: bytes
@@ -52,13 +52,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a restriction is worked off.
+    """How a restriction is processed.
 
     Attributes:
-        piece: it makes a checkpoint after so many positions.
-        every, pause: at each position that is a multiple of `every`, what is next can be read only after a pause.
-        polls: so often it looks, at its end, whether there is more, each time after the pause.
-        splits: how often it is split while it runs.
+        piece: the number of positions before each checkpoint.
+        every, pause: a checkpoint at a multiple of `every` resumes only after the pause.
+        polls: how many times it polls for more at its end, each time after the pause.
+        splits: the probability of a split in a run.
         silent: its estimator reports nothing until it runs for the first time.
     """
 
@@ -72,14 +72,14 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Reads events.
+    """A source that reads events.
 
     Attributes:
-        events: by position.
-        pace: of reading.
-        parts: so many restrictions there are at first.
-        bounded: a drain lets it come to its end.
-        joins: the driver that is the first to have it; those before have a pipeline without it.
+        events: the events by position.
+        pace: the pace of reading.
+        parts: the number of initial restrictions.
+        bounded: whether a drain lets it read to its end.
+        joins: the number of the first driver with this source; earlier drivers have a pipeline without it.
     """
 
     events: tuple[Event, ...]
@@ -91,11 +91,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What several stages that observe go by together, instead of by the times of what comes to each.
+    """An observer that several stages share; it uses their input watermarks instead of timestamps of elements.
 
     Attributes:
-        name: of what they share.
-        policy: which of their inputs counts.
+        name: the name of the shared observer.
+        policy: how it combines their input watermarks.
     """
 
     name: str
@@ -104,16 +104,16 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Elements go on as they come; with two outputs, by the sum of their bytes.
+    """Passes elements on unchanged; with two outputs, the sum of their bytes selects one.
 
     Attributes:
-        delay: its outputs are observed, with this delay; None: they are not.
-        policy: of the observer.
-        jump: a time that is so far ahead of all others is not believed, until others confirm it; None: all are.
-        skew: a time that is so far ahead of the clock is not believed; None: all are.
-        idle: what its input says does not count when it has stood for so long; None: it always does.
-        shared: what it goes by together with others; None: it goes by what comes to it.
-        quantile: it goes by the time that this part of all has not passed; None: by the latest.
+        delay: the delay of the observer of its outputs; None: they are not observed.
+        policy: the policy of the observer.
+        jump: a timestamp this far ahead of all others is ignored until others confirm it; None: none is.
+        skew: a timestamp more than this ahead of the clock is ignored; None: none is.
+        idle: the input watermark is ignored after it has not advanced for this time; None: never.
+        shared: the observer that it shares with others; None: it has its own.
+        quantile: the quantile of the timestamps that the observer uses; None: the latest timestamp.
     """
 
     delay: int | None = None
@@ -126,14 +126,15 @@ class Pass:
 
     @property
     def observes(self) -> bool:
-        """Whether its outputs are observed."""
+        """Return whether its outputs are observed."""
         return self.delay is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Elements wait, and hold nothing back, until there are so many of them in their shard, or the job prepares to shut
-    down: then, whatever reads them is at the end of the global window.
+    """Buffers elements without a hold, until their shard has this number of them or the job prepares its shutdown.
+
+    At shutdown, the consumers are at the end of the global window.
     """
 
     size: int = 5
@@ -141,13 +142,13 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """A splittable DoFn: of each atom so many copies, each some time behind the one before.
+    """A splittable DoFn: makes copies of each atom, each with a later timestamp than the copy before.
 
     Attributes:
-        side: a side input; copies go on with whether it has anything in the window of what they are of.
-        windowing: of what has a side input; each moment is in one window.
+        side: a side input; each copy shows whether it has contents in the window of the original element.
+        windowing: the windows if there is a side input; each timestamp is in one window.
         beside: other producers of the same side input.
-        newest: of each producer, only what the newest micro-batch has put into a window is read.
+        newest: only the contents from the newest micro-batch of each producer and window are read.
     """
 
     copies: int = 2
@@ -160,17 +161,17 @@ class Expand:
 
 @dataclass(frozen=True)
 class Group:
-    """Elements are grouped by key and window.
+    """Groups elements by key and window.
 
     Attributes:
-        trigger: by name; see `TRIGGERS`.
-        count: of the trigger's counts and delays.
-        lateness: allowed.
-        accumulating: panes have all elements of the window.
-        combined: its state is an accumulator.
-        pane_time: of which elements a pane has its timestamp.
-        closes: a window puts out a pane when it closes, also an empty one.
-        quiet: a trigger that fires because the watermark passes makes no pane if there is nothing new.
+        trigger: the name of the trigger; see `TRIGGERS`.
+        count: the number from which the trigger's counts and delays are made.
+        lateness: the allowed lateness.
+        accumulating: whether a pane has all elements of the window.
+        combined: whether its state is an accumulator.
+        pane_time: the timestamp of a pane.
+        closes: whether a closing window always has a pane, even without elements.
+        quiet: whether an on-time pane without new elements is omitted.
     """
 
     windowing: Windowing = TENS
@@ -185,7 +186,7 @@ class Group:
 
     @cached_property
     def strategy(self) -> Strategy:
-        """What the engine is told."""
+        """Return the strategy for the engine."""
         return Strategy(
             TRIGGERS[self.trigger](self.count),
             self.windowing.merging,
@@ -199,27 +200,27 @@ class Group:
 
     @property
     def once(self) -> bool:
-        """One pane for each window, on time, if nothing is late."""
+        """Return whether each window has exactly one pane, on time, if no data is late."""
         return self.trigger in ("watermark", "never", "watermark and count") and not self.lateness and not self.closes
 
     @property
     def together(self) -> bool:
-        """All that comes in time goes out together, when the watermark has passed the window."""
+        """Return whether all elements that are on time come out together, after the watermark has passed the window."""
         return self.trigger in ("watermark", "repeated watermark", "never", "watermark and count")
 
     @property
     def punctual(self) -> bool:
-        """There is a pane that is on time, whatever has gone out before."""
+        """Return whether each window has an on-time pane, whatever panes precede it."""
         return not self.quiet and self.trigger in PUNCTUAL
 
     @property
     def finishes(self) -> bool:
-        """The trigger may finish, and what comes later is dropped."""
+        """Return whether the trigger may finish; later elements are then dropped."""
         return self.trigger in ("watermark", "count once", "watermark or count", "watermark and count")
 
 
 PUNCTUAL = frozenset({"watermark", "early and late", "early by the clock", "repeated watermark"})
-"""Triggers that fire when the watermark passes the end of a window, and have not finished before."""
+"""Triggers that always fire when the watermark passes the end of a window, because they do not finish before."""
 TRIGGERS: Mapping[str, Callable[[int], Trigger]] = {
     "watermark": lambda count: AfterWatermark(),
     "early and late": lambda count: AfterWatermark(early=Repeatedly(AfterCount(count)), late=Repeatedly(AfterCount(1))),
@@ -242,24 +243,24 @@ TRIGGERS: Mapping[str, Callable[[int], Trigger]] = {
     "always": lambda count: Always(),
     "never": lambda count: Never(),
 }
-"""The triggers by name, made with a small number."""
+"""By name, a function that makes the trigger from a small number."""
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Elements wait in cells until a timer lets them go on.
+    """Buffers elements in cells until a timer releases them.
 
     Attributes:
-        way: "end": all of a window go on together at its end; "expiration": at its expiration; "clock": each at its own
-            time, by a processing-time timer, or at the end of the window; "clock or expiration": the same, but what is
-            left at the expiration goes on then; "each": each by a timer of its own; "drawers": those of some names
-            together, by a timer of that name; "order": in order of time, without
-            waiting for more; "debounce": all of a window together, by a timer of either clock that each element moves,
-            clears and sets again.
-        delay: of timers of event time.
-        lateness: allowed.
-        pause: of timers of the clock.
-        side: a side input; elements go on with whether it has anything in their window.
+        way: when elements are released. "end": all of a window at its end; "expiration": all at its expiration;
+            "clock": with their own timestamps, by a processing-time timer or at the end of the window; "clock or
+            expiration": the same, but the rest is released at the expiration; "each": each element by its own timer;
+            "drawers": the elements of a drawer together, by the timer of that drawer; "order": in order of timestamps,
+            without waiting for more; "debounce": all of a window, by an event timer or a processing-time timer that
+            each element moves, clears and sets again.
+        delay: the delay of event timers.
+        lateness: the allowed lateness.
+        pause: the delay of processing-time timers.
+        side: a side input; each output shows whether it has contents in the element's window.
         beside: other producers of the same side input.
         newest: see `Expand`.
     """
@@ -274,17 +275,17 @@ class Keep:
     newest: bool = False
 
     def expires(self, window: Window) -> Timestamp:
-        """When the state of a window goes."""
+        """Return when the state of a window expires."""
         late = Duration(0 if self.way == "order" else self.lateness)
         return min(shifted(window.max_timestamp, late), END_OF_GLOBAL_WINDOW)
 
 
 @dataclass(frozen=True)
 class Join:
-    """Elements go on with whether the side input has anything in their window.
+    """Passes elements on, with whether the side input has contents in their window.
 
     Attributes:
-        side: where that comes from.
+        side: the producer of the side input.
         beside: other producers of the same side input.
         newest: see `Expand`.
     """
@@ -299,7 +300,7 @@ Kind = Source | Pass | Buffer | Expand | Group | Keep | Join
 
 
 def promised(events: tuple[Event, ...], lo: int, hi: int, output: str) -> Timestamp:
-    """What a source's estimator promises for what is left of it: an honest one, but for what surprises it."""
+    """Return a source's watermark for its remaining events: the earliest timestamp that is not surprising."""
     return min(
         (Timestamp(each.time) for each in events[lo:hi] if each.output == output and not each.surprising),
         default=MAX_TIMESTAMP,

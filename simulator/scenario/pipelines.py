@@ -1,6 +1,6 @@
-"""Pipelines by chance.
+"""Choose random pipelines.
 
-Owns how often which stages are chosen, and what they are told. Must not know how a pipeline is run.
+Owns how often each stage is chosen, and its settings. Must not know how a pipeline is run.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def _evening(zone: str, *date: int) -> int:
 
 @dataclass(frozen=True)
 class _Times:
-    """What time is like in a pipeline.
+    """The scale of time in a pipeline.
 
     Attributes:
-        unit: events are so far apart, windows so many of these long.
-        starts: where sources may begin.
-        zone: in which something happens to a clock then.
+        unit: the distance of events; windows are multiples of it.
+        starts: the possible times of a source's first event.
+        zone: a time zone with a change of its clocks, or another peculiarity, at that time.
     """
 
     unit: int
@@ -59,7 +59,7 @@ class _Times:
 
 
 _MICROSECONDS = _Times(1, (0, 0, 0, -50, -50, 1000, 1000, MIN_TIMESTAMP + 1, END_OF_GLOBAL_WINDOW - 200))
-# Before the years begin to be counted; a leap day; a night without midnight, one with two, and a day that never was.
+# Before year 1; a leap day; a night without midnight, one with two midnights, and a skipped day.
 _EVENINGS = tuple(
     (zone, _evening(zone, *date))
     for zone, date in (
@@ -74,7 +74,7 @@ ZONES = tuple(zone for zone, _ in _EVENINGS)
 
 
 def _times(chance: random.Random) -> _Times:
-    """Most pipelines live for some microseconds; the others as long as windows of the calendar are worth their name."""
+    """Return a scale: some microseconds for most pipelines, and long enough for calendar windows for the others."""
     if chance.random() < 0.8:
         return _MICROSECONDS
     unit = chance.choice((_HOUR // 2, _HOUR // 2, 6 * _HOUR, 100 * _HOUR))
@@ -84,7 +84,7 @@ def _times(chance: random.Random) -> _Times:
 
 
 def pipeline_of(chance: random.Random) -> Pipeline:
-    """A pipeline."""
+    """Return a random pipeline."""
     times = _times(chance)
     surprising = chance.random() < 0.4
     stages: list[Stage] = []
@@ -103,7 +103,7 @@ def pipeline_of(chance: random.Random) -> Pipeline:
 
 
 def _ports(stages: Sequence[Stage], level: int) -> list[Port]:
-    """What stages of a level may read: what accumulates is read by nobody, because its atoms come again and again."""
+    """Return the ports that a level may read. Accumulating groupings are excluded, because they repeat their atoms."""
     return [
         Port(stage.name, output)
         for stage in stages
@@ -194,11 +194,11 @@ def _kind(chance: random.Random, times: _Times, sides: Sequence[Port]) -> Kind:
         case "buffer":
             return Buffer(chance.choice((2, 5, 100)))
         case "pass":
-            behind = chance.choice((None, 0, 5))
-            if behind is None:
+            delay = chance.choice((None, 0, 5))
+            if delay is None:
                 return Pass()
             policy = chance.choice((Policy.MIN, Policy.MIN, Policy.MAX))
-            return Pass(behind * times.unit, policy, behind * times.unit or None)
+            return Pass(delay * times.unit, policy, delay * times.unit or None)
         case _:
             return Expand(
                 chance.choice((1, 2, 3)),

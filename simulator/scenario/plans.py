@@ -1,6 +1,6 @@
-"""The pipeline of a simulated job: its stages, and where they are.
+"""The pipeline of a simulated job: its stages and their places.
 
-Owns the values, and what the engine must be told of them. Must not know how a pipeline is chosen, nor what runs it.
+Owns the values, and their translation for the engine. Must not know how a pipeline is chosen, nor what runs it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Stage:
 
     Attributes:
         name: its name.
-        level: above those of its inputs.
-        kind: what it does.
-        inputs: what it reads.
-        outputs: its own.
-        together: all its elements get one key.
+        level: its level, above the levels of its inputs.
+        kind: its work.
+        inputs: the ports that it reads.
+        outputs: the names of its outputs.
+        together: whether all its elements get the same key.
     """
 
     name: str
@@ -44,31 +44,31 @@ class Stage:
 
     @property
     def windowing(self) -> Windowing | None:
-        """How elements get windows when they come; None if all are in one."""
+        """Return how its elements get windows; None if all are in one window."""
         if isinstance(self.kind, Expand):
             return self.kind.windowing if self.kind.side else None
         return self.kind.windowing if isinstance(self.kind, (Group, Keep, Join)) else None
 
     @property
     def side(self) -> Port | None:
-        """The first producer of its side input."""
+        """Return the first producer of its side input."""
         return self.kind.side if isinstance(self.kind, (Expand, Keep, Join)) else None
 
     @property
     def sides(self) -> tuple[Port, ...]:
-        """All producers of its side input."""
+        """Return all producers of its side input."""
         if not isinstance(self.kind, (Expand, Keep, Join)) or self.kind.side is None:
             return ()
         return (self.kind.side, *self.kind.beside)
 
     @property
     def newest(self) -> bool:
-        """Whether of its side input only the newest firings are read."""
+        """Return whether it reads only the newest firings of its side input."""
         return isinstance(self.kind, (Expand, Keep, Join)) and self.kind.newest
 
     @property
     def observed(self) -> dict[str, Ways]:
-        """The ways to its outputs, if it observes them."""
+        """Return how its outputs are observed, by output; empty if they are not."""
         if not isinstance(self.kind, Pass) or self.kind.delay is None:
             return {}
         shared = self.kind.shared
@@ -86,17 +86,17 @@ class Stage:
         return dict.fromkeys(self.outputs, (observer,))
 
     def key_of(self, key: bytes) -> bytes:
-        """The user key with which an element comes to it."""
+        """Return the user key that an element has when it reaches this stage."""
         return b"all" if self.together else key
 
 
 def side_name(producer: int) -> str:
-    """A stage's name for what one producer puts into its side input."""
+    """Return the stage's name for the part of its side input from one producer."""
     return f"side {producer}"
 
 
 _PRODUCERS = 1000
-"""More than a pipeline has stages."""
+"""A number larger than that of all stages of a pipeline."""
 
 
 def _span(micros: int | None) -> Duration | None:
@@ -124,17 +124,17 @@ class Pipeline:
 
     @cached_property
     def by_name(self) -> Mapping[str, Stage]:
-        """The stages by name."""
+        """Return the stages by name."""
         return {stage.name: stage for stage in self.stages}
 
     @cached_property
     def levels(self) -> int:
-        """How many there are."""
+        """Return the number of levels."""
         return 1 + max(stage.level for stage in self.stages)
 
     @cached_property
     def consumers(self) -> Mapping[Port, tuple[Stage, ...]]:
-        """Which stages read a port."""
+        """Return the stages that read each port."""
         return {
             Port(stage.name, output): tuple(each for each in self.stages if Port(stage.name, output) in each.inputs)
             for stage in self.stages
@@ -143,7 +143,7 @@ class Pipeline:
 
     @cached_property
     def side_readers(self) -> Mapping[Port, tuple[Stage, ...]]:
-        """Which stages have a port as a side input."""
+        """Return the stages that have each port as a side input."""
         readers: dict[Port, tuple[Stage, ...]] = {}
         for stage in self.stages:
             for port in stage.sides:
@@ -152,7 +152,7 @@ class Pipeline:
 
     @cached_property
     def since(self) -> Mapping[str, int]:
-        """The driver that is the first to have each stage: all do that has an input of which that is so."""
+        """Return the number of the first driver with each stage. A stage exists as soon as one of its inputs does."""
         since: dict[str, int] = {}
         for stage in self.stages:
             own = stage.kind.joins if isinstance(stage.kind, Source) else 0
@@ -160,33 +160,33 @@ class Pipeline:
         return since
 
     def as_of(self, driver: int) -> Pipeline:
-        """What a driver has of it."""
+        """Return the part of the pipeline that a driver has."""
         there = {name for name, since in self.since.items() if since <= driver}
         kept = (stage for stage in self.stages if stage.name in there)
         stages = (replace(s, inputs=tuple(port for port in s.inputs if port.stage in there)) for s in kept)
         return self if len(there) == len(self.stages) else Pipeline(tuple(stages), self.shards)
 
     def at_once(self) -> Pipeline:
-        """The same, and all sources are there from the beginning."""
+        """Return the same pipeline with all sources from the beginning."""
         return Pipeline(tuple(map(_from_the_beginning, self.stages)), self.shards)
 
     def deeper(self, exchanges: int) -> Pipeline:
-        """The same with so many exchanges more behind its sources, which pass on what comes."""
+        """Return the same pipeline with additional exchanges after its sources, which only pass elements on."""
         moved = (replace(stage, level=stage.level + exchanges) if stage.level else stage for stage in self.stages)
         return Pipeline(tuple(moved), self.shards) if exchanges else self
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:
-        """The number of each stage: its own for ever, whatever other stages there are."""
+        """Return the number of each stage. It never changes, whatever other stages there are."""
         return {stage.name: int(stage.name.rpartition("-")[2]) for stage in self.stages}
 
     def side_number(self, reader: Stage, port: Port) -> int:
-        """The number by which what a port puts into a stage's side input is known."""
+        """Return the number of the channel from a port to a stage's side input."""
         return self.numbers[reader.name] + reader.sides.index(port) * _PRODUCERS
 
     @cached_property
     def side_parts(self) -> Mapping[int, tuple[int, ...]]:
-        """The numbers of all that is in the side input of each stage, by the stage's."""
+        """Return the numbers of the channels of each stage's side input, by the stage's number."""
         return {
             self.numbers[stage.name]: tuple(self.side_number(stage, port) for port in stage.sides)
             for stage in self.stages
@@ -195,17 +195,17 @@ class Pipeline:
 
     @cached_property
     def newest(self) -> frozenset[int]:
-        """The numbers of the stages of whose side inputs only the newest firings are read."""
+        """Return the numbers of the stages that read only the newest firings of their side inputs."""
         return frozenset(self.numbers[stage.name] for stage in self.stages if stage.newest)
 
     @property
     def shape(self) -> JobShape:
-        """What it asks of its state."""
+        """Return the shape of its state."""
         stages = tuple(StageShape(stage.name, stage.level, type(stage.kind).__name__) for stage in self.stages)
         return JobShape("simulated", self.shards, stages)
 
     def layout(self, tasks: tuple[int, ...]) -> Layout:
-        """What the engine is told of where stages are."""
+        """Return the layout of the stages for the engine."""
         return Layout(
             tuple(
                 Placed(
@@ -221,7 +221,7 @@ class Pipeline:
         )
 
     def specs(self, layout: Layout) -> dict[str, StageSpec]:
-        """What the engine is told of what stages do."""
+        """Return the specification of each stage for the engine."""
         known = self._specs.get(layout.tasks)
         if known is None:
             placed = {each.name: each for each in layout.stages}

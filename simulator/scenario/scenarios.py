@@ -1,4 +1,4 @@
-"""What happens to a simulated job: its pipeline, its faults, its requests; all from a seed, and all as values.
+"""The scenario of a simulated job: its pipeline, faults and requests, as values.
 
 Owns the shapes. Must not know how they are chosen (`choosing`), nor how they are played (`world`).
 """
@@ -13,25 +13,25 @@ from simulator.scenario.plans import Pipeline
 
 
 class FaultKind(Enum):
-    """What goes wrong. Counted by attempts of tasks are those of tasks, by commands of drivers all others."""
+    """A kind of fault. Faults of tasks are counted by attempts of tasks, all others by commands of drivers."""
 
     TASK_DIES = "a task dies in the middle"
     TASK_TWICE = "a task runs twice, and one attempt counts"
     TORN = "readers read different attempts of a task"
     BOTH_READ = "a reader reads two attempts of a task"
-    OTHER_REPORTED = "the attempt that is reported is not the one that was read"
+    OTHER_REPORTED = "the reported attempt is not the one that was read"
     LATE_TASK = "a task ends when its micro-batch is decided"
-    MICRO_BATCH_LOST = "a micro-batch fails behind some of its tasks"
+    MICRO_BATCH_LOST = "a micro-batch fails after some of its tasks"
     USER_ERROR = "user code raises, and the job fails"
     DRIVER_DIES = "a driver dies between two commands"
     DRIVER_DIES_INSIDE = "a driver dies while it talks to the store"
-    DRIVER_DIES_AT_THE_END = "a driver dies behind the last commit of the job"
-    SECOND_DRIVER = "a second driver begins while the first goes on"
+    DRIVER_DIES_AT_THE_END = "a driver dies after the last commit of the job"
+    SECOND_DRIVER = "a second driver begins while the first continues"
     SECOND_DRIVER_INSIDE = "a second driver begins while the first talks to the store"
-    UNCLEAR = "the store answers badly when it is asked for a commit"
+    UNCLEAR = "the store answers a commit wrongly"
     STORM = "the store fails in every way, for a while"
     PUBLISHING_FAILS = "publishing fails"
-    HOST_LOST = "a host loses all it has"
+    HOST_LOST = "a host loses its data"
     LATE_REPORT = "a micro-batch is reported a second time, when it is decided"
     GIVEN_UP = "a micro-batch that was given up is reported, when it runs again"
     STALLED = "a micro-batch waits for its cluster while a second driver begins"
@@ -54,13 +54,13 @@ OF_TASKS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something goes wrong.
+    """One fault.
 
     Attributes:
-        at: at that attempt of a task, or that command of a driver, counted over the whole simulation.
-        number: of calls until it happens, or which of the attempts counts, or how many commands (proposals, and asking
-            again) it lasts, or how often it happens, or how many seconds it lasts.
-        blobs: what the store does, in a storm or when it is unclear.
+        at: the number of the attempt of a task or of the command of a driver, counted over the whole simulation.
+        number: depends on the kind: the calls until it happens, the attempt that counts, its duration in commands
+            (proposals and resolves) or in seconds, or its repetitions.
+        blobs: the faults of the store, for the kinds `STORM` and `UNCLEAR`.
     """
 
     kind: FaultKind
@@ -70,7 +70,7 @@ class Fault:
 
 
 class RequestKind(Enum):
-    """What a user asks for."""
+    """A kind of request of a user."""
 
     SAVEPOINT = "savepoint"
     SUSPEND = "suspend, and resume"
@@ -78,15 +78,15 @@ class RequestKind(Enum):
     DRAIN = "drain"
     REWIND = "resume from an earlier savepoint"
     COPY = "copy a savepoint, and run it elsewhere"
-    RELEASE = "give a savepoint up"
+    RELEASE = "release a savepoint"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A user asks for something.
+    """One request of a user.
 
     Attributes:
-        at: behind that commit, counted over the whole simulation.
+        at: the number of the commit before it, counted over the whole simulation.
     """
 
     kind: RequestKind
@@ -98,14 +98,13 @@ class Scenario:
     """A simulation.
 
     Attributes:
-        seed: of the chance that is left: how restrictions are split, on which host a task runs, how long micro-batches
-            take.
-        tasks: for each driver in turn, again and again: the tasks of each level.
-        exchanges: likewise: how many more its pipeline has behind the sources than another one.
-        hosts: how many.
+        seed: the seed of the remaining randomness: splits of restrictions, hosts of tasks, durations of micro-batches.
+        tasks: the tasks of each level, by driver; drivers use the entries in turn.
+        exchanges: the number of additional exchanges after the sources, by driver, as with `tasks`.
+        hosts: the number of hosts.
         looks: the budget of a task.
-        keep: micro-batches that a sweep keeps.
-        real_cache: hosts keep their copies as those of a job do, in LMDB.
+        keep: the number of micro-batches that a sweep keeps.
+        real_cache: whether hosts keep their copies in LMDB, as in a real job.
     """
 
     seed: int

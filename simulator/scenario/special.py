@@ -1,6 +1,6 @@
-"""Pipelines for what chance alone would hardly reach: many elements in one shard, and much that is late.
+"""Pipelines for rare cases: many elements in one shard, and much late data.
 
-Owns what is changed of a pipeline that was chosen, and the heavy pipelines. Must not know how a pipeline is run.
+Owns the heavy pipelines, and changes of a chosen pipeline. Must not know how a pipeline is run.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from simulator.scenario.plans import Pipeline, Stage
 from simulator.scenario.windowings import Windowing
 
 HEAVY = 50
-"""One seed in so many is heavy."""
+"""One seed in this number of seeds is heavy."""
 WAITING = 24
-"""The place of another one, in which windows wait for the budget, among as many."""
+"""Among the same number of seeds, the position of the one whose windows wait for the budget."""
 EVENTS = 1050
-"""Of the source of a heavy pipeline."""
+"""The number of events of the source of a heavy pipeline."""
 _PIECE = 350
-"""So many events come in a micro-batch: more than the rows of an index that are read at once, and than values in one
-row."""
+"""The events per micro-batch. More than the index rows of one read, and more than the values of one row."""
 _WAITING = 90
-"""Events of the source of a pipeline in which windows wait."""
+"""The number of events of the source of a pipeline whose windows wait."""
 _LATE = 0.25
-"""So many pipelines get what is late."""
+"""The part of pipelines that get late data."""
 _BACK = 15
-"""So many events are read between one that is late and those of its time."""
+"""The number of events between a late event and the events of the same time."""
 _SHOWS_LATE = (
     "early and late",
     "early by the clock",
@@ -41,8 +40,9 @@ _SHOWS_LATE = (
 
 
 def heavy(chance: random.Random) -> Pipeline:
-    """One source of very many elements, and a stage of each kind that keeps them: long bags, large accumulators, and
-    indexes and changes of a micro-batch beyond what is read and held at once.
+    """Return a pipeline with one large source, and a stage of each kind that buffers elements.
+
+    It has long bags and large accumulators. Its indexes and the changes of a micro-batch exceed one read or block.
     """
     source = Stage(
         "source-1",
@@ -55,7 +55,7 @@ def heavy(chance: random.Random) -> Pipeline:
         Keep(_wide(chance), "each", chance.choice((0, 30))),
         Keep(Windowing("global"), "order", chance.choice((0, 3)), pause=0),
         Group(_wide(chance, "sessions"), chance.choice(tuple(TRIGGERS)), 100, chance.choice((0, 20))),
-        # Chance seldom takes the trigger that nearly all have, whose windows are gathered.
+        # The random choice above seldom takes the usual trigger, whose windows are buffered in sorted runs.
         Group(Windowing("global"), "repeated watermark", 100, chance.choice((0, 20))),
     ):
         stages.append(Stage(f"{type(kind).__name__.lower()}-{len(stages) + 1}", 1, kind, (Port("source-1", MAIN),)))
@@ -72,8 +72,9 @@ def _wide(chance: random.Random, *more: str) -> Windowing:
 
 
 def waiting(chance: random.Random) -> Pipeline:
-    """A source in which several windows end at once, and elements that come behind these ends; for a budget that ends
-    sooner than what is gathered of them can go on.
+    """Return a pipeline in which several windows end at once, and elements arrive after these ends.
+
+    With a small budget, these windows are not released in one micro-batch.
     """
     events = []
     for at in range(_WAITING):
@@ -90,21 +91,19 @@ def waiting(chance: random.Random) -> Pipeline:
 
 
 def varied(pipeline: Pipeline, chance: random.Random) -> Pipeline:
-    """A pipeline with several estimators for an output, and perhaps with elements that come late to windows that still
-    take them.
-    """
+    """Return the pipeline, in some cases with elements that are late, but within the allowed lateness."""
     late = _unit(pipeline) if chance.random() < _LATE else None
     return Pipeline(tuple(_varied(stage, chance, late) for stage in pipeline.stages), pipeline.shards)
 
 
 def _unit(pipeline: Pipeline) -> int:
-    """How far apart events are, about."""
+    """Return the approximate distance of events."""
     times = [[event.time for event in stage.kind.events] for stage in pipeline.stages if isinstance(stage.kind, Source)]
     return max(1, max(max(of) - min(of) for of in times) // 60)
 
 
 def _varied(stage: Stage, chance: random.Random, late: int | None) -> Stage:
-    """A stage, varied; `late` is how far apart events are to be, if some are to be late."""
+    """Return a varied stage. `late` is the distance of events if some must be late."""
     match stage.kind:
         case Source() as kind if late:
             start = min(event.time for event in kind.events)

@@ -1,6 +1,6 @@
-"""Elements that come together and say so, as what comes through an exchange does: some of those of a simulation.
+"""Groups of elements with the same windows, as exchanges deliver them: some elements of a simulation.
 
-Owns their bytes. Must not know who asks for them.
+Owns their bytes. Must not know their readers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from arcbeam.model.windows import Window
 
 
 def together(elements: Elements) -> Elements:
-    """The same; about half of those that are of the same windows say it, always the same ones."""
+    """Return the same elements; about two thirds of those with the same windows as `Together`, always the same ones."""
     every = list(elements)
     if not every or len({windows for _, _, windows, _ in every}) > 1:
         return elements

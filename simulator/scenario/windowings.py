@@ -1,7 +1,7 @@
-"""The windowings of simulated jobs: Beam's (`testing.windowfns`, `testing.calendars`), and some as a user might write.
+"""The windowings of simulated jobs: Beam's (`testing.windowfns`, `testing.calendars`), and some custom ones.
 
-Owns their names, what each is to the engine, and the user's functions. What they must give is told once more, without
-the engine, in `assigning`. Must not know stages.
+Owns their names, their translation for the engine, and the custom functions. `assigning` computes their windows a
+second time, without the engine. Must not know stages.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from arcbeam.testing.calendars import Days, Months, Years
 from arcbeam.testing.windowfns import FixedWindows, GlobalWindows, Sessions, SlidingWindows, WindowFn
 
 FIXED_OFFSET: Final = 3
-"""Of all fixed windows."""
+"""The offset of all fixed windows."""
 LEAP_MONTH: Final = 2
-"""In which windows of years begin."""
+"""The month in which windows of years begin."""
 
 
 @dataclass(frozen=True)
 class Windowing:
-    """Windows.
+    """A windowing.
 
     Attributes:
         name: see `WINDOWINGS`.
-        size: in microseconds; of the calendar's: how many days, months or years.
-        zone: of the calendar's.
-        day: of the month, on which windows of months and years begin.
+        size: the size in microseconds; for calendar windows, the number of days, months or years.
+        zone: the time zone of calendar windows.
+        day: the day of the month on which windows of months and years begin.
     """
 
     name: str = "fixed"
@@ -44,12 +44,12 @@ class Windowing:
 
     @cached_property
     def fn(self) -> WindowFn:
-        """What assigns them: the engine's, or the user's."""
+        """Return the function that assigns the windows: the engine's, or a custom one."""
         return WINDOWINGS[self.name](self)
 
     @property
     def merging(self) -> Merging | None:
-        """What the engine is told of how they become one; None if they do not."""
+        """Return how the engine merges the windows; None if they do not merge."""
         fn = self.fn
         if isinstance(fn, Sessions):
             return SessionMerging()
@@ -57,12 +57,12 @@ class Windowing:
 
     @property
     def merges(self) -> bool:
-        """Whether windows of a key become one."""
+        """Return whether windows of a key merge."""
         return self.name in MERGING
 
     @property
     def decode(self) -> Decode:
-        """Makes a window of its bytes."""
+        """Return the function that decodes a window from its bytes."""
         match self.name:
             case "global":
                 return lambda data: GLOBAL_WINDOW
@@ -74,8 +74,9 @@ class Windowing:
 
 @dataclass(frozen=True)
 class Lanes(WindowFn):
-    """A user's windows that do not merge, and that only their bytes tell apart: two of each span, and the second one
-    has every other moment only.
+    """Custom windows that do not merge, and differ only in their bytes.
+
+    Each span has two windows; the second one has only odd timestamps.
     """
 
     size: int
@@ -90,7 +91,7 @@ class Lanes(WindowFn):
 
 @dataclass(frozen=True)
 class Gaps(WindowFn):
-    """A user's sessions, as intervals: those of odd moments are twice as long."""
+    """Custom sessions, as intervals: those of odd timestamps are twice as long."""
 
     size: int
     intervals: bool = True
@@ -100,7 +101,7 @@ class Gaps(WindowFn):
         return (IntervalWindow(timestamp, Timestamp(timestamp + self.size * (1 + timestamp % 2))),)
 
     def merge(self, windows: Collection[Window]) -> Iterator[Merge]:
-        """See `MergingFn`: what overlaps."""
+        """See `MergingFn`: overlapping windows merge."""
         ordered = sorted(window for window in windows if isinstance(window, IntervalWindow))
         for together in overlapping(ordered):
             if len(together) > 1:
@@ -109,15 +110,16 @@ class Gaps(WindowFn):
 
 @dataclass(frozen=True)
 class Clusters(MergingFn, WindowFn):
-    """A user's windows of its own type: all moments of a span become one, of the first and last of them. All windows of
-    a span end with it.
+    """Windows of a custom type. All windows of a span merge into one, from the first to the last timestamp.
+
+    All windows of a span end with it.
     """
 
     size: int
     intervals: bool = False
 
     def of(self, first: int, last: int) -> CustomWindow:
-        """The window of such moments, both of one span."""
+        """Return the window from a first to a last timestamp of the same span."""
         end = (first // self.size + 1) * self.size - 1
         return CustomWindow(b"%d to %d" % (first, last), Timestamp(min(end, END_OF_GLOBAL_WINDOW)))
 
@@ -139,7 +141,7 @@ class Clusters(MergingFn, WindowFn):
 
 
 def overlapping(ordered: Iterable[IntervalWindow]) -> Iterator[list[IntervalWindow]]:
-    """Intervals in the order of their starts, those that overlap together."""
+    """Yield groups of overlapping intervals; the intervals are ordered by their starts."""
     together: list[IntervalWindow] = []
     for interval in ordered:
         if together and interval.start >= max(each.end for each in together):
@@ -151,7 +153,7 @@ def overlapping(ordered: Iterable[IntervalWindow]) -> Iterator[list[IntervalWind
 
 
 def hull(together: Collection[IntervalWindow]) -> IntervalWindow:
-    """What intervals become."""
+    """Return the interval that covers all these intervals."""
     return IntervalWindow(min(each.start for each in together), max(each.end for each in together))
 
 
@@ -169,5 +171,5 @@ WINDOWINGS: Final[Mapping[str, Callable[[Windowing], WindowFn]]] = {
     "gaps": lambda of: Gaps(of.size),
     "clusters": lambda of: Clusters(of.size),
 }
-"""The windowings by name."""
+"""The window function of each windowing, by name."""
 TENS: Final = Windowing("fixed", 10)

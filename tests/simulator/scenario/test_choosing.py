@@ -1,4 +1,4 @@
-"""Whatever may be chosen is, and not once in a blue moon; and what only many elements reach is reached."""
+"""Every possible choice is made often enough, and the code paths for many elements are reached."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from simulator.scenario.windowings import CALENDAR, MERGING, WINDOWINGS, Windowi
 
 SCENARIOS = 400
 OFTEN = 8
-"""In so many of them at least, each thing must be: so it is in some of the 200 that are played in every run."""
+"""The minimum number of scenarios with each choice. So some of the 200 scenarios of a test run have it."""
 
 
 def _of_a_kind(kind: Kind) -> Iterator[object]:
@@ -69,7 +69,7 @@ def _of_a_stage(stage: Stage) -> Iterator[object]:
 
 
 def _of(scenario: Scenario) -> set[object]:
-    """All that was chosen in a scenario."""
+    """Yield all choices of a scenario."""
     pipeline = scenario.pipeline
     chosen: set[object] = {what for stage in pipeline.stages for what in _of_a_stage(stage)}
     chosen |= {fault.kind for fault in scenario.faults} | {request.kind for request in scenario.requests}
@@ -81,7 +81,7 @@ def _of(scenario: Scenario) -> set[object]:
 
 @pytest.fixture(scope="module")
 def chosen() -> Counter[object]:
-    """In how many scenarios each thing was chosen."""
+    """Count the scenarios with each choice."""
     return Counter(what for seed in range(SCENARIOS) for what in _of(scenario_of(seed)))
 
 
@@ -119,11 +119,11 @@ def chosen() -> Counter[object]:
     ],
     ids=str,
 )
-def test_it_is_chosen(what: object, chosen: Counter[object]) -> None:
+def test_choice_is_made_often_enough(what: object, chosen: Counter[object]) -> None:
     assert chosen[what] >= OFTEN
 
 
-def test_the_engine_has_no_windows_that_are_never_chosen() -> None:
+def test_all_windows_of_engine_are_chosen() -> None:
     theirs = {
         function
         for module in (windows, calendars)
@@ -133,7 +133,7 @@ def test_the_engine_has_no_windows_that_are_never_chosen() -> None:
     assert theirs <= {type(Windowing(name).fn) for name in WINDOWINGS}
 
 
-def test_the_engine_has_no_trigger_that_is_never_chosen() -> None:
+def test_all_triggers_of_engine_are_chosen() -> None:
     def inside(trigger: Trigger) -> set[type[Trigger]]:
         return {type(trigger)}.union(*map(inside, trigger.parts()))
 
@@ -148,7 +148,7 @@ def test_the_engine_has_no_trigger_that_is_never_chosen() -> None:
 
 @pytest.fixture(scope="module")
 def reached() -> Counter[str]:
-    """How often second paths are taken in the heavy ones of the 200 scenarios, and in one where windows wait."""
+    """Count rare code paths in the heavy scenarios of the 200, and in one whose windows wait."""
     counts: Counter[str] = Counter()
 
     def counted(of: Any, name: str, what: str, when: Callable[..., bool]) -> AbstractContextManager[object]:
@@ -167,7 +167,7 @@ def reached() -> Counter[str]:
         counted(_SortedKeys, "between", "several blocks of an overlay", lambda keys, *_: len(keys._blocks) > 1),
         counted(Bag, "store", "windows with entries", lambda bag: bag.entries > 0),
         counted(SortedRuns, "add", "runs beside others", lambda runs, groups: not runs.empty),
-        counted(WindowBuffer, "_waits", "late elements of windows that wait", WindowBuffer.is_stored),
+        counted(WindowBuffer, "_waits", "late elements of stored windows", WindowBuffer.is_stored),
     ):
         play(scenario_of(WAITING))
         for number in range(1, 5):
@@ -184,12 +184,12 @@ def reached() -> Counter[str]:
         "several blocks of an overlay",
         "windows with entries",
         "runs beside others",
-        "late elements of windows that wait",
+        "late elements of stored windows",
     ],
 )
-def test_a_second_path_is_taken(what: str, reached: Counter[str]) -> None:
+def test_rare_path_is_taken(what: str, reached: Counter[str]) -> None:
     assert reached[what] >= 2
 
 
-def test_a_seed_is_always_the_same_scenario() -> None:
+def test_seed_gives_same_scenario() -> None:
     assert scenario_of(7) == scenario_of(7) != scenario_of(8)
