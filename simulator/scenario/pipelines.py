@@ -194,11 +194,11 @@ def _kind(chance: random.Random, times: _Times, sides: Sequence[Port]) -> Kind:
         case "buffer":
             return Buffer(chance.choice((2, 5, 100)))
         case "pass":
-            delay = chance.choice((None, 0, 5))
-            if delay is None:
+            observer_delay = chance.choice((None, 0, 5))
+            if observer_delay is None:
                 return Pass()
             policy = chance.choice((Policy.MIN, Policy.MIN, Policy.MAX))
-            return Pass(delay * times.unit, policy, delay * times.unit or None)
+            return Pass(observer_delay * times.unit, policy, observer_delay * times.unit or None)
         case _:
             return Expand(
                 chance.choice((1, 2, 3)),

@@ -1,4 +1,4 @@
-"""Windows in memory do what windows in the state do, and ask for nothing."""
+"""Windows in memory behave like windows in the state, without access to it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ END = Clocks(Timestamp(0), MAX_TIMESTAMP, MAX_TIMESTAMP)
 
 
 class Memory:
-    """Windows in memory, with elements in the windows of their times."""
+    """Windows in memory, with each element in the windows of its timestamp."""
 
     def __init__(self, strategy: Strategy, windowfn: WindowFn) -> None:
         self.strategy, self.windowfn = strategy, windowfn
@@ -65,10 +65,10 @@ acts = st.lists(
 @pytest.mark.contract("ENG-10")
 @settings(max_examples=300, deadline=None)
 @given(groupings(), acts)
-def test_they_are_what_windows_in_the_state_are(grouping: tuple[Strategy, Any], acts: list[tuple[Any, ...]]) -> None:
+def test_windows_in_memory_equal_windows_in_state(grouping: tuple[Strategy, Any], acts: list[tuple[Any, ...]]) -> None:
     shard, memory = Shard(*grouping), Memory(*grouping)
     for act in [*acts, ("finish",)]:
-        # What the output watermark is depends on holds, which are the state's.
+        # The output watermark depends on holds, which only the state has.
         output = shard.output
         match act:
             case "add", times:
@@ -91,7 +91,7 @@ def test_they_are_what_windows_in_the_state_are(grouping: tuple[Strategy, Any], 
 
 
 def by_its_window(effects: Any) -> dict[Any, list[Any]]:
-    """The panes or drops of each window, in order; those of several windows have no order."""
+    """Return the panes or drops of each window, in order; different windows have no order."""
     found = defaultdict(list)
     for effect in effects:
         if isinstance(effect, DropLate):
@@ -104,7 +104,7 @@ def by_its_window(effects: Any) -> dict[Any, list[Any]]:
     return found
 
 
-def test_windows_are_passed_in_the_order_of_their_ends() -> None:
+def test_windows_fire_in_order_of_their_ends() -> None:
     memory = Memory(Strategy(Repeatedly(AfterWatermark())), FixedWindows(Duration(10), Duration(0)))
     memory.add([35, 5, 25, 15], [b"35", b"5", b"25", b"15"])
     memory.windows.advance(END)
@@ -114,7 +114,7 @@ def test_windows_are_passed_in_the_order_of_their_ends() -> None:
 
 
 @pytest.mark.contract("ENG-10")
-def test_an_expired_session_takes_no_part_in_a_merge() -> None:
+def test_expired_session_is_not_merged() -> None:
     memory = Memory(Strategy(Repeatedly(AfterWatermark()), merging=SessionMerging()), Sessions(Duration(10)))
     memory.add([30, 0], [b"30", b"0"])
     memory.windows.advance(Clocks(Timestamp(0), Timestamp(12), Timestamp(12)))
@@ -127,7 +127,7 @@ def test_an_expired_session_takes_no_part_in_a_merge() -> None:
     ]
 
 
-def test_a_pane_is_not_changed_by_what_comes_behind_it() -> None:
+def test_later_elements_do_not_change_pane() -> None:
     strategy = Strategy(AfterWatermark(early=AfterCount(2)), accumulating=True)
     memory = Memory(strategy, FixedWindows(Duration(10), Duration(0)))
     memory.add([1, 2], [b"1", b"2"])
@@ -137,7 +137,7 @@ def test_a_pane_is_not_changed_by_what_comes_behind_it() -> None:
     assert panes == [[b"1", b"2"], [b"1", b"2", b"3", b"4"], [b"1", b"2", b"3", b"4"]]
 
 
-def test_contents_of_windows_that_are_over_are_let_go_of() -> None:
+def test_contents_of_ended_windows_are_released() -> None:
     memory = Memory(Strategy(Repeatedly(AfterWatermark())), FixedWindows(Duration(10), Duration(0)))
     memory.add([5, 15], [b"5", b"15"])
     assert [contents.values for contents in memory.windows.contents()] == [[b"5"], [b"15"]]

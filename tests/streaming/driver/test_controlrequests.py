@@ -1,4 +1,4 @@
-"""What reaches a driver from outside."""
+"""A driver's clock, events and requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECOND = 1_000_000_000
 
 
 @pytest.mark.contract("ENG-07")
-def test_a_clock_that_is_set_back_goes_on_and_one_that_is_set_forward_is_believed(
+def test_clock_never_goes_back_but_may_jump_forward(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wall, running = 1_000 * SECOND, 50 * SECOND
@@ -37,7 +37,7 @@ def test_a_clock_that_is_set_back_goes_on_and_one_that_is_set_forward_is_believe
     assert clock.now() == 9_000_000_000
 
 
-def test_a_driver_begins_where_the_one_before_has_been(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_starts_at_time_of_driver_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 5 * SECOND)
     monkeypatch.setattr(time, "monotonic_ns", lambda: 0)
     clock = WallClock()
@@ -52,9 +52,7 @@ def soon(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.contract("OPS-02")
-def test_answers_that_nobody_reads_go_also_while_a_driver_lives_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_running_driver_removes_old_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controlrequests, "_LOOKS_SECONDS", 0.001)
     monkeypatch.setattr(controlrequests, "_FORGETS_EVERY", 2)
     blobs, clock = FolderBlobs(tmp_path, sync=False), WallClock()

@@ -1,4 +1,4 @@
-"""Notes and warnings of a driver that lives."""
+"""Notes and warnings of a running driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.streaming.jobs import opened
 
 
 class Lived:
-    """A driver's heart, on a clock of its own."""
+    """A driver's heartbeat, with a separate clock."""
 
     def __init__(self, folder: Path) -> None:
         self.seconds = 1000.0
@@ -37,7 +37,7 @@ class Lived:
         return Timestamp(round(self.seconds * 1e6))
 
     def live(self, seconds: int) -> int:
-        """Lives on; how many notes it wrote."""
+        """Run for some seconds, and return the number of notes written."""
         written, last = 0, None
         for _ in range(seconds):
             self.heart.beat()
@@ -62,7 +62,7 @@ def test_busy_driver_writes_every_ten_seconds_and_idle_one_every_minute(tmp_path
     assert lived.live(600) in (10, 11)
 
 
-def test_failed_try_is_noted_at_once(tmp_path: Path) -> None:
+def test_failed_attempt_is_noted_at_once(tmp_path: Path) -> None:
     lived = Lived(tmp_path)
     lived.run(1)
     lived.live(4)
@@ -73,7 +73,7 @@ def test_failed_try_is_noted_at_once(tmp_path: Path) -> None:
     assert note.doing == "waiting for try 2 of 14 of a micro-batch (the last try failed: the store is away)"
 
 
-def test_note_says_who_and_what(tmp_path: Path) -> None:
+def test_note_has_driver_and_activity(tmp_path: Path) -> None:
     lived = Lived(tmp_path)
     lived.run(7)
     lived.live(12)
@@ -83,14 +83,14 @@ def test_note_says_who_and_what(tmp_path: Path) -> None:
     assert note.since == Timestamp(1_000_000_000), "by its own clock: that of the job may be a script's"
 
 
-def test_micro_batch_without_tasks_is_warned_of_again_and_again(tmp_path: Path) -> None:
+def test_micro_batch_without_tasks_warns_repeatedly(tmp_path: Path) -> None:
     lived = Lived(tmp_path)
     lived.run(7)
     lived.live(int(SILENT_SECONDS))
     assert lived.warned == []
     lived.live(2)
-    (told,) = lived.warned
-    check_message("no-task-runs", told)
+    (warning,) = lived.warned
+    check_message("no-task-runs", warning)
     assert lived.heart.note().trouble
     lived.live(200)
     assert len(lived.warned) == 2
@@ -99,7 +99,7 @@ def test_micro_batch_without_tasks_is_warned_of_again_and_again(tmp_path: Path) 
     assert lived.heart.note().trouble == ""
 
 
-def test_tasks_that_beat_are_no_reason_to_warn(tmp_path: Path) -> None:
+def test_task_heartbeats_prevent_warning(tmp_path: Path) -> None:
     lived = Lived(tmp_path)
     lived.run(7)
     for number in range(20):
@@ -111,7 +111,7 @@ def test_tasks_that_beat_are_no_reason_to_warn(tmp_path: Path) -> None:
     assert len(lived.warned) == 1
 
 
-def test_next_micro_batch_has_its_own_time(tmp_path: Path) -> None:
+def test_next_micro_batch_restarts_silence(tmp_path: Path) -> None:
     lived = Lived(tmp_path)
     for micro_batch in range(10):
         lived.run(micro_batch)
@@ -119,7 +119,7 @@ def test_next_micro_batch_has_its_own_time(tmp_path: Path) -> None:
     assert lived.warned == []
 
 
-def test_store_that_is_away_stops_no_driver(tmp_path: Path) -> None:
+def test_unavailable_store_does_not_stop_driver(tmp_path: Path) -> None:
     lived = Lived(tmp_path)
     lived.run(1)
     lived.blobs.faults = Faults(refused=1.0)
@@ -128,7 +128,7 @@ def test_store_that_is_away_stops_no_driver(tmp_path: Path) -> None:
     assert lived.live(15) >= 1
 
 
-def test_job_without_a_folder_of_its_own_writes_nothing(tmp_path: Path) -> None:
+def test_job_without_folder_writes_nothing(tmp_path: Path) -> None:
     lived = Lived(tmp_path)
     lived.heart.blobs = None
     assert lived.live(30) == 0

@@ -1,11 +1,11 @@
-"""Callbacks wait in their worker until their attempt is known to be committed."""
+"""Callbacks wait in their worker until the commit of their attempt is confirmed."""
 
 from __future__ import annotations
 
 import pytest
 
 from arcbeam.harness.bundle.finalization import Callbacks
-from arcbeam.streaming.task.finalizing import TOLD, Confirmed, WaitingCallbacks
+from arcbeam.streaming.task.finalizing import CONFIRMED_KEPT, Confirmed, WaitingCallbacks
 
 
 def calling(called: list[str], name: str) -> list[Callbacks]:
@@ -15,7 +15,7 @@ def calling(called: list[str], name: str) -> list[Callbacks]:
 
 
 @pytest.mark.contract("SDF-13")
-def test_those_of_committed_attempts_are_called_once_and_the_others_never() -> None:
+def test_only_callbacks_of_committed_attempts_run_once() -> None:
     called: list[str] = []
     waiting = WaitingCallbacks()
     waiting.keep("job", 1, b"a", calling(called, "first"))
@@ -29,7 +29,7 @@ def test_those_of_committed_attempts_are_called_once_and_the_others_never() -> N
     assert called == ["first", "second"]
 
 
-def test_those_of_two_jobs_wait_beside_each_other_and_old_ones_are_forgotten() -> None:
+def test_jobs_are_separate_and_old_callbacks_are_dropped() -> None:
     called: list[str] = []
     waiting = WaitingCallbacks()
     waiting.keep("one", 1, b"a", calling(called, "one"))
@@ -37,14 +37,14 @@ def test_those_of_two_jobs_wait_beside_each_other_and_old_ones_are_forgotten() -
     waiting.keep("two", 2, b"c", [])
     waiting.confirm("one", Confirmed(1, (b"a",)))
     assert called == ["one"]
-    for micro_batch in range(2, TOLD + 2):
+    for micro_batch in range(2, CONFIRMED_KEPT + 2):
         waiting.keep("two", micro_batch, b"b", calling(called, f"two at {micro_batch}"))
     waiting.confirm("two", Confirmed(1, (b"b",)))
     waiting.confirm("two", Confirmed(2, (b"b",)))
     assert called == ["one", "two at 2"]
 
 
-def test_a_worker_that_had_no_task_in_the_next_micro_batch_hears_of_a_commit_later() -> None:
+def test_worker_without_task_learns_of_commit_later() -> None:
     called: list[str] = []
     waiting = WaitingCallbacks()
     waiting.keep("job", 1, b"a", calling(called, "first"))
@@ -54,7 +54,7 @@ def test_a_worker_that_had_no_task_in_the_next_micro_batch_hears_of_a_commit_lat
     assert called == ["second", "first"]
 
 
-def test_a_job_that_goes_on_keeps_its_own_however_many_come_and_go() -> None:
+def test_long_job_keeps_callbacks_beside_many_short_jobs() -> None:
     called: list[str] = []
     waiting = WaitingCallbacks()
     for micro_batch in range(20):

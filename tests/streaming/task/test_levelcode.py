@@ -1,4 +1,4 @@
-"""A level's user code, run by stages that know no SDK: what a worker of another SDK has to offer is `TaskStage`."""
+"""A level's user code with stages of no SDK: a worker of another SDK only has to implement `TaskStage`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _ENCODED = b"the window"
 
 @dataclass
 class Out:
-    """A way out of a stage."""
+    """An output of a stage."""
 
     taken: int = 0
 
@@ -88,7 +88,7 @@ class Calls:
 
 
 class TextStage:
-    """A stage on text: the whole of what a worker of another SDK must offer."""
+    """A stage on text: all that a worker of another SDK must implement."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.id = stage, stage.id
@@ -185,7 +185,7 @@ class TextRunner:
 
 
 class Words(TextRunner):
-    """Puts out its words; also into two side inputs."""
+    """Put out the words, also into two side inputs."""
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         known = self.stage.side_writer(KNOWN)
@@ -198,7 +198,7 @@ class Words(TextRunner):
 
 
 class Sums(TextRunner):
-    """Keeps a word, and puts out what it has of it with the prices in the side input."""
+    """Keep a word, and put out its stored values with the prices in the side input."""
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         sides = self.stage.sides
@@ -213,7 +213,7 @@ class Sums(TextRunner):
 
 @dataclass
 class Exchange:
-    """Rows to a level, and from it; see `Rows`."""
+    """The rows to and from a level; see `Rows`."""
 
     code: LevelCode | None = None
     rows: list[Row] = field(default_factory=list)
@@ -262,7 +262,7 @@ class World:
         return exchange.code
 
     def run(self, level: int, exchange: Exchange) -> TaskReport:
-        """A level of the micro-batch behind the head."""
+        """Run a level of the micro-batch after the head."""
         code, head = self.code(level, exchange), self.log.head
         number, budget = head.micro_batch + 1, MicroBatchBudget(Duration(1), 1_000, 1_000)
         begins = PLACING.layout.sources if number == 1 else frozenset()
@@ -319,7 +319,7 @@ def test_dropped_elements_are_counted_by_reason(world: World) -> None:
     assert code.stage.running_step() == "sums"
 
 
-def test_finalizations_are_handed_over_once_a_task_has_ended(world: World) -> None:
+def test_finalizations_are_released_at_end_of_task(world: World) -> None:
     code = world.code(2, Exchange())
     code.specs()
     code.end()

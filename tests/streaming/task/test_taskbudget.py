@@ -1,4 +1,4 @@
-"""How much a task of a micro-batch may do."""
+"""The budget of a task in a micro-batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOUR = Duration(3600 * 1_000_000)
 
 @dataclass
 class Done:
-    """What a task has done."""
+    """The work of a task so far."""
 
     bytes: int = 100
     elements: int = 1_000
@@ -33,9 +33,7 @@ def budget_of(done: Done, elements: int, bytes: int = 1_000_000, time: Duration 
     ("time", "bytes", "elements", "exhausted"),
     [(HOUR, 9, 9, False), (Duration(0), 9, 9, True), (HOUR, 5, 9, True), (HOUR, 9, 4, True)],
 )
-def test_a_budget_is_exhausted_by_time_bytes_or_elements(
-    time: Duration, bytes: int, elements: int, exhausted: bool
-) -> None:
+def test_time_bytes_or_elements_exhaust_budget(time: Duration, bytes: int, elements: int, exhausted: bool) -> None:
     done = Done()
     budget = budget_of(done, elements, bytes, time)
     part = budget.part(1.0)
@@ -45,7 +43,7 @@ def test_a_budget_is_exhausted_by_time_bytes_or_elements(
     assert budget.exhausted() is exhausted
 
 
-def test_what_came_by_the_exchange_uses_up_nothing() -> None:
+def test_elements_of_exchange_use_no_budget() -> None:
     done = Done()
     budget = budget_of(done, 10)
     for places in (2, 1):
@@ -59,7 +57,7 @@ def test_what_came_by_the_exchange_uses_up_nothing() -> None:
     assert budget.exhausted()
 
 
-def test_the_timers_of_what_came_have_as_long_as_that_took() -> None:
+def test_timers_get_time_that_their_elements_took() -> None:
     done = Done()
     budget = budget_of(done, 1_000, time=Duration(8_000_000))
     part = budget.part(1 / 2)
@@ -77,7 +75,7 @@ def test_the_timers_of_what_came_have_as_long_as_that_took() -> None:
     assert part.exhausted()
 
 
-def test_restrictions_have_no_longer_for_what_was_done_before() -> None:
+def test_restrictions_get_no_additional_time() -> None:
     done = Done()
     part = budget_of(done, 1_000, time=Duration(8_000_000)).part(1.0)
     done.seconds += 60
@@ -91,7 +89,7 @@ def test_restrictions_have_no_longer_for_what_was_done_before() -> None:
 
 
 @pytest.mark.contract("SDF-06")
-def test_who_comes_later_has_what_others_have_left() -> None:
+def test_later_part_gets_rest_of_budget() -> None:
     done = Done()
     budget = budget_of(done, 12)
     shares = []
@@ -103,7 +101,7 @@ def test_who_comes_later_has_what_others_have_left() -> None:
     assert shares == [1, 6, 5]
 
 
-def test_a_part_of_a_part() -> None:
+def test_part_of_a_part_has_fraction_of_it() -> None:
     done = Done()
     quarter = budget_of(done, 16).part(1 / 2).part(1 / 2)
     assert not quarter.exhausted()

@@ -53,7 +53,7 @@ from arcbeam.spark.tasks.ending.teardown import tear_down_workers
 from arcbeam.store.blobs.errors import AwayError, LostFileError, NewerFormatError, StoreError
 from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.interfaces import Clock, Cluster, Inbox
-from arcbeam.streaming.task.finalizing import TOLD, Confirmed, LastWords
+from arcbeam.streaming.task.finalizing import CONFIRMED_KEPT, Confirmed, LastWords
 
 _LOG = logging.getLogger("arcbeam.streaming")
 
@@ -124,7 +124,7 @@ class SparkCluster(Cluster):
         self._publisher = ThreadPoolExecutor(1, f"publish-{job.id}")
         self._publishings = itertools.count()
         self._tried = -1
-        self._confirmed: deque[Confirmed] = deque(maxlen=TOLD)
+        self._confirmed: deque[Confirmed] = deque(maxlen=CONFIRMED_KEPT)
         self._running: tuple[int, int, threading.Event] | None = None
         self._holders: set[str] = set()
         # By stage; None until a micro-batch has reported them.

@@ -1,7 +1,7 @@
-"""That a driver lives, and what it does: told every few seconds in the job's folder, and warned of if it hears nothing.
+"""The driver's heartbeat: a note of its activity in the job's folder, and a warning if no task runs.
 
-Owns how often. An idle driver writes seldom: in an object store each note is a request. Must not know what is shown of
-a note.
+Owns the intervals. An idle driver writes less often, because each note is a request in an object store. Must not know
+how a note is shown.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _LOG = logging.getLogger("arcbeam.streaming")
 _BUSY_SECONDS: Final = 10.0
 _IDLE_SECONDS: Final = 60.0
 SILENT_SECONDS: Final = 30.0
-"""After that long without a sign of any task people are warned."""
+"""The time without a heartbeat of any task after which the driver warns."""
 _REMIND: Final = 4
-"""Each warning comes after so many times the silence of the one before."""
+"""The factor between the silence before a warning and the silence before the next one."""
 
 
 @dataclass
 class Heartbeat:
-    """Tells of one driver; see `JobDriver`. Called on the driver's thread, at least every few seconds.
+    """Writes the notes of one driver; see `JobDriver`. Called on the driver's thread, at least every few seconds.
 
     Attributes:
-        blobs: the job's folder; None: no other process can look there.
+        blobs: the job's folder; None: no other process can read it.
         head: the driver's opening.
-        driver: who it is.
-        clock: the driver's.
-        activity: what it does.
-        heard: what it hears of tasks.
-        warn: tells people.
-        seconds: of a clock that only goes on.
+        driver: the driver's name.
+        clock: the driver's clock.
+        activity: the driver's current activity.
+        heard: the driver's view of running tasks.
+        warn: logs a warning for users.
+        seconds: a monotonic clock, in seconds.
     """
 
     blobs: DurableBlobs | None
@@ -60,16 +60,16 @@ class Heartbeat:
     _looked: float = field(default=float("-inf"))
     _wrote: float = field(default=float("-inf"))
     _was_idle: bool = False
-    _told: bool = False
+    _warned: bool = False
     _failures: int = 0
     _since: Timestamp = field(init=False)
 
     def __post_init__(self) -> None:
-        # Not the opening's time: in a job with a script that is the script's.
+        # Not the time of the opening: in a job with a script that is the script's time.
         self._since = self.clock.now()
 
     def beat(self) -> bool:
-        """Writes a note, if it is time to: also soon after a failed try, which readers would not expect.
+        """Write a note if one is due. One is also due soon after a failed attempt, which readers would not expect.
 
         Returns:
             True.
@@ -86,7 +86,7 @@ class Heartbeat:
         return True
 
     def note(self) -> DriverNote:
-        """What there is to tell now. Callable from any thread."""
+        """Return a note of the current activity. Callable from any thread."""
         now, every = self.clock.now(), _IDLE_SECONDS if self.activity.is_idle else _BUSY_SECONDS
         frees = "Spark has an executor with a free core for this job" if self._trouble else ""
         doing = self.activity.text(now)
@@ -113,7 +113,7 @@ class Heartbeat:
             return
         try:
             leave_driver_note(self.blobs, self.note())
-            self._told = False
+            self._warned = False
         except StoreError as e:
-            _LOG.log(logging.DEBUG if self._told else logging.WARNING, "'driver' in the job's folder is old: %s", e)
-            self._told = True
+            _LOG.log(logging.DEBUG if self._warned else logging.WARNING, "'driver' in the job's folder is old: %s", e)
+            self._warned = True

@@ -20,17 +20,17 @@ _LOG = logging.getLogger("arcbeam.streaming")
 
 
 class Events(Protocol):
-    """What a script has, one event after the other: `arcbeam.translate.teststream.Events`."""
+    """The events of a script, in order; see `arcbeam.translate.teststream.Events`."""
 
     def __next__(self) -> ScriptEvent:
-        """The next one; may wait for it.
+        """Return the next event; may wait for it.
 
         Raises:
-            ArcbeamError: the script cannot be read, or makes no sense.
+            ArcbeamError: the script cannot be read, or is invalid.
         """
 
     def close(self) -> None:
-        """Nobody wants more; who waits for the next one hears of an error. Any thread may say so."""
+        """Stop reading; a thread that waits for the next event gets an error. Callable from any thread."""
 
 
 class ScriptReader:

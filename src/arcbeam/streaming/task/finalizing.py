@@ -1,6 +1,6 @@
-"""Bundle finalization in a streaming job: callbacks wait in their worker until their attempt is known to be committed.
+"""Bundle finalization in a streaming job: a worker keeps callbacks until the commit of their attempt is confirmed.
 
-Owns them. By Beam's contract it is a best effort: a worker that ends takes its callbacks along.
+Owns the callbacks. In Beam, finalization is a best effort: the callbacks of a worker that ends are lost.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from arcbeam.store.blobs.private import own_folder
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.streaming.interfaces import Finalizations
 
-TOLD: Final = 32
-"""So many micro-batches are told of, again and again: a worker need not have a task in each of them."""
+CONFIRMED_KEPT: Final = 32
+"""The number of micro-batches that each confirmation repeats: a worker need not have a task in each micro-batch."""
 _MOST_JOBS = 8
 
 
 def copies_folder() -> Path:
-    """Where the copies of state are on this host."""
+    """Return the folder of the copies of state on this host."""
     return own_folder("copies")
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The attempts of a micro-batch that were committed: no others of it ever will be."""
+    """The committed attempts of a micro-batch: no other attempt of it will ever be committed."""
 
     micro_batch: int
     tokens: tuple[bytes, ...]
@@ -35,13 +35,13 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """To be called in each worker when no other micro-batch follows.
+    """The last confirmation, to be called in each worker when no other micro-batch follows.
 
     Attributes:
-        job: whose.
+        job: the job's id.
         confirmed: the attempts that were committed last.
         name: the job's name in its store.
-        forgotten: whether the copies of its state go with it; they stay for who resumes it.
+        forgotten: whether the copies of its state are deleted. They stay if the job may be resumed.
     """
 
     job: str
@@ -50,7 +50,7 @@ class LastWords:
     forgotten: bool = False
 
     def __call__(self) -> None:
-        """Calls what waits for them, and forgets the job."""
+        """Run the callbacks of the confirmed attempts, and forget the job."""
         for each in self.confirmed:
             callbacks.confirm(self.job, each)
         callbacks.forget(self.job)
@@ -60,31 +60,32 @@ class LastWords:
 
 
 class WaitingCallbacks:
-    """The callbacks of this process, by job and micro-batch. Old ones are forgotten: nobody will hear of their
-    attempts.
+    """The callbacks of this process, by job and micro-batch.
+
+    Old ones are dropped: no confirmation of their attempts will come.
     """
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, OrderedDict[int, dict[bytes, Sequence[Finalizations]]]] = OrderedDict()
 
     def keep(self, job: str, micro_batch: int, token: bytes, callbacks: Sequence[Finalizations]) -> None:
-        """An attempt has ended; its callbacks wait."""
+        """Keep the callbacks of an attempt that has ended."""
         if not callbacks:
             return
         micro_batches = self._jobs.setdefault(job, OrderedDict())
         self._jobs.move_to_end(job)
         micro_batches.setdefault(micro_batch, {})[token] = callbacks
-        while len(micro_batches) > TOLD:
+        while len(micro_batches) > CONFIRMED_KEPT:
             micro_batches.popitem(last=False)
         while len(self._jobs) > _MOST_JOBS:
             self._jobs.popitem(last=False)
 
     def forget(self, job: str) -> None:
-        """Nothing is heard of a job any more."""
+        """Drop the callbacks of a job."""
         self._jobs.pop(job, None)
 
     def confirm(self, job: str, confirmed: Confirmed) -> None:
-        """Calls those of a micro-batch's committed attempts, and forgets those of its others. Again does nothing."""
+        """Run the callbacks of a micro-batch's committed attempts, and drop the others. Repeating this does nothing."""
         for token, callbacks in self._jobs.get(job, OrderedDict()).pop(confirmed.micro_batch, {}).items():
             if token in confirmed.tokens:
                 for each in callbacks:
@@ -92,4 +93,4 @@ class WaitingCallbacks:
 
 
 callbacks: Final = WaitingCallbacks()
-"""Of this process."""
+"""The callbacks of this process."""

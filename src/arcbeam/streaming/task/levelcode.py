@@ -1,7 +1,7 @@
-"""The user code of a level's stages in one task, whatever runs it.
+"""The user code of a level's stages in one task, independent of the SDK.
 
-Owns which stage is open, and when its task begins and ends. Must not know what is behind a `TaskStage`, nor rows of the
-exchange.
+Owns which stages are open, and when their tasks begin and end. Must not know the implementation of a `TaskStage`, nor
+rows of the exchange.
 """
 
 from __future__ import annotations
@@ -38,18 +38,17 @@ class LevelCode(SideInputs, UserCode):
     `arcbeam.engine.task.bundles.SideInputs`.
 
     Args:
-        physical: of the job.
-        level: of the task.
-        task: its number.
-        open: opens a stage, by its uid.
-        sent: takes what stages write.
+        physical: the job's physical plan.
+        level: the level of the task.
+        task: the number of the task.
+        open: opens a stage by its uid.
+        sent: receives the rows that stages write.
         sides: the side inputs of the head.
-        scratch: a local folder, for side inputs that are written.
-        told: the job's time when the micro-batch was planned; None: what user code sees is the job's.
+        scratch: a local folder for side inputs that are written.
+        planned: the job's time when the micro-batch was planned; None: the job's time is the clock that user code sees.
 
     Attributes:
-        latest: uid of the stage that had its turn last.
-        budget: what the task may do.
+        latest: the uid of the stage that ran last.
     """
 
     def __init__(
@@ -61,14 +60,14 @@ class LevelCode(SideInputs, UserCode):
         sent: Outbox,
         sides: SideFileReader,
         scratch: Path,
-        told: Timestamp | None,
+        planned: Timestamp | None,
     ) -> None:
         self._placing, self._level = physical, level
         self._placed = {each.name: each for each in physical.layout.at(level)}
         self._open, self._sent, self._task = open, sent, task
         self._first_shard = physical.layout.range_of(level, task)[0]
         self._sides, self._scratch = sides, scratch
-        self._told, self._began = told, time.monotonic_ns()
+        self._planned, self._began = planned, time.monotonic_ns()
         self._channels: dict[str, dict[str, int]] = {}
         self._begun: dict[str, TaskStage] = {}
         self._dropped: Counter[tuple[str, bool]] = Counter()
@@ -78,20 +77,20 @@ class LevelCode(SideInputs, UserCode):
         self._runner: StageRunner | None = None
 
     def specs(self) -> dict[str, StageSpec]:
-        """What the engine must know of the stages."""
+        """Return the specifications of the stages for the engine."""
         return {name: self._stage(name).spec(placed) for name, placed in self._placed.items()}
 
     def about(self) -> str:
-        """What user code was called about last, for people; "" if nothing is known of it."""
+        """Describe the last call of user code, for messages; "" if it is unknown."""
         return "" if self._runner is None else self._runner.about()
 
     @property
     def stage(self) -> TaskStage | None:
-        """The stage that had its turn last; None if none had."""
+        """Return the stage that ran last; None if none has run."""
         return self._begun.get(self.latest)
 
     def elements(self, stage: str, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
-        """What has come to a stage, of rows in ascending order of bucket."""
+        """Return the elements of a stage, from rows in ascending order of their buckets."""
         return self._stage(stage).elements(rows)
 
     @override
@@ -100,7 +99,7 @@ class LevelCode(SideInputs, UserCode):
         return runner
 
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
-        """See `UserCode`: an impulse, in the first shard."""
+        """See `UserCode`: an impulse, only in the first shard."""
         if shard == 0:
             yield _NO_KEY, [(_IMPULSE, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
 
@@ -109,10 +108,10 @@ class LevelCode(SideInputs, UserCode):
         return self._stage(stage).scripted(elements)
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
-        """See `UserCode`: it is counted, as a metric of where it was dropped, and put out where that is asked for."""
+        """See `UserCode`: counts the drop in the metrics of its stage. A stage may also put the element out."""
         closed = isinstance(drop, DropHeld) or (isinstance(drop, DropLate) and drop.reason is DropReason.CLOSED)
         self._dropped[stage, closed] += drop.count if isinstance(drop, DropHeld) else 1
-        # It is dropped while the stage has its turn in the shard.
+        # A drop happens while the stage runs in the shard, so the runner is the stage's.
         assert self._runner is not None
         self._runner.late(drop)
 
@@ -141,11 +140,11 @@ class LevelCode(SideInputs, UserCode):
         return self._stage(stage).side_until(self._channel(stage, lot), lot.window)
 
     def exists(self, stage: str, lot: SideInputWindow) -> bool:
-        """See `SideInputs`: whether it may be read before its end."""
+        """See `SideInputs`: returns whether it may be read before its end."""
         return self._stage(stage).side_exists(self._channel(stage, lot), lot.window)
 
     def _channel(self, stage: str, lot: SideInputWindow) -> int:
-        """The channel of the plan that a stage's side input is in."""
+        """Return the channel of a stage's side input in the plan."""
         known = self._channels.get(stage)
         if known is None:
             physical = self._placing
@@ -157,7 +156,7 @@ class LevelCode(SideInputs, UserCode):
         return known[lot.side_input]
 
     def end(self) -> list[BundleReport]:
-        """Ends the task for all its stages, which hand over what they hold; what their bundles come to."""
+        """End the task of all its stages, which write their buffered rows, and return the reports of their bundles."""
         reports = []
         for name, stage in self._begun.items():
             report = BundleReport(stage=name, shard=self._task)
@@ -167,11 +166,11 @@ class LevelCode(SideInputs, UserCode):
         return reports
 
     def written(self) -> int:
-        """How many elements the stages have put out so far."""
+        """Return the number of elements that the stages have put out so far."""
         return sum([op.taken for op in self._writers])
 
     def callbacks(self) -> list[Finalizations]:
-        """The finalizations of the task's bundles; they are the caller's now."""
+        """Return the finalizations of the task's bundles, and release them to the caller."""
         return [taken for stage in self._begun.values() if (taken := stage.callbacks()) is not None]
 
     def _stage(self, name: str) -> TaskStage:
@@ -192,15 +191,15 @@ class LevelCode(SideInputs, UserCode):
 
         written = self._placing.stages[name].sinks
         multimaps = {channel: side_writer(channel) for channel in written if channel in self._placing.multimaps}
-        # A stage may take long to open.
+        # Opening a stage may take long.
         passed = Duration((time.monotonic_ns() - self._began) // 1000)
-        now = None if self._told is None else shifted(self._told, passed)
+        now = None if self._planned is None else shifted(self._planned, passed)
         stage.begin(_Written(self._sent, multimaps, stage), self._task, side_writer, self._sides, now)
         self._writers += stage.writers
 
 
 class _Written(Outbox):
-    """Where the rows of a stage go; see `arcbeam.model.rows.Outbox`."""
+    """The destination of the rows of a stage; see `arcbeam.model.rows.Outbox`."""
 
     def __init__(self, sent: Outbox, multimaps: dict[int, SideFileWriter], stage: TaskStage) -> None:
         self._sent, self._multimaps, self._stage = sent, multimaps, stage

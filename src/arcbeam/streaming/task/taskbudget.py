@@ -1,6 +1,6 @@
-"""How much a task of a micro-batch may do: time, elements and bytes.
+"""The budget of a task in a micro-batch: time, elements and bytes.
 
-Owns the sums. Must not know what is done.
+Owns the arithmetic. Must not know the work of the task.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from arcbeam.engine.task.bundles import Budget
 
 
 class TaskBudget(Budget):
-    """How much a task may do; see `arcbeam.engine.task.bundles.Budget`.
+    """The budget of a task; see `arcbeam.engine.task.bundles.Budget`.
 
-    A part begins when it is first asked. What is done before that, with what has come by the exchange, cannot be left:
-    if that counted, a task that has much of it would fire next to nothing, micro-batch after micro-batch. The timers of
-    what has come have as long as that took, at least: such a micro-batch is a long one in any case, and what is left
-    costs more, since it is written to the state, and found again by another micro-batch.
+    A part begins at its first check. The elements of the exchange are processed before that, and cannot be postponed.
+    If they counted, a task with many of them would fire almost no timers, in each micro-batch. The timers of these
+    elements get at least the time that the elements took. Such a micro-batch is long in any case. Leftover timers cost
+    more, because they are written to the state, and another micro-batch must read them again.
 
     Args:
-        budget: of the micro-batch.
-        sent: bytes that the task has sent so far.
-        written: elements that its user code has put out so far.
-        clock: seconds.
+        budget: the budget of the micro-batch.
+        sent: returns the bytes that the task has sent so far.
+        written: returns the number of elements that its user code has put out so far.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TaskBudget(Budget):
         return min(self._left) <= 0
 
     def part(self, fraction: float) -> _Part:
-        """See `Budget`: one at a time, the last one ends with that."""
+        """See `Budget`: a new part ends the part before."""
         self._settle()
         part = self._part = _Part(lambda: self._left.part(fraction), self._meter, self._meter.seconds())
         return part
@@ -62,15 +62,15 @@ class _Part(Budget):
     """See `TaskBudget`.
 
     Args:
-        amount: how much it has, asked for when it begins.
-        meter: of the task.
-        since: when what comes by the exchange began to be delivered; None if it is not for what came.
+        amount: returns its amount; called when the part begins.
+        meter: the meter of the task.
+        since: the time when the delivery of the exchange's elements began; None if it is not for their timers.
     """
 
     def __init__(self, amount: Callable[[], _Amount], meter: _Meter, since: float | None = None) -> None:
         self._amount, self._meter, self._since = amount, meter, since
         self._began: _Amount | None = None
-        # Seconds beside its amount.
+        # Seconds in addition to its amount.
         self._extra = 0.0
         self._until = self._elements = self._bytes = 0.0
 
@@ -87,12 +87,12 @@ class _Part(Budget):
         return meter.seconds() >= self._until or meter.bytes() >= self._bytes or meter.elements() >= self._elements
 
     def part(self, fraction: float) -> _Part:
-        """See `Budget`. Whoever asks for one has restrictions, not timers of what has come."""
+        """See `Budget`. Only stages with restrictions call this, so it is not for timers of the exchange's elements."""
         self._since = None
         return _Part(lambda: self._amount().part(fraction), self._meter)
 
     def used(self) -> _Amount:
-        """What was done since it began, of its amount."""
+        """Return the amount used since its begin, without the additional seconds."""
         if self._began is None:
             return _NOTHING
         used = self._meter.read().minus(self._began)
@@ -100,7 +100,7 @@ class _Part(Budget):
 
 
 class _Amount(NamedTuple):
-    """What a budget is of."""
+    """An amount of time, elements and bytes."""
 
     seconds: float
     elements: float
@@ -120,7 +120,7 @@ _NOTHING: Final = _Amount(0.0, 0, 0)
 
 
 class _Meter(NamedTuple):
-    """What a task has done so far, and the time."""
+    """The work of a task so far, and the time."""
 
     seconds: Callable[[], float]
     elements: Callable[[], float]
