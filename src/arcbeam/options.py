@@ -20,13 +20,13 @@ from arcbeam.errors import InvalidPipelineError
 OPTIMIZATIONS = {
     "value_chains": "transforms that use only values, not timestamps or windows, run element by element like all "
     "others",
-    "loops": "consecutive transforms of that kind run one after the other, not in one compiled loop",
+    "loops": "consecutive transforms that use only values run one after the other, not in one compiled loop",
     "record_lists": "the records of a bounded source are passed on one by one, not in lists",
     "batches": "DoFns with batches as input or output run as in the SDK, which splits batches into elements",
-    "packed_blobs": "data that crosses an exchange is not packed",
+    "packed_blobs": "the data of an exchange is not joined into large records",
     "bulk_values": "elements are encoded one by one in exchanges, not many together",
     "folds": "the add_input of every CombineFn is called for every element, also of Beam's common ones",
-    "giving_up": "a combine keeps its table before an exchange, also when the table reduces the data hardly at all",
+    "giving_up": "combining before an exchange continues, even if it hardly reduces the data",
     "quick_tasks": "Spark's Python workers are unchanged: after each task they collect garbage in all modules, and "
     "they acknowledge received data late",
 }
@@ -100,7 +100,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--shards",
             type=int,
             default=None,
-            help="Number of shards of an exchange; each shard is read by one task (default: Spark's default "
+            help="Number of shards (partitions) of each exchange; one task reads a shard (default: Spark's default "
             "parallelism).",
         )
         batch.add_argument(
@@ -119,7 +119,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--group_memory_mb",
             type=int,
             default=128,
-            help="MiB of grouping buffers in one task before it writes them out (default 128).",
+            help="MiB of grouping buffers in one task before it spills them to disk (default 128).",
         )
         batch.add_argument(
             "--sdf_round_seconds",
@@ -132,9 +132,9 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--shutdown_seconds",
             type=float,
             default=60.0,
-            help="Seconds to wait for the shutdown of all DoFns after a job has ended (default 60). The same limit "
-            "holds for their teardown, and in streaming for bundle finalization. After it, arcbeam logs what timed "
-            "out, and continues.",
+            help="Seconds to wait for `shutdown` of all DoFns after a job has ended (default 60). The same limit holds "
+            "for `teardown` of all DoFns, and in streaming for bundle finalization. When the limit is reached, arcbeam "
+            "logs what timed out, and continues.",
         )
         batch.add_argument(
             "--arcbeam_temp",
@@ -152,7 +152,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--metrics_address",
             default=None,
             help="Address at which the running job serves metrics in Prometheus' text form: a port, reachable only "
-            "from this machine, or host:port (default: none).",
+            "from this machine, or host:port; port 0 is any free port (default: no metrics).",
         )
         batch.add_argument(
             "--on_sigterm",
@@ -164,8 +164,8 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--sigterm_seconds",
             type=float,
             default=25.0,
-            help="Seconds that a job has to end after a SIGTERM (default 25: Kubernetes kills after 30). If it still "
-            "runs six seconds before this limit, it is cancelled; with a limit below 12, at half of the limit.",
+            help="Seconds that a job has to end after a SIGTERM (default 25: Kubernetes kills after 30). arcbeam "
+            "cancels a job that still runs six seconds before the limit; if the limit is below 12, at half of it.",
         )
         streaming = _Group(parser, "arcbeam: streaming (with an unbounded input, or --streaming)")
         streaming.add_argument(
@@ -187,8 +187,9 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         streaming.add_argument(
             "--checkpoint_dir",
             default=None,
-            help="Folder or URL (s3://…, gs://…, hdfs://…) for the committed state of a streaming job. A job that is "
-            "submitted with the folder of an earlier one resumes it (default: a temporary folder, removed at the end).",
+            help="Folder or URL (s3://…, gs://…, hdfs://…) for the committed state of a streaming job (default: a "
+            "temporary folder, removed at the end). Submitting a pipeline with the folder of an earlier job "
+            "resumes that job.",
         )
         streaming.add_argument(
             "--from_savepoint",
@@ -207,14 +208,14 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--allow_dropped_state",
             action="store_true",
             default=False,
-            help="Resume a job although the pipeline no longer has some of its stages. Their state, and output that "
-            "may not be published yet, is discarded permanently. A warning lists it.",
+            help="Resume a job although the pipeline no longer has some of its stages. Their state, and their "
+            "output that is not published yet, is deleted permanently. A warning lists it.",
         )
         streaming.add_argument(
             "--force_resume",
             action="store_true",
             default=False,
-            help="Resume also a job, or a savepoint of a job, that is drained or done.",
+            help="Resume a job that has ended, too, or a savepoint of it: it was drained, or had read all its input.",
         )
 
         speed = _Group(
@@ -312,7 +313,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         if wrong:
             raise InvalidPipelineError(
                 f"options out of range: {', '.join(wrong)}",
-                "give a finite number of at least the minimum, or omit the option to use the default",
+                "give a finite number of at least this minimum, or omit the option to use the default",
             )
         _ = self.renamed_stages  # raises
         _ = self.metrics_endpoint  # raises

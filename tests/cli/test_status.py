@@ -80,7 +80,8 @@ def test_status_prints_stages_and_causes(job: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert re.match(
-        r"micro-batch 1 \(running\), committed at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); watermark beginning",
+        r"job: running; last micro-batch: 1, committed at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); "
+        r"watermark beginning",
         lines[1],
     )
     assert lines[0] == f"the job in '{job}'", "the job has no name"
@@ -159,7 +160,7 @@ def test_status_prints_json_with_microseconds(job: Path) -> None:
 
 def test_overdue_work_suggests_missing_driver(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     micro_batch = 1_700_000_000.0
-    assert "(running)" in invoke(str(job)).stdout, "nothing is due: the job may wait for input"
+    assert "job: running;" in invoke(str(job)).stdout, "nothing is due: the job may wait for input"
     log = opened(FolderBlobs(job, sync=False), 1)
     due = Timestamp(round((micro_batch + 100) * 1e6))
     reports = (
@@ -172,14 +173,14 @@ def test_overdue_work_suggests_missing_driver(job: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(time, "time", lambda: micro_batch + 159)
     lines = invoke(str(job)).stdout.splitlines()
     assert "(3 min ago)" in lines[1]
-    assert "(running)" in lines[1]
+    assert "job: running;" in lines[1]
     check_message("status-not-due", lines[2])
     monkeypatch.setattr(time, "time", lambda: micro_batch + 160)
     overdue = invoke(str(job)).stdout.splitlines()[2]
     check_message("status-overdue", overdue)
     record = json.loads(invoke(str(job), "--json").stdout)
     assert (record["due"], record["overdue"]) == (due, 60.0)
-    assert "(running?)" in invoke(str(job)).stdout
+    assert "job: running, perhaps;" in invoke(str(job)).stdout
     inspected = CliRunner().invoke(main.main, ["inspect", str(job)]).stdout
     assert overdue in inspected.splitlines()
     earlier = CliRunner().invoke(main.main, ["inspect", str(job), f"--micro-batch={number}"]).stdout
@@ -235,7 +236,7 @@ def test_status_shows_driver_or_its_silence(job: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(time, "time", lambda: written + 300.0)
     lines = invoke(str(job)).stdout.splitlines()
     check_message("status-driver-silent", lines[2])
-    assert "(running?)" in lines[1]
+    assert "job: running, perhaps;" in lines[1]
     assert json.loads(invoke(str(job), "--json").stdout)["silent"] == 300.0
 
     opened(FolderBlobs(job, sync=False))
@@ -276,9 +277,9 @@ def test_driver_that_died_in_first_micro_batch(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(time, "time", lambda: began + 30)
     lines = invoke(str(tmp_path / "job")).stdout.splitlines()
     assert lines[1].startswith("the first micro-batch has not been committed yet; the job began 30 s ago")
-    assert "(running)" in lines[2]
+    assert "job: running;" in lines[2]
     monkeypatch.setattr(time, "time", lambda: began + 90)
-    assert "(running?)" in invoke(str(tmp_path / "job")).stdout
+    assert "job: running, perhaps;" in invoke(str(tmp_path / "job")).stdout
 
 
 def test_folder_without_job_is_an_error(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ _WAIT = click.option(
     metavar="SECONDS",
     default=60.0,
     show_default=True,
-    help="Seconds to wait for the result. 0, with a folder only: leave the request for the job's driver and return.",
+    help="Seconds to wait for the result. If JOB is a folder, 0 leaves the request there for the driver and returns at "
+    "once.",
 )
 
 
@@ -57,9 +58,9 @@ def savepoint(
 ) -> None:
     """Trigger a savepoint of JOB and print its path. The job continues.
 
-    JOB is the id of a streaming job at the job server, or its folder or URL (--checkpoint_dir). The savepoint is the
-    next micro-batch that is committed. NAME has up to 100 letters, digits, '.', '_' and '-' (default: a name with the
-    time).
+    JOB is the id of a streaming job at the job server, or its folder or URL (--checkpoint_dir). The driver
+    gives the name to the next micro-batch that it commits. NAME has up to 100 letters, digits, '.', '_' and '-'
+    (default: a name with the time).
     """
     from arcbeam.store.log.requests import Asked
 
@@ -77,7 +78,7 @@ def savepoint(
 def suspend(
     out: Output, job: str, name: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
 ) -> None:
-    """Stop JOB with a savepoint and print its path. Windows and timers do not fire because of it.
+    """Take a savepoint, stop JOB, and print the savepoint's path. A suspension fires no windows or timers.
 
     JOB is the id of a streaming job at the job server, or its folder or URL (--checkpoint_dir). To resume it, run
     `arcbeam resume PATH`, or submit its pipeline again with the same --checkpoint_dir.
@@ -99,7 +100,7 @@ def suspend(
 
 
 @click.argument("job")
-@click.option("--savepoint", "name", default="", help="Name of the final savepoint; with a folder only.")
+@click.option("--savepoint", "name", default="", help="Name of the final savepoint; only if JOB is a folder.")
 @ENDPOINT
 @TOKEN_FILE
 @TLS_CA
@@ -109,9 +110,9 @@ def drain(
 ) -> None:
     """Drain JOB: stop reading, fire all windows and timers, then end. Waits for the end.
 
-    JOB is the id of a streaming job at the job server, or its folder or URL (--checkpoint_dir). If the driver of a
-    draining job dies, the job resumes draining. The command prints the remaining work to stderr when it changes:
-    restrictions, windows, timers; with --json, one object a line.
+    JOB is the id of a streaming job at the job server, or its folder or URL (--checkpoint_dir). If the driver
+    dies meanwhile, run `arcbeam resume`: the job then continues to drain. The command prints the remaining work
+    (restrictions, windows, timers) to stderr when it changes; with --json, one object a line.
     """
     if is_folder(job):
         state = _drained(out, job, name, seconds)

@@ -117,7 +117,7 @@ def check_ports(environ: Mapping[str, str] | None = None) -> Check:
     env = os.environ if environ is None else environ
     named = [f"{name}={env[name]}" for name in ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME") if env.get(name)]
     local = f"the address of {', '.join(named)}" if named else "127.0.0.1 only"
-    rest = "clusters and your own sessions: as in their settings (docs/howto/security.md, Ports)"
+    rest = "clusters and your own sessions use the ports in their Spark settings (docs/howto/security.md, Ports)"
     return Check("Spark's ports", True, f"local sessions of arcbeam: {local}, with authentication; {rest}")
 
 

@@ -97,7 +97,7 @@ VERBOSE = click.option(
     is_flag=True,
     expose_value=False,
     callback=_verbose,
-    help="Log progress to stderr: a line for each micro-batch, and the port that --metrics_address=0 chose.",
+    help="Log progress to stderr: a line for each micro-batch, and the port of the metrics if --metrics_address is 0.",
 )
 
 
@@ -178,9 +178,15 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
     "--stage-mapping",
     multiple=True,
     metavar="OLD=NEW",
-    help="A stage that was renamed since the job last ran: NEW gets the state of OLD. May be repeated.",
+    help="A stage that has another name in this pipeline: NEW gets the state of OLD. May be repeated.",
 )
-@click.option("--force-resume", "--force", "force", is_flag=True, help="Resume also a job that is drained or done.")
+@click.option(
+    "--force-resume",
+    "--force",
+    "force",
+    is_flag=True,
+    help="Resume a job that has ended, too: it was drained, or had read all its input.",
+)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[PIPELINE_OPTIONS]...")
 @VERBOSE
 @with_output
@@ -198,7 +204,7 @@ def resume(
 
     The folder holds the pipeline, its options and its files. PIPELINE_OPTIONS replace earlier ones, such as
     --spark_master. The command runs until the job ends. Ctrl-C cancels the job; SIGTERM suspends it, or does
-    what the job's --on_sigterm says. It can be resumed again after both.
+    what the job's --on_sigterm says. After a cancel or a suspension, the job can be resumed again.
     """
     from arcbeam.runner.resume import resume as resume_job
     from arcbeam.store.jobtemp.location import JobLocation

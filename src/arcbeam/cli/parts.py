@@ -45,14 +45,14 @@ class _Age(click.ParamType[float]):
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[PIPELINE_OPTIONS]...")
 def parts(out: Output, path: str, remove: bool, older_than: float, options: tuple[str, ...]) -> None:
-    """List part files below PATH that are staged but not published.
+    """List files that WriteParts has written below PATH, but not yet moved to their final names (unpublished).
 
-    Most are leftovers of runs that were killed.
+    Most are leftovers of killed runs.
 
-    PATH is the path given to WriteParts. PIPELINE_OPTIONS are those that its file system needs, such as
-    --s3_endpoint_url. A job removes the leftovers of its own attempts. The listed files belong to running jobs, to jobs
-    that can be resumed and publish them then, or to dead jobs. Do not remove files that a job still has to publish: its
-    records would be lost. On S3, choose an AGE longer than any upload takes: the age counts from its beginning.
+    PATH is the path that WriteParts got. PIPELINE_OPTIONS are options of its file system, such as --s3_endpoint_url.
+    Before you remove files, check with `arcbeam status` that no job which writes to PATH is running or will be resumed:
+    such a job still has to publish its files, and without them records are lost. On S3, the age of a file counts from
+    the start of its upload, so choose an AGE longer than your longest upload.
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 

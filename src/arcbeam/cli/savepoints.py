@@ -53,11 +53,11 @@ def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seco
     arcbeam savepoints PATH describe NAME        show what it holds and how to resume from it
     arcbeam savepoints PATH rename NAME NEW
     arcbeam savepoints PATH delete NAME          the job itself stays as it is, also if it was suspended with NAME
-    arcbeam savepoints PATH copy NAME TARGET     to an empty folder or URL, where it is a separate job
+    arcbeam savepoints PATH copy NAME TARGET     to an empty folder or URL; the copy is an independent job
 
     PATH is the job's folder or URL. If PATH is the path of a savepoint, omit NAME. A running job renames and deletes
-    its savepoints with its next commit. If the job is suspended, drained or done, this command changes them. A later
-    micro-batch removes the files of a deleted savepoint. With --json, times are microseconds since 1970.
+    its savepoints with its next commit. If the job is suspended or has ended, this command makes the change itself. A
+    later micro-batch removes the files of a deleted savepoint. With --json, times are microseconds since 1970.
     """  # noqa: D301 — click's own mark of lines that stay as they are
     from arcbeam.store.log.savepoints import split_path
 
@@ -195,4 +195,6 @@ def _requested(out: Output, folder: str, what: Asked, name: str, new: str, secon
     try:
         return bool(request_of_folder(out, folder, what, name, seconds, new))
     except JobFailedError as e:
-        raise JobFailedError(e.message, f"{e.remedy}; if no driver is running the job: use --force") from None
+        raise JobFailedError(
+            e.message, f"{e.remedy}; or, if no driver runs the job, make the change at once: --force"
+        ) from None

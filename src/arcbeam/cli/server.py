@@ -35,7 +35,7 @@ ENDPOINT = click.option(
     "--endpoint", default=f"localhost:{PORT}", show_default=True, metavar="HOST:PORT", help="The job server."
 )
 TLS_CA = click.option(
-    "--tls-ca", type=_FILE, help="Use TLS. PEM file with the certificate of the server, or of its authority."
+    "--tls-ca", type=_FILE, help="Use TLS. PEM file with the certificate of the server, or of its CA."
 )
 
 

@@ -194,7 +194,7 @@ def _drawn(record: Record, width: int = _WIDE) -> Group:
 def _job_lines(record: Record) -> Iterator[str]:
     ended, overdue = record.get("ended"), overdue_line(record)
     unsure = overdue or silent(record) is not None
-    mode = ended["state"] if ended else f"{record['mode']}?" if unsure else record["mode"]
+    mode = ended["state"] if ended else f"{record['mode']}, perhaps" if unsure else record["mode"]
     lag = _lag(record["watermark"])
     # A server of an older version sends no name.
     if (name := record.get("name", "")) or record.get("folder"):
@@ -204,7 +204,7 @@ def _job_lines(record: Record) -> Iterator[str]:
         began = f"; the job began {ago(record['time'])}" if record["time"] else ""
         yield f"the first micro-batch has not been committed yet{began}"
     yield (
-        f"micro-batch {record['micro_batch']} ({mode}), {recorded(record, shown)}; "
+        f"job: {mode}; last micro-batch: {record['micro_batch']}, {recorded(record, shown)}; "
         f"watermark {shown(record['watermark'])}{lag and f', {lag}'}"
     )
     if ended:

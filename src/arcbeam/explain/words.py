@@ -46,10 +46,10 @@ def observed_text(observer: Observer) -> str:
         return "takes the latest watermark of all its inputs"
     if observer.shared is Policy.MIN:
         return f"takes the earliest watermark of its inputs, except those that have not advanced for {idle}"
-    with_input = "the earlier" if observer.policy is Policy.MIN else "the later"
+    earlier = "earlier" if observer.policy is Policy.MIN else "later"
     delay = timedelta(microseconds=observer.delay)
     quantile = "" if observer.quantile is None else f" (its {observer.quantile:g} quantile)"
-    words = [f"observes event time{quantile}, less {delay}; {with_input} of that and its input's watermark"]
+    words = [f"{earlier} of the observed event time{quantile} minus {delay}, and the watermark of its input"]
     if observer.max_skew is not None:
         words.append(f"ignores times more than {timedelta(microseconds=observer.max_skew)} ahead of the clock")
     if observer.max_jump is not None:

@@ -174,7 +174,9 @@ def _next(responses: Iterator[Any]) -> Any:
     # SUBTLE: a StopIteration must not leave a generator: it would become a RuntimeError without a message.
     for response in responses:
         return response
-    raise SubmissionError("the submitter ended the staging of artifacts before all files had arrived")
+    raise SubmissionError(
+        "the submitter ended the staging of artifacts before all files had arrived; submit the pipeline again"
+    )
 
 
 def _receive(responses: Iterator[Any], folder: Path) -> _Received:

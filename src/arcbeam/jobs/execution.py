@@ -43,7 +43,7 @@ class JobState(StrEnum):
         if self is JobState.STOPPED:
             return "resume it first: start it again, or use `arcbeam resume` with its folder"
         if self.terminal:
-            return "it has ended; to run it again, submit it again"
+            return "nothing is left to do; to run it again, submit the pipeline again"
         return "try again when it is RUNNING: arcbeam jobs"
 
 

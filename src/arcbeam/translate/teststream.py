@@ -127,7 +127,7 @@ class _Reader:
     def _time(self, units: int) -> Timestamp:
         time = units * self._micros
         if not MIN_TIMESTAMP <= time <= MAX_TIMESTAMP:
-            raise self._wrong(f"has a time out of range: {time} µs")
+            raise self._wrong(f"has a time out of range: {time} µs (Beam allows {MIN_TIMESTAMP} to {MAX_TIMESTAMP} µs)")
         return Timestamp(time)
 
     def _wrong(self, what: str) -> ValueError:

@@ -110,7 +110,9 @@ def _well_formed_types(components: Any) -> None:
         for pcoll in transform.outputs.values():
             strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
             if wrong := _wrong_trigger(strategy.trigger):
-                raise InvalidPipelineError(f"{transform.unique_name}: {wrong}", "define when panes fire")
+                raise InvalidPipelineError(
+                    f"{transform.unique_name}: {wrong}", "correct the trigger of this WindowInto"
+                )
 
 
 def _wrong_trigger(trigger: Any) -> str:

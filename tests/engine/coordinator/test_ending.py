@@ -343,7 +343,7 @@ def test_drain_name_is_only_for_last_micro_batch() -> None:
         reports nothing left        -> propose 4 drained as s2
     """)
     assert ["s1" in text for text in driver.warnings] == [True, True, True, False, False]
-    assert all("the name 's1'" in text or "drains to savepoint 's2'" in text for text in driver.warnings)
+    assert all("the name 's1'" in text or "will be savepoint 's2'" in text for text in driver.warnings)
 
 
 @pytest.mark.parametrize("requested", ["last", "rename a last"])

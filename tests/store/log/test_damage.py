@@ -249,7 +249,7 @@ def test_readable_rest_is_inspected(memory: DurableBlobs) -> None:
     assert [pin.name for pin in found.savepoints] == ["safe"]
     first, second = found.damaged
     assert f"'{manifest_name(4)}' in 'memory://' has format 9" in first
-    assert "or resume from a savepoint; there are: 'safe' (micro-batch 1)" in first
+    assert "or resume from a savepoint: 'safe' (micro-batch 1)" in first
     assert f"'{manifest_name(2)}' in 'memory://' is damaged" in second
     assert inspect(memory, savepoint="safe").micro_batch == inspect(memory, micro_batch=1).micro_batch == 1
     with pytest.raises(NewerFormatError, match=f"'{manifest_name(4)}'"):

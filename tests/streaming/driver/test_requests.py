@@ -119,7 +119,7 @@ def test_savepoint_with_name_of_drain_is_refused() -> None:
     world.at = {1: [(Asked.SAVEPOINT, "a")], 2: [(Asked.DRAIN, "last")], 3: [(Asked.RENAME, "a last")]}
     world.play()
     *_, refused = world.answers()
-    why = "the job drains to savepoint 'last': no micro-batch before the last one gets that name; choose another name"
+    why = "the job is draining, and its last micro-batch will be savepoint 'last'; choose another name"
     assert refused == Answer(Said.REFUSED, why)
     assert [name for name, _ in world.pins] == ["a", "last"]
 

@@ -109,7 +109,9 @@ def test_stateful_stage_keeps_state_with_other_side_inputs() -> None:
     stateful = f"{PLAIN}; state seen: combining<varint>"
     head = taken(begun("rates", reads=stateful), plan("rates", "names", reads=stateful)).log.head
     assert progress_of(head).numbers["look"] == 3
-    with pytest.raises(IncompatibleStateError, match="stage 'look' has state, and the pipeline has no such stage"):
+    with pytest.raises(
+        IncompatibleStateError, match="stage 'look' has state, but the pipeline has no stage of that name"
+    ):
         taken(begun("rates", reads=stateful), plan(reads=None))
 
 

@@ -71,7 +71,9 @@ def test_job_keeps_its_number_of_shards() -> None:
 
 def test_renamed_stage_keeps_state_number_and_watermarks() -> None:
     blobs = begun()
-    with pytest.raises(IncompatibleStateError, match="stage 'sum' has state, and the pipeline has no such stage"):
+    with pytest.raises(
+        IncompatibleStateError, match="stage 'sum' has state, but the pipeline has no stage of that name"
+    ):
         taken(blobs, plan("total"))
     how = RestoreOptions(renamed={"sum": "total"})
     for _ in range(2):  # repeating it is not refused
@@ -90,12 +92,12 @@ def test_state_without_stage_is_dropped_permanently_if_allowed() -> None:
         taken(blobs, plan("total"))
     drop = RestoreOptions(drop=True)
     job = taken(blobs, plan("total"), drop)
-    assert job.dropped == ("stage 'sum' has state, and the pipeline has no such stage",)
+    assert job.dropped == ("stage 'sum' has state, but the pipeline has no stage of that name",)
     assert [of.stage for of in job.log.head.shape.stages] == ["read", "total"]
     assert job.numbers == {"read": 1, "total": 3}, "its rows still exist, so no stage receives its number"
     # A stage of that name does not find its old state.
     back = taken(blobs, plan(), drop)
-    assert back.dropped == ("stage 'total' has state, and the pipeline has no such stage",)
+    assert back.dropped == ("stage 'total' has state, but the pipeline has no stage of that name",)
     assert back.numbers["sum"] not in (1, 2)
     assert taken(blobs, plan(), drop).dropped == (), "repeating it drops nothing more"
     with pytest.raises(IncompatibleStateError, match="stage 'sum' has another kind of state"):
@@ -117,8 +119,8 @@ def test_committables_without_publisher_are_refused_or_dropped(mode: CommitMode)
     with pytest.raises(IncompatibleStateError) as refused:
         taken(blobs, plan("total"))
     assert refused.value.message.splitlines()[1:] == [
-        "  - stage 'sum' has state, and the pipeline has no such stage",
-        "  - 'sum/publish' has 2 committable(s) that may not be published, and the pipeline has no such publisher",
+        "  - stage 'sum' has state, but the pipeline has no stage of that name",
+        "  - 'sum/publish' has 2 committable(s) that may not be published, but the pipeline has no such publisher",
     ]
     assert blobs.data == before
     assert taken(blobs, plan()).log.head.committables == parts
@@ -129,7 +131,7 @@ def test_committables_without_publisher_are_refused_or_dropped(mode: CommitMode)
     assert taken(blobs, plan("total"), how).log.head.committables == renamed
     job = taken(blobs, plan("last"), RestoreOptions(drop=True))
     assert job.log.head.committables == parts[2:]
-    assert [line.partition(" and ")[0] for line in job.dropped] == [
+    assert [line.partition(" but ")[0] for line in job.dropped] == [
         "stage 'total' has state,",
         "'total/publish' has 2 committable(s) that may not be published,",
     ]

@@ -88,7 +88,9 @@ def refused(state: JobState, proposal: Proposal, why: str) -> None:
     """Certainly nothing was committed: propose the same again."""
     failures = None
     if state.phase is Phase.RUNNING:
-        failures = ending.failed(state, Propose, f"the store refuses micro-batch {proposal.command.micro_batch}: {why}")
+        failures = ending.failed(
+            state, Propose, f"cannot write the commit of micro-batch {proposal.command.micro_batch}: {why}"
+        )
     if failures is None:
         state.proposal = None
     else:

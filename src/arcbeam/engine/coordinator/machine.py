@@ -162,8 +162,7 @@ class JobMachine:
                 if state.mode is Mode.DRAINING and name_change(savepoint)[1] == state.last_savepoint:
                     name = state.last_savepoint
                     state.warn(
-                        f"the job drains to savepoint {name!r}: no micro-batch before the last one gets that name; "
-                        "choose another name"
+                        f"the job is draining, and its last micro-batch will be savepoint {name!r}; choose another name"
                     )
                 elif self._is_open(f"savepoint {savepoint!r}"):
                     state.savepoints.append(savepoint)
@@ -356,7 +355,11 @@ class JobMachine:
             case Finished():
                 self._run(head, prompt=False, end=outlook)
             case Never():
-                ending.fail(state, f"something waits, but no work is left that could end the wait:\n{self.waiting()}")
+                ending.fail(
+                    state,
+                    "deadlock: work is left, but nothing can make it due. Report this as a bug of arcbeam, with:\n"
+                    f"{self.waiting()}",
+                )
 
     def _follow_script(self, head: Head, outlook: Outlook) -> None:
         """Run the script's next event, once it is known: no other work is left."""

@@ -207,7 +207,7 @@ class Waiting:
         if self.live:
             lines.append(f"{self.live} restriction(s) of size {self.size:g} are not done")
         if self.next_event is not None:
-            lines.append(f"the first event-time timer or element fires after {shown_time(self.next_event)}")
+            lines.append(f"the first event-time timer or element is due after {shown_time(self.next_event)}")
         if self.next_due is not None:
             when = "never" if self.next_due == MAX_TIMESTAMP else f"at {shown_time(self.next_due)}"
             lines.append(f"the first processing-time timer or restriction is due {when}")

@@ -70,7 +70,10 @@ def described(text: str, running: Iterable[str], location: JobLocation, cause: s
 def _remedy(death: Death) -> str:
     memory = "give executors more memory (spark.executor.memoryOverhead)"
     if death.how == "MemoryError":
-        return f"check what memory '{death.step}' allocates; if it needs it, {memory}, or raise the process's limit"
+        return (
+            f"check how much memory '{death.step}' allocates; if it needs that much, {memory}, or raise the limit of "
+            "the operating system (ulimit -v)"
+        )
     if death.how.startswith("exit code"):
         return f"raise an exception in '{death.step or 'the transform'}' instead of ending the process"
     if death.how and not death.how.startswith(_KILLED):

@@ -261,7 +261,7 @@ def _unreadable(
         else "restore the file from a backup"
     )
     then = (
-        f"or resume from a savepoint; there are: {names}"
+        f"or resume from a savepoint: {names}"
         if names
         else "or resume a copy of a savepoint (this folder has no earlier one), or begin a new job in another folder"
     )

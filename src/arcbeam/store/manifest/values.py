@@ -323,7 +323,7 @@ def differences(had: JobShape, wanted: JobShape) -> list[str]:
         if not old.shape:
             continue
         if new is None:
-            wrong.append(f"stage '{old.stage}' has state, and the pipeline has no such stage")
+            wrong.append(f"stage '{old.stage}' has state, but the pipeline has no stage of that name")
         elif new.shape != old.shape:
             wrong.append(f"stage '{old.stage}' has another kind of state: {_change(old.shape, new.shape)}")
     return wrong
@@ -333,4 +333,6 @@ def _change(had: str, wanted: str) -> str:
     """Return the parts of each shape that the other lacks."""
     old, new = had.split("; "), wanted.split("; ")
     removed, added = ([each for each in these if each not in those] for these, those in ((old, new), (new, old)))
-    return f"stored ({'; '.join(removed) or 'nothing more'}), in the pipeline ({'; '.join(added) or 'nothing more'})"
+    return (
+        f"the job has '{'; '.join(removed) or 'nothing more'}', the pipeline has '{'; '.join(added) or 'nothing more'}'"
+    )

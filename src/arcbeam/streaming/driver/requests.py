@@ -314,7 +314,7 @@ class RequestDesk:
             return why or "the driver has ended before it took the job over", ""
         at = f" at micro-batch {head.micro_batch}"
         if self._fenced:
-            return why, f"request it of the other driver: arcbeam {what} {self._blobs}"
+            return why, f"repeat the command; the new driver will answer: arcbeam {what} {self._blobs}"
         ended = end is not None and end.state in (EndState.DONE, EndState.DRAINED)
         if end is None:
             text = f"no driver runs it{at}"

@@ -37,13 +37,13 @@ def left(head: Manifest, shape: JobShape, publishers: Collection[str]) -> tuple[
     """
     stages = {of.stage for of in shape.stages}
     state = {
-        of.stage: f"stage '{of.stage}' has state, and the pipeline has no such stage"
+        of.stage: f"stage '{of.stage}' has state, but the pipeline has no stage of that name"
         for of in head.shape.stages
         if of.shape and of.stage not in stages
     }
     many = Counter(of.stage for of in head.committables if of.stage not in publishers)
     unpublished = {
-        name: f"'{name}' has {number} committable(s) that may not be published, and the pipeline has no such publisher"
+        name: f"'{name}' has {number} committable(s) that may not be published, but the pipeline has no such publisher"
         for name, number in many.items()
     }
     return state, unpublished

@@ -122,11 +122,14 @@ class Reasons:
         if cause.kind == "restriction" and any(
             of.policy is Policy.MIN and of.idle_after is None and of.shared is None for of in ways
         ):
-            text = "; or set idle_after of WithWatermark: then it does not wait for an idle source"
+            text = "; or set idle_after of WithWatermark: then the watermark does not wait for an idle source"
         for name in waiting:
             inputs = {self._times.outputs[port] for port in self._stages[name].reads} - {MAX_TIMESTAMP}
             if name != cause.stage and len(inputs) > 1 and min(inputs) == cause.time:
-                text += f"; or put WithWatermarkPolicy with idle_after before {name!r}: then it does not wait for it"
+                text += (
+                    f"; or put WithWatermarkPolicy with idle_after before {name!r}: then it does not wait for an idle "
+                    "input"
+                )
                 break
         return text
 
@@ -161,8 +164,8 @@ class Reasons:
             "side input",
             link,
             held.shard,
-            f"elements are blocked in shard {held.shard} until a side input is ready: {deeper}",
-            f"something is written to the {of.subject}, or {window}, which shows that it is empty",
+            f"elements in shard {held.shard} wait for a side input; {deeper}",
+            f"the {of.subject} gets an element, or {window} (then the side input is complete)",
             of.subject,
         )
 
@@ -192,10 +195,12 @@ class Reasons:
         came = self._stages[link.stage].total
         some = came.read or came.made
         if latest is None:
-            what = f"{known} has seen nothing yet" if not some else f"{known} has accepted no time yet"
+            what = f"{known} has observed no element yet" if not some else f"{known} has accepted no event time yet"
             frees = f"an element arrives, {end}"
         else:
-            what = f"{known} has seen nothing later than {shown_time(latest)}, and subtracts {delay}"
+            what = (
+                f"{known} has observed {shown_time(latest)} as the latest event time, and subtracts a delay of {delay}"
+            )
             if link.time > shifted(latest, Duration(-observer.delay)):
                 # For example, if the job was resumed with a longer delay.
                 what += "; the watermark was later before, and does not decrease"
@@ -210,8 +215,8 @@ class Reasons:
             wanted, recent = ceil(1 / (1 - observer.quantile)), self._marks.times().recent.get(observer.name)
             what += f"; it uses the quantile {observer.quantile} of recent elements"
             if latest is None:
-                what += f", which requires {wanted} elements: there are {0 if recent is None else count_of(recent)}"
-                frees = f"as many elements have arrived, {end}"
+                what += f", which requires {wanted} elements: {0 if recent is None else count_of(recent)} have arrived"
+                frees = f"{wanted} elements have arrived, {end}"
             else:
                 frees = f"more than one of {wanted} elements is later than {shown_time(passes)}, {end}"
         if doubted:
@@ -299,15 +304,12 @@ class Reasons:
             return what + (", and reports no watermark" if silent else ""), frees
         if silent:
             frees = (
-                "its DoFn reports a watermark (a watermark estimator), the times of its elements are observed "
-                "(arcbeam.io.WithWatermark on its output), or it is done"
+                "the restriction ends, or its DoFn reports a watermark: give it a watermark estimator, or apply "
+                "arcbeam.io.WithWatermark to its output"
             )
             return f"{one} reports no watermark", frees
-        frees = (
-            "its source has later elements and its estimator reports that, its estimator follows the clock, or it is "
-            "done"
-        )
-        return f"{one} runs, and reports no later watermark", frees
+        frees = "the restriction ends, or its watermark estimator reports a later time"
+        return f"{one} has not reported a later watermark", frees
 
     def _timer(self, link: Link, hold: Hold, named: str) -> tuple[str, str]:
         what, release = f"{named} holds the watermark at its output timestamp", hold.release
