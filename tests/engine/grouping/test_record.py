@@ -22,7 +22,7 @@ records = st.builds(
     passed=st.booleans(),
     on_time=st.booleans(),
     fresh=st.integers(0, 10),
-    untold=st.integers(0, 10),
+    unseen=st.integers(0, 10),
     hold=times,
     alarm=times,
     index=st.integers(0, 3),
@@ -44,7 +44,7 @@ def test_record_is_decoded(record: Record, first_room: int) -> None:
 
 
 def test_window_without_panes_takes_few_bytes() -> None:
-    record = Record(UNLIMITED - 3, fresh=3, untold=3, hold=Timestamp(5), contents=b"abc")
+    record = Record(UNLIMITED - 3, fresh=3, unseen=3, hold=Timestamp(5), contents=b"abc")
     assert len(record.pack(UNLIMITED)) <= 18 + 3
 
 

@@ -1,10 +1,10 @@
-"""What has come into a window: its elements, appended and never read again before they go out; or an accumulator.
+"""The contents of a window: elements, which are appended and only read for a pane; or an accumulator.
 
-Owns the bytes of both, for windows in the state; and elements in memory. Must not know triggers or panes.
+Owns the bytes of both for windows in the state, and elements in memory. Must not know triggers or panes.
 
-Elements are gathered in *blocks*. The last few hundred bytes of them stay in the window's own record (its *tail*); what
-is more goes into entries of their own, which are written once. So adding an element costs the same however many there
-are, and a window of few elements is one entry of the state.
+Elements are stored in *blocks*. The last few hundred bytes stay in the window's record (its *tail*). Earlier blocks are
+in separate entries, which are written once. So the cost of adding an element does not depend on their number, and a
+window of few elements is one entry of the state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from arcbeam.model.interfaces import StateView
 from arcbeam.sizes import threshold
 
 TAIL_BYTES = threshold(512)
-"""A tail longer than that becomes an entry of its own."""
+"""A longer tail is moved into a separate entry."""
 _SMALL, _LARGE = 0, 1
 _SMALL_HEADS = tuple(bytes((_SMALL, count)) for count in range(256))
 _LARGE_HEAD = Struct("<BI")
@@ -55,46 +55,46 @@ class Contents(Protocol):
 
 
 class Combiner(Protocol):
-    """What makes accumulators of elements: a CombineFn, and how its accumulators are stored.
+    """Combines elements into accumulators: a CombineFn, and the encoding of its accumulators.
 
-    Accumulators may be changed in place by what takes them, but for `extract`.
+    All methods except `extract` may change the accumulators that they get in place.
     """
 
     def create(self) -> Any:
-        """The accumulator of nothing."""
+        """Return an accumulator without elements."""
         ...
 
     def add(self, accumulator: Any, values: Sequence[Any]) -> Any:
-        """The accumulator with these elements."""
+        """Return the accumulator with these elements added."""
         ...
 
     def merge(self, accumulators: Sequence[Any]) -> Any:
-        """The accumulator of all elements of several."""
+        """Return the accumulator of the elements of all these accumulators."""
         ...
 
     def compact(self, accumulator: Any) -> Any:
-        """The same in a form that is better stored."""
+        """Return an equal accumulator in a compact form, for storing."""
         ...
 
     def extract(self, accumulator: Any) -> Any:
-        """The result."""
+        """Return the result of an accumulator."""
         ...
 
     def encode(self, accumulator: Any) -> bytes:
-        """Its bytes."""
+        """Return the bytes of an accumulator."""
         ...
 
     def decode(self, data: bytes) -> Any:
-        """The accumulator of such bytes."""
+        """Return the accumulator from its bytes."""
         ...
 
 
 class Values:
-    """The encoded elements of a pane; may be iterated again and again.
+    """The encoded elements of a pane; may be iterated repeatedly.
 
     Args:
-        chunks: blocks of them.
-        rest: elements behind those.
+        chunks: blocks of elements.
+        rest: the elements after these blocks.
     """
 
     __slots__ = ("_chunks", "_rest")
@@ -111,7 +111,7 @@ class Values:
 
     @property
     def size(self) -> int:
-        """How many bytes they take, about."""
+        """Return their approximate size in bytes."""
         return sum(map(len, self._chunks)) + sum(map(len, self._rest))
 
     def __repr__(self) -> str:
@@ -151,15 +151,15 @@ class InMemory(Contents):
 
 
 class Bag:
-    """Elements of a window, as bytes.
+    """The elements of a window, as bytes.
 
     Args:
-        view: of the state.
-        entry: the key of an entry, by the bag's address and the entry's number.
-        fresh: what an address may be made of when the first entry is written.
-        address: what tells its entries from those of other bags.
-        entries: how many there are.
-        tail: blocks behind those.
+        view: the shard's state.
+        entry: returns the key of an entry, from the bag's address and the entry's number.
+        fresh: the prefix of a new address, which is chosen when the first entry is written.
+        address: the address, which identifies the entries of this bag.
+        entries: the number of entries.
+        tail: the blocks after the entries.
     """
 
     __slots__ = ("_entry", "_fresh", "_pending", "_tail", "_view", "address", "entries")
@@ -182,14 +182,14 @@ class Bag:
         self.entries = entries
 
     def add(self, values: Iterable[bytes]) -> None:
-        """Elements come."""
+        """Add elements."""
         self._pending += values
 
     def take(self, keep: bool) -> Values:
-        """The elements, as the contents of a pane.
+        """Return the elements as the contents of a pane.
 
         Args:
-            keep: they also stay.
+            keep: whether the bag also keeps them.
         """
         chunks = [data for n in range(self.entries) if (data := self._view.get(self._entry(self.address, n)))]
         if keep:
@@ -201,13 +201,13 @@ class Bag:
         return values
 
     def clear(self) -> None:
-        """There are no elements any more."""
+        """Remove all elements."""
         for n in range(self.entries):
             self._view.delete(self._entry(self.address, n))
         self.entries, self.address, self._tail, self._pending = 0, b"", b"", []
 
     def absorb(self, other: Self) -> None:
-        """Those of another, which is used up. The entries of the one that has fewer are moved."""
+        """Add the elements of another bag, which is not used again. Moves the entries of the bag with fewer entries."""
         if other.entries > self.entries:
             self.entries, other.entries = other.entries, self.entries
             self.address, other.address = other.address, self.address
@@ -221,7 +221,7 @@ class Bag:
         self._pending += other._pending
 
     def store(self) -> bytes:
-        """Writes what has come; returns the tail, for the window's record."""
+        """Write new elements, and return the tail for the window's record."""
         self._settle()
         if len(self._tail) > TAIL_BYTES:
             if not self.entries:
@@ -237,7 +237,7 @@ class Bag:
             self._pending = []
 
     def _unused(self) -> bytes:
-        # SUBTLE: a window that was merged away may have left its entries, and so its address, to what it became.
+        # SUBTLE: the address of a merged window may be in use: the window that absorbed it took over its entries.
         address = self._fresh
         while self._view.get(self._entry(address, 0)) is not None:
             address += b"+"
@@ -248,8 +248,8 @@ class Accumulated:
     """The accumulator of a window.
 
     Args:
-        combiner: whose it is.
-        stored: what `store` gave; empty for that of nothing.
+        combiner: the combiner of the accumulator.
+        stored: the result of `store`; empty for an accumulator without elements.
     """
 
     __slots__ = ("_combiner", "_stored", "_value")
@@ -263,33 +263,33 @@ class Accumulated:
         self._value: Any = _ABSENT
 
     def add(self, values: Sequence[Any]) -> None:
-        """Elements come."""
+        """Add elements."""
         self._value = self._combiner.add(self._loaded(), values)
 
     def take(self, keep: bool) -> Any:
-        """The result, as the contents of a pane.
+        """Return the result as the contents of a pane.
 
         Args:
-            keep: its elements count for the next one, too.
+            keep: whether the elements also count for the next pane.
         """
-        # SUBTLE: the result may be a part of the accumulator, which is not changed any more, therefore. And storing it
-        # may change it: the result is of what that left.
+        # SUBTLE: the result may share objects with the accumulator, so the accumulator is not used after `extract`.
+        # Storing may change the accumulator, so it comes before.
         stored = self.store() if keep else b""
         value = self._loaded()
         self._value, self._stored = _ABSENT, stored
         return self._combiner.extract(value)
 
     def clear(self) -> None:
-        """No elements count any more."""
+        """Remove all elements."""
         self._value, self._stored = _ABSENT, b""
 
     def absorb(self, other: Self) -> None:
-        """The elements of another, which is used up."""
+        """Add the elements of another accumulator, which is not used again."""
         if other._value is not _ABSENT or other._stored:
             self._value = self._combiner.merge([self._loaded(), other._loaded()])
 
     def store(self) -> bytes:
-        """Its bytes, for the window's record."""
+        """Return its bytes, for the window's record."""
         if self._value is not _ABSENT:
             self._value = self._combiner.compact(self._value)
             self._stored = b"+" + self._combiner.encode(self._value)
@@ -303,13 +303,13 @@ class Accumulated:
 
 
 def block(values: Sequence[bytes]) -> bytes:
-    """Elements as bytes: their number, their lengths, themselves. Blocks may follow each other."""
+    """Encode elements: their number, their lengths, their bytes. Blocks may be concatenated."""
     count = len(values)
     if count < 256:
         try:
             return b"".join((_SMALL_HEADS[count], bytes(map(len, values)), *values))
         except ValueError:
-            pass  # a length that is no byte
+            pass  # a length does not fit into a byte
     return b"".join((pack(f"<BI{count}I", _LARGE, count, *map(len, values)), *values))
 
 

@@ -1,12 +1,12 @@
 """Grouping by key and window: elements, watermarks and times in; panes, drops, holds and timers out, as values.
 
-Owns the open windows of each key in a `StateView`: finding them, storing them, and the difference between what they
-have asked for and what they ask for now. What happens to the windows of a key is decided in
-`engine.grouping.keywindows`, what happens in one window in `.openwindow`. Must not know what carries its effects out.
+Owns the open windows of each key in a `StateView`: it loads and stores them, and compares their previous holds and
+timers with the current ones. `engine.grouping.keywindows` decides on the windows of a key, `.openwindow` on one window.
+Must not know what carries out its effects.
 
 Entries of a key: the grouping's space, the length of the key in four bytes, the key; then `w` and the window for its
-record, or `e`, an address and a number for elements that are not in it. Key and window stand there whole, however long
-they are. When a key's windows have expired, there are none.
+record, or `e`, an address and a number for elements outside the record. Key and window are complete, however long they
+are. A key without unexpired windows has no entries.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Element(NamedTuple):
     """An element of a key.
 
     Attributes:
-        value: its bytes; for a combiner, whatever that takes.
-        timestamp: in event time.
-        windows: that it is in; fastest if elements of the same windows share one object.
-        pane: that it came in. A grouping makes its own panes, and forgets these.
+        value: its bytes; for a combiner, an input of the combiner.
+        timestamp: its event time.
+        windows: its windows. Fastest if elements of the same windows share one object.
+        pane: its pane. A grouping makes new panes, and ignores this.
     """
 
     value: Any
@@ -59,25 +59,25 @@ WindowedElement = tuple[Any, Timestamp, tuple[Window, ...], PaneInfo]
 
 
 class Elements(Protocol):
-    """Some elements that came together: a list of them, or what becomes one only where it is looked at.
+    """A group of elements: a list, or an object that decodes them only when it is iterated.
 
-    A stage that has nothing to decide for each of its elements asks for no more than their number, and hands them on.
+    A stage that decides nothing per element only reads their number, and passes them on.
     """
 
     def __len__(self) -> int:
-        """How many they are."""
+        """Return their number."""
 
     def __iter__(self) -> Iterator[WindowedElement]:
-        """Each of them, in the order in which they came."""
+        """Yield the elements in order of arrival."""
 
 
 class Together(ABC):
-    """Elements that came together, of which more is known: `Elements` that can be handed on without a look at each.
+    """A group of elements with common properties: it can be passed on without iterating it; see `Elements`.
 
     Attributes:
-        windows: those that each of them is in; None if they differ, or it is not known. Fastest if it is one object for
-            elements of the same windows.
-        packed: bytes of which who made this can make the elements again; None if there are none.
+        windows: the windows of each element; None if they differ or are unknown. Fastest if elements of the same
+            windows share one object.
+        packed: bytes from which the creator of this object can restore the elements; None if there are none.
     """
 
     __slots__ = ()
@@ -87,31 +87,31 @@ class Together(ABC):
 
     @property
     def window(self) -> Window | None:
-        """The one that all of them are in, and no other; None if there is none, or it is not known."""
+        """Return the window if all elements are in exactly this one; None if they are not, or it is unknown."""
         windows = self.windows
         return windows[0] if windows is not None and len(windows) == 1 else None
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many they are."""
+        """Return their number."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[WindowedElement]:
-        """Each of them, in the order in which they came."""
+        """Yield the elements in order of arrival."""
 
 
 class Grouping:
     """Groups the elements of a shard.
 
-    Stateless between calls but for the view: another one over the same entries goes on where this one was.
+    Its only state between calls is the view: another grouping over the same entries continues where this one stopped.
 
     Args:
         strategy: how to group.
-        view: of the shard's state.
-        space: what the grouping's entries begin with; no other's do.
+        view: the shard's state.
+        space: the common prefix of the grouping's entries; no other entries have it.
 
     Attributes:
-        rules: what the strategy comes to.
+        rules: the rules derived from the strategy.
     """
 
     def __init__(self, strategy: Strategy, view: StateView, space: bytes = b"") -> None:
@@ -123,14 +123,14 @@ class Grouping:
 
     @property
     def more(self) -> int:
-        """By how many more windows than at first are stored; a window counts for each of its keys."""
+        """Return the change of the number of stored windows; a window counts once for each key."""
         return self._more + self._short.more
 
     def add(self, key: bytes, elements: Iterable[WindowedElement], clocks: Clocks) -> list[Effect]:
-        """Elements of a key have come, in that order.
+        """Add elements of a key, in order of arrival.
 
-        Drops those whose window has expired. What was due in a window before they came happens first, though its
-        timer is fired later.
+        Drops elements of expired windows. Panes of a window that were due before the elements arrived come first,
+        though their timer fires later.
         """
         prefix = self._prefix(key)
         if self._rules.strategy.merging is None:
@@ -146,7 +146,7 @@ class Grouping:
         return self._finished(turn)
 
     def fire(self, key: bytes, window: Window, domain: TimeDomain, clocks: Clocks) -> list[Effect]:
-        """A timer that was asked for is due, and is no more. Firing one early, late or twice does no harm."""
+        """Handle a due timer that an effect has set. Firing one early, late or twice does no harm."""
         prefix = self._prefix(key)
         if domain is _EVENT:
             effects = self._short.fire(key, prefix + b"w", window, clocks)
@@ -157,16 +157,16 @@ class Grouping:
         return self._finished(turn)
 
     def end(self, key: bytes, window: Window, came: Columns, late: Columns, clocks: Clocks) -> list[Effect]:
-        """The watermark has passed the end of a window of a key, which has waited elsewhere; it goes on here.
+        """Take over a window that was buffered elsewhere, after the watermark has passed its end.
 
-        As if each element had been added when it came, and all that was due in between had happened then.
+        The effects are the same as if each element had been added on arrival, with all that was due in between.
 
         Args:
-            key: of the window.
-            window: which one; windows do not merge.
-            came: what came before its end was passed, in order.
-            late: what came behind it, in order; its window had not expired by then.
-            clocks: what time it is.
+            key: the key of the window.
+            window: the window; windows do not merge.
+            came: the elements that arrived before the watermark passed its end, in order.
+            late: the elements that arrived after that, but before the window expired, in order.
+            clocks: the current times.
         """
         end, expiry, _ = self._rules.bounds(window)
         turn = _Turn(self._rules, self._view, self._prefix(key), key, clocks.at_most(end))
@@ -183,27 +183,27 @@ class Grouping:
         self._more += turn.more
         return effects
 
-    # For sessions that may pass without being stored.
+    # For sessions that end without being stored.
 
     @property
     def sessions(self) -> SessionMerging | None:
-        """How windows become one, if one that begins and expires in one micro-batch needs no state."""
+        """Return how sessions merge, if one that begins and expires in one micro-batch needs no state; else None."""
         strategy = self._rules.strategy
         merging = strategy.merging if isinstance(strategy.merging, SessionMerging) else None
         alone = strategy.combiner is None and strategy.combine_times is None and self._rules.first_room == UNLIMITED
         return merging if alone else None
 
     def has_stored(self, key: bytes) -> bool:
-        """Whether there is a window of the key."""
+        """Return whether a window of the key is stored."""
         prefix = self._prefix(key)
         return next(iter(self._view.scan(prefix + b"w", prefix + b"x")), None) is not None
 
     def is_empty(self) -> bool:
-        """Whether nothing is stored."""
+        """Return whether no window is stored."""
         return next(iter(self._view.scan(self._space, after(self._space))), None) is None
 
     def _prefix(self, key: bytes) -> bytes:
-        """What all entries of a key begin with."""
+        """Return the common prefix of all entries of a key."""
         return b"".join((self._space, len(key).to_bytes(4, "big"), key))
 
 
@@ -213,24 +213,24 @@ class _Entry:
     Attributes:
         place: the record's key.
         stored: the record before the turn; None if there was none.
-        asked: the hold and timers before the turn.
+        requested: the hold and timers before the turn.
     """
 
-    __slots__ = ("asked", "place", "stored")
+    __slots__ = ("place", "requested", "stored")
 
     def __init__(self, place: bytes, stored: bytes | None) -> None:
         self.place = place
         self.stored = stored
-        self.asked = _NOTHING
+        self.requested = _NOTHING
 
 
 class _Turn(KeyWindows[Stored]):
     """One call for one key: loads windows when they are needed, and stores them at the end.
 
-    Invariant: each window in memory has an entry; a window with an entry that is not in memory does not exist any more.
+    Invariant: each window in memory has an entry; a window with an entry that is not in memory has ended.
 
     Attributes:
-        more: by how many the number of stored windows has grown, after `finish`.
+        more: the change of the number of stored windows, after `finish`.
     """
 
     __slots__ = ("_entries", "_near", "_prefix", "_records", "_view", "more")
@@ -242,17 +242,17 @@ class _Turn(KeyWindows[Stored]):
         self._records = prefix + b"w"
         self._entries: dict[Window, _Entry] = {}
         self._near: dict[Window, bytes] | None = None
-        """Where windows merge: the records of all that may have any part in it."""
+        """If windows merge: the records of all windows that may take part."""
         self.more = 0
 
     def fire(self, window: Window, domain: TimeDomain) -> None:
-        """A timer of a window has fired."""
+        """Handle a fired timer of a window."""
         self._load(window, ticked=domain is _CLOCK)
         entry = self._entries[window]
         if domain is _EVENT:
-            entry.asked = entry.asked._replace(event=None)
+            entry.requested = entry.requested._replace(event=None)
         else:
-            entry.asked = entry.asked._replace(alarm=None)
+            entry.requested = entry.requested._replace(alarm=None)
 
     # The state.
 
@@ -267,7 +267,7 @@ class _Turn(KeyWindows[Stored]):
             return None
         record = Record.unpack(stored, self._rules.first_room)
         open = self._windows[window] = self._window(window, record, self._stored(window, record))
-        entry.asked = open.wakeups()
+        entry.requested = open.wakeups()
         open.look(self._clocks, ticked)
         return open
 
@@ -302,16 +302,16 @@ class _Turn(KeyWindows[Stored]):
         self._near = dict(merging.near(windows, scan))
         for window in self._near:
             if self._expired(window):
-                self._load(window)  # it ends here, before anything that came
+                self._load(window)  # ends the window before the new elements are added
         return merging.open([window for window in self._near if window not in self._entries])
 
-    # The end of it.
+    # The end of a turn.
 
     def finish(self) -> list[Effect]:
-        """Stores what has changed; returns all that is asked for."""
+        """Store all changes, and return the effects."""
         view = self._view
         for window, entry in self._entries.items():
-            open, asked = self._windows.get(window), entry.asked
+            open, requested = self._windows.get(window), entry.requested
             if open is None or open.expired:
                 if open is not None:
                     open.contents.clear()
@@ -325,13 +325,13 @@ class _Turn(KeyWindows[Stored]):
                 if record != entry.stored:
                     view.put(entry.place, record)
                     self.more += entry.stored is None
-            if wakeups != asked:
-                self._ask(window, asked, wakeups)
+            if wakeups != requested:
+                self._request(window, requested, wakeups)
         return self.out
 
-    def _ask(self, window: Window, asked: Wakeups, wakeups: Wakeups) -> None:
+    def _request(self, window: Window, requested: Wakeups, wakeups: Wakeups) -> None:
         out, key = self.out, self._key
-        (hold, event, alarm), (old_hold, old_event, old_alarm) = wakeups, asked
+        (hold, event, alarm), (old_hold, old_event, old_alarm) = wakeups, requested
         if hold != old_hold:
             out.append(ClearHold(key, window) if hold is None else SetHold(key, window, hold))
         if event != old_event:
@@ -341,7 +341,7 @@ class _Turn(KeyWindows[Stored]):
 
 
 def by_window(elements: Iterable[WindowedElement]) -> dict[Window, Columns]:
-    """The columns of each window, in order of arrival."""
+    """Return the columns of each window, in order of arrival."""
     came = elements if isinstance(elements, list) else list(elements)
     if not came:
         return {}
@@ -356,7 +356,7 @@ def by_window(elements: Iterable[WindowedElement]) -> dict[Window, Columns]:
         if windows is not last:
             last = windows
             if windows not in groups:
-                # SUBTLE: a window may be in several of these tuples, and has its elements in order of arrival.
+                # SUBTLE: a window may be in several of these tuples, but needs its elements in order of arrival.
                 groups[windows] = [columns.setdefault(window, ([], [])) for window in windows]
             group = groups[windows]
         for values, times in group:

@@ -1,8 +1,8 @@
-"""One open window of one key: what it holds, its trigger, its panes, and what it waits for.
+"""One open window of one key: its contents, its trigger, its panes, its hold and its timers.
 
-Owns the life of a window: elements come, the watermark passes its end, it expires; its trigger fires in between; it
-grows and swallows others. Must not know the key's other windows, nor how it is stored (`engine.grouping.record`,
-`engine.grouping.contents`).
+Owns the life of a window: elements arrive, the watermark passes its end, it expires. In between, its trigger fires, and
+it grows and absorbs other windows. Must not know the key's other windows, nor how it is stored
+(`engine.grouping.record`, `engine.grouping.contents`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from arcbeam.sizes import cache_size
 
 
 class Clocks(NamedTuple):
-    """What time it is.
+    """The current times.
 
     Attributes:
         now: processing time.
-        input_watermark: of the grouping.
-        output_watermark: of the grouping; not ahead of its input's.
+        input_watermark: the input watermark of the grouping.
+        output_watermark: the output watermark of the grouping; not ahead of the input watermark.
     """
 
     now: Timestamp
@@ -35,17 +35,17 @@ class Clocks(NamedTuple):
     output_watermark: Timestamp
 
     def at_most(self, watermark: Timestamp) -> Clocks:
-        """The same, but when the input watermark was no further than that."""
+        """Return these times with both watermarks limited to `watermark`."""
         return Clocks(self.now, min(watermark, self.input_watermark), min(watermark, self.output_watermark))
 
 
 class Wakeups(NamedTuple):
-    """What a window asks its surroundings for; None for nothing.
+    """The hold and the timers that a window requests; None for none.
 
     Attributes:
-        hold: where the output watermark may not pass.
-        event: when it is to be looked at in event time.
-        alarm: the same in processing time.
+        hold: the timestamp that the output watermark must not pass.
+        event: the time of its next event timer.
+        alarm: the time of its next processing-time timer.
     """
 
     hold: Timestamp | None = None
@@ -54,11 +54,11 @@ class Wakeups(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What a window is to a strategy.
+    """The properties of a window under a strategy.
 
     Attributes:
-        end: the last moment in it.
-        expiry: it has expired when the input watermark is behind that.
+        end: its last timestamp.
+        expiry: it has expired when the input watermark is greater than this.
         ordered: its bytes in keys.
     """
 
@@ -68,13 +68,13 @@ class Bounds(NamedTuple):
 
 
 class Rules:
-    """What a strategy comes to, worked out once.
+    """The rules derived from a strategy, computed once.
 
     Attributes:
-        timed: whether the trigger ever follows the clock.
-        first_room: of a trigger in its first state, before the watermark has passed.
-        gathers: whether nothing but the watermark's passing the end of a window makes a pane of what is in it, at a
-            time that no element decides on. Up to there nothing need be known of what comes.
+        timed: whether the trigger may depend on processing time.
+        first_room: the room of a trigger in its first state, before the watermark has passed; see `room_of`.
+        gathers: whether only the watermark's passing of a window's end makes a pane, at a timestamp that does not
+            depend on elements. Before that, elements need no processing.
     """
 
     _MOST_KNOWN = cache_size(10_000)
@@ -88,7 +88,7 @@ class Rules:
         self.awaits_end = strategy.awaits_end
         self.empty_last = strategy.empty_last
         self.accumulating = strategy.accumulating
-        # Where the end is waited for anyway, the pane that comes then has the times of all its elements.
+        # If an on-time pane is always due, it has the timestamps of all elements, so panes before it keep the hold.
         self.keeps_hold = strategy.accumulating and strategy.trigger.on_time()
         self.first_room = room_of(self.trigger, Moment(Timestamp(0)))
         apart = self.combine_times is None and strategy.merging is None and strategy.combiner is None
@@ -101,7 +101,7 @@ class Rules:
         return self.bounds(window).expiry if self.strategy.merging is None else self.strategy.expiry(window)
 
     def bounds(self, window: Window) -> Bounds:
-        """What the window is; most are those of many keys."""
+        """Return the bounds of a window. They are cached, because most windows belong to many keys."""
         bounds = self._bounds.get(window)
         if bounds is None:
             if len(self._bounds) >= self._MOST_KNOWN:
@@ -112,7 +112,7 @@ class Rules:
 
 
 def room_of(trigger: Trigger, at: Moment) -> int:
-    """How many elements may come before a trigger is told and asked."""
+    """Return the number of elements that may arrive before the trigger must be checked."""
     return 1 if trigger.eager() else max(1, trigger.room(at))
 
 
@@ -130,12 +130,12 @@ class OpenWindow(Generic[C]):
     """See the module.
 
     Args:
-        rules: of the grouping.
-        key: of the grouping.
-        window: which one.
-        record: what is known of it; changed in place.
-        contents: what it holds.
-        out: where effects go.
+        rules: the rules of the grouping.
+        key: the key of the window.
+        window: the window.
+        record: the state of the window; changed in place.
+        contents: the contents of the window.
+        out: the list that receives effects.
     """
 
     __slots__ = (
@@ -172,18 +172,18 @@ class OpenWindow(Generic[C]):
             self._expires = self._rules.expiry(self.window)
         return self._expires
 
-    # What happens to it.
+    # Events of a window.
 
     def begin(self, clocks: Clocks) -> None:
-        """It is new."""
+        """Start a new window."""
         if clocks.input_watermark > self.end:
             self.record.passed = True
             self._rearm(clocks)
 
     def add(self, values: Sequence[Any], times: Sequence[Timestamp], clocks: Clocks) -> None:
-        """Elements come, in order; what panes hold does not depend on how they were cut.
+        """Add elements, in order. The contents of panes do not depend on how elements were cut into calls.
 
-        The window has seen what time it is (`look`).
+        Call `look` with these times first.
         """
         record, count = self.record, len(values)
         if count < record.room and not record.closed:
@@ -195,18 +195,18 @@ class OpenWindow(Generic[C]):
             self._put(values[start:end], times[start:end], clocks)
             start = min(end, count)
             if not record.room:
-                self._ask(clocks)
+                self._check_trigger(clocks)
         if start < count:
             key, window, watermark, reason = self._key, self.window, clocks.input_watermark, DropReason.CLOSED
             late = zip(values[start:], times[start:], strict=True)
             self._out += [_new(DropLate, (key, window, value, time, watermark, reason)) for value, time in late]
 
     def look(self, clocks: Clocks, ticked: bool = False) -> None:
-        """Time has gone by: what was due happens.
+        """Fire everything that is due.
 
         Args:
-            clocks: what time it is.
-            ticked: all elements that had come by now are there: what is due now is due.
+            clocks: the current times.
+            ticked: all elements that arrived by now are added, so an alarm at exactly this time is also due.
         """
         record, rules = self.record, self._rules
         expired = clocks.input_watermark > self._expiry
@@ -219,16 +219,16 @@ class OpenWindow(Generic[C]):
         self.expired = expired
         alarm = record.alarm
         if alarm is not None and not expired and (clocks.now > alarm or (ticked and clocks.now == alarm)):
-            self._ask(clocks, ticked=True)
+            self._check_trigger(clocks, ticked=True)
 
     def wakeups(self) -> Wakeups:
-        """What it waits for."""
+        """Return the hold and the timers that the window requests."""
         record, rules = self.record, self._rules
         if record.closed:
             return Wakeups(None, self._expiry)
         hold: Timestamp | None = None
         if record.passed and not record.on_time:
-            # What is late goes out before it would be too late for who reads it.
+            # Late elements come out before they would be too late for consumers.
             hold = self._expiry if record.fresh or rules.empty_last else None
         elif record.hold is not None:
             hold = record.hold
@@ -239,21 +239,21 @@ class OpenWindow(Generic[C]):
         return Wakeups(hold, self._expiry if record.passed else self.end, record.alarm)
 
     def grow(self, window: Window, clocks: Clocks) -> None:
-        """It becomes another window, and is of none of its panes so far."""
+        """Grow into another window, which has had no panes yet."""
         record = self.record
         self._become(window)
         record.index = record.nonspeculative = 0
         if record.passed and clocks.input_watermark <= self.end:
-            self._tell(clocks)
+            self._update_trigger(clocks)
             self._machine().rewind()
             record.passed = record.on_time = False
             self._settle(clocks)
 
     def absorb(self, other: OpenWindow[C], clocks: Clocks) -> None:
-        """Another has become one with it; that one is used up. Both have seen what time it is."""
+        """Merge another window into this one; the other is not used again. Call `look` on both first."""
         mine, theirs, combine = self.record, other.record, self._rules.combine_times
-        self._tell(clocks)
-        other._tell(clocks)
+        self._update_trigger(clocks)
+        other._update_trigger(clocks)
         self._machine().merge(other._machine())
         if not mine.passed:
             self._machine().rewind()
@@ -265,7 +265,7 @@ class OpenWindow(Generic[C]):
         self._settle(clocks)
 
     def pack(self: OpenWindow[Stored]) -> bytes:
-        """Its record."""
+        """Return the bytes of its record."""
         record, contents = self.record, self.contents
         if self._trigger is not None:
             record.trigger = dump(self._trigger)
@@ -279,14 +279,14 @@ class OpenWindow(Generic[C]):
         record, count = self.record, len(values)
         self.contents.add(values)
         record.room -= count
-        record.untold += count
+        record.unseen += count
         record.fresh += count
         combine = self._rules.combine_times
         if combine is not None and not record.passed:
             shift = self._rules.output_time
             if shift is not None:
                 times = [shift(self.window, time) for time in times]
-            # What is behind the output watermark cannot hold it, and is put out at the end of the window if alone.
+            # An element before the output watermark cannot hold it. Alone, it gets the window's end as timestamp.
             least = clocks.output_watermark
             held = [time for time in times if time >= least]
             if held:
@@ -301,11 +301,11 @@ class OpenWindow(Generic[C]):
             self._trigger = load(self._rules.trigger, self.record.trigger)
         return self._trigger
 
-    def _tell(self, clocks: Clocks) -> None:
+    def _update_trigger(self, clocks: Clocks) -> None:
         record = self.record
-        if record.untold:
-            self._machine().add(record.untold, clocks.now)
-            record.untold = 0
+        if record.unseen:
+            self._machine().add(record.unseen, clocks.now)
+            record.unseen = 0
 
     def _moment(self, clocks: Clocks, ticked: bool = False) -> Moment:
         return Moment(clocks.now, self.record.passed, ticked)
@@ -317,8 +317,8 @@ class OpenWindow(Generic[C]):
         else:
             record.room = max(1, machine.room(at))
 
-    def _ask(self, clocks: Clocks, ticked: bool = False) -> None:
-        self._tell(clocks)
+    def _check_trigger(self, clocks: Clocks, ticked: bool = False) -> None:
+        self._update_trigger(clocks)
         at, machine = self._moment(clocks, ticked), self._machine()
         if machine.ready(at):
             finished = machine.fire(at)
@@ -330,18 +330,18 @@ class OpenWindow(Generic[C]):
         self._rearm(clocks, ticked)
 
     def _pass(self, clocks: Clocks, expired: bool) -> None:
-        """The watermark has passed its end."""
+        """Handle that the watermark has passed the window's end."""
         record, rules = self.record, self._rules
         if expired and record.fresh:
-            # The pane of the watermark and that of the closing are one.
+            # The on-time pane and the closing pane are the same pane.
             record.on_time = True
             self._emit(last=True)
             return
-        self._tell(clocks)
+        self._update_trigger(clocks)
         at, machine = self._moment(clocks), self._machine()
         fires = machine.ready(at)
         wanted = record.fresh > 0 or (fires and rules.awaits_end)
-        # An empty pane of the closing alone is late, unless a window closes at its end.
+        # An empty closing pane alone is late, unless the window closes at its end.
         record.on_time = wanted or self.end == self._expiry
         if expired:
             if wanted or rules.empty_last:
@@ -357,7 +357,7 @@ class OpenWindow(Generic[C]):
         self._rearm(clocks)
 
     def _settle(self, clocks: Clocks) -> None:
-        """Its trigger has changed because it has become one with others."""
+        """Apply the state of the trigger after a merge."""
         if self._machine().finished():
             if self.record.fresh:
                 count, contents = self.record.fresh, self.contents.take(keep=False)
@@ -369,7 +369,7 @@ class OpenWindow(Generic[C]):
 
     def _close(self) -> None:
         record = self.record
-        record.closed, record.on_time, record.fresh, record.untold = True, False, 0, 0
+        record.closed, record.on_time, record.fresh, record.unseen = True, False, 0, 0
         record.hold = record.alarm = None
         self.contents.clear()
 

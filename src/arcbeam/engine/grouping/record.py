@@ -32,7 +32,7 @@ class Record:
         passed: the watermark has passed its end, and the window has handled that.
         on_time: its contents arrived before that and are not emitted yet.
         fresh: the number of elements since the last pane.
-        untold: the number of those that the trigger has not seen.
+        unseen: the number of those that the trigger has not seen.
         room: how many more may arrive before it has to see them.
         hold: the timestamp of the next pane, if an element decides on it.
         alarm: the processing time at which to ask the trigger.
@@ -49,7 +49,7 @@ class Record:
     passed: bool = False
     on_time: bool = False
     fresh: int = 0
-    untold: int = 0
+    unseen: int = 0
     hold: Timestamp | None = None
     alarm: Timestamp | None = None
     index: int = 0
@@ -72,13 +72,13 @@ class Record:
             | (_ON_TIME if self.on_time else 0)
             | (0 if hold is None else _HOLD)
         )
-        fresh, untold = self.fresh, self.untold
-        idle = not self.index and alarm is None and not self.trigger and untold == fresh
-        if idle and not self.entries and self.room + untold == first_room:
+        fresh, unseen = self.fresh, self.unseen
+        idle = not self.index and alarm is None and not self.trigger and unseen == fresh
+        if idle and not self.entries and self.room + unseen == first_room:
             return _SHORT.pack(VERSION, flags, fresh, hold or 0) + self.contents
         flags |= _LONG | (0 if alarm is None else _ALARM)
         head = _WHOLE.pack(
-            VERSION, flags, fresh, hold or 0, alarm or 0, self.room, untold, self.index, self.nonspeculative,
+            VERSION, flags, fresh, hold or 0, alarm or 0, self.room, unseen, self.index, self.nonspeculative,
             self.entries, len(self.trigger), len(self.address),
         )  # fmt: skip
         return b"".join((head, self.trigger, self.address, self.contents))
@@ -104,7 +104,7 @@ class Record:
                     first_room - fresh, closed, passed, on_time, fresh, fresh, hold, contents=data[_SHORT.size :]
                 )
             (
-                _, _, fresh, micros, due, room, untold, index, nonspeculative, entries, of_trigger, of_address,
+                _, _, fresh, micros, due, room, unseen, index, nonspeculative, entries, of_trigger, of_address,
             ) = _WHOLE.unpack_from(data)  # fmt: skip
         except (error, IndexError) as e:
             raise StateFormatError("the record of a window", "is cut off") from e
@@ -113,7 +113,7 @@ class Record:
         address = _WHOLE.size + of_trigger
         contents = address + of_address
         return Record(
-            room, closed, passed, on_time, fresh, untold, hold, alarm, index, nonspeculative, entries,
+            room, closed, passed, on_time, fresh, unseen, hold, alarm, index, nonspeculative, entries,
             data[address:contents], data[_WHOLE.size : address], data[contents:],
         )  # fmt: skip
 
