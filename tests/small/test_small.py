@@ -1,7 +1,7 @@
-"""Suites with every cache and every threshold small: results are the same.
+"""Suites pass with all caches and thresholds small.
 
-Each test runs a suite in a process of its own, because a process reads the switch (`arcbeam.sizes`) once. Tests whose
-subject is a size are named in `apart.txt`. `python -m tests.small.test_small PATH …` runs others.
+Each test runs a suite in a separate process, because a process reads the switch (`arcbeam.sizes`) once. `apart.txt`
+names the tests that need the normal sizes. `python -m tests.small.test_small PATH …` runs other suites.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def apart() -> list[str]:
 
 
 def run_small(arguments: Sequence[str]) -> None:
-    """Run a module of Python with the switch on; the test fails if that does."""
+    """Run a Python module with the switch on, and fail if it fails."""
     paths = [str(_ROOT / "src"), str(_ROOT), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {SWITCH: ",".join(KINDS), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     run = subprocess.run(
@@ -100,7 +100,7 @@ def test_replay_on_spark_passes_with_small_sizes(seed: int) -> None:
     run_small(["tests.spark.streaming.test_replay", str(seed)])
 
 
-def test_what_is_apart_exists() -> None:
+def test_deselected_tests_exist() -> None:
     for node in apart():
         path, _, name = node.partition("::")
         text = (_ROOT / path).read_text(encoding="utf-8")

@@ -247,7 +247,7 @@ class UserCode(Protocol):
     """The user code of a task's stages."""
 
     def runner(self, stage: str, shard: int, view: StateView) -> Runner:
-        """Return that of a stage in a shard, with its state. Finish it before requesting the next one."""
+        """Return the user code of a stage in a shard, with its state. Finish it before requesting the next one."""
 
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         """Return the initial input of a stage without inputs, in a job's first micro-batch."""
@@ -267,35 +267,35 @@ class UserCode(Protocol):
         """
 
 
-# Around the user code of a task: what runs a stage. `harness` implements it with the Python SDK in the task's process;
-# what runs a stage in an SDK's own worker plugs in here. Nothing of an SDK is in it: what an SDK has encoded is bytes.
+# The execution of a stage's user code. `harness` implements it with the Python SDK in the task's process; a worker of
+# another SDK can implement it, too. It does not depend on an SDK: data that an SDK has encoded is bytes here.
 
 
 class Counting(Protocol):
-    """A way out of a stage that counts.
+    """An output of a stage that counts its elements.
 
     Attributes:
-        taken: how many elements it has taken; a task looks at how much that grows.
+        taken: the number of elements that it has taken so far; a task reads its growth.
     """
 
     taken: int
 
 
 class Finalizations(Protocol):
-    """What bundles want to hear when their micro-batch is committed."""
+    """The finalization callbacks of bundles, to run after the commit of their micro-batch."""
 
     def run(self) -> None:
-        """Tells them. Best effort: never raises."""
+        """Run the callbacks. Best effort: never raises."""
 
 
 class StageRunner(Runner, Protocol):
-    """The user code of a stage in a shard, for the length of a micro-batch."""
+    """The user code of a stage in a shard, for the duration of a micro-batch."""
 
     def late(self, drop: DropLate | DropHeld | Late) -> None:
-        """Something was dropped. It is put out at the latest by `finish`, where the pipeline asks for it."""
+        """Handle a drop. If the pipeline reads late elements, the element is put out, at the latest by `finish`."""
 
     def about(self) -> str:
-        """What the last call was about, for people: a key, a restriction; "" if it was about neither."""
+        """Describe the key or the restriction of the last call, for messages; "" if it had neither."""
 
 
 class TaskStage(OpenStage, Protocol):
@@ -307,10 +307,10 @@ class TaskStage(OpenStage, Protocol):
 
     @property
     def writers(self) -> Sequence[Counting]:
-        """By which the task counts what the stage puts out; the same ones from `begin` to `end`."""
+        """Return the writers whose counts are the stage's outputs; they are the same from `begin` to `end`."""
 
     def spec(self, placed: Placed) -> StageSpec:
-        """What the engine must know of the stage, in its place."""
+        """Return the specification of the stage for the engine, at its place."""
 
     def begin(
         self,
@@ -320,50 +320,50 @@ class TaskStage(OpenStage, Protocol):
         sides: PublishedSides,
         now: Timestamp | None,
     ) -> None:
-        """Begins a task.
+        """Begin a task.
 
         Args:
-            outbox: takes what the stage writes: rows to its readers, and entries of multimap side inputs.
-            task: its number in the level.
+            outbox: receives what the stage writes: rows for its consumers, and entries of multimap side inputs.
+            task: the number of the task in the level.
             side_writer: makes a writer for an iterable side input, by channel.
             sides: the side inputs that the task reads.
-            now: the job's time; None: what user code sees on its clock is the job's.
+            now: the job's time; None: the job's time is the clock that user code sees.
         """
 
     def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
-        """What has come to the stage in a shard, of rows in ascending order of bucket; see
+        """Return the elements of the stage in a shard, from rows in ascending order of their buckets; see
         `arcbeam.engine.task.bundles.Exchange`.
         """
 
     def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
-        """The same of what a script adds to what the stage puts out: encoded values and their times."""
+        """Return the elements that a script adds to the stage's output, from encoded values and their timestamps."""
 
     def runner(self, view: StateView, placed: Placed) -> StageRunner:
-        """The stage's user code in a shard, which has that state. It is finished before the next one is asked for."""
+        """Return the stage's user code in a shard with that state. Finish it before the next call."""
 
     def entries(self, row: Row) -> Iterable[tuple[bytes, bytes, bytes]]:
-        """What is in a row that the stage has written to a multimap side input: window, key, values, each encoded."""
+        """Return the entries in a row for a multimap side input: window, key and values, each encoded."""
 
     def last_moment(self, channel: int, window: bytes) -> Timestamp:
-        """The last moment of an (encoded) window of a channel that the stage writes."""
+        """Return the last timestamp of an encoded window of a channel that the stage writes."""
 
     def sides_needed(self, window: Window) -> Sequence[tuple[int, bytes]]:
-        """What an element of a window reads: channels of side inputs, and the window there, in its ordered form."""
+        """Return what an element of a window reads: channels of side inputs, each with its window in ordered form."""
 
     def side_until(self, channel: int, window: bytes) -> Timestamp:
-        """The last moment of a side input's window, which is in its ordered form."""
+        """Return the last timestamp of a side input's window, which is in ordered form."""
 
     def side_exists(self, channel: int, window: bytes) -> bool:
-        """Whether a side input's window may be read before its end: its trigger lets it, and something has come."""
+        """Return whether a side input's window is readable before its end: its trigger allows it, and it is filled."""
 
     def end(self, report: BundleReport, *, late: int, closed: int) -> None:
-        """Ends a task: hands over all that the stage still holds, and says in the report what its bundles came to.
+        """End a task: write all buffered rows, and add the results of the bundles to the report.
 
         Args:
-            report: of the task; what only the worker knows is added later.
-            late: how many elements the engine has dropped because their window had expired.
-            closed: how many because the trigger of their window had finished.
+            report: the task's report; the worker adds its part later.
+            late: the number of elements that the engine dropped because their window had expired.
+            closed: the number of elements dropped because the trigger of their window had finished.
         """
 
     def callbacks(self) -> Finalizations | None:
-        """The finalizations of the task that has ended, if there are any; they are the caller's now."""
+        """Return the finalizations of the task that has ended, if any, and release them to the caller."""

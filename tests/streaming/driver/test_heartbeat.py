@@ -53,7 +53,7 @@ class Lived:
         self.location.put_bytes("beats/0-0", struct.pack("<qqq", micro_batch, attempt, number))
 
 
-def test_busy_driver_writes_every_ten_seconds_and_idle_one_every_minute(tmp_path: Path) -> None:
+def test_idle_driver_writes_notes_less_often(tmp_path: Path) -> None:
     lived = Lived(tmp_path)
     lived.run(1)
     assert lived.live(100) == 10

@@ -28,7 +28,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class AlignTo:
-    """The next multiple of `period` from `offset` on; a multiple stays, and so does any time if there is no period."""
+    """Round a time up to a multiple of `period` from `offset` on. Without a period, times stay unchanged."""
 
     period: Duration
     offset: Duration

@@ -29,11 +29,11 @@ VERSION: Final = b"\1"
 ROW_BYTES: Final = threshold(16 << 10)
 """The approximate length of a row. One row of each run is in memory while runs are read."""
 FAN: Final = threshold(8, 2)
-"""So many runs of similar size are merged, together with smaller ones between them."""
+"""The number of runs of similar size that are merged, together with smaller ones between them."""
 LARGE: Final = threshold(256 << 10, 256)
-"""A run of at least so many bytes is not merged again."""
+"""A run with at least this number of bytes is not merged again."""
 MANY: Final = threshold(64, 3)
-"""So many runs after the last large one are merged, whatever their sizes: alternating sizes are never similar."""
+"""The number of runs after the last large one that are merged, whatever their sizes: alternating sizes never match."""
 
 _HEAD: Final = struct.Struct("<II")
 """The header of a record: the lengths of its key and of its bytes."""

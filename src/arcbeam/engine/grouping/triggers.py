@@ -75,7 +75,7 @@ class Trigger(ABC):
         """Return the same trigger in its first state."""
 
     def add(self, count: int, now: Timestamp) -> None:
-        """Add so many elements."""
+        """Add a number of elements."""
         for part in self.active():
             part.add(count, now)
 

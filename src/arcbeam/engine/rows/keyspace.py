@@ -58,7 +58,7 @@ LONGEST: Final = 511
 """The maximum length of a row's key, except for groupings."""
 
 KEY_LIMIT: Final = threshold(88, 3)
-"""A user key or a timer's tag with at most so many escaped bytes is whole in a row's key."""
+"""A user key or a timer's tag with at most this number of escaped bytes is complete in a row's key."""
 NAME_LIMIT: Final = 40
 """The same for windows, families, holders and outputs."""
 

@@ -20,7 +20,7 @@ from arcbeam.sizes import threshold
 
 TAIL: Final = b"\xff"
 _SEAL = threshold(1024)
-"""A tail with at least so many bytes is sealed."""
+"""A tail with at least this number of bytes is sealed."""
 _ROW = threshold(1 << 20)
 """Values that are appended together are cut into rows of about this size."""
 _NONE_SEALED = bytes(4)

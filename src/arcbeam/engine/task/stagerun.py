@@ -137,8 +137,9 @@ class StageRun:
 
     @property
     def _prepares(self) -> bool:
-        """Whether user code that prepares to shut down has not done so, according to the head. Its output then comes
-        before the end of time, so no output reports the end earlier.
+        """Return whether user code that prepares its shutdown has not done so, according to the head.
+
+        Its output then comes before the end of time, so no output reports the end earlier.
         """
         place = self._place
         return self._spec.prepares and not (place.placed.ports and place.committed_output == MAX_TIMESTAMP)

@@ -16,7 +16,7 @@ from arcbeam.model.timestamps import Timestamp
 _SIZE: Final = 100
 """The size parameter of a sketch: 2 kB, however many times it contains."""
 GENERATION: Final = 10_000
-"""A sketch with so many times takes no more: a new one begins, and the older of the two is dropped."""
+"""The maximum number of times in a sketch. Then a new sketch begins, and the older of the two is dropped."""
 
 
 class Recent(NamedTuple):

@@ -38,7 +38,7 @@ class ScriptReader:
 
     Args:
         script: the script to read.
-        events_of: returns the events of a script after the first so many.
+        events_of: returns the events of a script after the first `number` of them.
         inbox: receives the events.
         clock: the driver's clock.
     """

@@ -81,7 +81,7 @@ class SideFileWriter:
             self._keys.put(window, key, values)
 
     def firing(self, window: bytes) -> None:
-        """Begin another firing: what was added to a window before does not count any more."""
+        """Begin another firing: earlier contents of the window do not count any more."""
         if self._chunks is not None:
             self._chunks.forget(window)
 
