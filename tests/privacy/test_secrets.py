@@ -33,6 +33,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         "spark.hadoop.fs.s3a.access.key",
         "spark.hadoop.fs.s3a.secret.key",
         "spark.authenticate.secret",
+        "spark.hadoop.fs.azure.account.key.my.dfs.core.windows.net",
     ],
 )
 def test_secret_options_are_known_by_their_names(name: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 _SECRET = re.compile(
     r"secret|passw|passphrase|token|credential|private[._-]?key|api[._-]?key|connection[._-]?string|sas[._-]?key"
-    r"|access[._-]?key(?![._-]?id)",
+    r"|access[._-]?key(?![._-]?id)|account[._-]?key",
     re.IGNORECASE,
 )
 """Part of the name of a secret option or setting; covers more than Spark's own `spark.redaction.regex`."""

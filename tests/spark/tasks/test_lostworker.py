@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 from arcbeam.errors import WorkerLostError
 from arcbeam.harness.operations.whereabouts import SIZE, Whereabouts, place_of
 from arcbeam.spark.tasks import failure, lostworker
+from arcbeam.spark.tasks.blackbox import _Recorder
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.jobtemp.jobblobs import RemoteBlobs
 from arcbeam.store.jobtemp.location import JobLocation
 from tests.golden import check_message
 
@@ -98,6 +102,17 @@ def test_worker_that_left_nothing_names_stages(tmp_path: Path) -> None:
 def test_lost_executor_is_not_a_worker_death(tmp_path: Path) -> None:
     text = "Lost task 1.3 in stage 2.0 (TID 9) (10.0.0.7 executor 4): ExecutorLostFailure"
     assert not described(JobLocation(str(tmp_path / "none")), text).died
+
+
+@pytest.mark.contract("STORE-11")
+def test_notes_for_remote_location_go_with_copies(tmp_path: Path) -> None:
+    location = JobLocation("test://job", blobs=RemoteBlobs(FolderBlobs(tmp_path / "remote"), tmp_path / "cache" / "job"))
+    recorder = _Recorder()
+    recorder._pid = os.getpid()  # no thread, and no other os._exit
+    recorder._open(location)
+    assert recorder._path.is_relative_to(tmp_path / "cache")
+    location.delete_all()
+    assert not (tmp_path / "cache" / "job").exists()
 
 
 @pytest.mark.contract("BAT-06")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import hashlib
 import itertools
 import mmap
 import os
@@ -32,7 +31,6 @@ from arcbeam.harness.operations import whereabouts
 from arcbeam.harness.operations.whereabouts import here
 from arcbeam.model.interfaces import OpenStage
 from arcbeam.spark.session import exits
-from arcbeam.store.blobs.private import own_folder
 from arcbeam.store.jobtemp.location import JobLocation
 
 _BOXES: Final = "boxes"
@@ -175,7 +173,7 @@ def _folder(location: JobLocation) -> Path:
     """Return the folder to which the workers of this host write; if the location is not a folder, one on the host."""
     if location.folder is not None:
         return location.folder / _BOXES
-    return own_folder(_BOXES) / hashlib.sha256(location.url.encode()).hexdigest()[:16]
+    return location.scratch() / _BOXES
 
 
 def _bring(location: JobLocation) -> None:

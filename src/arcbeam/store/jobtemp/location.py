@@ -172,8 +172,12 @@ class JobLocation:
 
     def scratch_file(self) -> Path:
         """Return a new local path for a file that will be given to `put_file` or removed."""
+        return self.scratch() / uuid.uuid4().hex
+
+    def scratch(self) -> Path:
+        """Return this host's folder for unfinished files of the job; it goes with the job's temporary files."""
         try:
-            return self._blobs.scratch() / uuid.uuid4().hex
+            return self._blobs.scratch()
         except (OSError, StoreError) as e:
             raise self._failed("written", "scratch", e) from e
 
