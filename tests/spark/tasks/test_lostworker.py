@@ -106,7 +106,9 @@ def test_lost_executor_is_not_a_worker_death(tmp_path: Path) -> None:
 
 @pytest.mark.contract("STORE-11")
 def test_notes_for_remote_location_go_with_copies(tmp_path: Path) -> None:
-    location = JobLocation("test://job", blobs=RemoteBlobs(FolderBlobs(tmp_path / "remote"), tmp_path / "cache" / "job"))
+    location = JobLocation(
+        "test://job", blobs=RemoteBlobs(FolderBlobs(tmp_path / "remote"), tmp_path / "cache" / "job")
+    )
     recorder = _Recorder()
     recorder._pid = os.getpid()  # no thread, and no other os._exit
     recorder._open(location)
