@@ -264,17 +264,17 @@ def columns_of(block: Block, windows: Windows) -> dict[Window, Columns]:
         block: at least one element.
         windows: the windows of the PCollection.
     """
-    values, micros, theirs = block.values, block.micros, block.windows
+    values, micros, theirs, ours = block.values, block.micros, block.windows, windows.ours
     times: Sequence[Any] = micros if type(micros) is Each else [micros] * len(values)
     if type(theirs) is not Each:
-        return dict.fromkeys(windows.all_ours(theirs), (values, times))
+        return dict.fromkeys(map(ours, theirs), (values, times))
     columns: dict[Window, Any] = {}
     groups: dict[int, tuple[Any, list[Any]]] = by_identity()
     for value, time, each in zip(values, times, theirs, strict=True):
         found = groups.get(id(each))
         if found is None:
             # SUBTLE: a window may be in several tuples; its elements stay in order of arrival.
-            group = [columns.setdefault(window, ([], [])) for window in windows.all_ours(each)]
+            group = [columns.setdefault(window, ([], [])) for window in map(ours, each)]
             found = groups[id(each)] = each, group
         for some, some_times in found[1]:
             some.append(value)

@@ -30,6 +30,8 @@ from arcbeam.model.windows import (
 from arcbeam.sizes import by_identity, cache_size
 
 _MOST_KNOWN = cache_size(10_000)
+_MOST_REMEMBERED = cache_size(2_500)
+"""Most windows that merge are not needed again: keeping many of them costs more than making a few."""
 _TIMINGS = {
     PaneInfoTiming.EARLY: Timing.EARLY,
     PaneInfoTiming.ON_TIME: Timing.ON_TIME,
@@ -78,7 +80,7 @@ class Windows:
     def remembered(self, window: Any) -> Window:
         """Return the same, and keep the SDK's window for `theirs`."""
         ours = self.ours(window)
-        if len(self._theirs) > _MOST_KNOWN:
+        if len(self._theirs) > _MOST_REMEMBERED:
             self._theirs.clear()
         self._theirs[ours] = window
         return ours
