@@ -156,7 +156,7 @@ def _copy(out: Output, folder: str, blobs: DurableBlobs, name: str, target: str)
 
     newest = read_newest(blobs)
     if newest is None:
-        raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
+        raise StoreError(f"there is no job in '{blobs}'", "give the folder of the job (its --checkpoint_dir)")
     out.progress(f"copying '{name}' to {shown_job(target)}", savepoint=name, target=shown_job(target))
     with work_folder("copy") as scratch:
         copied = copy_savepoint(blobs, newest, name, open_blobs(target), scratch)

@@ -119,7 +119,7 @@ def _of_folder(folder: str) -> Record:
     blobs = opened(folder)
     newest = read_newest(blobs)
     if newest is None:
-        raise StoreError(f"there is no job in '{blobs}'", "give the folder that contains 'manifests'")
+        raise StoreError(f"there is no job in '{blobs}'", "give the folder of the job (its --checkpoint_dir)")
     if isinstance(newest, UnreadableHead):
         raise newest.error
     note = note_of(blobs, newest)

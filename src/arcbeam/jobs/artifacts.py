@@ -92,7 +92,7 @@ def safe_name(name: str) -> str:
         raise refused("it holds control characters")
     for part in name.split("/"):
         if part == "..":
-            raise refused("it holds '..', and could leave the job's folder")
+            raise refused("it contains '..', which can lead out of the job's folder")
         if part in ("", "."):
             raise refused("it has an empty part")
         if len(part.encode("utf-8", "surrogatepass")) > 255:

@@ -51,7 +51,7 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
             SubmissionError: the pipeline cannot run.
         """
         if not request.HasField("pipeline"):
-            raise InvalidPipelineError("the request holds no pipeline")
+            raise InvalidPipelineError("the request contains no pipeline")
         options = plain(request.pipeline_options)
         name = request.job_name
         if name in ("", _SDK_DEFAULT_NAME):

@@ -247,9 +247,7 @@ def test_additional_source_does_not_decrease_watermarks(at: Timestamp) -> None:
 
 
 def test_folder_named_like_savepoint_is_explained() -> None:
-    with pytest.raises(
-        StoreError, match=r"no savepoint 'x'.*\n.*savepoints/x is read as .* savepoint: .* another name"
-    ):
+    with pytest.raises(StoreError, match=r"no savepoint 'x'.*\n.*savepoints/x is .* savepoint: .* another name"):
         taken(MemoryBlobs(), plan(), RestoreOptions("x"))
 
 

@@ -249,7 +249,7 @@ def inspect(
     """
     newest = read_newest(blobs)
     if newest is None:
-        raise StoreError(f"there is no job in '{blobs}'", "give the folder that contains 'manifests'")
+        raise StoreError(f"there is no job in '{blobs}'", "give the folder of the job (its --checkpoint_dir)")
     if isinstance(newest, UnreadableHead) and micro_batch == newest.micro_batch and not savepoint:
         raise newest.error
     head = known(newest)

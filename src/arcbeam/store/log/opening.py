@@ -147,8 +147,8 @@ def no_savepoint(blobs: DurableBlobs, name: str, head: Manifest | None) -> Store
         f"there are: {', '.join(pin.name for pin in head.pins) or 'none'}"
         if head
         else (
-            f"there is no job at all. A path that ends with savepoints/{name} is read as that of a savepoint: if it is "
-            "a job's folder, give it another name"
+            f"there is no job in the folder. A path that ends with savepoints/{name} is the path of a savepoint: if "
+            "it is a job's folder, give it another name"
         )
     )
     return StoreError(f"there is no savepoint '{name}' in '{blobs}'", remedy)

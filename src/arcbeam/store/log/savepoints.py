@@ -230,7 +230,7 @@ def copy_savepoint(
     copy = replace(manifest, job=token(), token=token(), pins=(pin,), **fresh)
     target.put(floor_name(0, 0), floor_data(copy.micro_batch))
     if not target.create(manifest_name(copy.micro_batch), encode(copy)):
-        raise StoreError(f"'{target}' contains a job meanwhile", "copy the savepoint to an empty place")
+        raise StoreError(f"'{target}' contains a job since the copy began", "copy the savepoint to an empty place")
     return copy
 
 

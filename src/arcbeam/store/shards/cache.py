@@ -232,7 +232,7 @@ def lacking(version: ShardVersion, copy: CopyOf | None) -> tuple[tuple[ShardFile
         raise DecidedCommitError(
             f"shard {version.shard} of level {version.level} is at micro-batch {at} here, but micro-batch "
             f"{version.micro_batch} was requested",
-            "nothing: another attempt has done the work",
+            "there is nothing to do: another attempt has done the work",
         )
     files = tuple(file for file in version.files if file.last_micro_batch > at)
     # If no file is as old as the copy, the shard had no files for a while, and the copy is of the time before.
