@@ -1,6 +1,6 @@
 """Checks docs, docstrings, comments, messages and names of tests against the word list `tools/wordlist.toml`.
 
-    python tools/check_words.py               what git tracks, without the folders that the list names as unchecked
+    python tools/check_words.py               all Markdown and Python files that git tracks
     python tools/check_words.py FOLDER|FILE…  these, relative to the project's folder
 
 Each finding is printed as `path:line: "words": use …`. The exit code is 1 if there is one. Code blocks and spans of
@@ -122,8 +122,7 @@ def _tracked(names: list[str]) -> list[Path]:
 
 def main(names: list[str]) -> int:
     """Check; see above."""
-    unchecked = () if names else tuple(tomllib.loads(LIST.read_text(encoding="utf-8"))["unchecked"])
-    paths = [path for path in _tracked(names) if not path.as_posix().startswith(unchecked)]
+    paths = _tracked(names)
     list_ = entries()
     found = [line for path in paths for line in findings(path, list_)]
     if found:

@@ -37,8 +37,3 @@ def test_prose_of_python_is_checked(tmp_path: Path, text: str, found: list[tuple
 def test_code_in_markdown_is_accepted(tmp_path: Path) -> None:
     text = "A\n```python\nxyzzy\n```\nand `xyzzy`, but it mumbles\non.\n"
     assert _found(tmp_path, "page.md", text) == [(5, "mumbles on")]
-
-
-def test_folders_named_unchecked_exist() -> None:
-    unchecked = check_words.tomllib.loads(check_words.LIST.read_text(encoding="utf-8"))["unchecked"]
-    assert all((check_words.ROOT / name).exists() for name in unchecked)
