@@ -207,7 +207,7 @@ def test_stalled_source_is_named(tmp_path: Path) -> None:
         rf"restriction \S+ of element {MANY} in shard \d of '.*Meter.*'",
         cause.text,
     )
-    assert cause.frees.count("estimator") == 2
+    assert "estimator" in cause.frees
     assert any("Grouped" in stage for stage in cause.stages)
 
 
