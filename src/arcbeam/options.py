@@ -215,7 +215,8 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--force_resume",
             action="store_true",
             default=False,
-            help="Resume a job that has ended, too, or a savepoint of it: it was drained, or had read all its input.",
+            help="Also resume a job that has ended because it was drained or had read all its input, or a savepoint "
+            "of it.",
         )
 
         speed = _Group(

@@ -127,7 +127,7 @@ def test_driver_changes_savepoints_of_running_job(job: Job) -> None:
     found = [(request.what, request.savepoint, request.new) for request in (*seen, *deleted)]
     assert found == [(Asked.RENAME, "early", "old"), (Asked.DELETE, "early", "")]
     assert job.names == ["early"], "only the driver changes names"
-    with driven(job.log, Answer(Said.REFUSED, "the job drains to savepoint 'old'")):
+    with driven(job.log, Answer(Said.REFUSED, "the job is draining, and its last micro-batch will be savepoint 'old'")):
         result = invoke(job.path, "rename", "early", "old")
         check_message("savepoint-rename-refused", result.stderr, folder=job.path)
 

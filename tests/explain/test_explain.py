@@ -190,7 +190,7 @@ def test_observers_are_shown_with_stages_they_affect(plan: Plan) -> None:
     )
     text = as_text(unbounded)
     assert "[observes time]" in text
-    lines = [line.split() for line in text.splitlines() if "observed event time" in line]
+    lines = [line.split() for line in text.splitlines() if "(observed event time" in line]
     check_message("explain-observers", "\n".join(" ".join(words) for words in lines))
     assert "time: Below, Clicks" in as_svg(unbounded)
 
@@ -221,7 +221,7 @@ def test_robust_observers_are_shown(plan: Plan) -> None:
     )
     observed = replace(plan, bounded=False, stages=(replace(first, observed={0: robust}), *others))
     text = as_text(observed)
-    lines = [line.split() for line in text.splitlines() if "observed event time" in line]
+    lines = [line.split() for line in text.splitlines() if "(observed event time" in line]
     check_message("explain-robust-observers", "\n".join(" ".join(words) for words in lines))
     (skew, jump, idle) = as_json(observed)["stages"][0]["observers"]
     assert skew["max_skew_us"] == jump["max_jump_us"] == idle["idle_after_us"] == hour

@@ -178,14 +178,14 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
     "--stage-mapping",
     multiple=True,
     metavar="OLD=NEW",
-    help="A stage that has another name in this pipeline: NEW gets the state of OLD. May be repeated.",
+    help="Give the state of stage OLD of the savepoint to stage NEW of the pipeline. May be repeated.",
 )
 @click.option(
     "--force-resume",
     "--force",
     "force",
     is_flag=True,
-    help="Resume a job that has ended, too: it was drained, or had read all its input.",
+    help="Also resume a job that has ended because it was drained or had read all its input.",
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[PIPELINE_OPTIONS]...")
 @VERBOSE

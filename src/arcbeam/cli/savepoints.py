@@ -52,7 +52,7 @@ def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seco
     arcbeam savepoints PATH                      list all
     arcbeam savepoints PATH describe NAME        show what it holds and how to resume from it
     arcbeam savepoints PATH rename NAME NEW
-    arcbeam savepoints PATH delete NAME          the job itself stays as it is, also if it was suspended with NAME
+    arcbeam savepoints PATH delete NAME          the job is not changed, and can still be resumed
     arcbeam savepoints PATH copy NAME TARGET     to an empty folder or URL; the copy is an independent job
 
     PATH is the job's folder or URL. If PATH is the path of a savepoint, omit NAME. A running job renames and deletes

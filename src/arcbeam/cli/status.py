@@ -93,7 +93,7 @@ def status(
     Prints the watermarks, what holds each of them and since when, and what would release it.
 
     JOB is the id of a streaming job at the job server, or its folder or URL (--checkpoint_dir), also when no driver
-    runs it. With --json, times are microseconds since 1970; with --watch, one line for each refresh.
+    runs it. With --json, times are microseconds since 1970, and --watch prints one object a line.
     """
     if is_folder(job):
         _show(out, lambda: _of_folder(job), watch, every)
@@ -217,7 +217,10 @@ def _job_lines(record: Record) -> Iterator[str]:
     elif not _over(record) and time.time() - _committed(record) / 1e6 > _LONG_OVERDUE:
         by_script = record.get("committed") is not None
         before = "" if record.get("due") is None or by_script else f" before {shown(record['due'])}"
-        yield f"nothing is due{before}; to check whether a driver is running this job: `arcbeam savepoint FOLDER`"
+        yield (
+            f"nothing is due{before}; to check whether a driver is running this job, request a savepoint, which only a "
+            "driver takes: `arcbeam savepoint FOLDER`"
+        )
     seconds = record["seconds"]
     if seconds:
         parts = (("plan", "plan"), ("spark", "Spark"), ("user", "transforms"), ("commit", "previous commit"))

@@ -121,7 +121,7 @@ def _decides(plan: Plan, stage: Stage, observer: Observer) -> str:
     if plan.bounded:
         return "event times only: the input is bounded"
     decided = decided_by(plan, stage, observer)
-    return f"this is the watermark of stages {', '.join(decided)}" if decided else "no stage uses this watermark"
+    return f"used by {', '.join(decided)}" if decided else "used by no stage"
 
 
 def _reference(plan: Plan, channel: int | None) -> Sequence[str]:

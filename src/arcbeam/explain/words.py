@@ -49,7 +49,7 @@ def observed_text(observer: Observer) -> str:
     earlier = "earlier" if observer.policy is Policy.MIN else "later"
     delay = timedelta(microseconds=observer.delay)
     quantile = "" if observer.quantile is None else f" (its {observer.quantile:g} quantile)"
-    words = [f"{earlier} of the observed event time{quantile} minus {delay}, and the watermark of its input"]
+    words = [f"watermark: the {earlier} of (observed event time{quantile} − {delay}) and its input's watermark"]
     if observer.max_skew is not None:
         words.append(f"ignores times more than {timedelta(microseconds=observer.max_skew)} ahead of the clock")
     if observer.max_jump is not None:

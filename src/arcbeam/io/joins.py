@@ -89,8 +89,8 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             )
         if left.windowing.windowfn.is_merging():
             raise ValueError(
-                f"JoinWithin: windows of {describe(left.windowing.windowfn)} merge, and only elements of the same "
-                "window are partners; join first, and apply WindowInto to the output"
+                f"JoinWithin does not support merging windows ({describe(left.windowing.windowfn)}): it joins elements "
+                "of the same window; join in other windows, and apply this WindowInto to the output"
             )
         for side, name in ((left, "left"), (right, "right")):
             if side.element_type in _NO_PAIRS:

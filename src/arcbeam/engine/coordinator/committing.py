@@ -148,7 +148,7 @@ def publish_failed(state: JobState, micro_batch: int, why: str, session_stopped:
     """
     if state.publishing is None or state.publishing.micro_batch != micro_batch:
         return
-    text = f"micro-batch {micro_batch} is committed, but not published: {why}"
+    text = f"micro-batch {micro_batch} is committed, but publishing its output failed: {why}"
     if session_stopped and state.mode is Mode.SUSPENDING:
         state.warn(f"{text}; resuming the job publishes it")
         state.publishing, state.carries_unpublished = None, state.phase is Phase.RUNNING

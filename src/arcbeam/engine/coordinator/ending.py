@@ -102,11 +102,8 @@ def break_off(state: JobState, mode: Mode, end: End, *, hasty: bool = False) -> 
             _hasten(state)
         return
     if state.publishing:
-        unpublished = (
-            f"committables of micro-batch {state.publishing.micro_batch} may be unpublished; resuming the job "
-            f"publishes "
-            "them"
-        )
+        number = state.publishing.micro_batch
+        unpublished = f"some output of micro-batch {number} may be unpublished; resuming the job publishes it"
         end = End(end.state, f"{end.why}; {unpublished}" if end.why else unpublished)
     if state.running:
         state.issue(Abandon(state.running.micro_batch, state.running.attempt))

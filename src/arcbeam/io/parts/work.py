@@ -193,7 +193,7 @@ def check_owner(work: Work, staging: Staging, names: Names, job: str, *, is_comm
     if work.overwrite:
         return False
     other = (
-        f"The committed files of job {job} keep these names"
+        f"These file names of job {job} are already committed, so another path or name cannot help"
         if is_committed
         else "Use another path or name; or resume that job with its --checkpoint_dir"
     )

@@ -90,8 +90,9 @@ def check_owner(url: str) -> None:
         return
     except OSError as e:
         raise StoreError(
-            f"the job in '{folder}' is not resumed: {e.strerror}; a user who can write there can run code as this user",
-            "give your own folder; or take it over with chown, and remove the rights of others with chmod o-w; or "
+            f"the job in '{folder}' is not resumed: {e.strerror}; a user with this right could run code under your "
+            "account",
+            "use a folder that you own; or take it over with chown, and remove the rights of others with chmod o-w; or "
             "share it with one of your groups (chmod g+rwxs,o-w)",
         ) from e
 

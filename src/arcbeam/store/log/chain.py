@@ -263,7 +263,8 @@ def _unreadable(
     then = (
         f"or resume from a savepoint: {names}"
         if names
-        else "or resume a copy of a savepoint (this folder has no earlier one), or begin a new job in another folder"
+        else "or resume a savepoint that you copied to another folder, or begin a new job there (this folder has no "
+        "earlier savepoint)"
     )
     with_remedy = type(error)(error.message, f"nothing was changed: {first}, {then}")
     with_remedy.__cause__ = error

@@ -203,7 +203,7 @@ class Reasons:
             )
             if link.time > shifted(latest, Duration(-observer.delay)):
                 # For example, if the job was resumed with a longer delay.
-                what += "; the watermark was later before, and does not decrease"
+                what += "; that is before the present watermark, which never goes back"
             passes = max(latest, shifted(link.time, observer.delay))
             frees = f"an element later than {shown_time(passes)} arrives, {end}"
             if (ahead := latest - self._now) > _FAR:
@@ -225,10 +225,15 @@ class Reasons:
             later = f"an element with a later event time arrives, at most {jump} later; " if latest is not None else ""
             frees = f"{later}{observer.confirmed_by} others confirm one of these times; {end}"
         if observer.max_skew is not None:
-            skew = f"{_span(observer.max_skew)} later than the clock"
-            what += f"; it accepts no time that is {skew} (the counter notBelieved shows how many)"
+            skew = _span(observer.max_skew)
+            what += (
+                f"; it rejects event times more than {skew} ahead of the clock (the counter notBelieved counts them)"
+            )
             if latest is None and some:
-                frees = f"an element arrives that is not {skew} (is the unit or time zone of times right?), {end}"
+                frees = (
+                    f"an element at most {skew} ahead of the clock arrives (are unit and time zone of the times "
+                    f"right?), {end}"
+                )
         return what, frees
 
     def _made(
@@ -316,9 +321,10 @@ class Reasons:
         if release is None:
             return what, "it fires, is cleared, or is set with a later output timestamp"
         if release.by_clock:
-            return what, f"the clock reaches {shown_time(release.at)}, when it fires; or it is cleared"
-        passes = f"the input watermark of {link.stage!r} passes {shown_time(release.at)}, when it fires"
-        return what, f"{passes} ({self._input(link)}); or it is cleared"
+            return what, f"the clock reaches {shown_time(release.at)} and the timer fires, or the timer is cleared"
+        now = shown_time(self._times.inputs[link.stage])
+        passes = f"the input watermark of {link.stage!r} (now {now}) passes {shown_time(release.at)}"
+        return what, f"{passes} and the timer fires, or the timer is cleared"
 
 
 def _called(hold: Hold) -> str:
