@@ -122,7 +122,7 @@ class Told(World):
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
         for key, window, contents, time, info in panes:
             # A pane that waited until its window had expired is the last.
-            self.went[key, window].append((sorted(contents), time, replace(info, is_last=False)))
+            self.went[key, window].append((sorted(contents), time, info._replace(is_last=False)))
         return super().panes(panes)
 
     def dropped(self) -> list[tuple[object, ...]]:

@@ -47,7 +47,7 @@ def test_grouping_fires_passed_windows_and_drops_late_elements() -> None:
     ("trigger", "what"),
     [
         (AfterWatermark(early=AfterCount(100)), "the record of a window, of key k"),
-        (AfterWatermark(), "the list of what has come to a window,"),
+        (AfterWatermark(), "the list of a window's runs,"),
     ],
 )
 def test_unreadable_record_is_refused_with_its_place(late: bool, trigger: Trigger, what: str) -> None:
@@ -55,7 +55,7 @@ def test_unreadable_record_is_refused_with_its_place(late: bool, trigger: Trigge
     world.micro_batch(0, 7)
     for row, _ in list(world.view.scan(keyspace.prefix(keyspace.Kind.GROUPING, 1))):
         world.view.put(row, b"\x07")
-    message = rf"{what} of 'it' in shard 3, is of version 07, and 0?1 is known"
+    message = rf"{what} of 'it' in shard 3, has version 07; this code reads version 0?1"
     with pytest.raises(StateFormatError, match=message) as raised:
         world.micro_batch(50) if late else world.micro_batch(0, 8)
     assert pickle.loads(pickle.dumps(raised.value)).message == raised.value.message
@@ -69,7 +69,7 @@ def test_unreadable_record_at_window_end_names_place_once() -> None:
     with pytest.raises(StateFormatError) as raised:
         world.micro_batch(10)
     assert str(raised.value).count("of 'it' in shard 3,") == 1
-    assert "the record of a window, of key k of 'it' in shard 3, is of version 07" in str(raised.value)
+    assert "the record of a window, of key k of 'it' in shard 3, has version 07" in str(raised.value)
 
 
 def test_timer_of_empty_key_holds_as_timer() -> None:

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from arcbeam.engine.grouping.merging import MergingFn
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import CustomWindow, IntervalWindow, Window
-from arcbeam.testing import windowfns as windows
 from simulator.judging.assigning import assigned, merged
 from simulator.scenario.windowings import CALENDAR, MERGING, WINDOWINGS, Windowing
 
@@ -82,7 +82,7 @@ def test_windows_with_equal_bytes_are_equal(name: str) -> None:
 
 
 def test_cluster_depends_on_first_and_last_timestamp() -> None:
-    fn: windows.MergingFn = Windowing("clusters", 10).fn  # type: ignore[assignment]
+    fn: MergingFn = Windowing("clusters", 10).fn  # type: ignore[assignment]
     (first,), (last,), (other,) = (Windowing("clusters", 10).fn.assign(Timestamp(time)) for time in (2, 8, 12))
     (merge,) = fn.merge([first, last, other])
     whole: Window = CustomWindow(b"2 to 8", Timestamp(9))

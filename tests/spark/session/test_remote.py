@@ -112,6 +112,6 @@ def test_session_is_kept_if_pyspark_opens_none(session: Any) -> None:
 def test_classic_session_has_no_server_to_lose() -> None:
     session: Any = Session()
     assert remote.lost(session, GrpcError("UNAVAILABLE", "")) is None
-    assert remote.gone(session) is None
+    assert remote.unreachable(session) is None
     with remote.impatient(session):
         assert session.client.policies == ["patient"]

@@ -88,7 +88,7 @@ def test_large_micro_batch_has_order_per_level(
         return LevelTask(location, level, own)
 
     monkeypatch.setattr(dataframes, "LevelTask", noted)
-    monkeypatch.setattr(dataframes, "_MOST_TOLD", 1)
+    monkeypatch.setattr(dataframes, "_LONGEST_PROPERTY", 1)
     frames = MicroBatchFrames(
         spark, StreamingJob("job", physical, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
     )
@@ -111,6 +111,6 @@ def test_limit_counts_all_levels_together(spark: SparkSession, tmp_path: Path, m
     frames.of(order, ())
     lengths = [len(spark.sparkContext.getLocalProperty(property_of(level)) or "") for level in range(3)]
     for limit, fits in ((sum(lengths), True), (sum(lengths) - 1, False)):
-        monkeypatch.setattr(dataframes, "_MOST_TOLD", limit)
+        monkeypatch.setattr(dataframes, "_LONGEST_PROPERTY", limit)
         frames.of(order, ())
         assert [spark.sparkContext.getLocalProperty(property_of(level)) is not None for level in range(3)] == [fits] * 3
