@@ -27,7 +27,7 @@ SAMPLES = {
     "harness": [
         "tests/harness/streaming/test_stateful.py",
         "tests/harness/streaming/test_groupings.py",
-        "tests/harness/streaming/test_windows.py",
+        "tests/harness/bundle/test_windows.py",
         "tests/harness/transforms/test_aliasing.py",
         "tests/harness/transforms/test_groupby.py",
     ],
