@@ -342,8 +342,8 @@ def given(options: PipelineOptions) -> dict[str, Any]:
 WITHHELD = "arcbeam_secrets"
 """The option that lists, in a job server's stored options, the secrets that are not stored."""
 
-_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
-"""Environment variables that replace credentials in a URL."""
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+"""Environment variables that replace credentials in a URL: what obstore reads. It reads no profile."""
 
 
 def completed(

@@ -161,4 +161,6 @@ def test_resume_takes_secrets_from_options_or_environment() -> None:
         "arcbeam_temp": "s3://K:S@bucket/a",
     }
     assert completed(stored, names, given, {}) == wanted
-    assert completed(stored, ("arcbeam_temp",), {}, {"AWS_PROFILE": "jobs"}) == stored
+    assert completed(stored, ("arcbeam_temp",), {}, {"AWS_ACCESS_KEY_ID": "K"}) == stored
+    with pytest.raises(InvalidPipelineError):  # obstore reads no profile
+        completed(stored, ("arcbeam_temp",), {}, {"AWS_PROFILE": "jobs"})
