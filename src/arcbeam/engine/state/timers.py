@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from arcbeam.engine.rows import sequences
@@ -90,6 +91,11 @@ def within(fire_at: Timestamp, expires: Timestamp, origin: Timestamp | None) -> 
     return None if origin is not None and origin >= expires else expires
 
 
+# The order of a timer without a row is the key of the row that it would have in the index, after the stage: moment,
+# rank, slot.
+_slot_of: Final = itemgetter(slice(9, None))
+
+
 class Timers:
     """The timers of a stage.
 
@@ -152,7 +158,7 @@ class Timers:
         self._ended_as = (b"", "", "")
         self._watermark: Timestamp | None = None
         self._limit = b""
-        self._imminent: InMemoryTimers[Fired] = InMemoryTimers()
+        self._imminent: InMemoryTimers[bytes, bytes, Fired] = InMemoryTimers(_slot_of)
         self._soon = b""
         self.more_event = self.more_clock = self.more_ends = 0
 
@@ -223,7 +229,7 @@ class Timers:
                 self._forget(slot, old)
             # Before the preparations for a row, because most timers are set here.
             timer = _new(Fired, (key, window, family, tag, fire_at, hold, payload))
-            self._imminent.put(at + b"\0" + slot, timer)
+            self._imminent.put(slot, at + b"\0" + slot, timer)
             return
         head = at + (b"\0" if family else b"\1")
         place = front.start[:1] + head

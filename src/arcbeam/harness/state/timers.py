@@ -1,7 +1,7 @@
 """Timers of a stage's keys: which are set, and which fires next.
 
-Owns the latest setting of each timer of a key, the order of firing, and how timers leave the SDK without encoding. Must
-not know bundles, state, or the current time.
+Owns a key's timers in the engine's memory, and how timers leave the SDK without encoding. Must not know bundles, state,
+or the current time.
 
 A key may have a timer for each of its elements. So a timer is a tuple with times in microseconds. The SDK's objects are
 created only where they are needed.
@@ -9,9 +9,9 @@ created only where they are needed.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, Protocol
 
 from apache_beam.runners.worker.bundle_processor import TimerInfo
 from apache_beam.transforms.timeutil import TimeDomain
@@ -19,8 +19,8 @@ from apache_beam.transforms.userstate import BaseTimer, Timer
 from apache_beam.utils.timestamp import Timestamp
 from typing_extensions import override
 
+from arcbeam.engine.state.inmemorytimers import InMemoryTimers
 from arcbeam.harness.encoding.sdktimes import micros_from
-from arcbeam.sizes import threshold
 
 Slot = tuple["Family", str, int]
 """The identity of a timer of a key: its family, its dynamic tag, and the number of its window."""
@@ -87,38 +87,38 @@ class TimerSink(Protocol):
         ...
 
 
+_Domain = InMemoryTimers[tuple[Any, ...], Slot, SetTimer]
+"""Timers of a key in one time domain. A timer is its own order."""
+_slot_of: Final = itemgetter(2)
+
+
 class PendingTimers(NamedTuple):
     """The pending timers of a key that was put aside."""
 
-    pending: dict[Slot, SetTimer]
-    heaps: tuple[list[SetTimer], list[SetTimer]] | None
+    event: _Domain
+    processing: _Domain
     windows: dict[Any, int]
     order: int
-
-
-_REPLACED = threshold(64)
-"""Number of replaced timers that a heap may contain, besides as many as are pending."""
 
 
 class KeyTimers(TimerSink):
     """The pending timers of the current key; a `TimerSink`.
 
-    A timer is pending from its last `set` until it is cleared or taken. Invariant: `_heaps`, once built, contain every
-    pending timer, and possibly some that were replaced since.
+    A timer is pending from its last `set` until it is cleared or taken.
     """
 
-    __slots__ = ("_heaps", "_latest", "_order", "_pending", "_windows")
+    __slots__ = ("_domains", "_latest", "_order", "_windows")
 
     def __init__(self) -> None:
-        self._pending: dict[Slot, SetTimer] = {}
-        self._heaps: tuple[list[SetTimer], list[SetTimer]] | None = None
+        self._domains: tuple[_Domain, _Domain] = InMemoryTimers(_slot_of), InMemoryTimers(_slot_of)
         self._windows: dict[Any, int] = {}
         # Usually the next timer has the same window, and hashing a window is slow.
         self._latest: tuple[Any, int] = (None, -1)
         self._order = 0
 
     def __bool__(self) -> bool:
-        return bool(self._pending)
+        event, processing = self._domains
+        return bool(event) or bool(processing)
 
     @override
     def set(
@@ -128,107 +128,69 @@ class KeyTimers(TimerSink):
         if windows[0] is not window:
             number = self._number(windows[0])
         slot = (family, tag, number)
-        pending, heaps = self._pending, self._heaps
+        timers = self._domains[family.processing]
         # Timers with equal timestamps fire in the order in which they were set; in that of their first setting, if
-        # no timer has fired yet.
+        # no timer has fired yet. SUBTLE: so no two orders that are compared have equal ranks, and keys never compare.
         self._order = order = self._order + 1
-        if heaps is None:
-            before = pending.get(slot)
+        if not timers.is_ordered:
+            before = timers.get(slot)
             if before is not None:
                 order = before.order
-        pending[slot] = timer = _new(SetTimer, (micros, order, slot, key, windows, at, hold, pane))
-        if heaps is not None:
-            heap = heaps[family.processing]
-            heapq.heappush(heap, timer)
-            if len(heap) > 2 * len(pending) + _REPLACED:
-                # In place: a running iteration uses the same list.
-                heap[:] = [each for each in heap if pending.get(each.slot) is each]
-                heapq.heapify(heap)
+        timer = _new(SetTimer, (micros, order, slot, key, windows, at, hold, pane))
+        timers.put(slot, timer, timer)
 
     @override
     def unset(self, family: Family, tag: str, windows: tuple[Any]) -> None:
-        self._pending.pop((family, tag, self._number(windows[0])), None)
+        self._domains[family.processing].remove((family, tag, self._number(windows[0])))
 
     def event_timers(self, limit: int) -> Iterator[SetTimer]:
-        """Yield the event-time timers in the order of their timestamps. A yielded timer is no longer pending.
+        """Return the event-time timers in the order of their timestamps. A returned timer is no longer pending.
 
         Timers that are set meanwhile are included. Only `set` and `unset` may be called during the iteration.
 
         Args:
             limit: microseconds; the iteration ends at the first timer after it.
         """
-        pending = self._pending
-        if not pending:
-            return
-        heap, pop = self._made_heaps()[False], heapq.heappop
-        while heap:
-            first = heap[0]
-            slot = first[2]
-            if pending.get(slot) is not first:
-                pop(heap)
-            elif first[0] > limit:
-                return
-            else:
-                pop(heap)
-                del pending[slot]
-                yield first
+        return self._domains[False].below((limit + 1,))
 
     def take_processing(self, limit: int) -> SetTimer | None:
         """Remove and return the first processing-time timer; None if none is due at `limit`."""
-        first = self._first_processing()
-        if first is None or first.micros > limit:
-            return None
-        return self._pending.pop(first.slot)
+        timers = self._domains[True]
+        first = timers.first()
+        return None if first is None or first[0] > limit else timers.take(first)
 
     def due(self) -> int | None:
         """Return when the first processing-time timer is due, in microseconds since 1970; None if there is none."""
-        first = self._first_processing()
-        return None if first is None else first.micros
+        first = self._domains[True].first()
+        return None if first is None else int(first[0])
 
     def clear(self) -> None:
         """Remove all timers, before the next key."""
-        self._pending.clear()
-        self._heaps, self._order = None, 0
+        event, processing = self._domains
+        event.clear()
+        processing.clear()
+        self._order = 0
         if len(self._windows) > 1:
             self._windows.clear()
             self._latest = (None, -1)
 
     def park(self) -> PendingTimers:
         """Remove and return all timers, before the next key."""
-        parked = PendingTimers(self._pending, self._heaps, self._windows, self._order)
-        self._pending, self._windows, self._latest = {}, {}, (None, -1)
-        self.clear()
+        parked = PendingTimers(*self._domains, self._windows, self._order)
+        self._domains = InMemoryTimers(_slot_of), InMemoryTimers(_slot_of)
+        self._windows, self._latest, self._order = {}, (None, -1), 0
         return parked
 
     def resume(self, parked: PendingTimers) -> None:
         """Restore what `park` has returned. There must be no timers."""
-        self._pending, self._heaps, self._windows, self._order = parked
+        self._domains = parked.event, parked.processing
+        self._windows, self._order = parked.windows, parked.order
         self._latest = (None, -1)
 
     def _number(self, window: Any) -> int:
         number = self._windows.setdefault(window, len(self._windows))
         self._latest = window, number
         return number
-
-    def _first_processing(self) -> SetTimer | None:
-        pending = self._pending
-        if not pending:
-            return None
-        heap = self._made_heaps()[True]
-        while heap:
-            if pending.get(heap[0].slot) is heap[0]:
-                return heap[0]
-            heapq.heappop(heap)
-        return None
-
-    def _made_heaps(self) -> tuple[list[SetTimer], list[SetTimer]]:
-        heaps = self._heaps
-        if heaps is None:
-            heaps = self._heaps = ([], [])
-            # A sorted list is a heap.
-            for timer in sorted(self._pending.values()):
-                heaps[timer[2][0].processing].append(timer)
-        return heaps
 
 
 class Family:
