@@ -1,5 +1,5 @@
-"""Golden texts of messages, and `check_message`."""
+"""Golden texts of messages, and pictures: `check_message`, `check_picture`."""
 
-from tests.golden.texts import check_message
+from tests.golden.texts import check_message, check_picture
 
-__all__ = ["check_message"]
+__all__ = ["check_message", "check_picture"]

@@ -4,7 +4,8 @@
 
 Each message has a file `tests/golden/messages/ID.txt`. A test that causes a message calls `check_message`. Other
 assertions on errors compare types and fields, so that wording can change alone. The help of each command has a file
-`tests/golden/help/COMMAND.txt`; its test calls `check_help`.
+`tests/golden/help/COMMAND.txt`; its test calls `check_help`. Pictures are files
+`tests/golden/pictures/NAME.svg`, for `check_picture`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 _MESSAGES = Path(__file__).resolve().parent / "messages"
 _HELP = Path(__file__).resolve().parent / "help"
+_PICTURES = Path(__file__).resolve().parent / "pictures"
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _UPDATE = "ARCBEAM_GOLDEN"
 
@@ -49,6 +51,19 @@ def check_help(command: str, text: str) -> None:
         AssertionError: the text differs, or there is no file.
     """
     _check(_HELP / f"{command}.txt", text)
+
+
+def check_picture(name: str, svg: str) -> None:
+    """Compare an SVG picture with its golden file, which a reviewer opens in a browser.
+
+    Args:
+        name: of the picture, without its suffix.
+        svg: the picture.
+
+    Raises:
+        AssertionError: the picture differs, or there is no file.
+    """
+    _check(_PICTURES / f"{name}.svg", svg)
 
 
 def _check(path: Path, shown: str) -> None:

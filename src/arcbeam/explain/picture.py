@@ -1,38 +1,39 @@
-"""The plan as an SVG picture. igraph (the `explain` extra) computes the layout; it is imported only for a picture.
+"""The plan as an SVG picture, standalone or as a part of a page that shows live figures in it.
 
-Owns sizes, colours and lines. A pure function from a plan to a string; imports only `model.plan`.
+Owns sizes, colours, ids and texts. Pure functions from a plan to a string; imports only `model.plan`, and `layout`,
+which knows where everything is. All names come from users: they are escaped, and nothing refers to another file.
 """
 
 from __future__ import annotations
 
-import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from arcbeam.errors import SetupError
+from arcbeam.explain.layout import Layout, Point, Size, lay_out
 from arcbeam.explain.words import EXCHANGES, observers_of, side_text, transform_names, words_of
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 
 _STAGE_WIDTH = 280.0
 _CHANNEL_WIDTH = 224.0
-_COLUMN = 304.0  # Distance between centres of neighbours; wider than any box, so that neighbours never touch.
-_LAYER_GAP = 46.0
+_GAP = Size(24.0, 46.0)
 _MARGIN = 28.0
+_TITLE = 30.0
 _LINE = 18.0
 _HEADER = 26.0
 _CHANNEL_HEIGHT = 40.0
 _MAX_TRANSFORMS = 14
 _MIN_WIDTH = 560.0
 
-_COLOURS = {
-    Routing.FORWARD: "#64748b",
-    Routing.SPREAD: "#0d9488",
-    Routing.KEYED: "#7c3aed",
-    Routing.GROUPED: "#2563eb",
-    Routing.SIDE: "#b45309",
-    Routing.SIDE_KEYED: "#b45309",
+_COLOURS = {  # On light and on dark ground.
+    Routing.FORWARD: ("#64748b", "#94a3b8"),
+    Routing.SPREAD: ("#0f766e", "#2dd4bf"),
+    Routing.KEYED: ("#7c3aed", "#a78bfa"),
+    Routing.GROUPED: ("#2563eb", "#60a5fa"),
+    Routing.SIDE: ("#b45309", "#fbbf24"),
+    Routing.SIDE_KEYED: ("#b45309", "#fbbf24"),
 }
 _MEANINGS = {
     Routing.FORWARD: "stays in its partition",
@@ -42,62 +43,77 @@ _MEANINGS = {
     Routing.SIDE: "files, read as an iterable",
     Routing.SIDE_KEYED: "exchanged, then looked up by key",
 }
-_STYLE = """
-text { font-family: 'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif; font-size: 11px; fill: #0f172a; }
-.title { font-size: 16px; font-weight: 600; }
-.muted { fill: #64748b; }
-.stage > rect { fill: #ffffff; stroke: #94a3b8; stroke-width: 1.2; }
-.stage > path { fill: #e2e8f0; }
-.stateful > path { fill: #ddd6fe; }
-.id { font-weight: 700; font-size: 12px; }
-.channel rect { fill: #ffffff; stroke-width: 1.2; }
-.routing { font-weight: 700; }
-.exchange text { fill: #ffffff; }
-.edge { fill: none; stroke-width: 1.4; }
-.wide { stroke-width: 2.8; }
-.side { stroke-dasharray: 6 4; }
+
+
+def _rules(dark: bool) -> str:
+    ground, box, ink, muted, line, head, kept = (
+        ("#0b1220", "#111a2c", "#e2e8f0", "#94a3b8", "#475569", "#1e293b", "#3b2f63")
+        if dark
+        else ("#f8fafc", "#ffffff", "#0f172a", "#5b6b82", "#94a3b8", "#e2e8f0", "#ddd6fe")
+    )
+    rules = [
+        f".plan .ground {{ fill: {ground}; }}",
+        f".plan text {{ fill: {ink}; }}",
+        f".plan .muted {{ fill: {muted}; }}",
+        f".plan .box {{ fill: {box}; stroke: {line}; }}",
+        f".plan .head {{ fill: {head}; }}",
+        f".plan .stateful .head {{ fill: {kept}; }}",
+    ]
+    for routing, colours in _COLOURS.items():
+        name, colour = routing.value, colours[dark]
+        rules.append(f".plan .{name}.edge, .plan .{name} > .pill {{ stroke: {colour}; }}")
+        rules.append(f".plan .{name} > .pill {{ fill: {colour if routing in EXCHANGES else box}; }}")
+        rules.append(f".plan .{name} > .tip {{ fill: {colour}; }}")
+    rules.append(f".plan .exchange text {{ fill: {ground if dark else box}; }}")
+    return "\n".join(rules)
+
+
+STYLE = f"""
+.plan text {{ font-family: 'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif; font-size: 11px; }}
+.plan .title {{ font-size: 16px; font-weight: 600; }}
+.plan .id {{ font-weight: 700; font-size: 12px; }}
+.plan .routing {{ font-weight: 700; }}
+.plan .box, .plan .pill {{ stroke-width: 1.2; }}
+.plan .side > .pill {{ stroke-dasharray: 6 4; }}
+.plan .edge {{ fill: none; stroke-width: 1.4; }}
+.plan .wide {{ stroke-width: 2.8; }}
+.plan .dashed {{ stroke-dasharray: 6 4; }}
+{_rules(dark=False)}
+@media (prefers-color-scheme: dark) {{
+{_rules(dark=True)}
+}}
 """
+"""The stylesheet. A standalone picture contains it; a page has it in its own, so that no style is inline."""
 
-
-@dataclass(slots=True)
-class _Box:
-    """A vertex of the picture.
-
-    Attributes:
-        layer: row of the layered layout, from 0.
-        width, height: pixels; a bend of a long edge has width 0 and takes its layer's height.
-        x: centre; y: top. Set by the layout.
-        ins, outs: neighbours in the layers above and below.
-    """
-
-    layer: int
-    width: float
-    height: float
-    x: float = 0.0
-    y: float = 0.0
-    ins: list[_Box] = field(default_factory=list, repr=False)
-    outs: list[_Box] = field(default_factory=list, repr=False)
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """A line between a stage and a channel: its boxes from top to bottom, bends included."""
+    """A line between a stage and a channel, by their ids."""
 
-    path: tuple[_Box, ...]
+    start: str
+    end: str
     routing: Routing
-    title: str
+    titles: tuple[str, ...]
     dashed: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Picture:
-    """All parts of the picture, and its size."""
+class _Mode:
+    """What differs between a picture in a file and one in a page.
 
-    stages: dict[str, _Box]
-    channels: dict[int, _Box]
-    edges: list[_Edge]
-    width: float
-    bottom: float
+    Attributes:
+        live: each stage and channel has a line for figures.
+        prefix: of all ids, so that a page may contain several pictures.
+    """
+
+    live: bool = False
+    prefix: str = ""
+
+    @property
+    def line(self) -> float:
+        return _LINE if self.live else 0.0
 
 
 def as_svg(plan: Plan) -> str:
@@ -105,186 +121,131 @@ def as_svg(plan: Plan) -> str:
 
     Channels are vertices of the layered graph, as stages are. So each has its own space, and labels do not overlap.
     Flattens (several producers) and fan-outs are visible, too. Exchanges are filled and thick, side inputs dashed.
-
-    Raises:
-        SetupError: igraph is not installed.
     """
-    picture = _lay_out(plan)
+    return _draw(plan, _Mode())
+
+
+def as_live_svg(plan: Plan, prefix: str = "") -> str:
+    """Return the plan as an `<svg>` element for a page, which needs `STYLE` in its stylesheet.
+
+    Ids, each after the prefix: "s0" is the group of a stage, "c0" that of a channel, "s0-c0" and "c0-s1" are edges.
+    "s0-live" and "c0-live" are empty `<text>` elements, for figures. They are the same for equal plans.
+    """
+    return _draw(plan, _Mode(live=True, prefix=prefix))
+
+
+def _draw(plan: Plan, mode: _Mode) -> str:
+    edges = _edges(plan)
+    sizes = {stage.id: Size(_STAGE_WIDTH, _height(stage) + mode.line) for stage in plan.stages}
+    sizes |= {f"c{c.index}": Size(_CHANNEL_WIDTH, _CHANNEL_HEIGHT + mode.line) for c in plan.channels}
+    layout = lay_out(_topological(plan, sizes), [(edge.start, edge.end) for edge in edges], _GAP)
+    width = max(layout.size.width + 2 * _MARGIN, _MIN_WIDTH)
+    top = _MARGIN + (0.0 if mode.live else _TITLE)
+    bottom = top + layout.size.height
     routings = [routing for routing in Routing if any(c.routing is routing for c in plan.channels)]
-    legend, legend_height = _draw_legend(routings, picture.width, picture.bottom + _MARGIN)
-    height = picture.bottom + _MARGIN + legend_height
+    legend, legend_height = _draw_legend(routings, width, bottom + _MARGIN)
+    height = bottom + _MARGIN + legend_height
+    placed = _shifted(layout, (width - layout.size.width) / 2, top)
+    title = _text(_MARGIN, _MARGIN + 10, _shorten(plan.name, 48) or "plan", "title", plan.name)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{picture.width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {picture.width:.0f} {height:.0f}" role="img">',
-        f"<title>{escape(plan.name)}</title>",
-        f"<style>{_STYLE}</style>",
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="plan" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img">',
+        f"<title>{_safe(plan.name)}</title>",
+        *([] if mode.live else [f"<style>{STYLE}</style>"]),
         "<defs>",
-        *(_marker(routing) for routing in routings),
+        *(_marker(routing, mode) for routing in routings),
         "</defs>",
-        '<rect width="100%" height="100%" fill="#f8fafc"/>',
-        _text(_MARGIN, _MARGIN + 10, _shorten(plan.name, 48) or "plan", "title", plan.name),
-        *(_draw_edge(edge) for edge in picture.edges),
-        *(_draw_stage(stage, picture.stages[stage.id]) for stage in plan.stages),
-        *(_draw_channel(channel, picture.channels[channel.index]) for channel in plan.channels),
+        *([] if mode.live else ['<rect class="ground" width="100%" height="100%"/>', title]),
+        *(_draw_edge(edge, route, mode) for edge, route in zip(edges, placed.routes, strict=True)),
+        *(_draw_stage(stage, placed.corners[stage.id], sizes[stage.id], mode) for stage in plan.stages),
+        *(_draw_channel(c, placed.corners[f"c{c.index}"], sizes[f"c{c.index}"], mode) for c in plan.channels),
         *legend,
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def _lay_out(plan: Plan) -> _Picture:
-    channels: dict[int, _Box] = {}
-    stages: dict[str, _Box] = {}
-    layers = _layers(plan)
+def _edges(plan: Plan) -> list[_Edge]:
+    edges = []
     for channel in plan.channels:
-        channels[channel.index] = _Box(layers[channel.index], _CHANNEL_WIDTH, _CHANNEL_HEIGHT)
-    for stage in plan.stages:
-        lines = min(len(stage.transforms), _MAX_TRANSFORMS + 1) + len(_notes(stage))
-        stages[stage.id] = _Box(layers[stage.id], _STAGE_WIDTH, _HEADER + 12 + _LINE * max(lines, 1))
-    boxes = [*stages.values(), *channels.values()]
-
-    edges: list[_Edge] = []
-
-    def connect(upper: _Box, lower: _Box, channel: Channel, title: str, dashed: bool) -> None:
-        bends = [_Box(layer, 0.0, 0.0) for layer in range(upper.layer + 1, lower.layer)]
-        boxes.extend(bends)
-        path = (upper, *bends, lower)
-        for above, below in itertools.pairwise(path):
-            above.outs.append(below)
-            below.ins.append(above)
-        edges.append(_Edge(path, channel.routing, title, dashed))
-
-    for channel in plan.channels:
+        name = f"c{channel.index}"
         for producer in channel.producers:
-            title = f"{producer} writes c{channel.index}"
-            connect(stages[producer], channels[channel.index], channel, title, dashed=False)
+            edges.append(_Edge(producer, name, channel.routing, (f"{producer} writes {name}",), dashed=False))
     for stage in plan.stages:
         if stage.source is not None:
-            title = f"{stage.id} reads c{stage.source}"
-            connect(channels[stage.source], stages[stage.id], plan.channels[stage.source], title, dashed=False)
+            title, routing = f"{stage.id} reads c{stage.source}", plan.channels[stage.source].routing
+            edges.append(_Edge(f"c{stage.source}", stage.id, routing, (title,), dashed=False))
         sides: dict[int, list[str]] = defaultdict(list)
         for side in stage.side_inputs:
             sides[side.channel].append(f"{stage.id} reads c{side.channel} {side_text(side, transform_names(stage))}")
         for index, titles in sides.items():
-            connect(channels[index], stages[stage.id], plan.channels[index], "\n".join(titles), dashed=True)
-    return _place(boxes, stages, channels, edges)
+            edges.append(_Edge(f"c{index}", stage.id, plan.channels[index].routing, tuple(titles), dashed=True))
+    return edges
 
 
-def _layers(plan: Plan) -> dict[str | int, int]:
-    """Return the layer of each stage (by id) and channel (by index): below its inputs, sources close to readers."""
-    layers: dict[str | int, int] = {}
-    written: dict[int, int] = defaultdict(int)
-    for stage in plan.stages:
-        needs = [s.channel for s in stage.side_inputs] + ([] if stage.source is None else [stage.source])
-        layers[stage.id] = max((written[channel] + 1 for channel in needs), default=0)
-        for sink in stage.sinks:
-            written[sink] = max(written[sink], layers[stage.id] + 1)
-    layers |= {channel.index: max(written[channel.index], 0) for channel in plan.channels}
-    # An impulse may be anywhere above its consumers. Directly above them the lines are shortest.
-    readers: dict[int, list[int]] = defaultdict(list)
-    for stage in plan.stages:
-        for index in {s.channel for s in stage.side_inputs} | ({stage.source} if stage.source is not None else set()):
-            readers[index].append(layers[stage.id])
-    for stage in plan.stages:
-        lonely = stage.sinks and all(plan.channels[i].producers == (stage.id,) and readers[i] for i in stage.sinks)
-        if stage.source is None and not stage.side_inputs and lonely:
-            layers[stage.id] = min(min(readers[i]) for i in stage.sinks) - 2
-            layers |= dict.fromkeys(stage.sinks, layers[stage.id] + 1)
-    return layers
+def _topological(plan: Plan, sizes: dict[str, Size]) -> dict[str, Size]:
+    """Return the sizes in topological order: a channel follows the last of its producers."""
+    order = {stage.id: number for number, stage in enumerate(plan.stages)}
+    last = {f"c{c.index}": max((order[p] for p in c.producers), default=-1) + 0.5 for c in plan.channels}
+    return dict(sorted(sizes.items(), key=lambda item: {**order, **last}[item[0]]))
 
 
-def _place(boxes: Sequence[_Box], stages: dict[str, _Box], channels: dict[int, _Box], edges: list[_Edge]) -> _Picture:
-    top = _MARGIN + 30
-    if not boxes:
-        return _Picture(stages, channels, edges, _MIN_WIDTH, top)
-    try:
-        import igraph
-    except ImportError as error:
-        raise SetupError(
-            "a picture of the plan needs the package igraph, which is not installed",
-            "pip install 'arcbeam[explain]'; the text and JSON forms work without it",
-        ) from error
-    numbers = {id(box): number for number, box in enumerate(boxes)}
-    pairs = [(numbers[id(box)], numbers[id(below)]) for box in boxes for below in box.outs]
-    graph = igraph.Graph(n=len(boxes), edges=pairs, directed=True)
-    layout = graph.layout_sugiyama(layers=[box.layer for box in boxes], hgap=1, vgap=1, maxiter=200)
-    xs = [layout[number][0] for number in range(len(boxes))]
-    span = (max(xs) - min(xs)) * _COLUMN + _STAGE_WIDTH
-    width = max(span + 2 * _MARGIN, _MIN_WIDTH)
-    left = (width - span) / 2 + _STAGE_WIDTH / 2
-    heights: dict[int, float] = defaultdict(float)
-    for box in boxes:
-        heights[box.layer] = max(heights[box.layer], box.height)
-    tops: dict[int, float] = {}
-    for layer in sorted(heights):
-        tops[layer] = top
-        top += heights[layer] + _LAYER_GAP
-    for box, x in zip(boxes, xs, strict=True):
-        box.x = left + (x - min(xs)) * _COLUMN
-        box.y = tops[box.layer]
-        if box.width == 0.0:
-            box.height = heights[box.layer]
-    picture = _Picture(stages, channels, edges, width, top - _LAYER_GAP)
-    for box in boxes:
-        box.ins.sort(key=lambda above: above.x)
-        box.outs.sort(key=lambda below: below.x)
-    return picture
+def _shifted(layout: Layout, x: float, y: float) -> Layout:
+    corners = {name: Point(corner.x + x, corner.y + y) for name, corner in layout.corners.items()}
+    return Layout(corners, tuple(tuple(Point(p.x + x, p.y + y) for p in r) for r in layout.routes), layout.size)
 
 
-def _port(box: _Box, neighbours: Sequence[_Box], neighbour: _Box) -> float:
-    """Return where a line meets a box: lines are spread around its centre, in the order of their other ends."""
-    position = next(i for i, other in enumerate(neighbours) if other is neighbour)
-    step = min(26.0, box.width * 0.8 / len(neighbours))
-    return box.x + (position - (len(neighbours) - 1) / 2) * step
+def _height(stage: Stage) -> float:
+    lines = min(len(stage.transforms), _MAX_TRANSFORMS + 1) + len(_notes(stage))
+    return _HEADER + 12 + _LINE * max(lines, 1)
 
 
-def _draw_edge(edge: _Edge) -> str:
-    commands: list[str] = []
-    for above, below in zip(edge.path, edge.path[1:], strict=False):
-        x1, y1 = _port(above, above.outs, below), above.y + above.height
-        x2, y2 = _port(below, below.ins, above), below.y
-        # A box may be shorter than its layer: first straight to the gap, so that no line crosses a box.
-        gap = y2 - _LAYER_GAP
-        lower, upper = gap + 0.75 * _LAYER_GAP, gap + 0.25 * _LAYER_GAP
-        commands.append(f"{'M' if not commands else 'L'}{x1:.1f},{y1:.1f} L{x1:.1f},{gap:.1f}")
-        commands.append(f"C{x1:.1f},{lower:.1f} {x2:.1f},{upper:.1f} {x2:.1f},{y2:.1f}")
-    classes = ["edge", *(["wide"] if edge.routing in EXCHANGES else []), *(["side"] if edge.dashed else [])]
+def _draw_edge(edge: _Edge, route: Sequence[Point], mode: _Mode) -> str:
+    commands = [f"M{route[0].x:.1f},{route[0].y:.1f}"]
+    for number, (x, y) in enumerate(route[1:], start=1):
+        before = route[number - 1]
+        if number % 2:
+            commands.append(f"L{x:.1f},{y:.1f}")
+        else:
+            bend = 0.6 * (y - before.y)
+            commands.append(f"C{before.x:.1f},{before.y + bend:.1f} {x:.1f},{y - bend:.1f} {x:.1f},{y:.1f}")
+    classes = ["edge", edge.routing.value, *(["wide"] if edge.routing in EXCHANGES else [])]
+    classes += ["dashed"] if edge.dashed else []
     return (
-        f'<path class="{" ".join(classes)}" stroke="{_COLOURS[edge.routing]}" d="{" ".join(commands)}" '
-        f'marker-end="url(#to-{edge.routing.value})"><title>{escape(edge.title)}</title></path>'
+        f'<path class="{" ".join(classes)}" id="{_safe(f"{mode.prefix}{edge.start}-{edge.end}")}" '
+        f'd="{" ".join(commands)}" marker-end="url(#{_safe(mode.prefix)}to-{edge.routing.value})">'
+        f"<title>{_safe(chr(10).join(edge.titles))}</title></path>"
     )
 
 
-def _draw_stage(stage: Stage, box: _Box) -> str:
-    left, right = box.x - box.width / 2, box.x + box.width / 2
+def _draw_stage(stage: Stage, corner: Point, size: Size, mode: _Mode) -> str:
+    left, right = corner.x, corner.x + size.width
     flags = [] if stage.source is not None else ["script" if stage.scripted else "impulse"]
     flags += words_of(stage)
     shown = list(stage.transforms[:_MAX_TRANSFORMS])
     hidden = stage.transforms[_MAX_TRANSFORMS:]
-    lines = [_text(0, 0, _shorten(t.name, 38), "", f"{t.name}\n{t.urn}") for t in shown]
+    lines = [(_shorten(t.name, 38), "", f"{t.name}\n{t.urn}") for t in shown]
     if not stage.transforms:
-        lines.append(_text(0, 0, "passes elements on", "muted", stage.name))
+        lines.append(("passes elements on", "muted", stage.name))
     if hidden:
-        lines.append(_text(0, 0, f"… and {len(hidden)} more", "muted", "\n".join(t.name for t in hidden)))
-    lines += [_text(0, 0, _shorten(note, 38), "muted", note) for note in _notes(stage)]
-    placed = [
-        f'<g transform="translate({left + 12:.1f},{box.y + _HEADER + 18 + _LINE * number:.1f})">{line}</g>'
-        for number, line in enumerate(lines)
-    ]
+        lines.append((f"… and {len(hidden)} more", "muted", "\n".join(t.name for t in hidden)))
+    lines += [(_shorten(note, 38), "muted", note) for note in _notes(stage)]
+    first = corner.y + _HEADER + 18
     rounded = (
-        f"M{left:.1f},{box.y + _HEADER:.1f} v{-(_HEADER - 6):.1f} q0,-6 6,-6 h{box.width - 12:.1f} q6,0 6,6 "
+        f"M{left:.1f},{corner.y + _HEADER:.1f} v{-(_HEADER - 6):.1f} q0,-6 6,-6 h{size.width - 12:.1f} q6,0 6,6 "
         f"v{_HEADER - 6:.1f} z"
     )
     return "\n".join(
         [
-            f'<g class="stage{" stateful" if stage.stateful else ""}" id="{escape(stage.id)}">',
-            f"<title>{escape(stage.name)}</title>",
-            f'<path d="{rounded}"/>',
-            f'<rect x="{left:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="6" '
-            'style="fill: none"/>',
-            _text(left + 12, box.y + 17, stage.id, "id"),
-            _text(right - 12, box.y + 17, ", ".join(flags), "muted", anchor="end") if flags else "",
-            *placed,
+            f'<g class="stage{" stateful" if stage.stateful else ""}" id="{_safe(mode.prefix + stage.id)}">',
+            f"<title>{_safe(stage.name)}</title>",
+            f'<rect class="box" x="{left:.1f}" y="{corner.y:.1f}" width="{size.width:.1f}" '
+            f'height="{size.height:.1f}" rx="6"/>',
+            f'<path class="head" d="{rounded}"/>',
+            _text(left + 12, corner.y + 17, stage.id, "id"),
+            *([_text(right - 12, corner.y + 17, ", ".join(flags), "muted", anchor="end")] if flags else []),
+            *(_text(left + 12, first + _LINE * n, *line) for n, line in enumerate(lines)),
+            *_slot(left + 12, corner.y + size.height - 12, stage.id, "start", mode),
             "</g>",
         ]
     )
@@ -301,23 +262,30 @@ def _notes(stage: Stage) -> list[str]:
     return notes
 
 
-def _draw_channel(channel: Channel, box: _Box) -> str:
-    exchange = channel.routing in EXCHANGES
-    colour = _COLOURS[channel.routing]
-    fill = f' style="fill: {colour}"' if exchange else ""
-    dash = ' stroke-dasharray="6 4"' if channel.routing is Routing.SIDE else ""
-    details = [f"c{channel.index}: {channel.name}", f"coder: {channel.coder}", f"windowing: {channel.windowing}"]
+def _draw_channel(channel: Channel, corner: Point, size: Size, mode: _Mode) -> str:
+    name, middle = f"c{channel.index}", corner.x + size.width / 2
+    details = [f"{name}: {channel.name}", f"coder: {channel.coder}", f"windowing: {channel.windowing}"]
+    exchange = " exchange" if channel.routing in EXCHANGES else ""
     return "\n".join(
         [
-            f'<g class="channel{" exchange" if exchange else ""}" id="c{channel.index}">',
-            f"<title>{escape(chr(10).join(details))}</title>",
-            f'<rect x="{box.x - box.width / 2:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" '
-            f'height="{box.height:.1f}" rx="{box.height / 2:.0f}" stroke="{colour}"{dash}{fill}/>',
-            _text(box.x, box.y + 17, f"{channel.routing.value} · c{channel.index}", "routing", anchor="middle"),
-            _text(box.x, box.y + 32, _shorten(channel.coder or channel.name, 29), "", anchor="middle"),
+            f'<g class="channel {channel.routing.value}{exchange}" id="{_safe(mode.prefix + name)}">',
+            f"<title>{_safe(chr(10).join(details))}</title>",
+            f'<rect class="pill" x="{corner.x:.1f}" y="{corner.y:.1f}" width="{size.width:.1f}" '
+            f'height="{size.height:.1f}" rx="{_CHANNEL_HEIGHT / 2:.0f}"/>',
+            _text(middle, corner.y + 17, f"{channel.routing.value} · {name}", "routing", anchor="middle"),
+            _text(middle, corner.y + 32, _shorten(channel.coder or channel.name, 29), "", anchor="middle"),
+            *_slot(middle, corner.y + 48, name, "middle", mode),
             "</g>",
         ]
     )
+
+
+def _slot(x: float, y: float, name: str, anchor: str, mode: _Mode) -> list[str]:
+    """Return the empty text in which a page shows figures; nothing in a file."""
+    if not mode.live:
+        return []
+    id = _safe(f"{mode.prefix}{name}-live")
+    return [f'<text class="live" id="{id}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"></text>']
 
 
 def _draw_legend(routings: Iterable[Routing], width: float, top: float) -> tuple[list[str], float]:
@@ -328,26 +296,28 @@ def _draw_legend(routings: Iterable[Routing], width: float, top: float) -> tuple
     for number, routing in enumerate(routings):
         x, y = _MARGIN + column * (number % columns), top + 22 * (number // columns)
         rows = number // columns + 1
-        fill = _COLOURS[routing] if routing in EXCHANGES else "#ffffff"
-        dash = ' stroke-dasharray="4 3"' if routing is Routing.SIDE else ""
-        parts.append(
-            f'<rect x="{x:.1f}" y="{y - 9:.1f}" width="24" height="11" rx="5.5" fill="{fill}" '
-            f'stroke="{_COLOURS[routing]}"{dash}/>'
-        )
+        swatch = f'<rect class="pill" x="{x:.1f}" y="{y - 9:.1f}" width="24" height="11" rx="5.5"/>'
+        parts.append(f'<g class="{routing.value}">{swatch}</g>')
         parts.append(_text(x + 32, y, f"{routing.value}: {_MEANINGS[routing]}", "muted"))
     return parts, 22.0 * rows
 
 
-def _marker(routing: Routing) -> str:
+def _marker(routing: Routing, mode: _Mode) -> str:
     return (
-        f'<marker id="to-{routing.value}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
-        f'markerUnits="userSpaceOnUse" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{_COLOURS[routing]}"/></marker>'
+        f'<marker class="{routing.value}" id="{_safe(mode.prefix)}to-{routing.value}" viewBox="0 0 8 8" refX="7" '
+        'refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto">'
+        '<path class="tip" d="M0,0 L8,4 L0,8 z"/></marker>'
     )
 
 
 def _text(x: float, y: float, text: str, style: str, title: str = "", anchor: str = "start") -> str:
-    tooltip = f"<title>{escape(title)}</title>" if title else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{style}" text-anchor="{anchor}">{tooltip}{escape(text)}</text>'
+    tooltip = f"<title>{_safe(title)}</title>" if title else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{style}" text-anchor="{anchor}">{tooltip}{_safe(text)}</text>'
+
+
+def _safe(text: str) -> str:
+    """Escape for elements and attributes. Characters that XML cannot contain are replaced."""
+    return escape(_NOT_XML.sub("\ufffd", text), {'"': "&quot;", "'": "&#39;"})
 
 
 def _shorten(name: str, limit: int) -> str:
