@@ -137,15 +137,15 @@ def _path(start: _Box, end: _Box, width: float) -> list[_Line]:
 
 def _components(boxes: Iterable[_Box]) -> list[list[_Box]]:
     """Return connected parts. In each, the boxes are in depth-first order: branches begin side by side."""
-    seen: set[int] = set()
+    seen: set[_Box] = set()  # Boxes are equal by identity. It is only asked, never iterated.
     found: list[list[_Box]] = []
     for first in boxes:
         component: list[_Box] = []
         waiting = [first]
         while waiting:
             box = waiting.pop()
-            if id(box) not in seen:
-                seen.add(id(box))
+            if box not in seen:
+                seen.add(box)
                 component.append(box)
                 waiting += [line.upper for line in reversed(box.ins)] + [line.lower for line in reversed(box.outs)]
         if component:
