@@ -146,6 +146,13 @@ class SortedInput:
         return Element(key, window, time, value, pane)
 
 
+def key_of_waiting(row: bytes, data: bytes) -> bytes:
+    """Return the whole user key of an element that waits in order of time, from its row."""
+    if data[0] & _NAMED:
+        return next(sequences.unframed(data, 1))
+    return unescaped(row[19:].split(END)[0])
+
+
 class KeyQueue:
     """The next work of a stage's keys, after all arrived elements were processed.
 

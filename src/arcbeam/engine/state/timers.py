@@ -466,6 +466,11 @@ def _limit(watermark: Timestamp) -> bytes:
     return _NO_HOLD if watermark == MAX_TIMESTAMP else moment(watermark)
 
 
+def key_of_entry(entry: bytes, value: bytes) -> bytes:
+    """Return the whole user key of a timer, from its entry in an index."""
+    return _fired(entry, value).key
+
+
 def _fired(entry: bytes, value: bytes) -> Fired:
     # Executed for every timer: one-line functions are inlined, and a tuple costs half as much as Fired(…).
     at, held = entry[3:11], value[:8]
