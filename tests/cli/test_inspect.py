@@ -65,7 +65,7 @@ def test_inspect_prints_tables(job: Path) -> None:
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[0] == f"job: b in {job}"
     assert re.fullmatch(
-        r"micro_batch: 1 \(micro-batch, running\), committed at 2023-11-14 22:13:20.123456Z \([\d,]+ days ago\)",
+        r"micro_batch: 1 \(job: running\), committed at 2023-11-14 22:13:20.123456Z \([\d,]+ days ago\)",
         lines[1],
     )
     assert lines[2] == "driver: epoch 1, host-a, process 7"
@@ -152,7 +152,7 @@ def test_damaged_manifest_shows_readable_rest(job: Path) -> None:
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     check_message("inspect-damaged-manifest", "\n".join(lines[:3]), FOLDER=job)
     assert lines[3] == ""
-    assert lines[5].startswith("micro_batch: 1 (micro-batch, running)")
+    assert lines[5].startswith("micro_batch: 1 (job: running)")
     result = invoke(str(job), "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)

@@ -50,7 +50,7 @@ def test_grouping_without_firing_and_uncleared_state_are_warned_about() -> None:
     after_end = trigger.AfterWatermark(late=trigger.AfterCount(1))
     windowed = beam.WindowInto(window.GlobalWindows(), trigger=after_end, **FIRING)
     (text,) = warned(lambda came: came | windowed | "Totals" >> beam.CombinePerKey(sum))
-    assert text.partition(" ")[0] == "Totals/GroupByKey"
+    assert text.partition(" ")[0] == "'Totals/GroupByKey'"
     (text,) = warned(lambda came: came | "Count" >> beam.ParDo(Counting()))
     check_message("unbounded-state-never-cleared", text)
 
@@ -62,7 +62,7 @@ def test_each_transform_is_warned_about_once() -> None:
         came | "two" >> beam.GroupByKey()
         came | "three" >> beam.ParDo(Counting())
 
-    assert [text.split()[0] for text in warned(build)] == ["one", "three", "two"]
+    assert [text.split()[0] for text in warned(build)] == ["'one'", "'three'", "'two'"]
 
 
 def twice(came: Any) -> Any:

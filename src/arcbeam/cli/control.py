@@ -126,7 +126,7 @@ def drain(
                 state = _followed(_Draining(out, job), client, job, seconds) or state
     if state in ("DRAINING", "RUNNING"):
         raise JobFailedError(
-            f"{shown_job(job)} is draining, and did not end within {seconds:g} s",
+            f"{shown_job(job)} is still draining after {seconds:g} s",
             "it continues to drain; see what is left with arcbeam status, or wait longer with --wait=SECONDS",
         )
     if state:
@@ -158,7 +158,7 @@ def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca
             state = client.end(job, seconds) or state
             if state == "CANCELLING":
                 raise JobFailedError(
-                    f"{job} was cancelled, but did not end within {seconds:g} s", "see its state with `arcbeam jobs`"
+                    f"{job} is still being cancelled after {seconds:g} s", "see its state with `arcbeam jobs`"
                 )
     out.text(f"{job} is {state}", id=job, state=state)
 
@@ -315,8 +315,10 @@ def request_of_folder(out: Output, folder: str, what: Asked, name: str, seconds:
     blobs = opened(folder)
     request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000), new, later=seconds <= 0)
     if seconds <= 0:
+        # The next driver ignores a cancellation of this one.
+        by = "only the present driver" if what is requests.Asked.CANCEL else "the job's present or next driver"
         out.text(
-            f"left the request '{what}' in {shown_job(folder)}; a driver handles it when it runs the job",
+            f"the request '{what}' is stored in {shown_job(folder)}; {by} will handle it",
             id=shown_job(folder),
             request=request.id,
         )

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def explain(out: Output, script: Path, svg: Path | None, arguments: tuple[str, ...]) -> None:
     """Show the plan of each pipeline in SCRIPT: stages, exchanges, coders, state. No pipeline is executed.
 
-    SCRIPT itself runs; its output goes to stderr. ARGUMENTS are passed to SCRIPT; put a -- before arguments that this
-    command also knows.
+    SCRIPT itself runs; its output goes to stderr. ARGUMENTS are passed to SCRIPT; put a -- before them if one is
+    also an option of this command, such as --json.
     """
     plans, error = plans_of(
         script,

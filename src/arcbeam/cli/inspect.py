@@ -81,12 +81,13 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
     if found.damaged:
         out.text(f"showing micro-batch {found.micro_batch}, the newest readable one\n")
     times = {"time": found.time, "committed": status.get("committed")}
+    kind = "" if found.kind == "micro-batch" else f"{found.kind}; "
     out.record(
         {
             # Logs and `arcbeam resume` show the name; the folder has the id.
             "job": f"{found.program.name if found.program else found.job} in {found.location}"
             + (f" (id {found.job})" if found.program else ""),
-            "micro_batch": f"{found.micro_batch} ({found.kind}, {found.mode}), {recorded(times, _shown)}",
+            "micro_batch": f"{found.micro_batch} ({kind}job: {found.mode}), {recorded(times, _shown)}",
             "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
             **({"ended": str(found.ended)} if found.ended else {}),
             "to publish": found.committables,
@@ -104,9 +105,11 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
             (f"{of.output}: " if len(stage.outputs) > 1 else "") + _time(of.watermark) for of in stage.outputs
         )
         holds = "; ".join(f"{of.count} from {_time(of.earliest)}: {of.what}" for of in stage.holds)
-        residuals = "; ".join(f"{of.live} of size {of.size:g}, next due {_time(of.next_due)}" for of in stage.residuals)
-        rows.append({**row, "output": outputs, "holds": holds, "residuals": residuals})
-    out.table(["stage", "upstream", "input", "output", "holds", "residuals"], rows)
+        restrictions = "; ".join(
+            f"{of.live} of size {of.size:g}, next due {_time(of.next_due)}" for of in stage.residuals
+        )
+        rows.append({**row, "output": outputs, "holds": holds, "restrictions": restrictions})
+    out.table(["stage", "upstream", "input", "output", "holds", "restrictions"], rows)
     out.text("")
     for line in cause_lines(status.get("causes", [])):
         out.text(line)

@@ -202,8 +202,8 @@ def resume(
     """Resume the job in PATH, without its script. PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://), or
     the path of a savepoint.
 
-    The folder holds the pipeline, its options and its files. PIPELINE_OPTIONS replace earlier ones, such as
-    --spark_master. The command runs until the job ends. Ctrl-C cancels the job; SIGTERM suspends it, or does
+    The folder holds the pipeline, its options and its files. PIPELINE_OPTIONS, such as --spark_master,
+    replace the stored ones. The command runs until the job ends. Ctrl-C cancels the job; SIGTERM suspends it, or does
     what the job's --on_sigterm says. After a cancel or a suspension, the job can be resumed again.
     """
     from arcbeam.runner.resume import resume as resume_job

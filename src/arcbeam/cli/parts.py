@@ -50,9 +50,9 @@ def parts(out: Output, path: str, remove: bool, older_than: float, options: tupl
     Most are leftovers of killed runs.
 
     PATH is the path that WriteParts got. PIPELINE_OPTIONS are options of its file system, such as --s3_endpoint_url.
-    Before you remove files, check with `arcbeam status` that no job which writes to PATH is running or will be resumed:
-    such a job still has to publish its files, and without them records are lost. On S3, the age of a file counts from
-    the start of its upload, so choose an AGE longer than your longest upload.
+    Remove files only if no job that writes to PATH is running or will be resumed: it would lose records. `arcbeam
+    status` shows whether a streaming job is running. On S3, the age of a file counts from the start of its upload, so
+    choose an AGE longer than your longest upload.
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 

@@ -81,7 +81,7 @@ def serving(
 
         PIPELINE_OPTIONS after a -- are for jobs that do not set them: `arcbeam serve -- --shards=8`. Ctrl-C or
         SIGTERM stops the server. It cancels running batch jobs. It suspends streaming jobs, or does what their
-        --on_sigterm says; they resume when the server starts again. A second signal cancels these, too.
+        --on_sigterm says; they resume when the server starts again. A second signal cancels streaming jobs, too.
         """
         from arcbeam.jobs.environments import EMBEDDED_TYPE
         from arcbeam.jobs.server import JobServer, ServerSettings

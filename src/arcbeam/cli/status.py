@@ -343,7 +343,7 @@ def recorded(record: Record, shown: Callable[[int], str]) -> str:
     when = _committed(record)
     if when == record["time"]:
         return f"committed at {shown(when)} ({ago(when)})"
-    return f"committed at {shown(when)} ({ago(when)}), when its TestStream's clock was at {shown(record['time'])}"
+    return f"committed at {shown(when)} ({ago(when)}), TestStream's clock at {shown(record['time'])}"
 
 
 def ago(when: int) -> str:

@@ -36,12 +36,15 @@ FAMILIES: Final = {
     ),
     "behind_seconds": ("gauge", "The clock minus the earliest output watermark."),
     "stage_behind_seconds": ("gauge", "The clock minus the input watermark of a stage."),
-    "state_bytes": ("gauge", "Size of all state files of a level."),
+    "state_bytes": ("gauge", "Size of the state files of all stages at the same distance from the sources (level)."),
     "stage_state_rows": ("gauge", "Rows of a stage's state. Overwritten rows count until files are merged."),
     "stage_state_bytes": ("gauge", "Bytes of these rows: keys and values."),
     "input_watermark_seconds": ("gauge", "Input watermark of a stage, since 1970."),
     "output_watermark_seconds": ("gauge", "Output watermark of a stage, since 1970."),
-    "watermark_stands_since_seconds": ("gauge", "Time of the last advance of a stage's input watermark, if it can."),
+    "watermark_stands_since_seconds": (
+        "gauge",
+        "Time of the last advance of a stage's input watermark; absent at the beginning and end of time.",
+    ),
     "held": ("gauge", "Number of stages that a stage holds back, by the kind of the cause."),
     "stage_elements": ("counter", "Elements that a stage has read and written."),
     "stage_rate": ("gauge", "Elements per second that a stage has read and written, in the newest micro-batch."),
@@ -51,12 +54,12 @@ FAMILIES: Final = {
     "restrictions": ("gauge", "Restrictions of a stage that are not done."),
     "backlog": ("gauge", "The sum of the restrictions' sizes, in the unit of their DoFn."),
     "stage_keys": ("gauge", "Keys with state in a stage; a key counts once for each of its windows."),
-    "stage_cells": ("gauge", "Number of keys in which a state of the global window has a value."),
+    "stage_cells": ("gauge", "Keys with a value in a state; only in the global window."),
     "timers": ("gauge", "Pending timers of a stage, by time domain: event time (event) or processing time (clock)."),
-    "next_turn_seconds": ("gauge", "Time of the next pending timer or window of a stage, in its domain, since 1970."),
+    "next_turn_seconds": ("gauge", "When the next timer or window of a stage is due, by time domain, since 1970."),
     "waiting_elements": ("gauge", "Elements that are blocked (parked), or queued in order of time (order)."),
     "waiting_bytes": ("gauge", "Bytes of these elements."),
-    "user": ("counter", "Counters of the pipeline's own."),
+    "user": ("counter", "Counters of user code (Metrics.counter)."),
 }
 """Type and meaning of each metric, by its family: see `name_of`."""
 

@@ -52,7 +52,7 @@ def warnings_of(components: Any) -> Iterator[str]:
         if kind in _MIXING:
             # Dictionaries become tables before they are grouped by window, one bundle at a time.
             what = (
-                "puts all rows of a bundle into the window of the last one"
+                "puts all rows of a bundle into the window of its last row"
                 if any(each.startswith(f"{name}/") and each.endswith(_ROWS) for each in names)
                 else "leaves files empty or cut off when several windows end together"
             )

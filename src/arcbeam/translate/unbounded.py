@@ -37,7 +37,7 @@ def _about(components: Any, transform: Any) -> str:
         strategy = _endless(components, source)
         if strategy is not None and not describe.may_fire_early(strategy.trigger, streaming=True):
             return (
-                f"{name} produces no output before its input ends, and keeps all input until then. Its input is "
+                f"'{name}' produces no output before its input ends, and keeps all input until then. Its input is "
                 f"unbounded and in the global window, and its trigger waits for the end of that window. Window the "
                 f"input, or set a trigger that fires earlier (arcbeam.io.OutputMode has the usual ones)"
             )
@@ -50,7 +50,7 @@ def _about(components: Any, transform: Any) -> str:
         return ""
     states = ", ".join(f"'{state}'" for state in sorted(payload.state_specs))
     return (
-        f"{name} keeps state ({states}) for each key until its process method clears it. Its input is unbounded "
+        f"'{name}' keeps state ({states}) for each key until its process method clears it. Its input is unbounded "
         f"and in the global window, and it has no timer. Window the input, so that state is removed when a window "
         f"expires, or clear the state in a timer"
     )

@@ -111,7 +111,7 @@ def _well_formed_types(components: Any) -> None:
             strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
             if wrong := _wrong_trigger(strategy.trigger):
                 raise InvalidPipelineError(
-                    f"{transform.unique_name}: {wrong}", "correct the trigger of this WindowInto"
+                    f"transform '{transform.unique_name}': {wrong}", "correct the trigger of this WindowInto"
                 )
 
 
@@ -119,7 +119,7 @@ def _wrong_trigger(trigger: Any) -> str:
     """Return what is invalid in a trigger; "" if nothing is."""
     kind = trigger.WhichOneof("trigger")
     if kind in ("after_any", "after_all", "after_each") and not parts_of(trigger):
-        return f"the trigger {kind} contains no triggers"
+        return f"the trigger {kind} is empty"
     if kind == "after_processing_time":
         for transform in trigger.after_processing_time.timestamp_transforms:
             if transform.delay.delay_millis < 0:

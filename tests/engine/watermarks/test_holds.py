@@ -82,7 +82,7 @@ def test_hold_names_its_holder() -> None:
     holds.set(Holder(HolderKind.RESIDUAL, "r1"), Timestamp(4), "errors")
     assert holds.earliest("main") == Hold(Timestamp(5), HolderKind.STATE, "pane", ALL, "user7")
     assert str(holds.earliest("main")) == "state 'pane' of key 'user7'"
-    assert str(holds.earliest("errors")) == "residual 'r1'"
+    assert str(holds.earliest("errors")) == "restriction 'r1'"
     assert holds.earliest() == holds.earliest("errors")
 
 

@@ -65,7 +65,7 @@ def test_each_part_is_at_latest_input_after_commit() -> None:
     assert "observed by 'clicks'" in str(marks.explain_output(_B)), "it waits for the latest input"
     times = _micro_batch(marks, None, 60)
     assert (_there(times), times.inputs["sum"]) == ((60, 60), 40)
-    assert str(marks.explain_output(_A)).endswith("held by residual 'b' in shard 0")
+    assert str(marks.explain_output(_A)).endswith("held by restriction 'b' in shard 0")
     again = _micro_batch(_marks(Policy.MAX, times), None, MIN_TIMESTAMP)
     again.check_after(times)
     assert _there(again) == (60, 60)

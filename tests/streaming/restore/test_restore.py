@@ -82,7 +82,7 @@ def test_renamed_stage_keeps_state_number_and_watermarks() -> None:
         assert progress_of(job.log.head).numbers == {"read": 1, "total": 2}, "also if no micro-batch follows"
         assert [of.stage for of in job.log.head.watermarks] == ["total"]
     assert taken(blobs, plan("total")).numbers["total"] == 2
-    with pytest.raises(IncompatibleStateError, match="stage 'last' has another kind of state"):
+    with pytest.raises(IncompatibleStateError, match="stage 'last' has a different kind of state"):
         taken(blobs, plan("last", "others"), RestoreOptions(renamed={"total": "last"}))
 
 
@@ -100,7 +100,7 @@ def test_state_without_stage_is_dropped_permanently_if_allowed() -> None:
     assert back.dropped == ("stage 'total' has state, but the pipeline has no stage of that name",)
     assert back.numbers["sum"] not in (1, 2)
     assert taken(blobs, plan(), drop).dropped == (), "repeating it drops nothing more"
-    with pytest.raises(IncompatibleStateError, match="stage 'sum' has another kind of state"):
+    with pytest.raises(IncompatibleStateError, match="stage 'sum' has a different kind of state"):
         taken(blobs, plan(shape="others"), drop)
     # The savepoint still has the state.
     assert taken(blobs, plan(), RestoreOptions("safe")).numbers["sum"] == 2

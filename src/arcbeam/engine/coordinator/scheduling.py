@@ -212,7 +212,7 @@ class Waiting:
             when = "never" if self.next_due == MAX_TIMESTAMP else f"at {shown_time(self.next_due)}"
             lines.append(f"the first processing-time timer or restriction is due {when}")
         if self.leftover:
-            lines.append(f"the budget of {self.leftover} shard(s) ended before their due work")
+            lines.append(f"{self.leftover} shard(s) reached the limits of the micro-batch before all due work was done")
         return "\n    ".join(lines)
 
 

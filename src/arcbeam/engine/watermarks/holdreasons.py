@@ -23,7 +23,8 @@ class Held:
 
     def __str__(self) -> str:
         silent = self.hold.kind is HolderKind.RESIDUAL and self.hold.time == MIN_TIMESTAMP
-        return f"held by {self.hold} in shard {self.shard}" + (", which reports no watermark" if silent else "")
+        where = f"{self.hold} in shard {self.shard}"
+        return f"{where} reports no watermark" if silent else f"held by {where}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class HolderKind(enum.IntEnum):
 _WORDS = {
     HolderKind.STATE: "state",
     HolderKind.TIMER: "timer",
-    HolderKind.RESIDUAL: "residual",
+    HolderKind.RESIDUAL: "restriction",
     HolderKind.PARKED: "blocked element",
     HolderKind.RUNNING: "running restriction",
     HolderKind.ELEMENT: "pending element",

@@ -52,8 +52,8 @@ def described(text: str, running: Iterable[str], location: JobLocation, cause: s
         what = f"a Python worker died{place}: {death}{often}"
     else:
         what = (
-            f"a Python worker or executor died more often than Spark retries a task{place}. It was killed, ran "
-            "out of memory, or had a segmentation fault in native code"
+            f"a Python worker or executor died{place}{often or ', and Spark does not try its task again'}. It was "
+            "killed, ran out of memory, or had a segmentation fault in native code"
         )
     parts = [f"{what}."] if no_memory else [f"{what}.", cause]
     if death.stack:

@@ -211,8 +211,9 @@ def own_folder(name: str) -> Path:
         make_own_folder(folder.parent)
         make_own_folder(folder)
     except OSError as e:
+        around = f", because of '{e.filename}'" if str(e.filename) != str(folder) else ""
         raise StoreError(
-            f"temporary files cannot be kept in '{folder}': '{e.filename}': {e.strerror}",
+            f"temporary files cannot be kept in '{folder}'{around}: {e.strerror}",
             "remove it, or choose another temporary folder with the environment variable TMPDIR; for files of a job "
             "you can also set --arcbeam_temp",
         ) from e

@@ -77,7 +77,7 @@ def _decoded(blobs: DurableBlobs, micro_batch: int, data: bytes) -> Manifest:
     if manifest.micro_batch != micro_batch:
         raise DamagedFileError(
             f"manifest '{name}' in '{blobs}' is of micro-batch {manifest.micro_batch}",
-            "nothing was changed: files were renamed or copied by hand; restore the right ones",
+            "nothing was changed; files were renamed or copied by hand: restore the right ones",
         )
     return manifest
 
@@ -237,8 +237,8 @@ def lost_beginning(blobs: DurableBlobs, file: str) -> MissingFileError:
     """Return the error for a file of a task in a folder without manifests."""
     return MissingFileError(
         f"'{file}' in '{blobs}' was written for a job whose manifests are missing, from '{manifest_name(0)}' on",
-        "nothing was changed: files were deleted or moved by hand, restore them; if this is an interrupted copy of a "
-        "savepoint, copy it again; else begin a new job in an empty folder",
+        "nothing was changed; if files were deleted or moved by hand, restore them; if this is an interrupted copy of "
+        "a savepoint, copy it again; else begin a new job in an empty folder",
     )
 
 

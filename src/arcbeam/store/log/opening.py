@@ -121,7 +121,7 @@ def misfit(blobs: DurableBlobs, origin: Manifest, wrong: Sequence[str]) -> Incom
         f"the state in '{blobs}' (micro-batch {origin.micro_batch}) does not fit this pipeline:\n"
         + "\n".join(f"  - {line}" for line in wrong),
         "resume with a pipeline that has the same stateful stages (--stage_mapping for renamed ones), or begin a new "
-        "job in another folder; --allow_dropped_state discards state that belongs to no stage",
+        "job in another folder; to discard the state of a stage, rename or remove it, and pass --allow_dropped_state",
     )
 
 

@@ -325,7 +325,7 @@ def differences(had: JobShape, wanted: JobShape) -> list[str]:
         if new is None:
             wrong.append(f"stage '{old.stage}' has state, but the pipeline has no stage of that name")
         elif new.shape != old.shape:
-            wrong.append(f"stage '{old.stage}' has another kind of state: {_change(old.shape, new.shape)}")
+            wrong.append(f"stage '{old.stage}' has a different kind of state: {_change(old.shape, new.shape)}")
     return wrong
 
 

@@ -186,7 +186,7 @@ class RequestDesk:
         assert head is not None
         if request.what is Asked.CANCEL:
             if request.epoch != head.epoch:
-                text = f"another driver has taken the job over since (epoch {head.epoch}); cancel again to end that one"
+                text = "another driver has taken the job over meanwhile; to cancel that one, repeat the command"
                 return Answer(Said.REFUSED, text)
             return None
         if (done := _made(request, head)) is not None:
@@ -357,5 +357,9 @@ def _made(request: Request, head: Manifest) -> Answer | None:
 
 def _unmade(request: Request, head: Manifest) -> str:
     if request.what in (Asked.DELETE, Asked.RENAME):
-        return f"the savepoints are unchanged at micro-batch {head.micro_batch}: list them with arcbeam savepoints"
+        done = "deleted" if request.what is Asked.DELETE else f"renamed to '{request.new}'"
+        return (
+            f"savepoint '{request.savepoint}' was not {done} in micro-batch {head.micro_batch}: list the savepoints "
+            "with `arcbeam savepoints`"
+        )
     return f"micro-batch {head.micro_batch} did not become savepoint '{request.savepoint}': try again"

@@ -164,7 +164,7 @@ class Reasons:
             "side input",
             link,
             held.shard,
-            f"elements in shard {held.shard} wait for a side input; {deeper}",
+            f"elements in shard {held.shard} wait for a side input ({deeper})",
             f"the {of.subject} gets an element, or {window} (then the side input is complete)",
             of.subject,
         )
@@ -203,7 +203,7 @@ class Reasons:
             )
             if link.time > shifted(latest, Duration(-observer.delay)):
                 # For example, if the job was resumed with a longer delay.
-                what += "; that is before the present watermark, which never goes back"
+                what += "; the result is earlier than the present watermark, which never goes back"
             passes = max(latest, shifted(link.time, observer.delay))
             frees = f"an element later than {shown_time(passes)} arrives, {end}"
             if (ahead := latest - self._now) > _FAR:
@@ -278,7 +278,7 @@ class Reasons:
                     "its next event that advances the watermark",
                 )
             case HolderKind.GATHERED | HolderKind.SORTED | HolderKind.ELEMENT:
-                frees = f"the input watermark of {link.stage!r} passes {shown_time(hold.time)}: {self._input(link)}"
+                frees = f"a micro-batch processes them, once {self._input(link)} has passed {shown_time(hold.time)}"
                 return "elements", f"{hold} wait {where}", frees
             case HolderKind.PARKED:
                 return "side input", f"{hold} waits {where}", "the side input is ready"
@@ -289,11 +289,12 @@ class Reasons:
                     "the job ends, or is drained",
                 )
             case HolderKind.STATE:
-                frees = f"the window's pane fires, or its trigger finishes: {self._input(link)}"
+                now = shown_time(self._times.inputs[link.stage])
+                frees = f"the window's pane fires, or its trigger finishes; the stage's input watermark is at {now}"
                 return "state", f"held by {hold} {where}", frees
 
     def _input(self, link: Link) -> str:
-        return f"it is at {shown_time(self._times.inputs[link.stage])}"
+        return f"the input watermark of {link.stage!r} (now {shown_time(self._times.inputs[link.stage])})"
 
     def _restriction(self, stage: StageSnapshot, hold: Hold, where: str) -> tuple[str, str]:
         of = f" of element {hold.about}" if hold.about else ""
@@ -322,8 +323,7 @@ class Reasons:
             return what, "it fires, is cleared, or is set with a later output timestamp"
         if release.by_clock:
             return what, f"the clock reaches {shown_time(release.at)} and the timer fires, or the timer is cleared"
-        now = shown_time(self._times.inputs[link.stage])
-        passes = f"the input watermark of {link.stage!r} (now {now}) passes {shown_time(release.at)}"
+        passes = f"{self._input(link)} passes {shown_time(release.at)}"
         return what, f"{passes} and the timer fires, or the timer is cleared"
 
 
