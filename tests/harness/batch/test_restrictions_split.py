@@ -63,13 +63,15 @@ def test_lagging_restriction_is_only_stopped_if_shards_have_work() -> None:
     gates["split"] = threading.Event()
     settings = Settings(shards=2, sdf_round_seconds=0.02)
     driven = drive(
-        lambda p: p | beam.Create([50, 49, 49, 49], reshuffle=False) | beam.ParDo(LaggingOnce()) | beam.Map(note),
+        lambda p: p | beam.Create([50, 49, 48, 40], reshuffle=False) | beam.ParDo(LaggingOnce()) | beam.Map(note),
         settings,
     )
-    assert sorted(found) == expected(50, 49, 49, 49)
+    assert sorted(found) == expected(50, 49, 48, 40)
     assert [fraction for _, fraction in calls][:1] == [0]
-    assert sum(entry.fresh for entry in driven.residuals[0]) == 1, "the other restriction of its shard was returned"
-    assert driven.residuals[0][-1].size <= 47 or driven.residuals[0][0].size <= 47
+    returned = driven.residuals[0]
+    assert 47 in {entry.size for entry in returned if not entry.fresh}, "it was stopped after the third claim"
+    # The round of the other shard may have ended early, too.
+    assert 40 in {entry.size for entry in returned if entry.fresh}, "the other restriction of its shard was returned"
 
 
 class SplitAndDefer(beam.DoFn):
