@@ -153,6 +153,14 @@ def test_settings_during_firing_apply() -> None:
     assert fired == [("first", 1), ("new", 2), ("late", 4)]
 
 
+def test_timer_set_again_keeps_its_place_among_equal_times() -> None:
+    key = Key()
+    event = key.handles["event", 0]
+    for at, tag in ((1, "a"), (1, "b"), (1, "a")):
+        event.set(at, tag)
+    assert [(tag, at) for _, tag, _, at in key.fired()] == [("a", 1_000_000), ("b", 1_000_000)]
+
+
 def test_only_due_timers_are_taken() -> None:
     key = Key()
     key.handles["event", 0].set(1)
