@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from arcbeam.cli.status import cause_lines, overdue_line, recorded
+from arcbeam.cli.status import cause_lines
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.streaming.status.words import overdue_line, recorded
 
 if TYPE_CHECKING:
     from arcbeam.store.blobs.durable import DurableBlobs

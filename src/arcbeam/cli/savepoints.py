@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from arcbeam.cli.control import opened, request_of_folder, shown_job
-from arcbeam.cli.status import bytes_shown, shown
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import JobFailedError
 from arcbeam.store.blobs.claims import work_folder
+from arcbeam.streaming.status.words import bytes_shown, shown
 
 if TYPE_CHECKING:
     from arcbeam.store.blobs.durable import DurableBlobs

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +17,25 @@ from arcbeam.cli.control import is_folder, opened
 from arcbeam.cli.server import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import SetupError
-from arcbeam.model.commits import CommitMode
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, behind_shown, long_shown
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, behind_shown, long_shown
 from arcbeam.store.log.jobname import job_label
-from arcbeam.store.manifest.values import ENDED
+from arcbeam.streaming.status.words import (
+    LONG_OVERDUE,
+    Record,
+    ago,
+    bytes_shown,
+    committed_at,
+    driver_line,
+    is_over,
+    overdue,
+    overdue_line,
+    recorded,
+    shown,
+    silent,
+)
 
 if TYPE_CHECKING:
     from rich.console import Group
-
-Record = Mapping[str, Any]
-"""A status, as in JSON."""
 
 _WAITING = (
     ("event_timers", "timer(s) for the watermark"),
@@ -36,8 +44,6 @@ _WAITING = (
     ("ordered", "element(s) queued by key"),
 )
 """What waits: its field, and its name for people; elements last."""
-
-_ENDED = frozenset(map(str, ENDED))
 
 _COLUMNS = {
     "stage": 0,
@@ -52,12 +58,6 @@ _COLUMNS = {
     "waits": 120,
 }
 """The columns of the table, each with the width that a terminal needs to show it."""
-
-_LONG_OVERDUE = 60.0
-"""Seconds by which due work may be late in a job with a driver: a micro-batch with a backlog takes several."""
-
-_LATE_NOTE = 20.0
-"""Seconds by which the next note of a live driver may be late: clocks differ, and stores are slow."""
 
 _AHEAD = 60.0
 """Seconds: a watermark that is farther ahead of the clock shows that a clock or an event time is wrong."""
@@ -96,7 +96,9 @@ def status(
     runs it. With --json, times are microseconds since 1970, and --watch prints one object a line.
     """
     if is_folder(job):
-        _show(out, lambda: _of_folder(job), watch, every)
+        from arcbeam.streaming.status.folder import record_of
+
+        _show(out, lambda: record_of(opened(job)), watch, every)
         return
     try:
         with client_of(endpoint, token_file, tls_ca) as client:
@@ -105,36 +107,12 @@ def status(
         raise SetupError(f"{job!r} is not a folder, so it must be the id of a job: {e.message}", e.remedy) from e
 
 
-def _of_folder(folder: str) -> Record:
-    from dataclasses import asdict
-
-    from arcbeam.store.blobs.errors import StoreError
-    from arcbeam.store.log.chain import UnreadableHead, read_newest
-    from arcbeam.store.log.drivernote import driver_note_of
-    from arcbeam.store.log.endnote import note_of
-    from arcbeam.store.log.jobname import kept_name
-    from arcbeam.store.log.troublenote import trouble_of
-    from arcbeam.streaming.status.status import as_record, status_of, with_driver, with_trouble
-
-    blobs = opened(folder)
-    newest = read_newest(blobs)
-    if newest is None:
-        raise StoreError(f"there is no job in '{blobs}'", "give the folder of the job (its --checkpoint_dir)")
-    if isinstance(newest, UnreadableHead):
-        raise newest.error
-    note = note_of(blobs, newest)
-    status = with_trouble(status_of(newest, kept_name(blobs, newest)), None if note else trouble_of(blobs, newest))
-    driver = None if note or newest.mode is CommitMode.SUSPENDED else driver_note_of(blobs, newest)
-    record = as_record(with_driver(status, driver))
-    return {**record, "folder": str(blobs), "ended": asdict(note) if note else None}
-
-
 def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) -> None:
     if not isinstance(out, TextOutput):
         while True:
             record = look()
             out.record({**record, "overdue": overdue(record), "silent": silent(record)})
-            if not watch or _over(record):
+            if not watch or is_over(record):
                 return
             time.sleep(every)
     from rich.console import Console
@@ -147,7 +125,7 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
             for line in cause_lines(record["causes"]):
                 # Without wrapping, however long: users copy and search these lines.
                 out.text(line)
-            if not watch or _over(record):
+            if not watch or is_over(record):
                 return
             sys.stdout.flush()
             time.sleep(every)
@@ -157,7 +135,7 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
     record = look()
     try:
         with Live(console=console, auto_refresh=False, screen=True) as live:
-            while not _over(record):
+            while not is_over(record):
                 drawn = _drawn(record, console.width)
                 # Before the table, which may be longer than the screen.
                 drawn.renderables.insert(1, Text("\n".join(("", *cause_lines(record["causes"])))))
@@ -168,11 +146,6 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
         # The end of the alternate screen removed its content.
         console.print(_drawn(record, console.width))
         console.print("\n".join(cause_lines(record["causes"])), markup=False)
-
-
-def _over(record: Record) -> bool:
-    """Return whether the job has ended."""
-    return bool(record.get("ended")) or record["mode"] in _ENDED
 
 
 def _drawn(record: Record, width: int = _WIDE) -> Group:
@@ -214,7 +187,7 @@ def _job_lines(record: Record) -> Iterator[str]:
         yield driver
     elif overdue:
         yield overdue
-    elif not _over(record) and time.time() - _committed(record) / 1e6 > _LONG_OVERDUE:
+    elif not is_over(record) and time.time() - committed_at(record) / 1e6 > LONG_OVERDUE:
         by_script = record.get("committed") is not None
         before = "" if record.get("due") is None or by_script else f" before {shown(record['due'])}"
         yield (
@@ -288,69 +261,6 @@ def _rate(stage: Mapping[str, Any], which: str) -> str:
     return f"\n{rate:,.{0 if rate >= 10 else 1}f}/s" if rate else ""
 
 
-def overdue(record: Record) -> float | None:
-    """Return by how many seconds due work is late, if that suggests that no driver runs the job; else None."""
-    due = record.get("due")
-    # A driver's note is better evidence than its expected work.
-    if due is None or _over(record) or record.get("driver") or record.get("committed") is not None:
-        return None
-    late = time.time() - due / 1e6
-    return None if late < _LONG_OVERDUE else late
-
-
-def silent(record: Record) -> float | None:
-    """Return since how many seconds the driver has written no note, if one is due; else None."""
-    driver = record.get("driver")
-    if not driver or _over(record):
-        return None
-    seconds = time.time() - driver["time"] / 1e6
-    return seconds if seconds > driver["every"] + _LATE_NOTE else None
-
-
-def driver_line(record: Record) -> str:
-    """Return what a job's driver does, or that it is silent; "" if it has written no note."""
-    driver = record.get("driver")
-    if not driver or _over(record):
-        return ""
-    name = f"driver {driver['driver']} (process {driver['pid']}), since {shown(driver['since'])}"
-    if (seconds := silent(record)) is None:
-        return f"{name}: {driver['doing']}"
-    return (
-        f"{name}, has written nothing for {long_shown(seconds)} and may be dead; its last note: {driver['doing']}. "
-        f"If it is dead, resume the job: `arcbeam resume FOLDER`"
-    )
-
-
-def overdue_line(record: Record) -> str:
-    """Return the warning that no driver seems to run a job; "" if nothing is due, or the job has ended."""
-    if overdue(record) is None:
-        return ""
-    due = record["due"]
-    return (
-        f"no driver seems to be running this job: the work due at {shown(due)} ({ago(due)}) has not run; "
-        "check its driver's process, or resume the job: `arcbeam resume FOLDER`"
-    )
-
-
-def _committed(record: Record) -> int:
-    """Return when the newest micro-batch was committed, by its driver's clock."""
-    committed = record.get("committed")
-    return int(record["time"] if committed is None else committed)
-
-
-def recorded(record: Record, shown: Callable[[int], str]) -> str:
-    """Return when the newest micro-batch was committed, with the time of the job's TestStream if it has one."""
-    when = _committed(record)
-    if when == record["time"]:
-        return f"committed at {shown(when)} ({ago(when)})"
-    return f"committed at {shown(when)} ({ago(when)}), TestStream's clock at {shown(record['time'])}"
-
-
-def ago(when: int) -> str:
-    """Return how long ago a time is, for people."""
-    return f"{long_shown(max(0.0, time.time() - when / 1e6))} ago"
-
-
 def cause_lines(causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield what watermarks wait for, what would release each, and the other stages that wait for the same."""
     if not causes:
@@ -365,25 +275,3 @@ def cause_lines(causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"    also waiting: {', '.join(others)}"
         if not cause.get("decides", True):
             yield "    no other stage waits for it: the stage sets its own output watermarks (WithWatermark)"
-
-
-def shown(time: int) -> str:
-    """Return a time for people, in UTC."""
-    if time <= MIN_TIMESTAMP or time >= MAX_TIMESTAMP:
-        return "beginning" if time <= MIN_TIMESTAMP else "end"
-    if time == END_OF_GLOBAL_WINDOW:
-        return "end of the global window"
-    try:
-        when = datetime.fromtimestamp(time // 1_000_000, UTC).replace(microsecond=time % 1_000_000)
-    except (OverflowError, ValueError, OSError):
-        return f"{time} µs"
-    return when.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
-
-
-def bytes_shown(size: float) -> str:
-    """Return a number of bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.4g} TB"

@@ -1,0 +1,115 @@
+"""A status record in words: times, sizes, and whether a driver seems to run the job.
+
+Owns the wording that the command line and the page share. Reads records only; those of other versions may lack fields.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, long_shown
+from arcbeam.store.manifest.values import ENDED
+
+Record = Mapping[str, Any]
+"""A status, as in JSON."""
+
+_ENDED = frozenset(map(str, ENDED))
+
+LONG_OVERDUE = 60.0
+"""Seconds by which due work may be late in a job with a driver: a micro-batch with a backlog takes several."""
+
+_LATE_NOTE = 20.0
+"""Seconds by which the next note of a live driver may be late: clocks differ, and stores are slow."""
+
+
+def is_over(record: Record) -> bool:
+    """Return whether the job has ended."""
+    return bool(record.get("ended")) or record["mode"] in _ENDED
+
+
+def overdue(record: Record) -> float | None:
+    """Return by how many seconds due work is late, if that suggests that no driver runs the job; else None."""
+    due = record.get("due")
+    # A driver's note is better evidence than its expected work.
+    if due is None or is_over(record) or record.get("driver") or record.get("committed") is not None:
+        return None
+    late = time.time() - due / 1e6
+    return None if late < LONG_OVERDUE else late
+
+
+def silent(record: Record) -> float | None:
+    """Return since how many seconds the driver has written no note, if one is due; else None."""
+    driver = record.get("driver")
+    if not driver or is_over(record):
+        return None
+    seconds = time.time() - driver["time"] / 1e6
+    return seconds if seconds > driver["every"] + _LATE_NOTE else None
+
+
+def driver_line(record: Record) -> str:
+    """Return what a job's driver does, or that it is silent; "" if it has written no note."""
+    driver = record.get("driver")
+    if not driver or is_over(record):
+        return ""
+    name = f"driver {driver['driver']} (process {driver['pid']}), since {shown(driver['since'])}"
+    if (seconds := silent(record)) is None:
+        return f"{name}: {driver['doing']}"
+    return (
+        f"{name}, has written nothing for {long_shown(seconds)} and may be dead; its last note: {driver['doing']}. "
+        f"If it is dead, resume the job: `arcbeam resume FOLDER`"
+    )
+
+
+def overdue_line(record: Record) -> str:
+    """Return the warning that no driver seems to run a job; "" if nothing is due, or the job has ended."""
+    if overdue(record) is None:
+        return ""
+    due = record["due"]
+    return (
+        f"no driver seems to be running this job: the work due at {shown(due)} ({ago(due)}) has not run; "
+        "check its driver's process, or resume the job: `arcbeam resume FOLDER`"
+    )
+
+
+def committed_at(record: Record) -> int:
+    """Return when the newest micro-batch was committed, by its driver's clock."""
+    committed = record.get("committed")
+    return int(record["time"] if committed is None else committed)
+
+
+def recorded(record: Record, shown: Callable[[int], str]) -> str:
+    """Return when the newest micro-batch was committed, with the time of the job's TestStream if it has one."""
+    when = committed_at(record)
+    if when == record["time"]:
+        return f"committed at {shown(when)} ({ago(when)})"
+    return f"committed at {shown(when)} ({ago(when)}), TestStream's clock at {shown(record['time'])}"
+
+
+def ago(when: int) -> str:
+    """Return how long ago a time is, for people."""
+    return f"{long_shown(max(0.0, time.time() - when / 1e6))} ago"
+
+
+def shown(time: int) -> str:
+    """Return a time for people, in UTC."""
+    if time <= MIN_TIMESTAMP or time >= MAX_TIMESTAMP:
+        return "beginning" if time <= MIN_TIMESTAMP else "end"
+    if time == END_OF_GLOBAL_WINDOW:
+        return "end of the global window"
+    try:
+        when = datetime.fromtimestamp(time // 1_000_000, UTC).replace(microsecond=time % 1_000_000)
+    except (OverflowError, ValueError, OSError):
+        return f"{time} µs"
+    return when.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def bytes_shown(size: float) -> str:
+    """Return a number of bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.4g} TB"
