@@ -21,6 +21,7 @@ from arcbeam.cli import control
 from arcbeam.cli import server as job_commands
 from arcbeam.cli.explain import explain
 from arcbeam.cli.inspect import inspect
+from arcbeam.cli.page import page
 from arcbeam.cli.parts import parts
 from arcbeam.cli.savepoints import savepoints
 from arcbeam.cli.script import print_error, run_script
@@ -248,6 +249,7 @@ def _start(options: Mapping[str, Any]) -> None:
 main.command(context_settings={"ignore_unknown_options": True})(with_output(explain))
 main.command()(with_output(inspect))
 main.command()(with_output(status))
+main.command()(with_output(page))
 main.command(context_settings={"ignore_unknown_options": True})(with_output(parts))
 main.command()(with_output(savepoints))
 main.command()(with_output(job_commands.serving(_executors, _start)))

@@ -1,0 +1,70 @@
+"""The page's addresses: the list of jobs, and one page for each job. Complete without JavaScript.
+
+Owns routes and templates. What is shown is chosen in `arcbeam.page.views`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from arcbeam.page import views
+from arcbeam.page.security import Guard
+from arcbeam.page.sources import Source
+from arcbeam.streaming.status.words import driver_line, is_over
+
+_HERE: Final = Path(__file__).parent
+
+REFRESH_SECONDS: Final = 5
+"""A browser loads a page of running jobs again after this time; if the page is gone, it says so."""
+
+
+def app_of(source: Source, token: str = "") -> Starlette:
+    """Return the page as an ASGI application.
+
+    Args:
+        source: of its jobs.
+        token: that a browser has to give; "": none.
+    """
+    # Escapes all values, whatever a template is called.
+    templates = Environment(loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined)
+
+    def page(template: str, live: bool, code: int = 200, **values: object) -> HTMLResponse:
+        headers = {"Refresh": str(REFRESH_SECONDS)} if live else {}
+        return HTMLResponse(templates.get_template(template).render(**values), code, headers)
+
+    # Starlette runs functions that are not coroutines in threads: reading a folder blocks.
+    def jobs(request: Request) -> HTMLResponse:
+        wanted = request.query_params.get("q", "")
+        found = list(source.jobs())
+        rows = sorted(map(views.row_of, found), key=lambda row: -row.committed)
+        rows = [row for row in rows if wanted.lower() in f"{row.name} {row.folder} {row.state.text}".lower()]
+        live = any(job.record is None or not is_over(job.record) for job in found)
+        return page("jobs.html", live, rows=rows, total=len(found), wanted=wanted)
+
+    def job(request: Request) -> HTMLResponse:
+        found = source.job(request.path_params["id"])
+        if found is None:
+            return page("missing.html", False, 404, what="There is no such job here.", error="")
+        if (record := found.record) is None:
+            return page("missing.html", True, 503, what=f"The job in {found.label} cannot be read.", error=found.error)
+        return page(
+            "job.html",
+            not is_over(record) and not record.get("ended"),
+            row=views.row_of(found),
+            figures=list(views.figures(record)),
+            stages=list(views.stage_rows(record)),
+            causes=record["causes"],
+            driver=driver_line(record),
+        )
+
+    routes = [Route("/", jobs), Route("/job/{id}", job), Mount("/static", StaticFiles(directory=_HERE / "static"))]
+    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)])

@@ -1,0 +1,76 @@
+"""Where the page's jobs are from.
+
+Owns the protocol of a source, and the source of folders. The page knows status records only; see
+`arcbeam.streaming.status.status.as_record`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from typing_extensions import override
+
+from arcbeam.errors import ArcbeamError
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.streaming.status.folder import record_of
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A job in the list of jobs.
+
+    Attributes:
+        id: in the page's addresses; the same after a restart of the page.
+        label: its folder, for people.
+        record: its status; None if it cannot be read.
+        error: why it cannot be read; "" if it can.
+    """
+
+    id: str
+    label: str
+    record: Record | None
+    error: str = ""
+
+
+class Source(Protocol):
+    """Some jobs. Its methods may block, and several threads call them."""
+
+    def jobs(self) -> Iterator[Listed]:
+        """Yield all jobs. A job that cannot be read has an error; it hides no other job."""
+        ...
+
+    def job(self, id: str) -> Listed | None:
+        """Return a job; None if there is no such job."""
+        ...
+
+
+class FolderSource(Source):
+    """The jobs in some folders, also when no driver runs them.
+
+    Args:
+        folders: of the jobs.
+    """
+
+    def __init__(self, folders: Sequence[DurableBlobs]) -> None:
+        # The folder's name may have characters that an address may not have.
+        self._folders = {hashlib.sha256(str(blobs).encode()).hexdigest()[:12]: blobs for blobs in folders}
+
+    @override
+    def jobs(self) -> Iterator[Listed]:
+        for id in self._folders:
+            if (job := self.job(id)) is not None:
+                yield job
+
+    @override
+    def job(self, id: str) -> Listed | None:
+        if (blobs := self._folders.get(id)) is None:
+            return None
+        try:
+            return Listed(id, str(blobs), record_of(blobs))
+        except ArcbeamError as e:
+            return Listed(id, str(blobs), None, str(e))

@@ -1,0 +1,199 @@
+"""What the page shows of a status record: the state, the headline, the causes, the cells of the table of stages.
+
+Owns the choice; the words are those of `arcbeam status`. Returns plain text, which the templates escape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, long_shown
+from arcbeam.page.sources import Listed
+from arcbeam.streaming.status.words import (
+    Record,
+    ago,
+    bytes_shown,
+    committed_at,
+    driver_line,
+    is_over,
+    overdue,
+    overdue_line,
+    shown,
+    silent,
+)
+
+_WELL = frozenset({"done", "drained"})
+"""The modes of jobs that ended as intended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        text: what it shows.
+        hint: shown on hover: an absolute time, or why there is no value.
+    """
+
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A job's condition in a sentence.
+
+    Attributes:
+        text: the sentence.
+        frees: what would unblock the job; "" if nothing blocks it.
+        since: since when; "" if unknown.
+        level: "good", "warning" or "error".
+    """
+
+    text: str
+    frees: str = ""
+    since: str = ""
+    level: str = "good"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job in the list."""
+
+    id: str
+    name: str
+    folder: str
+    state: Cell
+    level: str
+    rate: Cell
+    behind: Cell
+    headline: Headline
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """A stage in a job's table; producers come first."""
+
+    name: str
+    input: Cell
+    output: Cell
+    read: Cell
+    written: Cell
+    backlog: Cell
+    state: Cell
+    late: Cell
+    why: str
+
+
+def row_of(job: Listed) -> JobRow:
+    """Return a job's row in the list."""
+    record = job.record
+    if record is None:
+        none = Cell("–", "the job's status cannot be read")
+        line = Headline(job.error, level="error")
+        return JobRow(job.id, job.label, job.label, Cell("unreadable"), "error", none, none, line, MIN_TIMESTAMP)
+    when, line = committed_at(record), headline(record)
+    if not record["micro_batch"]:
+        when_shown = Cell(state_of(record), "the first micro-batch has not been committed yet")
+    else:
+        when_shown = Cell(f"{state_of(record)}, last micro-batch {ago(when)}", shown(when))
+    name = record.get("name") or job.label
+    rate = rate_cell(record.get("rate"))
+    return JobRow(job.id, name, job.label, when_shown, line.level, rate, gap(record, record["watermark"]), line, when)
+
+
+def state_of(record: Record) -> str:
+    """Return a job's state, as `arcbeam status` shows it."""
+    if ended := record.get("ended"):
+        return str(ended["state"])
+    unsure = overdue(record) is not None or silent(record) is not None
+    return f"{record['mode']}, perhaps" if unsure else str(record["mode"])
+
+
+def headline(record: Record) -> Headline:
+    """Return a job's condition: its end, else a missing driver, else the first cause that decides."""
+    if ended := record.get("ended"):
+        why = f": {ended['why']}" if ended["why"] else ""
+        text = f"no driver is running this job: it is {ended['state']}{why}"
+        return Headline(text, "the job is resumed: `arcbeam resume FOLDER`", level="error")
+    if is_over(record):
+        mode = record["mode"]
+        return Headline(f"The job has ended: it is {mode}.", level="good" if mode in _WELL else "warning")
+    if record["mode"] == "suspended":
+        return Headline("The job is suspended.", "the job is resumed: `arcbeam resume FOLDER`", level="warning")
+    if silent(record) is not None:
+        return Headline(driver_line(record), level="error")
+    if line := overdue_line(record):
+        return Headline(line, level="error")
+    for cause in record["causes"]:
+        if cause.get("kind") == "driver" or cause.get("decides", True):
+            since = cause.get("since")
+            level = "error" if cause.get("kind") in ("failure", "driver") else "warning"
+            return Headline(cause["text"], cause["frees"], shown(since["time"]) if since else "", level)
+    return Headline("No watermark waits for anything.")
+
+
+def figures(record: Record) -> Iterator[tuple[str, Cell]]:
+    """Yield the names and values of a job's figures."""
+    yield "watermark gap", gap(record, record["watermark"])
+    yield "rate", rate_cell(record.get("rate"))
+    backlog = f"{record['restrictions']:,} restriction(s) of size {record['backlog']:g}"
+    yield "backlog", Cell(backlog, "sizes are in the units of the DoFns")
+    size, rows = sum(record["state_bytes"].values()), sum(record["state_entries"].values())
+    yield "state", Cell(f"{bytes_shown(size)}, {rows:,} rows", "a rewritten row counts again until files are merged")
+    seconds = record.get("seconds") or {}
+    if "seconds" in seconds:
+        names = (("plan", "plan"), ("spark", "Spark"), ("user", "transforms"), ("commit", "previous commit"))
+        parts = ", ".join(f"{name} {seconds[part]:.2f} s" for part, name in names if part in seconds)
+        yield "micro-batch", Cell(f"{record['micro_batch']:,} took {seconds['seconds']:.2f} s", parts)
+    else:
+        yield "micro-batch", Cell(f"{record['micro_batch']:,}", "its duration was not stored")
+
+
+def stage_rows(record: Record) -> Iterator[StageRow]:
+    """Yield the rows of a job's stages, producers first."""
+    for stage in record["stages"]:
+        micro_batch, total, outputs = stage.get("micro_batch") or {}, stage.get("total") or {}, stage["outputs"]
+        least = min((out["watermark"] for out in outputs), default=None)
+        unknown = Cell("–", "not counted in this micro-batch")
+        yield StageRow(
+            stage["stage"],
+            gap(record, stage["input"]),
+            Cell("–", "the stage has no output") if least is None else gap(record, least),
+            _count(micro_batch["read"], stage.get("read_rate")) if "read" in micro_batch else unknown,
+            _count(sum(out.get("elements", 0) for out in outputs), stage.get("written_rate")),
+            _backlog(stage),
+            Cell(f"{bytes_shown(stage.get('state_bytes', 0))}", f"{stage.get('state_rows', 0):,} rows"),
+            Cell(f"{total['late']:,}", "since the job began") if "late" in total else unknown,
+            stage.get("why", ""),
+        )
+
+
+def _count(elements: int, rate: float | None) -> Cell:
+    return Cell(f"{elements:,}", "in the last micro-batch" + (f", {rate:,.1f}/s" if rate is not None else ""))
+
+
+def _backlog(stage: Mapping[str, Any]) -> Cell:
+    live = stage.get("restrictions", 0)
+    return Cell(f"{stage['backlog']:g}" if live else "0", f"{live:,} restriction(s) not done")
+
+
+def rate_cell(rate: float | None) -> Cell:
+    """Return the cell of a rate."""
+    if rate is None:
+        return Cell("–", "unknown: the time since the previous micro-batch was not stored")
+    return Cell(f"{rate:,.0f} elements/s", "read by sources, in the last micro-batch")
+
+
+def gap(record: Record, watermark: int) -> Cell:
+    """Return how far a watermark is behind the job's time; the absolute watermark is the hint."""
+    if watermark <= MIN_TIMESTAMP:
+        return Cell("at the beginning", "the watermark has not moved yet")
+    if watermark >= MAX_TIMESTAMP or watermark == END_OF_GLOBAL_WINDOW:
+        return Cell("at the end", f"the watermark is at: {shown(watermark)}")
+    seconds = (record["time"] - watermark) / 1e6
+    text = f"{long_shown(seconds)} behind" if seconds >= 0 else f"{long_shown(-seconds)} ahead"
+    return Cell(text, f"watermark {shown(watermark)}, at {shown(record['time'])}")

@@ -1,0 +1,233 @@
+"""The page as a browser without JavaScript gets it."""
+
+from __future__ import annotations
+
+import html
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from typing_extensions import override
+
+from arcbeam.cli.status import cause_lines
+from arcbeam.engine.watermarks.clocks import Local, OutputTime
+from arcbeam.engine.watermarks.holds import Hold, HolderKind
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from arcbeam.page.app import app_of
+from arcbeam.page.security import COOKIE
+from arcbeam.page.sources import FolderSource, Listed, Source
+from arcbeam.page.views import headline, row_of
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.endnote import EndNote, leave_note
+from arcbeam.store.log.troublenote import Trouble, leave_trouble
+from arcbeam.streaming.driver.proposals import draft
+from arcbeam.streaming.status.folder import record_of
+from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
+
+_TIMES = Times(
+    {"read": MIN_TIMESTAMP, "rates": MAX_TIMESTAMP, "join": MIN_TIMESTAMP},
+    {READ: MIN_TIMESTAMP, RATES: MAX_TIMESTAMP, JOIN: MIN_TIMESTAMP},
+)
+
+EVIL = "<script>alert(1)</script>"
+BASE = "http://127.0.0.1:8081"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> FolderBlobs:
+    folder = FolderBlobs(tmp_path / "job", sync=False)
+    log = opened(folder)
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
+    local = Local(silent, {"main": OutputTime(silent)})
+    held = replace(staged("read", 0, 0), local=local)
+    reports = (
+        reported(
+            held,
+            staged("read", 1, 0),
+            staged("rates", 0, 0),
+            staged("rates", 1, 0),
+            level=0,
+        ),
+        reported(staged("join", 0, 0), staged("join", 1, 0)),
+    )
+    command = replace(proposal(1, 0, *reports), times=_TIMES)
+    log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, {}))
+    return folder
+
+
+def client(source: Source, token: str = "") -> TestClient:
+    return TestClient(app_of(source, token), base_url=BASE, follow_redirects=False)
+
+
+class Fixed(Source):
+    """Jobs with given records."""
+
+    def __init__(self, *found: Listed) -> None:
+        self._found = {each.id: each for each in found}
+
+    @override
+    def jobs(self) -> Iterator[Listed]:
+        yield from self._found.values()
+
+    @override
+    def job(self, id: str) -> Listed | None:
+        return self._found.get(id)
+
+
+@pytest.mark.contract("PAGE-01")
+def test_list_links_to_the_page_of_each_job(job: FolderBlobs) -> None:
+    source = FolderSource([job])
+    (listed,) = source.jobs()
+    page = client(source)
+    assert f'href="/job/{listed.id}"' in page.get("/").text
+    text = page.get(f"/job/{listed.id}").text
+    assert all(f'<th scope="row">{stage}</th>' in text for stage in ("read", "rates", "join"))
+    assert "<script" not in text
+
+
+@pytest.mark.contract("PAGE-01")
+def test_headline_has_the_words_of_status(job: FolderBlobs) -> None:
+    source = FolderSource([job])
+    (listed,) = source.jobs()
+    assert listed.record is not None
+    cause = next(each for each in listed.record["causes"] if each["decides"])
+    assert cause["kind"] == "restriction"
+    # The clock of the fixture is at 0, so that work seems overdue.
+    running = {**listed.record, "due": None}
+    line = headline(running)
+    assert (line.text, line.frees, line.level) == (cause["text"], cause["frees"], "warning")
+    printed = list(cause_lines(listed.record["causes"]))
+    assert f"  - {line.text}" in printed
+    assert f"    released when: {line.frees}" in printed
+    shown = html.unescape(client(Fixed(Listed("a", "/a", running))).get("/job/a").text)
+    assert shown.index(line.text) < shown.index("<h2>Stages")
+    assert line.frees in shown
+
+
+@pytest.mark.contract("PAGE-01")
+def test_failing_micro_batch_is_the_headline(job: FolderBlobs) -> None:
+    leave_trouble(
+        job, Trouble(epoch=record_epoch(job), micro_batch=2, stage="read", why="try 2 of 14: oh", time=MIN_TIMESTAMP)
+    )
+    line = headline({**record_of(job), "due": None})
+    assert "try 2 of 14: oh" in line.text
+    assert line.level == "error"
+
+
+def record_epoch(job: FolderBlobs) -> int:
+    from arcbeam.store.log.chain import known, read_newest
+
+    newest = read_newest(job)
+    assert newest is not None
+    return known(newest).epoch
+
+
+@pytest.mark.contract("PAGE-01")
+def test_job_without_its_driver_is_never_well(job: FolderBlobs) -> None:
+    record = record_of(job)
+    hour_ago = int((time.time() - 3600) * 1e6)
+    late = {**record, "due": hour_ago, "driver": None, "committed": None}
+    assert headline(late).level == "error"
+    driver = {"driver": "h", "pid": 1, "since": hour_ago, "time": hour_ago, "every": 10.0, "doing": "waiting"}
+    assert headline({**record, "driver": driver}).level == "error"
+    assert headline({**record, "ended": {"state": "FAILED", "why": "oh"}}).level == "error"
+
+
+@pytest.mark.contract("PAGE-01")
+@pytest.mark.parametrize("change", [lambda r: {"ended": {"state": "FAILED", "why": "x"}}, lambda r: {"mode": "done"}])
+def test_page_of_an_ended_job_is_not_loaded_again(
+    job: FolderBlobs, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    record = record_of(job)
+    page = client(Fixed(Listed("a", "/a", {**record, **change(record)}), Listed("b", "/b", record)))
+    assert "refresh" not in page.get("/job/a").headers
+    assert page.get("/job/b").headers["refresh"] == "5"
+
+
+@pytest.mark.contract("PAGE-01")
+def test_unreadable_job_hides_no_other(job: FolderBlobs, tmp_path: Path) -> None:
+    source = FolderSource([FolderBlobs(tmp_path / "none", sync=False), job])
+    none, there = source.jobs()
+    assert none.record is None
+    assert row_of(none).state.text == "unreadable"
+    page = client(source)
+    assert page.get(f"/job/{none.id}").status_code == 503
+    assert f"/job/{there.id}" in page.get("/").text
+    assert page.get("/job/other").status_code == 404
+
+
+@pytest.mark.contract("PAGE-01")
+def test_filter_and_newest_first(job: FolderBlobs) -> None:
+    record = record_of(job)
+    old, new = {**record, "name": "old"}, {**record, "name": "new", "time": record["time"] + 1}
+    page = client(Fixed(Listed("a", "/a", old), Listed("b", "/b", new)))
+    text = page.get("/").text
+    assert text.index("/job/b") < text.index("/job/a")
+    assert "/job/b" not in page.get("/?q=OLD").text
+
+
+@pytest.mark.contract("PAGE-02")
+def test_text_of_users_is_inert(job: FolderBlobs) -> None:
+    record = json.loads(json.dumps(record_of(job)).replace('"read"', json.dumps(EVIL)))
+    cause = {"text": EVIL, "frees": EVIL, "decides": True, "kind": "hold", "since": None, "stage": EVIL}
+    record |= {"name": EVIL, "folder": EVIL, "causes": [cause], "due": None}
+    record["stages"] = [{**stage, "stage": EVIL, "why": f'"{EVIL}'} for stage in record["stages"]]
+    failed = {**record, "ended": {"state": "FAILED", "why": EVIL}}
+    page = client(Fixed(Listed("a", EVIL, record), Listed("b", EVIL, failed), Listed("c", EVIL, None, EVIL)))
+    for path in ("/", "/job/a", "/job/b", "/job/c", f"/?q={EVIL}", f"/job/{EVIL}"):
+        text = page.get(path).text
+        assert "<script" not in text
+    assert "&lt;script&gt;" in page.get("/job/a").text
+
+
+@pytest.mark.contract("PAGE-02")
+@pytest.mark.parametrize("path", ["/", "/job/a", "/static/page.css", "/nothing"])
+def test_nothing_without_the_token(path: str) -> None:
+    page = client(Fixed(), "secret")
+    assert page.get(path).status_code == 401
+    assert page.get(f"{path}?token=wrong").status_code == 401
+    assert page.get(path, headers={"Cookie": f"{COOKIE}=secret"}).status_code == 401
+
+
+@pytest.mark.contract("PAGE-02")
+def test_token_is_given_once() -> None:
+    page = client(Fixed(), "secret")
+    answer = page.get(f"{BASE}//evil.example/?q=x&token=secret")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/evil.example/?q=x"
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert "secret" not in cookie
+    assert page.get("/").status_code == 200
+
+
+@pytest.mark.contract("PAGE-02")
+def test_only_names_of_this_machine_and_only_reading() -> None:
+    page = client(Fixed())
+    assert page.get("/", headers={"Host": "evil.example"}).status_code == 421
+    assert page.get("/", headers={"Host": "localhost:8081"}).status_code == 200
+    assert page.post("/").status_code == 405
+
+
+@pytest.mark.contract("PAGE-02")
+@pytest.mark.parametrize("path", ["/", "/static/page.css", "/nothing"])
+def test_browser_loads_nothing_of_other_hosts(path: str) -> None:
+    answer = client(Fixed()).get(path)
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+    assert "http://" not in answer.text
+    assert "https://" not in answer.text
+
+
+@pytest.mark.contract("PAGE-01")
+def test_ended_driver_is_the_headline(job: FolderBlobs) -> None:
+    leave_note(job, EndNote(record_epoch(job), "FAILED", "no such key"))
+    line = headline(record_of(job))
+    assert "no such key" in line.text
+    assert replace(line, text="").level == "error"
