@@ -24,7 +24,7 @@ from arcbeam.jobs.termination import await_event
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with a token that a browser has to give once, as ?token=TOKEN.",
+    help="File with a token for browsers: /?token=TOKEN.",
 )
 def page(out: Output, folders: tuple[str, ...], port: int, browse: bool, token_file: Path | None) -> None:
     """Show the streaming jobs in each FOLDER in a browser, until Ctrl-C.

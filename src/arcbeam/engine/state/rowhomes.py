@@ -4,13 +4,13 @@ Owns the rule of each kind of row. Must not know the number of shards, nor how r
 
 A rewrite of a savepoint for another number of shards is not built. It must keep to these rules:
 
-- A row with a whole key moves by its hash. A cell or hold of a cut key moves with a timer or waiting element that has the
-  whole key; without one, the rewrite is refused.
+- A row with a whole key moves by its hash. A cell or hold of a cut key moves with a timer or waiting element that has
+  the whole key; without one, the rewrite is refused.
 - Blocked elements and buffered windows are split by key, in order. Restrictions are handed over and adopted.
 - Of `ARRIVALS` the maximum counts; `SAID` is left out.
 - SUBTLE: no single number joins two shards' input watermarks. The minimum could open expired windows again; the maximum
-  fires timers before blocked elements. Timers need the minimum, the lateness of arriving elements the maximum. An element
-  that was timely when it was blocked stays timely.
+  fires timers before blocked elements. Timers need the minimum, the lateness of arriving elements the maximum. An
+  element that was timely when it was blocked stays timely.
 """
 
 from __future__ import annotations
