@@ -33,7 +33,7 @@ class PageServer:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((_HOST, port))
-            # Connections wait from here on, so the address may be printed before the thread runs.
+            # A connection now waits for the thread, so the address may be printed before the thread runs.
             self._socket.listen()
         except OSError as e:
             self._socket.close()

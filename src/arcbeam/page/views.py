@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, long_shown
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, behind_shown, long_shown
 from arcbeam.page.sources import Listed
 from arcbeam.streaming.status.words import (
     Record,
@@ -195,5 +195,5 @@ def gap(record: Record, watermark: int) -> Cell:
     if watermark >= MAX_TIMESTAMP or watermark == END_OF_GLOBAL_WINDOW:
         return Cell("at the end", f"the watermark is at: {shown(watermark)}")
     seconds = (record["time"] - watermark) / 1e6
-    text = f"{long_shown(seconds)} behind" if seconds >= 0 else f"{long_shown(-seconds)} ahead"
+    text = behind_shown(seconds) if seconds >= 0 else f"{long_shown(-seconds)} ahead"
     return Cell(text, f"watermark {shown(watermark)}, at {shown(record['time'])}")
