@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from arcbeam.cli.control import is_folder, opened
+from arcbeam.cli.history import show_history
 from arcbeam.cli.server import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import SetupError
@@ -76,6 +77,7 @@ _WIDE = 200
     show_default=True,
     help="With --watch: time between refreshes.",
 )
+@click.option("--history", is_flag=True, help="Show figures over time instead. JOB must be a folder or URL.")
 @ENDPOINT
 @TOKEN_FILE
 @TLS_CA
@@ -84,6 +86,7 @@ def status(
     job: str,
     watch: bool,
     every: float,
+    history: bool,
     endpoint: str,
     token_file: Path | None,
     tls_ca: Path | None,
@@ -95,6 +98,14 @@ def status(
     JOB is the id of a streaming job at the job server, or its folder or URL (--checkpoint_dir), also when no driver
     runs it. With --json, times are microseconds since 1970, and --watch prints one object a line.
     """
+    if history:
+        if watch or not is_folder(job):
+            raise SetupError(
+                "--history reads the folder of a job, once",
+                "give the folder or URL of the job (its --checkpoint_dir), without --watch",
+            )
+        show_history(out, opened(job))
+        return
     if is_folder(job):
         from arcbeam.streaming.status.folder import record_of
 

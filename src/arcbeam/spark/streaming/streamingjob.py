@@ -60,6 +60,7 @@ from arcbeam.streaming.driver.commits import LogCommits
 from arcbeam.streaming.driver.controlrequests import EventQueue, RequestWatch, WallClock
 from arcbeam.streaming.driver.driver import JobDriver, drive
 from arcbeam.streaming.driver.heartbeat import Heartbeat
+from arcbeam.streaming.driver.historywriter import HistoryWriter
 from arcbeam.streaming.driver.requests import RequestDesk, Ticket
 from arcbeam.streaming.driver.scriptreader import ScriptReader
 from arcbeam.streaming.driverstate import started
@@ -174,6 +175,7 @@ class StreamRun(Sinks, Watch):
         self._driven = _driven(settings)
         self._activity = Activity(self._driven.retry.times + 1, self._driven.deaths.times + 1)
         self._heartbeat: Heartbeat | None = None
+        self._history: HistoryWriter | None = None
         self._opened = -1
         self._end: End | None = None
         self._mode = Mode.RUNNING
@@ -289,7 +291,12 @@ class StreamRun(Sinks, Watch):
             self._job, physical, settings, self._location, self.store, Versions.here(), self._worker_setup, log.head.job
         )
         give(job)
-        commits = LogCommits(log, physical.layout, physical.side_readers, self.warn, figures=lambda: self._measured())
+        # A driver that only finishes an ended job has no epoch of its own, and writes nothing to the folder.
+        noted = blobs if self.kept and log.head.mode not in ENDED else None
+        history = self._history = HistoryWriter(noted, log, self._clock)
+        commits = LogCommits(
+            log, physical.layout, physical.side_readers, self.warn, figures=lambda: history.measured(self._measured())
+        )
         cluster = self._cluster = SparkCluster(
             self._spark, job, self._inbox, self._clock, slots, self._counters.ran, self._warnings.put, self._is_over
         )
@@ -298,8 +305,6 @@ class StreamRun(Sinks, Watch):
         script = self._plan.script
         reader = None if script is None else ScriptReader(script, events_of, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=reader)
-        # A driver that only finishes an ended job has no epoch of its own, and writes nothing to the folder.
-        noted = blobs if self.kept and log.head.mode not in ENDED else None
         heartbeat = self._heartbeat = Heartbeat(
             noted, log.head, driver_name, self._clock, self._activity, Heard(self._location), self.warn
         )
@@ -308,12 +313,13 @@ class StreamRun(Sinks, Watch):
         self._desk.opened(self._blobs, log.head)
         try:
             with RequestWatch(self._desk, self._job):
-                end = self._end = drive(driver, self._inbox, self._clock, heartbeat.beat)
+                end = self._end = drive(driver, self._inbox, self._clock, lambda: heartbeat.beat() and history.beat())
             if end is not None and end.state in _PUBLISHED:
                 cluster.sweep(log.head.micro_batch)
             self._pass_warnings()
         finally:
             self._heartbeat = None
+            history.close("" if self._end is None else f"{self._end.state.value} {self._end.why}".strip())
             if reader is not None:
                 reader.close()
             cluster.close()
@@ -417,6 +423,8 @@ class StreamRun(Sinks, Watch):
             if self._mode in _ENDING:
                 self._listener.turned(self._mode.name)
         self._desk.handled(event, commands, self._log.head)
+        if self._history is not None:
+            self._history.handled(event)
         for command in commands:
             if isinstance(command, Propose):
                 self._ran = bool(command.reports)
@@ -455,12 +463,8 @@ class StreamRun(Sinks, Watch):
             try:
                 leave_trouble(self._blobs, self._trouble)
             except StoreError as e:
-                _LOG.warning(
-                    "%s: could not record for `arcbeam status` why micro-batch %d fails: %s",
-                    self._plan.name,
-                    event.micro_batch,
-                    e,
-                )
+                what = f"why micro-batch {event.micro_batch} fails"
+                _LOG.warning("%s: could not record for `arcbeam status` %s: %s", self._plan.name, what, e)
 
     @override
     def begins(self, command: Command) -> None:

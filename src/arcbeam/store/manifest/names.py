@@ -13,6 +13,7 @@ written, and its attempt. That of a job graph contains the epoch. So the sweep f
     requests/<time>-<token>                            a request to the job's driver
     answers/<time>-<token>                             the driver's answer
     driver                                             what the job's driver was doing some seconds ago
+    history                                            figures of the job over time
     ended                                              how the last driver failed, or that it was cancelled
 """
 
@@ -32,6 +33,7 @@ ANSWERS = "answers"
 DRIVER_NOTE = "driver"
 ENDED_NOTE = "ended"
 TROUBLE_NOTE = "trouble"
+HISTORY = "history"
 
 _MICRO_BATCH_DIGITS = 12
 _EPOCH_DIGITS = 8

@@ -1,0 +1,135 @@
+"""Keeps a job's figures over time in memory, and writes them to its folder about once a minute.
+
+Owns the intervals. The file is outside the commit: if it is lost, or cannot be written, the job goes on. Must not know
+what the figures are.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from arcbeam.engine.coordinator import CommitDecided, Event, MicroBatchFailed
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.log.commitlog import CommitLog
+from arcbeam.store.log.historyfile import StoredHistory, history_in, leave_history
+from arcbeam.streaming.interfaces import Clock
+from arcbeam.streaming.status.history import PARTS, History, sample_of, totals_of
+from arcbeam.streaming.status.status import status_of
+
+_LOG = logging.getLogger("arcbeam.streaming")
+
+_SAMPLE_SECONDS: Final = 1.0
+_WRITE_SECONDS: Final = 60.0
+
+
+class HistoryWriter:
+    """The history of one driver. Called on the driver's thread.
+
+    Args:
+        blobs: the job's folder; None: nothing is read, kept or written.
+        log: the driver's commit log.
+        clock: the driver's clock.
+        seconds: a monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        blobs: DurableBlobs | None,
+        log: CommitLog,
+        clock: Clock,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._blobs, self._log, self._clock, self._seconds = blobs, log, clock, seconds
+        self._measured: Mapping[str, Any] = {}
+        self._parts: dict[str, float] = {}
+        self._sampled, self._wrote = float("-inf"), seconds()
+        self._new, self._warned = False, False
+        if blobs is None:
+            return
+        self._history = History.after(self._found(blobs))
+        # SUBTLE: counters are differences of what is committed, so micro-batches without a sample are not lost.
+        self._totals = totals_of(status_of(log.head))
+        self._savepoints = {pin.name for pin in log.head.pins}
+        self.event("restart" if log.head.micro_batch else "start", f"at micro-batch {log.head.micro_batch}")
+
+    def measured(self, figures: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Remember measurements of the micro-batch that is about to be proposed, and return them."""
+        self._measured = figures
+        return figures
+
+    def handled(self, event: Event) -> None:
+        """Note what an event says. The driver has handled it; see `interfaces.Watch`."""
+        if self._blobs is None:
+            return
+        if isinstance(event, CommitDecided):
+            self._committed()
+        elif isinstance(event, MicroBatchFailed):
+            self.event("trouble", f"micro-batch {event.micro_batch} failed: {event.why}")
+
+    def _committed(self) -> None:
+        for name in ("micro_batches", *PARTS):
+            gained = 1.0 if name == "micro_batches" else self._measured.get(name, 0.0)
+            self._parts[name] = self._parts.get(name, 0.0) + gained
+        if new := {pin.name for pin in self._log.head.pins} - self._savepoints:
+            self._savepoints |= new
+            self.event("savepoint", f"{', '.join(sorted(new))} at micro-batch {self._log.head.micro_batch}")
+        # At most once a second: a status of many stages costs milliseconds.
+        if self._seconds() - self._sampled >= _SAMPLE_SECONDS:
+            self._sample()
+
+    def event(self, kind: str, text: str) -> None:
+        """Note an event."""
+        if self._blobs is not None:
+            self._history.event(self._clock.now(), kind, text)
+            self._new = True
+
+    def beat(self) -> bool:
+        """Write the file if that is due.
+
+        Returns:
+            True.
+        """
+        if self._new and self._seconds() - self._wrote >= _WRITE_SECONDS:
+            self._write()
+        return True
+
+    def close(self, how: str) -> None:
+        """Write what is new, unless another driver has taken the job over: its file must not be replaced.
+
+        Args:
+            how: the end of the job, for people; "" if it is unknown.
+        """
+        if self._blobs is None or self._log.fenced() is not None:
+            return
+        self.event("end", how or "the driver failed")
+        if self._parts:
+            self._sample()
+        if self._new:
+            self._write()
+
+    def _sample(self) -> None:
+        status = status_of(self._log.head)
+        self._history.add(sample_of(status, self._clock.now(), self._totals, self._parts))
+        self._totals, self._parts = totals_of(status), {}
+        self._sampled, self._new = self._seconds(), True
+
+    def _found(self, blobs: DurableBlobs) -> StoredHistory:
+        try:
+            return history_in(blobs)
+        except StoreError as e:
+            _LOG.warning("figures over time begin anew: %s", e)
+            return StoredHistory()
+
+    def _write(self) -> None:
+        assert self._blobs is not None
+        self._wrote, self._new = self._seconds(), False
+        try:
+            leave_history(self._blobs, self._history.stored())
+            self._warned = False
+        except StoreError as e:
+            _LOG.log(logging.DEBUG if self._warned else logging.WARNING, "'history' in the job's folder is old: %s", e)
+            self._warned = True

@@ -1,0 +1,141 @@
+"""The driver's history: when it is sampled and written, a killed driver, a resumed one, a store that fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from arcbeam.engine.coordinator import CommitDecided, MicroBatchFailed
+from arcbeam.engine.protocol.reports import Counts
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import IndeterminateError, MissingFileError
+from arcbeam.store.log.historyfile import history_in
+from arcbeam.store.log.sweep import Sweeper
+from arcbeam.store.manifest.names import HISTORY
+from arcbeam.streaming.driver.historywriter import HistoryWriter
+from arcbeam.streaming.driver.proposals import draft
+from arcbeam.streaming.status.history import history_record
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.streaming.jobs import LAYOUT, READERS, opened, proposal, reported, staged
+
+pytestmark = pytest.mark.contract("OPS-07")
+
+_NUMBERS = {"read": 1, "rates": 2, "join": 3}
+
+
+class Driver:
+    """A driver that commits micro-batches, with a clock of its own."""
+
+    def __init__(self, blobs: DurableBlobs, seconds: float = 1000.0) -> None:
+        self.blobs, self.seconds = blobs, seconds
+        self.log = opened(blobs)
+        self.writer = HistoryWriter(blobs, self.log, self, lambda: self.seconds)
+
+    def now(self) -> Timestamp:
+        return Timestamp(round(self.seconds * 1e6))
+
+    def commit(self, read: int) -> None:
+        """Commit a micro-batch in which `join` has read some elements."""
+        number = self.log.head.micro_batch + 1
+        report = reported(staged("join", 0, number, counts=Counts(read)), staged("join", 1, number))
+        figures = self.writer.measured({"seconds": 0.5, "user": 0.25})
+        self.log.propose(draft(self.log, LAYOUT, READERS, _NUMBERS, proposal(number, number, report), figures))
+        self.writer.handled(CommitDecided(self.now(), number))
+        self.writer.beat()
+
+    def run(self, micro_batches: int, every: float = 0.25) -> None:
+        for _ in range(micro_batches):
+            self.commit(3)
+            self.seconds += every
+
+
+def kept(blobs: DurableBlobs) -> dict[str, Any]:
+    return history_record(history_in(blobs))
+
+
+def total(record: dict[str, Any], ring: int, figure: str = "read") -> float:
+    return sum(point["stages"]["join"][figure] for point in record["rings"][ring]["points"])
+
+
+def test_no_micro_batch_is_lost_between_samples() -> None:
+    driver = Driver(MemoryBlobs())
+    driver.run(50)
+    driver.writer.close("DONE")
+    record = kept(driver.blobs)
+    assert [total(record, ring) for ring in range(3)] == [150, 150, 150]
+    assert len(record["rings"][0]["points"]) == 13
+    for ring in record["rings"]:
+        assert sum(point["job"]["micro_batches"] for point in ring["points"]) == 50
+        assert sum(point["job"]["seconds"] for point in ring["points"]) == 25
+    assert [event["kind"] for event in record["events"]] == ["start", "end"]
+
+
+def test_file_is_written_once_a_minute() -> None:
+    driver = Driver(MemoryBlobs())
+    driver.run(236)
+    with pytest.raises(MissingFileError):
+        driver.blobs.get(HISTORY)
+    driver.run(8)
+    assert total(kept(driver.blobs), 2) > 0
+
+
+def test_killed_driver_loses_a_minute_at_most_and_the_next_one_continues() -> None:
+    blobs = MemoryBlobs()
+    killed = Driver(blobs)
+    killed.run(300)
+    before = total(kept(blobs), 2)
+    assert before >= 3 * 240
+    resumed = Driver(blobs, killed.seconds + 100)
+    resumed.run(10)
+    resumed.writer.handled(MicroBatchFailed(resumed.now(), 11, 0, "boom", True))
+    resumed.writer.close("")
+    record = kept(blobs)
+    assert total(record, 2) == before + 30
+    assert [event["kind"] for event in record["events"]] == ["start", "restart", "trouble", "end"]
+
+
+@pytest.mark.parametrize("data", [b"", b"archisto", b"x" * 1000])
+def test_lost_or_torn_file_is_harmless(data: bytes) -> None:
+    blobs = MemoryBlobs()
+    Driver(blobs).run(1)
+    blobs.put(HISTORY, data)
+    driver = Driver(blobs)
+    driver.run(1)
+    driver.writer.close("DONE")
+    assert total(kept(blobs), 0) == 3
+
+
+def test_store_that_fails_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(MemoryBlobs())
+
+    def fail(name: str, data: bytes) -> None:
+        raise IndeterminateError("the store does not answer")
+
+    driver.run(4)
+    with monkeypatch.context() as patched:
+        patched.setattr(driver.blobs, "put", fail)
+        driver.seconds += 100
+        driver.writer.beat()
+        driver.run(4)
+    driver.writer.close("DONE")
+    assert total(kept(driver.blobs), 0) == 24
+
+
+def test_sweep_keeps_the_file() -> None:
+    driver = Driver(MemoryBlobs())
+    driver.run(30)
+    driver.writer.close("DONE")
+    Sweeper(driver.log, keep=1).sweep()
+    assert total(kept(driver.blobs), 2) == 90
+
+
+def test_temporary_folder_has_no_history() -> None:
+    blobs = MemoryBlobs()
+    log = opened(blobs)
+    writer = HistoryWriter(None, log, Driver(MemoryBlobs()))
+    writer.handled(CommitDecided(Timestamp(1), 1))
+    writer.close("DONE")
+    with pytest.raises(MissingFileError):
+        blobs.get(HISTORY)
