@@ -144,8 +144,8 @@ def decode(data: bytes) -> StoredHistory:
 
 
 def _chunk(record: dict[str, Any]) -> Chunk:
-    names = ("job_columns", "stage_columns", "stages", "texts")
-    return Chunk(record["points"], *(tuple(record[name]) for name in names), record["data"])
+    columns = tuple(record["job_columns"]), tuple(record["stage_columns"])
+    return Chunk(record["points"], *columns, tuple(record["stages"]), tuple(record["texts"]), record["data"])
 
 
 def leave_history(blobs: DurableBlobs, history: StoredHistory) -> None:
@@ -168,5 +168,5 @@ def history_in(blobs: DurableBlobs) -> StoredHistory:
     except MissingFileError:
         return StoredHistory()
     except ValueError as e:
-        _LOG.warning("'%s' in '%s' is ignored, and figures over time begin anew: %s", HISTORY, blobs, e)
+        _LOG.warning("'%s' in '%s' is ignored, and figures over time begin again: %s", HISTORY, blobs, e)
         return StoredHistory()

@@ -1,6 +1,6 @@
 """Keeps a job's figures over time in memory, and writes them to its folder about once a minute.
 
-Owns the intervals. The file is outside the commit: if it is lost, or cannot be written, the job goes on. Must not know
+Owns the intervals. The file is outside the commit: if it is lost or cannot be written, the job continues. Must not know
 what the figures are.
 """
 
@@ -121,7 +121,7 @@ class HistoryWriter:
         try:
             return history_in(blobs)
         except StoreError as e:
-            _LOG.warning("figures over time begin anew: %s", e)
+            _LOG.warning("figures over time begin again: %s", e)
             return StoredHistory()
 
     def _write(self) -> None:

@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from arcbeam.sizes import threshold
 from arcbeam.store.log.historyfile import Chunk, HistoryEvent, StoredHistory
 from arcbeam.streaming.status.status import Status
 
 RINGS: Final = ((1_000_000, 600), (10_000_000, 720), (300_000_000, 2016))
 """Microseconds of a point, and the number of points, of each resolution."""
-_IN_CHUNK: Final = 60
+_IN_CHUNK: Final = threshold(60, 3)
 _EVENTS: Final = 500
 _TEXT: Final = 300
 
@@ -48,7 +49,7 @@ _STAGE: Final = _columns(STAGE_GAUGES, STAGE_COUNTERS)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The figures at a time.
+    """The figures of a moment.
 
     Attributes:
         time: microseconds since 1970.
