@@ -9,10 +9,10 @@ PIP := $(BIN)/pip --disable-pip-version-check
 SEED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stream test test-all fresh bench build lint format docs site java clean
+.PHONY: help demo demo-stream test test-all test-versions fresh bench build lint format docs site java clean
 
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo java ## Real flights, joined and windowed on Spark: a table and a picture.
 	$(BIN)/arcbeam run examples/flight_delays.py
@@ -26,6 +26,9 @@ test: $(VENV)/.dev java ## All tests but the long ones.
 test-all: $(VENV)/.dev java ## All tests, the long ones too, with new random examples.
 	$(BIN)/python tools/run_tests.py --hypothesis-seed=$(SEED)
 	$(SIMULATE_NEW)
+
+test-versions: $(VENV)/.dev java ## A smoke set with Beam 2.76, 2.77 and PySpark 4.1 to 4.3, in environments below build/.
+	$(BIN)/python tools/test_versions.py
 
 fresh: $(VENV)/.dev ## New random examples and simulations; SEED=… tries those of a seed again.
 	$(BIN)/python -m pytest -m "hypothesis and not spark" --hypothesis-seed=$(SEED)

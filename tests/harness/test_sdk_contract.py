@@ -68,6 +68,13 @@ def test_bundle_processor_has_required_attributes() -> None:
     ]
 
 
+def test_data_plane_of_an_input_operation_is_its_last_argument() -> None:
+    parameters = list(inspect.signature(bundle_processor.DataInputOperation.__init__).parameters)
+    assert parameters[-2] == "transform_id"
+    assert parameters[-1] in ("data_channel", "data_channel_factory")  # Beam 2.76, 2.77
+    assert len(parameters) == 9
+
+
 def test_execution_context_collects_deferrals() -> None:
     fields = {field.name for field in dataclasses.fields(bundle_processor.ExecutionContext)}
     assert {"delayed_applications", "instruction_id"} <= fields

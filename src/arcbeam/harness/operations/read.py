@@ -37,8 +37,8 @@ class ReadOperation(bundle_processor.DataInputOperation):  # type: ignore[misc] 
             factory.counter_factory,
             factory.state_sampler,
             self.pcoll_coder,
-            transform_id=transform_id,
-            data_channel_factory=None,
+            transform_id,
+            None,  # no data plane. By position: Beam 2.76 calls it data_channel, 2.77 data_channel_factory
         )
         self.how = spec
         self.written_coder = (
