@@ -123,6 +123,22 @@ def test_store_that_fails_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     assert total(kept(driver.blobs), 0) == 24
 
 
+def test_slow_writing_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, writes = Driver(MemoryBlobs()), list[float]()
+    put = driver.blobs.put
+
+    def slow(name: str, data: bytes) -> None:
+        if name == HISTORY:
+            writes.append(driver.seconds)
+            driver.seconds += 1
+        put(name, data)
+
+    monkeypatch.setattr(driver.blobs, "put", slow)
+    driver.run(300, every=1)
+    assert len(writes) == 2
+    assert writes[1] - writes[0] >= 199
+
+
 def test_sweep_keeps_the_file() -> None:
     driver = Driver(MemoryBlobs())
     driver.run(30)

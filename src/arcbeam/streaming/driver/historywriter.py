@@ -24,6 +24,8 @@ _LOG = logging.getLogger("arcbeam.streaming")
 
 _SAMPLE_SECONDS: Final = 1.0
 _WRITE_SECONDS: Final = 60.0
+_WRITE_SHARE: Final = 0.005
+"""The limit of the time for writing. With hundreds of stages a file takes long to make, and is written less often."""
 
 
 class HistoryWriter:
@@ -46,7 +48,7 @@ class HistoryWriter:
         self._blobs, self._log, self._clock, self._seconds = blobs, log, clock, seconds
         self._measured: Mapping[str, Any] = {}
         self._parts: dict[str, float] = {}
-        self._sampled, self._wrote = float("-inf"), seconds()
+        self._sampled, self._due = float("-inf"), seconds() + _WRITE_SECONDS
         self._new, self._warned = False, False
         if blobs is None:
             return
@@ -93,7 +95,7 @@ class HistoryWriter:
         Returns:
             True.
         """
-        if self._new and self._seconds() - self._wrote >= _WRITE_SECONDS:
+        if self._new and self._seconds() >= self._due:
             self._write()
         return True
 
@@ -126,10 +128,11 @@ class HistoryWriter:
 
     def _write(self) -> None:
         assert self._blobs is not None
-        self._wrote, self._new = self._seconds(), False
+        began, self._new = self._seconds(), False
         try:
             leave_history(self._blobs, self._history.stored())
             self._warned = False
         except StoreError as e:
             _LOG.log(logging.DEBUG if self._warned else logging.WARNING, "'history' in the job's folder is old: %s", e)
             self._warned = True
+        self._due = began + max(_WRITE_SECONDS, (self._seconds() - began) / _WRITE_SHARE)
