@@ -92,6 +92,22 @@ def test_list_links_to_the_page_of_each_job(job: FolderBlobs) -> None:
 
 
 @pytest.mark.contract("PAGE-01")
+def test_job_whose_watermark_advances_is_not_waiting(job: FolderBlobs) -> None:
+    (listed,) = FolderSource([job]).jobs()
+    assert listed.record is not None
+    (cause, *_) = [each for each in listed.record["causes"] if each["decides"]]
+    # A TestStream's clock, because the real one does not stand still.
+    running = {**listed.record, "due": None, "committed": 0, "time": 100_000_000}
+
+    def level(seconds: int, **change: Any) -> str:
+        since = {"micro_batch": 1, "time": 100_000_000 - seconds * 1_000_000}
+        return headline({**running, "causes": [{**cause, "since": since, **change}]}).level
+
+    assert [level(0), level(59), level(60)] == ["good", "good", "warning"]
+    assert level(0, kind="failure") == "error"
+
+
+@pytest.mark.contract("PAGE-01")
 def test_headline_has_the_words_of_status(job: FolderBlobs) -> None:
     source = FolderSource([job])
     (listed,) = source.jobs()

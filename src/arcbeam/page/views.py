@@ -5,9 +5,10 @@ Owns the choice; the words are those of `arcbeam status`. Returns plain text, wh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, behind_shown, long_shown
 from arcbeam.page.sources import Listed
@@ -23,6 +24,9 @@ from arcbeam.streaming.status.words import (
     shown,
     silent,
 )
+
+_LONG_WAIT: Final = 60.0
+"""Seconds. A healthy stream always waits for something: only what has not moved for longer is shown as waiting."""
 
 _WELL = frozenset({"done", "drained"})
 """The modes of jobs that ended as intended."""
@@ -131,9 +135,19 @@ def headline(record: Record) -> Headline:
     for cause in record["causes"]:
         if cause.get("kind") == "driver" or cause.get("decides", True):
             since = cause.get("since")
-            level = "error" if cause.get("kind") in ("failure", "driver") else "warning"
+            is_failure = cause.get("kind") in ("failure", "driver")
+            if since and not is_failure and (seconds := _seconds_since(record, since["time"])) < _LONG_WAIT:
+                text = f"The job is running. The watermark that decides advanced {long_shown(seconds)} ago."
+                return Headline(text, since=shown(since["time"]))
+            level = "error" if is_failure else "warning"
             return Headline(cause["text"], cause["frees"], shown(since["time"]) if since else "", level)
     return Headline("No watermark waits for anything.")
+
+
+def _seconds_since(record: Record, when: int) -> float:
+    """Return how long ago a time is, by the clock of the job: a TestStream moves its own."""
+    now = time.time() if record.get("committed") is None else record["time"] / 1e6
+    return max(0.0, now - when / 1e6)
 
 
 def figures(record: Record) -> Iterator[tuple[str, Cell]]:
@@ -185,7 +199,8 @@ def rate_cell(rate: float | None) -> Cell:
     """Return the cell of a rate."""
     if rate is None:
         return Cell("–", "unknown: the time since the previous micro-batch was not stored")
-    return Cell(f"{rate:,.0f} elements/s", "read by sources, in the last micro-batch")
+    number = f"{rate:,.0f}"
+    return Cell(f"{number} element{'' if number == '1' else 's'}/s", "read by sources, in the last micro-batch")
 
 
 def gap(record: Record, watermark: int) -> Cell:
