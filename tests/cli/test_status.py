@@ -32,6 +32,7 @@ from arcbeam.store.log.drivernote import DriverNote, leave_driver_note
 from arcbeam.store.log.troublenote import Trouble, leave_trouble
 from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.streaming.driver.proposals import draft
+from arcbeam.streaming.status import words
 from tests.golden.texts import check_message
 from tests.store.samples import delta
 from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
@@ -181,6 +182,7 @@ def test_overdue_work_suggests_missing_driver(job: Path, monkeypatch: pytest.Mon
     record = json.loads(invoke(str(job), "--json").stdout)
     assert (record["due"], record["overdue"]) == (due, 60.0)
     assert "job: running, perhaps;" in invoke(str(job)).stdout
+    assert words.overdue({**record, "mode": "suspended"}) is None, "no driver has to run it"
     inspected = CliRunner().invoke(main.main, ["inspect", str(job)]).stdout
     assert overdue in inspected.splitlines()
     earlier = CliRunner().invoke(main.main, ["inspect", str(job), f"--micro-batch={number}"]).stdout

@@ -54,12 +54,19 @@ class Headline:
         frees: what would unblock the job; "" if nothing blocks it.
         since: since when; "" if unknown.
         level: "good", "warning" or "error".
+        label: the word before the sentence; "": by the level.
     """
 
     text: str
     frees: str = ""
     since: str = ""
     level: str = "good"
+    label: str = ""
+
+    @property
+    def word(self) -> str:
+        """The word before the sentence, so that colour is never alone."""
+        return self.label or {"good": "OK", "warning": "Waiting", "error": "Problem"}[self.level]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +132,12 @@ def headline(record: Record) -> Headline:
         return Headline(text, "the job is resumed: `arcbeam resume FOLDER`", level="error")
     if is_over(record):
         mode = record["mode"]
-        return Headline(f"The job has ended: it is {mode}.", level="good" if mode in _WELL else "warning")
+        return Headline(
+            f"The job has ended: it is {mode}.", level="good" if mode in _WELL else "warning", label="Ended"
+        )
     if record["mode"] == "suspended":
-        return Headline("The job is suspended.", "the job is resumed: `arcbeam resume FOLDER`", level="warning")
+        text, frees = "No driver is running this job.", "the job is resumed: `arcbeam resume FOLDER`"
+        return Headline(text, frees, level="warning", label="Suspended")
     if silent(record) is not None:
         return Headline(driver_line(record), level="error")
     if line := overdue_line(record):

@@ -34,7 +34,9 @@ def overdue(record: Record) -> float | None:
     """Return by how many seconds due work is late, if that suggests that no driver runs the job; else None."""
     due = record.get("due")
     # A driver's note is better evidence than its expected work.
-    if due is None or is_over(record) or record.get("driver") or record.get("committed") is not None:
+    if due is None or is_over(record) or record["mode"] == "suspended":
+        return None
+    if record.get("driver") or record.get("committed") is not None:
         return None
     late = time.time() - due / 1e6
     return None if late < LONG_OVERDUE else late
