@@ -30,9 +30,9 @@ _PREFIX = "arcbeam: "
 _OPTIONS_HEAD = """# Options
 
 Pipeline options of arcbeam. All may be omitted. Give them on the command line after the script
-(`arcbeam run pipeline.py --shards=8`), after the folder (`arcbeam resume PATH --shards=8`), as defaults of a job server
-(`arcbeam serve -- --shards=8`), or in a program (`PipelineOptions(shards=8)`). On command lines, hyphens are accepted
-for underscores: `--spark-master` is `--spark_master`.
+(`arcbeam run pipeline.py --shards=8`), after the folder (`arcbeam resume PATH --on_sigterm=drain`), as defaults of a
+job server (`arcbeam serve -- --shards=8`), or in a program (`PipelineOptions(shards=8)`). On command lines, hyphens are
+accepted for underscores: `--spark-master` is `--spark_master`.
 """
 
 _SDK_OPTIONS = """## Options of the Beam SDK
