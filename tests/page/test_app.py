@@ -79,6 +79,10 @@ class Fixed(Source):
     def job(self, id: str) -> Listed | None:
         return self._found.get(id)
 
+    @override
+    def history(self, id: str) -> dict[str, Any] | None:
+        return None
+
 
 @pytest.mark.contract("PAGE-01")
 def test_list_links_to_the_page_of_each_job(job: FolderBlobs) -> None:

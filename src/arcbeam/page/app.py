@@ -16,9 +16,9 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from arcbeam.page import views
+from arcbeam.page import charts, views
 from arcbeam.page.security import Guard
-from arcbeam.page.sources import Source
+from arcbeam.page.sources import Record, Source
 from arcbeam.streaming.status.words import driver_line, is_over
 
 _HERE: Final = Path(__file__).parent
@@ -56,6 +56,8 @@ def app_of(source: Source, token: str = "") -> Starlette:
             return page("missing.html", False, 404, what="There is no such job here.", error="")
         if (record := found.record) is None:
             return page("missing.html", True, 503, what=f"The job in {found.label} cannot be read.", error=found.error)
+        history = source.history(found.id) or {"rings": [], "events": []}
+        span = _span(request, history)
         return page(
             "job.html",
             not is_over(record) and not record.get("ended"),
@@ -64,7 +66,20 @@ def app_of(source: Source, token: str = "") -> Starlette:
             stages=list(views.stage_rows(record)),
             causes=record["causes"],
             driver=driver_line(record),
+            charts=list(charts.charts_of(history, span)) if history["rings"] else [],
+            spans=charts.SPANS,
+            span=span,
+            width=charts.WIDTH,
+            height=charts.HEIGHT,
         )
 
     routes = [Route("/", jobs), Route("/job/{id}", job), Mount("/static", StaticFiles(directory=_HERE / "static"))]
     return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)])
+
+
+def _span(request: Request, history: Record) -> int:
+    """Return the resolution that an address asks for, else the one that suits the job."""
+    wanted = request.query_params.get("span", "")
+    if wanted.isdecimal() and int(wanted) < len(history["rings"]):
+        return int(wanted)
+    return charts.span_of(history) if history["rings"] else 0

@@ -15,7 +15,9 @@ from typing_extensions import override
 
 from arcbeam.errors import ArcbeamError
 from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.log.historyfile import history_in
 from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.history import history_record
 
 Record = Mapping[str, Any]
 
@@ -48,6 +50,10 @@ class Source(Protocol):
         """Return a job; None if there is no such job."""
         ...
 
+    def history(self, id: str) -> Record | None:
+        """Return the record of a job's figures over time; None if there is none."""
+        ...
+
 
 class FolderSource(Source):
     """The jobs in some folders, also when no driver runs them.
@@ -74,3 +80,13 @@ class FolderSource(Source):
             return Listed(id, str(blobs), record_of(blobs))
         except ArcbeamError as e:
             return Listed(id, str(blobs), None, str(e))
+
+    @override
+    def history(self, id: str) -> Record | None:
+        if (blobs := self._folders.get(id)) is None:
+            return None
+        try:
+            return history_record(history_in(blobs))
+        except ArcbeamError:
+            # The status says why the folder cannot be read.
+            return None

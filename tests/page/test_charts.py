@@ -1,0 +1,111 @@
+"""Charts: which resolution suits a job, and paths that lose no extreme and no gap."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from typing_extensions import override
+
+from arcbeam.page.app import app_of
+from arcbeam.page.charts import HEIGHT, WIDTH, Chart, charts_of, span_of
+from arcbeam.page.sources import Listed
+from tests.page.test_app import BASE, EVIL, Fixed
+
+pytestmark = pytest.mark.contract("PAGE-01")
+
+WIDTHS = (1_000_000, 10_000_000, 300_000_000)
+
+
+def point(time: int, backlog: float | None = 0.0, **stages: int) -> dict[str, Any]:
+    gauge = None if backlog is None else [backlog] * 3
+    job = {
+        "backlog": gauge,
+        "behind": [None] * 3,
+        "state_bytes": gauge,
+        "micro_batches": 2.0,
+        "seconds": 1.0,
+        "user": 0.5,
+    }
+    return {"time": time, "job": job, "stages": {name: {"read": read, "late": 0} for name, read in stages.items()}}
+
+
+def history(*rings: list[dict[str, Any]], events: Any = ()) -> dict[str, Any]:
+    rings = (*rings, *([] for _ in range(3 - len(rings))))
+    return {
+        "rings": [{"width": width, "points": points} for width, points in zip(WIDTHS, rings, strict=True)],
+        "events": list(events),
+    }
+
+
+def chart(record: dict[str, Any], name: str) -> Chart:
+    return next(each for each in charts_of(record, 0) if each.name.startswith(name))
+
+
+def coordinates(path: str) -> list[tuple[str, float, float]]:
+    return [(pen, float(x), float(y)) for pen, x, y in re.findall(r"([ML])([\d.]+) ([\d.]+)", path)]
+
+
+@pytest.mark.parametrize(
+    ("begins", "span"),
+    [
+        ((), 0),
+        ((1_007, 1_000, 900), 0),
+        ((1_012, 1_000, 900), 1),
+        ((5_000, 1_000, 900), 1),
+        ((9_000, 5_000, 900), 2),
+    ],
+)
+def test_finest_resolution_with_whole_life_is_chosen(begins: tuple[int, ...], span: int) -> None:
+    assert span_of(history(*([point(begin * 1_000_000)] for begin in begins))) == span
+
+
+def test_path_keeps_extremes_of_joined_points() -> None:
+    points = [point(at * 1_000_000, 7.0 if at == 333 else 0.0) for at in range(600)]
+    found = coordinates(chart(history(points), "backlog").path)
+    assert len(found) <= 300
+    assert {pen for pen, _, _ in found[1:]} == {"L"}
+    assert (min(y for *_, y in found), max(y for *_, y in found)) == (4, HEIGHT - 4)
+    assert all(0 <= x <= WIDTH for _, x, _ in found)
+
+
+def test_path_is_interrupted_where_no_driver_ran() -> None:
+    points = [point(at * 1_000_000) for at in (*range(5), *range(60, 65))]
+    assert [pen for pen, *_ in coordinates(chart(history(points), "backlog").path)].count("M") == 2
+
+
+def test_unknown_figures_have_no_path() -> None:
+    record = history([point(0, None), point(1_000_000, None)])
+    assert [(each.path, each.last) for each in charts_of(record, 0) if each.name == "watermark gap"] == [
+        ("", "unknown")
+    ]
+
+
+def test_rates_are_sums_over_stages_in_seconds() -> None:
+    record = history([point(0, a=3, b=4)])
+    assert chart(record, "elements read").last == "7"
+    assert chart(record, "micro-batch").last == "0.50 s"
+    (drawn,) = coordinates(chart(record, "elements read").path)
+    assert drawn[0] == "M"
+
+
+def test_page_shows_charts_and_escapes_events() -> None:
+    record = history([point(0), point(1_000_000)], events=[{"time": 0, "kind": "trouble", "text": EVIL}])
+
+    class WithHistory(Fixed):
+        @override
+        def history(self, id: str) -> dict[str, Any] | None:
+            return record
+
+    page = TestClient(app_of(WithHistory(Listed("a", "/a", None, "away"))), base_url=BASE)
+    assert page.get("/job/a").status_code == 503
+    status = {"mode": "done", "micro_batch": 1, "time": 0, "watermark": 0, "causes": [], "stages": [], "name": "a"}
+    more = {"restrictions": 0, "backlog": 0.0, "state_bytes": {}, "state_entries": {}, "rate": None}
+    page = TestClient(app_of(WithHistory(Listed("a", "/a", {**status, **more}))), base_url=BASE)
+    for address in ("/job/a", "/job/a?span=0", "/job/a?span=x", "/job/a?span=7"):
+        text = page.get(address).text
+        assert text.count("<path") == 6
+        assert "<script" not in text
+    assert "<path" not in page.get("/job/a?span=1").text
