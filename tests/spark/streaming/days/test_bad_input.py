@@ -134,7 +134,7 @@ def test_unclosed_windows_are_reported_and_output_by_drain(tmp_path: Path) -> No
     feed(source, 200)
     first = submit()
     before = kept(first, 0)
-    (warning,) = (message.text for message in first.messages() if message.text.startswith("Group global "))
+    (warning,) = (message.text for message in first.messages() if "'Group global' produces" in message.text)
     assert "global window" in warning
     assert first.suspend() is not None
     assert "reports no watermark" in CliRunner().invoke(main.main, ["status", str(state)]).output
