@@ -237,7 +237,7 @@ def test_missing_side_input_is_named(tmp_path: Path) -> None:
 
     cause = stuck(tmp_path, build, lambda cause: cause.kind == "side input")
     assert re.match(
-        rf".* input of '.*' .*1970-01-01T00:00:00Z,? {SINCE}.* in shard \d.* side input.* "
+        rf".* input of '.*' .*1970-01-01T00:00:00Z,? {SINCE}.* in shard \d.* side input.*"
         r"output '.*' of '.*Rates.*' .*restriction '\S+' in shard \d",
         cause.text,
     )
