@@ -33,6 +33,7 @@ from arcbeam.streaming.status.words import (
     recorded,
     shown,
     silent,
+    state_of,
 )
 
 if TYPE_CHECKING:
@@ -177,8 +178,7 @@ def _drawn(record: Record, width: int = _WIDE) -> Group:
 
 def _job_lines(record: Record) -> Iterator[str]:
     ended, overdue = record.get("ended"), overdue_line(record)
-    unsure = overdue or silent(record) is not None
-    mode = ended["state"] if ended else f"{record['mode']}, perhaps" if unsure else record["mode"]
+    mode = state_of(record)
     lag = _lag(record["watermark"])
     # A server of an older version sends no name.
     if (name := record.get("name", "")) or record.get("folder"):

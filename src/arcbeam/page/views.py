@@ -19,10 +19,10 @@ from arcbeam.streaming.status.words import (
     committed_at,
     driver_line,
     is_over,
-    overdue,
     overdue_line,
     shown,
     silent,
+    state_of,
 )
 
 _LONG_WAIT: Final = 60.0
@@ -114,14 +114,6 @@ def row_of(job: Listed) -> JobRow:
     name = record.get("name") or job.label
     rate = rate_cell(record.get("rate"))
     return JobRow(job.id, name, job.label, when_shown, line.level, rate, gap(record, record["watermark"]), line, when)
-
-
-def state_of(record: Record) -> str:
-    """Return a job's state, as `arcbeam status` shows it."""
-    if ended := record.get("ended"):
-        return str(ended["state"])
-    unsure = overdue(record) is not None or silent(record) is not None
-    return f"{record['mode']}, perhaps" if unsure else str(record["mode"])
 
 
 def headline(record: Record) -> Headline:

@@ -51,6 +51,14 @@ def silent(record: Record) -> float | None:
     return seconds if seconds > driver["every"] + _LATE_NOTE else None
 
 
+def state_of(record: Record) -> str:
+    """Return a job's state, with a doubt if no driver seems to run it."""
+    if ended := record.get("ended"):
+        return str(ended["state"])
+    unsure = overdue(record) is not None or silent(record) is not None
+    return f"{record['mode']}, perhaps" if unsure else str(record["mode"])
+
+
 def driver_line(record: Record) -> str:
     """Return what a job's driver does, or that it is silent; "" if it has written no note."""
     driver = record.get("driver")
