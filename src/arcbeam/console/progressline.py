@@ -35,6 +35,31 @@ class JobProgress:
     tasks: int
 
 
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """A stage of a bounded job.
+
+    Attributes:
+        stage: its name.
+        state: "waiting" (its input is not complete), "running" or "done".
+        tasks: the number of its tasks that have ended, in all rounds so far.
+        of: the number of its tasks in all rounds so far; 0: not known yet.
+        retries: tries of tasks after the first; None: tasks do not report them.
+        elements: that its tasks have read; of running tasks a few seconds ago.
+        seconds: the sum of the durations of tasks that have reported.
+        rounds: of a splittable stage: the rounds that have begun; 1 for other stages.
+    """
+
+    stage: str
+    state: str = "waiting"
+    tasks: int = 0
+    of: int = 0
+    retries: int | None = None
+    elements: int = 0
+    seconds: float = 0.0
+    rounds: int = 1
+
+
 def line(progress: JobProgress, seconds: float, width: int) -> str:
     """Return one line of at most `width` characters: elapsed time, elements, tasks, stages."""
     figures = f"{seconds:5.0f} s  {progress.elements:,} elements  {progress.tasks} tasks"

@@ -16,10 +16,10 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from arcbeam.page import charts, views
+from arcbeam.page import charts, states, views
 from arcbeam.page.security import Guard
 from arcbeam.page.sources import Record, Source
-from arcbeam.streaming.status.words import driver_line, is_over
+from arcbeam.streaming.status.words import driver_line
 
 _HERE: Final = Path(__file__).parent
 
@@ -39,29 +39,33 @@ def app_of(source: Source, token: str = "") -> Starlette:
 
     def page(template: str, live: bool, code: int = 200, **values: object) -> HTMLResponse:
         headers = {"Refresh": str(REFRESH_SECONDS)} if live else {}
-        return HTMLResponse(templates.get_template(template).render(**values), code, headers)
+        text = templates.get_template(template).render(notices=source.notices(), **values)
+        return HTMLResponse(text, code, headers)
 
     # Starlette runs functions that are not coroutines in threads: reading a folder blocks.
     def jobs(request: Request) -> HTMLResponse:
         wanted = request.query_params.get("q", "")
         found = list(source.jobs())
-        rows = sorted(map(views.row_of, found), key=lambda row: -row.committed)
+        rows = sorted(map(states.row_of, found), key=lambda row: -row.committed)
         rows = [row for row in rows if wanted.lower() in f"{row.name} {row.folder} {row.state.text}".lower()]
-        live = any(job.record is None or not is_over(job.record) for job in found)
+        live = source.grows() or any(map(states.is_live, found))
         return page("jobs.html", live, rows=rows, total=len(found), wanted=wanted)
 
     def job(request: Request) -> HTMLResponse:
         found = source.job(request.path_params["id"])
         if found is None:
             return page("missing.html", False, 404, what="There is no such job here.", error="")
-        if (record := found.record) is None:
+        if (record := found.record) is None and found.state:
+            rows = None if found.progress is None else list(states.batch_rows(found.progress))
+            return page("batch.html", states.is_live(found), row=states.row_of(found), stages=rows, why=found.why)
+        if record is None:
             return page("missing.html", True, 503, what=f"The job in {found.label} cannot be read.", error=found.error)
         history = source.history(found.id) or {"rings": [], "events": []}
         span = _span(request, history)
         return page(
             "job.html",
-            not is_over(record) and not record.get("ended"),
-            row=views.row_of(found),
+            states.is_live(found),
+            row=states.row_of(found),
             figures=list(views.figures(record)),
             stages=list(views.stage_rows(record)),
             causes=record["causes"],

@@ -1,7 +1,7 @@
 """Where the page's jobs are from.
 
-Owns the protocol of a source, and the source of folders. The page knows status records only; see
-`arcbeam.streaming.status.status.as_record`.
+Owns the protocol of a source, and the sources of folders and of services: a job server, or jobs in this process. The
+page knows records only; see `arcbeam.streaming.status.status.as_record` and `arcbeam.jobs.lifecycle.Jobs.details`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,28 @@ class Listed:
 
     Attributes:
         id: in the page's addresses; the same after a restart of the page.
-        label: its folder, for people.
-        record: its status; None if it cannot be read.
-        error: why it cannot be read; "" if it can.
+        label: its folder, or its id at its job server, for people.
+        record: the status of a streaming job; None if there is none, or it cannot be read.
+        error: why it cannot be read; "" if it can, or if the job has none.
+        name: of the job; "": as in its status.
+        state: in Beam's terms, as its service says; "": as in its status.
+        since: when it got this state, in microseconds since 1970; 0: unknown.
+        why: the error with which it ended; "" if there is none.
+        progress: of a bounded job: `stages`, each as `arcbeam.console.progressline.StageProgress`; None for other jobs.
+        silent: all of this is from so many seconds ago, and since then there is no contact with its service; None: it
+            is of now.
     """
 
     id: str
     label: str
     record: Record | None
     error: str = ""
+    name: str = ""
+    state: str = ""
+    since: int = 0
+    why: str = ""
+    progress: Record | None = None
+    silent: float | None = None
 
 
 class Source(Protocol):
@@ -53,6 +66,14 @@ class Source(Protocol):
     def history(self, id: str) -> Record | None:
         """Return the record of a job's figures over time; None if there is none."""
         ...
+
+    def grows(self) -> bool:
+        """Return whether it may get more jobs."""
+        return False
+
+    def notices(self) -> Sequence[str]:
+        """Return what is wrong with the source as a whole: that there is no contact with its service."""
+        return ()
 
 
 class FolderSource(Source):

@@ -1,0 +1,118 @@
+"""What the page shows of a job's state at its service: also of jobs without a status, and without contact.
+
+Owns the words for these. `arcbeam.page.views` owns what is shown of a status. Returns plain text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from arcbeam.model.timestamps import long_shown
+from arcbeam.page import views
+from arcbeam.page.sources import Listed
+from arcbeam.page.views import Cell, Headline, JobRow
+from arcbeam.streaming.status.words import ago, is_over, shown
+
+_TERMINAL: Final = frozenset({"DONE", "DRAINED", "FAILED", "CANCELLED"})
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """A stage of a bounded job."""
+
+    name: str
+    state: Cell
+    tasks: Cell
+    elements: Cell
+    retries: Cell
+    seconds: Cell
+
+
+def is_live(job: Listed) -> bool:
+    """Return whether a later look may show something else."""
+    if job.silent is not None:
+        return True
+    if job.state:
+        return job.state not in _TERMINAL
+    return job.record is None or not is_over(job.record)
+
+
+def row_of(job: Listed) -> JobRow:
+    """Return a job's row in the list."""
+    if job.record is None and job.state:
+        none = Cell("–", "only a streaming job that runs, or whose folder can be read, has it")
+        line = headline(job)
+        return JobRow(job.id, job.name or job.label, job.label, _state(job), line.level, none, none, line, job.since)
+    row = views.row_of(job)
+    if job.silent is None:
+        return row
+    line = headline(job)
+    return replace(row, state=_state(job), headline=line, level=line.level)
+
+
+def _state(job: Listed) -> Cell:
+    state = job.state or (str(job.record["mode"]) if job.record is not None else "unknown")
+    if job.silent is not None:
+        return Cell(f"unknown ({state} {long_shown(job.silent)} ago)", "there is no contact with its service")
+    return Cell(f"{state}, {ago(job.since)}", shown(job.since)) if job.since else Cell(state, "its time is unknown")
+
+
+def headline(job: Listed) -> Headline:
+    """Return the condition of a job without a status, or without contact."""
+    if job.silent is not None:
+        state = job.state or "running"
+        text = f"no contact for {long_shown(job.silent)}. What is shown is from then: the job was {state}."
+        return Headline(text, "its job server, or its network, answers again", level="error", label="No contact")
+    match job.state:
+        case "FAILED":
+            return Headline(job.why.partition("\n")[0] or "The job has failed.", level="error", label="Failed")
+        case "CANCELLED":
+            return Headline("The job was cancelled.", level="warning", label="Ended")
+        case "DONE" | "DRAINED":
+            return Headline(f"The job has ended: it is {job.state}.", label="Ended")
+        case "STOPPED":
+            return Headline(
+                "The job is suspended, or was not started.",
+                "it is started; a suspended job: `arcbeam resume FOLDER`",
+                level="warning",
+                label="Stopped",
+            )
+        case "CANCELLING":
+            return Headline("The job is being cancelled.", level="warning")
+        case "STARTING":
+            return Headline("The job is starting.")
+    if job.progress is None:
+        return Headline("The job is running. It has no status yet.")
+    stages = job.progress["stages"]
+    done = sum(stage["state"] == "done" for stage in stages)
+    running = [stage["stage"] for stage in stages if stage["state"] == "running"]
+    now = f" Now: {'; '.join(running)}." if running else ""
+    return Headline(f"{done} of {len(stages)} stages are done.{now}")
+
+
+def batch_rows(progress: Mapping[str, Any]) -> Iterator[BatchRow]:
+    """Yield the rows of a bounded job's stages, producers first."""
+    for stage in progress["stages"]:
+        total, waits = stage.get("of"), stage["state"] == "waiting"
+        yield BatchRow(
+            stage["stage"],
+            Cell(stage["state"], "its input is not complete yet" if waits else ""),
+            Cell(f"{stage['tasks']:,} of {total:,}" if total else f"{stage['tasks']:,}", _rounds(stage)),
+            Cell(f"{stage['elements']:,}", "that its tasks have read"),
+            Cell("–", "tasks of this job report no tries")
+            if stage.get("retries") is None
+            else Cell(f"{stage['retries']:,}", "tries after the first, of tasks that are shown"),
+            Cell("–", "no task has ended yet")
+            if not stage["tasks"]
+            else Cell(long_shown(stage["seconds"]) if stage["seconds"] >= 10 else f"{stage['seconds']:.2f} s", _SUM),
+        )
+
+
+_SUM: Final = "the sum of its tasks that have reported; they run side by side"
+
+
+def _rounds(stage: Mapping[str, Any]) -> str:
+    number = stage.get("rounds", 1)
+    return "tasks that have ended" + (f", in {number} rounds" if number > 1 else "")

@@ -1,0 +1,76 @@
+"""Jobs without a status: bounded ones, ended ones, and those whose service does not answer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from arcbeam.console.progressline import StageProgress
+from arcbeam.page import states
+from arcbeam.page.sources import Listed
+from tests.page.test_app import EVIL, Fixed, client
+
+pytestmark = pytest.mark.contract("PAGE-03")
+
+STAGES = (
+    StageProgress("Read", "done", 1, 1, 0, 10, 2.5),
+    StageProgress("Count", "running", 3, 8, 2, 70, 11.0),
+    StageProgress("Write"),
+)
+
+
+def batch(*stages: StageProgress, state: str = "RUNNING", **more: Any) -> Listed:
+    return Listed("a", "a at h", None, state=state, progress={"stages": [asdict(each) for each in stages]}, **more)
+
+
+def test_bounded_job_shows_its_stages() -> None:
+    text = client(Fixed(batch(*STAGES))).get("/job/a").text
+    assert "1 of 3 stages are done. Now: Count." in text
+    assert all(figure in text for figure in ("3 of 8", "2.50 s", ">70<", ">2<"))
+    assert "no task has ended yet" in text
+
+
+@pytest.mark.parametrize(
+    ("state", "level", "live"),
+    [
+        ("FAILED", "error", False),
+        ("CANCELLED", "warning", False),
+        ("DONE", "good", False),
+        ("DRAINED", "good", False),
+        ("STOPPED", "warning", True),
+        ("STARTING", "good", True),
+        ("CANCELLING", "warning", True),
+    ],
+)
+def test_states_have_their_words(state: str, level: str, live: bool) -> None:
+    job = Listed("a", "a at h", None, state=state, since=1, why="KeyError: 3\nat line 7")
+    assert (states.headline(job).level, states.is_live(job)) == (level, live)
+    assert ("KeyError: 3" in states.headline(job).text) == (state == "FAILED")
+    text = client(Fixed(job)).get("/job/a")
+    assert text.status_code == 200
+    assert ("refresh" in text.headers) == live
+
+
+@pytest.mark.parametrize("progress", [None, {"stages": [asdict(STAGES[0])]}])
+def test_lost_contact_is_never_well(progress: Any) -> None:
+    job = Listed("a", "a at h", None, state="RUNNING", progress=progress, silent=12.0)
+    row = states.row_of(job)
+    assert (row.level, row.headline.level) == ("error", "error")
+    assert "12 s ago" in row.state.text
+    for path in ("/", "/job/a"):
+        answer = client(Fixed(job)).get(path)
+        assert "no contact for 12 s" in answer.text
+        assert "refresh" in answer.headers
+
+
+def test_texts_of_services_are_inert() -> None:
+    evil = StageProgress(EVIL, "running")
+    found = [
+        Listed("a", EVIL, None, name=EVIL, state=state, why=EVIL, progress={"stages": [asdict(evil)]})
+        for state in ("RUNNING", "FAILED", EVIL)
+    ]
+    for each in found:
+        page = client(Fixed(each))
+        assert all("<script" not in page.get(path).text for path in ("/", "/job/a"))
