@@ -69,6 +69,7 @@ def _stage_json(plan: Plan, stage: Stage) -> dict[str, Any]:
     return {
         "id": stage.id,
         "name": stage.name,
+        "uid": stage.uid,
         "transforms": [{"id": t.id, "name": t.name, "urn": t.urn} for t in stage.transforms],
         "payload_bytes": len(stage.payload),
         "source": stage.source,

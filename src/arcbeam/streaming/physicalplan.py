@@ -243,6 +243,11 @@ def ports_of(plan: Plan) -> dict[tuple[str, int], Port]:
     return ports
 
 
+def output_names(plan: Plan) -> dict[tuple[str, int], str]:
+    """Return the name by which a status knows each output: of a stage, by its id, to a channel."""
+    return {of: port.output for of, port in ports_of(plan).items()}
+
+
 def _digest(plan: Plan) -> str:
     hashed = sha256()
     for stage in plan.stages:

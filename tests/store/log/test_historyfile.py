@@ -1,12 +1,15 @@
-"""The file of a job's figures over time."""
+"""The files of a job for people: its figures over time, and its plan."""
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from arcbeam.store.log import planfile
 from arcbeam.store.log.historyfile import (
     Chunk,
     HistoryEvent,
@@ -16,10 +19,8 @@ from arcbeam.store.log.historyfile import (
     history_in,
     leave_history,
 )
-from arcbeam.store.manifest.names import HISTORY
+from arcbeam.store.manifest.names import HISTORY, PLAN
 from arcbeam.testing.blobs import MemoryBlobs
-
-pytestmark = pytest.mark.contract("OPS-07")
 
 _GOLDEN = Path(__file__).parent / "golden" / "history-1"
 _HISTORY = StoredHistory(
@@ -28,11 +29,13 @@ _HISTORY = StoredHistory(
 )
 
 
+@pytest.mark.contract("OPS-07")
 def test_format_is_that_of_the_golden_file() -> None:
     assert decode(_GOLDEN.read_bytes()) == _HISTORY
     assert encode(_HISTORY) == _GOLDEN.read_bytes()
 
 
+@pytest.mark.contract("OPS-07")
 def test_history_is_read_back() -> None:
     blobs = MemoryBlobs()
     assert history_in(blobs) == StoredHistory()
@@ -40,6 +43,7 @@ def test_history_is_read_back() -> None:
     assert history_in(blobs) == _HISTORY
 
 
+@pytest.mark.contract("OPS-07")
 def test_torn_changed_or_newer_file_is_ignored_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     blobs, data = MemoryBlobs(), encode(_HISTORY)
     newer = data[:8] + b"\x02" + data[9:]
@@ -49,4 +53,37 @@ def test_torn_changed_or_newer_file_is_ignored_and_logged(caplog: pytest.LogCapt
         caplog.clear()
         with caplog.at_level(logging.WARNING, "arcbeam.store"):
             assert history_in(blobs) == StoredHistory()
+        assert len(caplog.records) == 1
+
+
+_GOLDEN_PLAN = Path(__file__).parent / "golden" / "plan-1"
+_PLAN: dict[str, Any] = {"name": "wörds \ud800", "stages": [{"id": "s0", "source": None}], "channels": []}
+
+
+@pytest.mark.contract("PAGE-10")
+def test_format_of_plan_is_that_of_the_golden_file() -> None:
+    assert planfile.decode(_GOLDEN_PLAN.read_bytes()) == _PLAN
+    assert planfile.encode(_PLAN) == _GOLDEN_PLAN.read_bytes()
+
+
+@pytest.mark.contract("PAGE-10")
+def test_plan_is_read_back_and_replaced() -> None:
+    blobs = MemoryBlobs()
+    assert planfile.plan_in(blobs) is None
+    planfile.leave_plan(blobs, {"name": "before"})
+    planfile.leave_plan(blobs, _PLAN)
+    assert planfile.plan_in(blobs) == _PLAN
+
+
+@pytest.mark.contract("PAGE-10")
+def test_torn_changed_or_newer_plan_is_ignored_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    blobs, data = MemoryBlobs(), planfile.encode(_PLAN)
+    newer = data[:8] + b"\x02" + data[9:]
+    changed = [data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in range(len(data))]
+    other = json.dumps([1]).encode()
+    for wrong in (*(data[:length] for length in range(len(data))), newer, *changed, other):
+        blobs.put(PLAN, wrong)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "arcbeam.store"):
+            assert planfile.plan_in(blobs) is None
         assert len(caplog.records) == 1

@@ -12,8 +12,9 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IndeterminateError, MissingFileError
 from arcbeam.store.log.historyfile import history_in
+from arcbeam.store.log.planfile import plan_in
 from arcbeam.store.log.sweep import Sweeper
-from arcbeam.store.manifest.names import HISTORY
+from arcbeam.store.manifest.names import HISTORY, PLAN
 from arcbeam.streaming.driver.historywriter import HistoryWriter
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.status.history import history_record
@@ -155,3 +156,18 @@ def test_temporary_folder_has_no_history() -> None:
     writer.close("DONE")
     with pytest.raises(MissingFileError):
         blobs.get(HISTORY)
+
+
+@pytest.mark.contract("PAGE-10")
+def test_plan_is_written_at_the_start_and_its_loss_harms_nothing() -> None:
+    class NoPlan(MemoryBlobs):
+        def put(self, name: str, data: bytes) -> None:
+            if name == PLAN:
+                raise IndeterminateError("the store does not answer")
+            super().put(name, data)
+
+    for blobs, found in ((MemoryBlobs(), {"name": "words"}), (NoPlan(), None)):
+        driver = Driver(blobs)
+        HistoryWriter(blobs, driver.log, driver, plan={"name": "words"})
+        assert plan_in(blobs) == found
+        driver.commit(1)

@@ -36,6 +36,7 @@ from arcbeam.engine.coordinator import (
 )
 from arcbeam.engine.coordinator import Settings as MachineSettings
 from arcbeam.errors import JobCancelledError, JobFailedError, ServerLostError, WorkerLostError
+from arcbeam.explain import plan_record
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.streaming.counters import Counters
 from arcbeam.model.commits import Committable
@@ -65,7 +66,7 @@ from arcbeam.streaming.driver.requests import RequestDesk, Ticket
 from arcbeam.streaming.driver.scriptreader import ScriptReader
 from arcbeam.streaming.driverstate import started
 from arcbeam.streaming.interfaces import Sinks, Watch
-from arcbeam.streaming.physicalplan import PhysicalPlan, placed
+from arcbeam.streaming.physicalplan import PhysicalPlan, output_names, placed
 from arcbeam.streaming.restore.restore import RestoreOptions, restore
 from arcbeam.streaming.status.activity import Activity
 from arcbeam.streaming.status.status import (
@@ -293,7 +294,8 @@ class StreamRun(Sinks, Watch):
         give(job)
         # A driver that only finishes an ended job has no epoch of its own, and writes nothing to the folder.
         noted = blobs if self.kept and log.head.mode not in ENDED else None
-        history = self._history = HistoryWriter(noted, log, self._clock)
+        shown_plan = plan_record(self._plan, output_names(self._plan))
+        history = self._history = HistoryWriter(noted, log, self._clock, plan=shown_plan)
         commits = LogCommits(
             log, physical.layout, physical.side_readers, self.warn, figures=lambda: history.measured(self._measured())
         )

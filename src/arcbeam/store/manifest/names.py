@@ -14,6 +14,7 @@ written, and its attempt. That of a job graph contains the epoch. So the sweep f
     answers/<time>-<token>                             the driver's answer
     driver                                             what the job's driver was doing some seconds ago
     history                                            figures of the job over time
+    plan                                               stages, transforms and edges, for people
     ended                                              how the last driver failed, or that it was cancelled
 """
 
@@ -34,6 +35,7 @@ DRIVER_NOTE = "driver"
 ENDED_NOTE = "ended"
 TROUBLE_NOTE = "trouble"
 HISTORY = "history"
+PLAN = "plan"
 
 _MICRO_BATCH_DIGITS = 12
 _EPOCH_DIGITS = 8

@@ -1,7 +1,7 @@
-"""Keeps a job's figures over time in memory, and writes them to its folder about once a minute.
+"""Writes for people what no commit needs: at the start a job's plan, and about once a minute its figures over time.
 
-Owns the intervals. The file is outside the commit: if it is lost or cannot be written, the job continues. Must not know
-what the figures are.
+Owns the intervals, and keeps the figures in memory. The files are outside the commit: if they are lost or cannot be
+written, the job continues. Must not know what they mean.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.historyfile import StoredHistory, history_in, leave_history
+from arcbeam.store.log.planfile import leave_plan
 from arcbeam.streaming.interfaces import Clock
 from arcbeam.streaming.status.history import PARTS, History, sample_of, totals_of
 from arcbeam.streaming.status.status import status_of
@@ -36,6 +37,7 @@ class HistoryWriter:
         log: the driver's commit log.
         clock: the driver's clock.
         seconds: a monotonic clock, in seconds.
+        plan: the record of the job's plan, which is written at once; None: none is written.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class HistoryWriter:
         log: CommitLog,
         clock: Clock,
         seconds: Callable[[], float] = time.monotonic,
+        plan: Mapping[str, Any] | None = None,
     ) -> None:
         self._blobs, self._log, self._clock, self._seconds = blobs, log, clock, seconds
         self._measured: Mapping[str, Any] = {}
@@ -52,6 +55,8 @@ class HistoryWriter:
         self._new, self._warned = False, False
         if blobs is None:
             return
+        if plan is not None:
+            self._write_plan(blobs, plan)
         self._history = History.after(self._found(blobs))
         # SUBTLE: counters are differences of what is committed, so micro-batches without a sample are not lost.
         self._totals = totals_of(status_of(log.head))
@@ -118,6 +123,12 @@ class HistoryWriter:
         self._history.add(sample_of(status, self._clock.now(), self._totals, self._parts))
         self._totals, self._parts = totals_of(status), {}
         self._sampled, self._new = self._seconds(), True
+
+    def _write_plan(self, blobs: DurableBlobs, plan: Mapping[str, Any]) -> None:
+        try:
+            leave_plan(blobs, plan)
+        except StoreError as e:
+            _LOG.warning("the page cannot show the job's graph: %s", e)
 
     def _found(self, blobs: DurableBlobs) -> StoredHistory:
         try:
