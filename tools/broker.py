@@ -1,0 +1,204 @@
+"""One Kafka broker for tests, demos and benchmarks: a process on this machine, without docker.
+
+    with Broker(folder) as broker:
+        print(broker.address)
+
+The jars (44 MB) come from Maven Central on first use. They are kept in the user's cache folder (`XDG_CACHE_HOME`), and
+all copies of the source share them. `missing()` says what a machine lacks to run a broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+VERSION: Final = "4.3.1"
+_POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>arcbeam</groupId><artifactId>broker</artifactId><version>1</version>
+  <dependencies><dependency>
+    <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version>
+  </dependency></dependencies>
+</project>
+"""
+_CLUSTER: Final = "arcbeam-tests-00000000"
+_STARTS_SECONDS: Final = 90.0
+
+
+def missing() -> str:
+    """Return what this machine lacks to run a broker; "" if nothing."""
+    lacks = [program for program in ("java", "mvn") if shutil.which(program) is None]
+    if "java" in lacks:
+        return "a Kafka broker requires Java 17"
+    if lacks and not _lib().is_dir():
+        return "a Kafka broker requires Maven (mvn), which downloads its jars"
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError:
+        return "Kafka requires the package confluent-kafka (the extra `kafka`)"
+    return ""
+
+
+def _lib() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "arcbeam" / f"kafka-{VERSION}" / "lib"
+
+
+def jars() -> Path:
+    """Return the folder of the broker's jars; download them if it does not exist."""
+    lib = _lib()
+    lib.parent.mkdir(parents=True, exist_ok=True)
+    with open(lib.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not lib.is_dir():
+            (lib.parent / "pom.xml").write_text(_POM, encoding="utf-8")
+            new = lib.parent / "new"
+            shutil.rmtree(new, ignore_errors=True)
+            goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={new}"]
+            subprocess.run(["mvn", "-q", "-B", *goal], cwd=lib.parent, check=True)
+            new.rename(lib)
+    return lib
+
+
+class Broker:
+    """A broker in KRaft mode, with one node; a context manager.
+
+    Args:
+        folder: for its log and data; it must not have a broker's data yet.
+        properties: further properties of the broker, which replace ours.
+
+    Attributes:
+        address: host and port, as `bootstrap.servers`.
+    """
+
+    def __init__(self, folder: Path, **properties: str) -> None:
+        self._folder = folder
+        ports = _free_ports(2)
+        self.address = f"127.0.0.1:{ports[0]}"
+        self._process: subprocess.Popen[bytes] | None = None
+        once = dict.fromkeys(
+            (
+                "offsets.topic.replication.factor",
+                "offsets.topic.num.partitions",
+                "transaction.state.log.replication.factor",
+                "transaction.state.log.min.isr",
+                "transaction.state.log.num.partitions",
+                "share.coordinator.state.topic.replication.factor",
+                "share.coordinator.state.topic.min.isr",
+            ),
+            "1",
+        )
+        self._properties = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{ports[1]}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{ports[1]}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(folder / "data"),
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": "0",
+            **once,
+            **properties,
+        }
+
+    def __enter__(self) -> Broker:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        text = "".join(f"{name}={value}\n" for name, value in self._properties.items())
+        (self._folder / "server.properties").write_text(text, encoding="utf-8")
+        self._java(
+            "kafka.tools.StorageTool", "format", "--standalone", "-t", _CLUSTER, "-c", "server.properties"
+        ).wait()
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start the process, and wait until it answers.
+
+        Raises:
+            RuntimeError: it has ended, or does not answer; the message has the end of its log.
+        """
+        self._process = self._java("kafka.Kafka", "server.properties")
+        over = time.monotonic() + _STARTS_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > over:
+                log = (self._folder / "broker.log").read_text(encoding="utf-8", errors="replace")
+                raise RuntimeError(f"the Kafka broker does not answer at {self.address}:\n{log[-3000:]}")
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """Kill the process, as a host's failure would. Its data stay: `start` continues with them."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self, *, stop: bool = True) -> None:
+        """Suspend the process, or let it continue."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP if stop else signal.SIGCONT)
+
+    def admin(self) -> Any:
+        """Return a client that administers it."""
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": self.address})
+
+    def topic(self, name: str, partitions: int = 1, **config: str) -> str:
+        """Create a topic, and return its name.
+
+        Args:
+            name: its name.
+            partitions: how many.
+            config: of the topic, with "_" instead of ".".
+        """
+        from confluent_kafka.admin import NewTopic
+
+        config = {key.replace("_", "."): value for key, value in config.items()}
+        new = NewTopic(name, partitions, 1, config=config)
+        admin = self.admin()  # its requests end with it
+        for made in admin.create_topics([new], operation_timeout=30).values():
+            made.result()
+        return name
+
+    def _java(self, *command: str) -> subprocess.Popen[bytes]:
+        java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*", *command]
+        with open(self._folder / "broker.log", "ab") as log:
+            return subprocess.Popen(java, cwd=self._folder, stdout=log, stderr=log, start_new_session=True)
+
+    def _answers(self) -> bool:
+        from confluent_kafka import KafkaException
+
+        with contextlib.suppress(OSError, KafkaException):
+            host, port = self.address.split(":")
+            socket.create_connection((host, int(port)), timeout=1).close()
+            return bool(self.admin().list_topics(timeout=5).brokers)
+        return False
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that are free now. All are open until the last is known, so they differ."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
