@@ -82,7 +82,7 @@ def test_status_prints_stages_and_causes(job: Path) -> None:
     lines = result.stdout.splitlines()
     assert re.match(
         r"job: running; last micro-batch: 1, committed at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); "
-        r"watermark beginning",
+        r"watermark at the beginning of time",
         lines[1],
     )
     assert lines[0] == f"the job in '{job}'", "the job has no name"

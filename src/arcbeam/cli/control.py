@@ -108,7 +108,7 @@ def suspend(
 def drain(
     out: Output, job: str, name: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
 ) -> None:
-    """Drain JOB: stop reading, fire all windows and timers, then end. Waits for the end.
+    """Drain JOB: stop reading, fire all windows and timers, then end. Waits for the end, at most --wait seconds.
 
     JOB is the id of a streaming job at the job server, or its folder or URL (--checkpoint_dir). If the driver
     dies meanwhile, run `arcbeam resume`: the job then continues to drain. The command prints the remaining work

@@ -179,7 +179,8 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
     "--stage-mapping",
     multiple=True,
     metavar="OLD=NEW",
-    help="Give the state of stage OLD of the savepoint to stage NEW of the pipeline. May be repeated.",
+    help="Stage NEW gets the state of stage OLD, if this version of arcbeam names the stage differently. May be "
+    "repeated.",
 )
 @click.option(
     "--force-resume",

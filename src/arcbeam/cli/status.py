@@ -18,7 +18,7 @@ from arcbeam.cli.history import show_history
 from arcbeam.cli.server import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import SetupError
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, behind_shown, long_shown
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, behind_shown, long_shown
 from arcbeam.store.log.jobname import job_label
 from arcbeam.streaming.status.words import (
     LONG_OVERDUE,
@@ -189,7 +189,7 @@ def _job_lines(record: Record) -> Iterator[str]:
         yield f"the first micro-batch has not been committed yet{began}"
     yield (
         f"job: {mode}; last micro-batch: {record['micro_batch']}, {recorded(record, shown)}; "
-        f"watermark {shown(record['watermark'])}{lag and f', {lag}'}"
+        f"watermark {_watermark(record['watermark'])}{lag and f', {lag}'}"
     )
     if ended:
         why = f": {ended['why']}" if ended["why"] else ""
@@ -255,6 +255,11 @@ def _cells(stage: Mapping[str, Any], now: int) -> Sequence[str]:
         + f"{stage.get('state_rows', 0):,} rows ({bytes_shown(stage.get('state_bytes', 0))})",
         "\n".join(waits) or "-",
     )
+
+
+def _watermark(time: int) -> str:
+    """Return a watermark within a sentence."""
+    return shown(time) if MIN_TIMESTAMP < time < MAX_TIMESTAMP else f"at the {shown(time)} of time"
 
 
 def _lag(watermark: int) -> str:

@@ -144,7 +144,7 @@ def test_work_that_is_never_due_fails_job() -> None:
         torn down                   -> failed
     """)
     assert driver.end is not None
-    assert "'read': input of 'read' is at 1970-01-01T00:00:00.000005Z: held by restriction" in driver.end.why
+    assert "'read': input of 'read' is at 1970-01-01T00:00:00.000005Z, held by restriction" in driver.end.why
     assert "1 restriction(s) of size 8 " in driver.end.why
     assert "is due never" in driver.end.why
 

@@ -47,7 +47,6 @@ def test_script_hold_is_named_and_released_at_end() -> None:
     assert held.pending is not None
     assert (held.pending.kind, held.pending.time) == (HolderKind.SCRIPT, MIN_TIMESTAMP)
     assert held.outputs["main"].pending == held.pending
-    assert str(held.pending) == "script"
     report = world.micro_batch(MAX_TIMESTAMP, shard=0, event=AdvanceWatermark("it", MAX_TIMESTAMP))
     assert report.local.pending is None
     assert report.input == MAX_TIMESTAMP

@@ -162,7 +162,7 @@ def test_source_that_is_never_due_fails_job() -> None:
     assert end.state is EndState.FAILED
     assert "\n  - 'rates': input of 'rates' is at" in end.why
     assert "1 restriction(s) of size 0 " in end.why
-    assert "'join': input of 'join' is at 1970-01-01T00:00:00.000011Z: held by blocked element" in end.why
+    assert "'join': input of 'join' is at 1970-01-01T00:00:00.000011Z, held by blocked element" in end.why
     assert "elements are blocked until output 'main' of 'rates' is past 1970-01-01T00:00:00.000019Z" in end.why
     # Other output is committed, and stays.
     assert sum(row[0] == "sum" for row in toy.out) == 6

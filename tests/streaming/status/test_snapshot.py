@@ -145,6 +145,11 @@ def test_blocked_elements_are_explained_with_side_input() -> None:
             "elements",
             "cause-elements",
         ),
+        (
+            Hold(Timestamp(6), HolderKind.GATHERED, ""),
+            "elements",
+            "cause-elements-of-open-window",
+        ),
         (Hold(Timestamp(5), HolderKind.SCRIPT, ""), "script", "cause-script"),
     ],
 )

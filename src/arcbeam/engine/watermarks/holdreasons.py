@@ -24,7 +24,7 @@ class Held:
     def __str__(self) -> str:
         silent = self.hold.kind is HolderKind.RESIDUAL and self.hold.time == MIN_TIMESTAMP
         where = f"{self.hold} in shard {self.shard}"
-        return f"{where} reports no watermark" if silent else f"held by {where}"
+        return f"because {where} reports no watermark" if silent else f"held by {where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Unreported:
     shard: int
 
     def __str__(self) -> str:
-        return f"not known yet in shard {self.shard}"
+        return f"which shard {self.shard} has not reported yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Complete:
     """No limit: nothing more can arrive."""
 
     def __str__(self) -> str:
-        return "complete"
+        return "which is complete"
 
 
 Cause = Held | Observed | Unreported | Complete
@@ -99,13 +99,10 @@ class HoldReason:
     cause: Cause
 
     def __str__(self) -> str:
-        texts: list[str] = []
-        time: Timestamp | None = None
-        for link in self.links:
-            at = "" if link.time == time else f" is at {shown_time(link.time)}"
-            if link.waiting:
-                texts.append(f"{link.waiting}, waiting for {link.subject}" + (at and f", which{at}"))
-            else:
-                texts.append(link.subject + at)
+        first, *others = self.links
+        text, time = f"{first.subject} is at {shown_time(first.time)}", first.time
+        for link in others:
+            text += f", {link.waiting}, which waits for" if link.waiting else " because of"
+            text += f" {link.subject}" + ("" if link.time == time else f" (at {shown_time(link.time)})")
             time = link.time
-        return ": ".join([*texts, str(self.cause)])
+        return f"{text}, {self.cause}"

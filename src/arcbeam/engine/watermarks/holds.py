@@ -72,7 +72,7 @@ _WORDS = {
     HolderKind.RUNNING: "running restriction",
     HolderKind.ELEMENT: "pending element",
     HolderKind.SORTED: "element in order of time",
-    HolderKind.SCRIPT: "script",
+    HolderKind.SCRIPT: "TestStream",
     HolderKind.GATHERED: "buffered elements of all keys",
     HolderKind.UNPREPARED: "user code that has yet to prepare to shut down",
 }

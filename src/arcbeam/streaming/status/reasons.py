@@ -13,6 +13,7 @@ from math import ceil
 from typing import Final
 
 from arcbeam.engine.watermarks.clocks import Port, shown_time
+from arcbeam.engine.watermarks.comparison import passed
 from arcbeam.engine.watermarks.holdreasons import Complete, Held, HoldReason, Link, Observed, Unreported
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.sketches import count_of
@@ -274,12 +275,15 @@ class Reasons:
             case HolderKind.SCRIPT:
                 return (
                     "script",
-                    f"the script of {link.stage!r} has not advanced the watermark further",
-                    "its next event that advances the watermark",
+                    f"the events of TestStream {link.stage!r} have not advanced the watermark further",
+                    "one of its events advances the watermark",
                 )
             case HolderKind.GATHERED | HolderKind.SORTED | HolderKind.ELEMENT:
-                frees = f"a micro-batch processes them, once {self._input(link)} has passed {shown_time(hold.time)}"
-                return "elements", f"{hold} wait {where}", frees
+                frees = f"{self._input(link)} passes {shown_time(hold.time)}, and a micro-batch processes them"
+                if passed(self._times.inputs[link.stage], hold.time):
+                    frees = "the next micro-batch processes them"
+                wait = "wait" if hold.kind is HolderKind.GATHERED else "waits"
+                return "elements", f"{hold} {wait} {where}", frees
             case HolderKind.PARKED:
                 return "side input", f"{hold} waits {where}", "the side input is ready"
             case HolderKind.UNPREPARED:
