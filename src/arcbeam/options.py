@@ -187,8 +187,8 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         streaming.add_argument(
             "--checkpoint_dir",
             default=None,
-            help="Folder or URL (s3://…, gs://…, hdfs://…) for the committed state of a streaming job (default: a "
-            "temporary folder, removed at the end). Submitting a pipeline with the folder of an earlier job "
+            help="Folder or URL (s3://, gs://, abfs://, hdfs://) for the committed state of a streaming job (default: "
+            "a temporary folder, removed at the end). Submitting a pipeline with the folder of an earlier job "
             "resumes that job.",
         )
         streaming.add_argument(
