@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 from arcbeam.explain.layout import Layout, Point, Size, lay_out
@@ -106,13 +106,16 @@ class _Mode:
     Attributes:
         live: each stage and channel has a line for figures.
         prefix: of all ids, so that a page may contain several pictures.
+        links: the address to which a stage leads, by its id.
     """
 
     live: bool = False
     prefix: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def line(self) -> float:
+        """The height of a line for figures: a channel has one, a stage two."""
         return _LINE if self.live else 0.0
 
 
@@ -125,18 +128,45 @@ def as_svg(plan: Plan) -> str:
     return _draw(plan, _Mode())
 
 
-def as_live_svg(plan: Plan, prefix: str = "") -> str:
+def as_live_svg(plan: Plan, prefix: str = "", links: Mapping[str, str] | None = None) -> str:
     """Return the plan as an `<svg>` element for a page, which needs `STYLE` in its stylesheet.
 
     Ids, each after the prefix: "s0" is the group of a stage, "c0" that of a channel, "s0-c0" and "c0-s1" are edges.
-    "s0-live" and "c0-live" are empty `<text>` elements, for figures. They are the same for equal plans.
+    "s0-live", "s0-more" and "c0-live" are empty `<text>` elements, for figures; see `filled`. They are the same for
+    equal plans.
+
+    Args:
+        plan: what is drawn.
+        prefix: of all ids.
+        links: the address to which a stage leads, by its id.
     """
-    return _draw(plan, _Mode(live=True, prefix=prefix))
+    return _draw(plan, _Mode(live=True, prefix=prefix, links=links or {}))
+
+
+def filled(svg: str, figures: Mapping[str, tuple[str, str]], prefix: str = "") -> tuple[str, dict[str, str]]:
+    """Return a live picture with figures in its slots, and the elements that show them, by their ids.
+
+    Args:
+        svg: from `as_live_svg`.
+        figures: by the id of an element, such as "s0-live": the text, and a further class of it or "".
+        prefix: of the picture.
+    """
+    found: dict[str, str] = {}
+
+    def shown(slot: re.Match[str]) -> str:
+        text, style = figures.get(slot["name"], ("", ""))
+        name = f"{prefix}{slot['name']}"
+        style = f'class="{_safe(" ".join(filter(None, ("live", style))))}"'
+        found[name] = f'<text {style} id="{_safe(name)}"{slot["rest"]}>{_safe(text)}</text>'
+        return found[name]
+
+    slots = rf'<text class="live" id="{re.escape(_safe(prefix))}(?P<name>[sc]\d+-(?:live|more))"(?P<rest>[^>]*)></text>'
+    return re.sub(slots, shown, svg), found
 
 
 def _draw(plan: Plan, mode: _Mode) -> str:
     edges = _edges(plan)
-    sizes = {stage.id: Size(_STAGE_WIDTH, _height(stage) + mode.line) for stage in plan.stages}
+    sizes = {stage.id: Size(_STAGE_WIDTH, _height(stage) + 2 * mode.line) for stage in plan.stages}
     sizes |= {f"c{c.index}": Size(_CHANNEL_WIDTH, _CHANNEL_HEIGHT + mode.line) for c in plan.channels}
     layout = lay_out(_topological(plan, sizes), [(edge.start, edge.end) for edge in edges], _GAP)
     width = max(layout.size.width + 2 * _MARGIN, _MIN_WIDTH)
@@ -157,7 +187,10 @@ def _draw(plan: Plan, mode: _Mode) -> str:
         "</defs>",
         *([] if mode.live else ['<rect class="ground" width="100%" height="100%"/>', title]),
         *(_draw_edge(edge, route, mode) for edge, route in zip(edges, placed.routes, strict=True)),
-        *(_draw_stage(stage, placed.corners[stage.id], sizes[stage.id], mode) for stage in plan.stages),
+        *(
+            _linked(_draw_stage(stage, placed.corners[stage.id], sizes[stage.id], mode), mode.links.get(stage.id))
+            for stage in plan.stages
+        ),
         *(_draw_channel(c, placed.corners[f"c{c.index}"], sizes[f"c{c.index}"], mode) for c in plan.channels),
         *legend,
         "</svg>",
@@ -245,10 +278,15 @@ def _draw_stage(stage: Stage, corner: Point, size: Size, mode: _Mode) -> str:
             _text(left + 12, corner.y + 17, stage.id, "id"),
             *([_text(right - 12, corner.y + 17, ", ".join(flags), "muted", anchor="end")] if flags else []),
             *(_text(left + 12, first + _LINE * n, *line) for n, line in enumerate(lines)),
-            *_slot(left + 12, corner.y + size.height - 12, stage.id, "start", mode),
+            *_slot(left + 12, corner.y + size.height - 12 - mode.line, f"{stage.id}-live", "start", mode),
+            *_slot(left + 12, corner.y + size.height - 12, f"{stage.id}-more", "start", mode),
             "</g>",
         ]
     )
+
+
+def _linked(stage: str, address: str | None) -> str:
+    return f'<a href="{_safe(address)}">\n{stage}\n</a>' if address else stage
 
 
 def _notes(stage: Stage) -> list[str]:
@@ -274,7 +312,7 @@ def _draw_channel(channel: Channel, corner: Point, size: Size, mode: _Mode) -> s
             f'height="{size.height:.1f}" rx="{_CHANNEL_HEIGHT / 2:.0f}"/>',
             _text(middle, corner.y + 17, f"{channel.routing.value} · {name}", "routing", anchor="middle"),
             _text(middle, corner.y + 32, _shorten(channel.coder or channel.name, 29), "", anchor="middle"),
-            *_slot(middle, corner.y + 48, name, "middle", mode),
+            *_slot(middle, corner.y + 48, f"{name}-live", "middle", mode),
             "</g>",
         ]
     )
@@ -284,7 +322,7 @@ def _slot(x: float, y: float, name: str, anchor: str, mode: _Mode) -> list[str]:
     """Return the empty text in which a page shows figures; nothing in a file."""
     if not mode.live:
         return []
-    id = _safe(f"{mode.prefix}{name}-live")
+    id = _safe(f"{mode.prefix}{name}")
     return [f'<text class="live" id="{id}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"></text>']
 
 

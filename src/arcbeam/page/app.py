@@ -1,30 +1,61 @@
-"""The page's addresses: the list of jobs, and one page for each job. Complete without JavaScript.
+"""The page's addresses: the list of jobs, one page for each job and stage, and their updates. Complete without
+JavaScript.
 
 Owns routes and templates. What is shown is chosen in `arcbeam.page.views`.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from arcbeam.page import charts, states, views
+from arcbeam.explain import STYLE, plan_of
+from arcbeam.model.plan import Plan
+from arcbeam.page import charts, stagepage, states, views
+from arcbeam.page.graph import Graph, graph_of
+from arcbeam.page.live import Board, Rendered, updates
 from arcbeam.page.security import Guard
 from arcbeam.page.sources import Record, Source
+from arcbeam.page.views import JobRow
 from arcbeam.streaming.status.words import driver_line
 
 _HERE: Final = Path(__file__).parent
 
-REFRESH_SECONDS: Final = 5
-"""A browser loads a page of running jobs again after this time; if the page is gone, it says so."""
+
+ENDED_SHOWN: Final = 100
+"""So many of the jobs that have ended are in the list, unless all are requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a page shows.
+
+    Attributes:
+        template: its name.
+        live: whether it may change.
+        values: for the template.
+        code: the HTTP status.
+    """
+
+    template: str
+    live: bool
+    values: Mapping[str, Any] = field(default_factory=dict)
+    code: int = 200
+
+
+View = Callable[[Request], Shown]
 
 
 def app_of(source: Source, token: str = "") -> Starlette:
@@ -34,51 +65,161 @@ def app_of(source: Source, token: str = "") -> Starlette:
         source: of its jobs.
         token: that a browser has to give; "": none.
     """
-    # Escapes all values, whatever a template is called.
-    templates = Environment(loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined)
+    pages = Pages(source)
+    routes = [
+        *pages.routes("", pages.jobs),
+        *pages.routes("/job/{id}", pages.job),
+        *pages.routes("/job/{id}/stage/{number:int}", pages.stage),
+        Route("/static/graph.css", lambda _: Response(STYLE, media_type="text/css")),
+        Mount("/static", StaticFiles(directory=_HERE / "static")),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)])
 
-    def page(template: str, live: bool, code: int = 200, **values: object) -> HTMLResponse:
-        headers = {"Refresh": str(REFRESH_SECONDS)} if live else {}
-        text = templates.get_template(template).render(notices=source.notices(), **values)
-        return HTMLResponse(text, code, headers)
 
-    # Starlette runs functions that are not coroutines in threads: reading a folder blocks.
-    def jobs(request: Request) -> HTMLResponse:
+class Pages:
+    """The pages of a source's jobs. Called from several threads: reading a folder blocks.
+
+    Args:
+        source: of the jobs.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._board = source, Board()
+        # Escapes all values, whatever a template is called.
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined
+        )
+        self._graphs: dict[str, tuple[tuple[Record, Record], Graph | None]] = {}
+
+    def routes(self, path: str, view: View) -> list[Route]:
+        """Return the routes of a page and of its updates."""
+
+        # Starlette runs functions that are not coroutines in threads.
+        def page(request: Request) -> HTMLResponse:
+            rendered = self._rendered(view, request)
+            if rendered.live:
+                self._board.loaded(_address(request), rendered)
+            return HTMLResponse(rendered.html, rendered.code)
+
+        async def events(request: Request) -> Response:
+            version = request.query_params.get("version", "")
+            if "last-event-id" in request.headers:
+                version = version.partition("-")[0]
+            found = updates(self._board, _address(request), lambda: self._rendered(view, request), version)
+            return StreamingResponse(found, media_type="text/event-stream")
+
+        return [Route(path or "/", page), Route(f"{path}/events", events)]
+
+    def _rendered(self, view: View, request: Request) -> Rendered:
+        began = time.thread_time()
+        shown = view(request)
+        fragments: dict[str, str] = {}
+
+        def live(id: str, caller: Callable[[], str]) -> str:
+            fragments[id] = str(caller())
+            return Markup(fragments[id])  # a template has escaped it
+
+        graph, figures = shown.values.get("graph"), {}
+        if graph is not None:
+            graph, figures = graph.shown(shown.values["record"])
+        template = self._templates.get_template(shown.template)
+        values = {**shown.values, "graph": None if graph is None else Markup(graph)}  # it is escaped
+        now, notices = round(time.time() * 1e6), self._source.notices()
+        html = template.render(notices=notices, live=live, is_live=shown.live, now=now, **values)
+        rendered = Rendered(html, fragments | figures, shown.live, shown.code)
+        html = html.replace(_VERSION, rendered.version, 1)
+        return replace(rendered, html=html, cost=time.thread_time() - began)
+
+    def jobs(self, request: Request) -> Shown:
+        """Return the list of jobs."""
         wanted = request.query_params.get("q", "")
-        found = list(source.jobs())
-        rows = sorted(map(states.row_of, found), key=lambda row: -row.committed)
-        rows = [row for row in rows if wanted.lower() in f"{row.name} {row.folder} {row.state.text}".lower()]
-        live = source.grows() or any(map(states.is_live, found))
-        return page("jobs.html", live, rows=rows, total=len(found), wanted=wanted)
+        found = [(not states.is_live(job), states.row_of(job)) for job in self._source.jobs()]
+        found.sort(key=lambda each: (each[0], -each[1].order, each[1].id))
+        total, live = len(found), self._source.grows() or not all(over for over, _ in found)
+        rows = [(over, row) for over, row in found if _has(row, wanted.lower())]
+        most = len(rows) if "all" in request.query_params else sum(not over for over, _ in rows) + ENDED_SHOWN
+        values = {"rows": [row for _, row in rows[:most]], "hidden": len(rows[most:]), "total": total, "wanted": wanted}
+        return Shown("jobs.html", live, values)
 
-    def job(request: Request) -> HTMLResponse:
-        found = source.job(request.path_params["id"])
+    def job(self, request: Request) -> Shown:
+        """Return the page of a job."""
+        found = self._source.job(request.path_params["id"])
         if found is None:
-            return page("missing.html", False, 404, what="There is no such job here.", error="")
+            return Shown("missing.html", False, {"what": "There is no such job here.", "error": ""}, 404)
         if (record := found.record) is None and found.state:
             rows = None if found.progress is None else list(states.batch_rows(found.progress))
-            return page("batch.html", states.is_live(found), row=states.row_of(found), stages=rows, why=found.why)
+            return Shown(
+                "batch.html", states.is_live(found), {"row": states.row_of(found), "stages": rows, "why": found.why}
+            )
         if record is None:
-            return page("missing.html", True, 503, what=f"The job in {found.label} cannot be read.", error=found.error)
-        history = source.history(found.id) or {"rings": [], "events": []}
+            what = f"The job in {found.label} cannot be read."
+            return Shown("missing.html", True, {"what": what, "error": found.error}, 503)
+        history = self._source.history(found.id) or {"rings": [], "events": []}
         span = _span(request, history)
-        return page(
-            "job.html",
-            states.is_live(found),
-            row=states.row_of(found),
-            figures=list(views.figures(record)),
-            stages=list(views.stage_rows(record)),
-            causes=record["causes"],
-            driver=driver_line(record),
-            charts=list(charts.charts_of(history, span)) if history["rings"] else [],
-            spans=charts.SPANS,
-            span=span,
-            width=charts.WIDTH,
-            height=charts.HEIGHT,
-        )
+        values = {
+            "row": states.row_of(found),
+            "record": record,
+            "figures": list(views.figures(record)),
+            "stages": list(views.stage_rows(record)),
+            "causes": record["causes"],
+            "driver": driver_line(record),
+            "graph": self._graph(found.id, record),
+            "charts": list(charts.charts_of(history, span)) if history["rings"] else [],
+            "spans": charts.SPANS,
+            "span": span,
+            "width": charts.WIDTH,
+            "height": charts.HEIGHT,
+        }
+        return Shown("job.html", states.is_live(found), values)
 
-    routes = [Route("/", jobs), Route("/job/{id}", job), Mount("/static", StaticFiles(directory=_HERE / "static"))]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)])
+    def stage(self, request: Request) -> Shown:
+        """Return the page of a stage."""
+        id, number = request.path_params["id"], request.path_params["number"]
+        found = self._source.job(id)
+        record = None if found is None else found.record
+        if found is None or record is None or number >= len(record["stages"]):
+            return Shown("missing.html", False, {"what": "There is no such stage here.", "error": ""}, 404)
+        values = {
+            "row": states.row_of(found),
+            "stage": stagepage.stage_of(record, _plan(self._source.plan(id)), number),
+        }
+        return Shown("stage.html", states.is_live(found), values)
+
+    def _graph(self, id: str, record: Record) -> Graph | None:
+        """Return the graph of a job, laid out once; None if its plan is unknown."""
+        links = {stage["stage"]: f"/job/{id}/stage/{number}" for number, stage in enumerate(record["stages"])}
+        plan = self._source.plan(id)
+        if plan is None:
+            return None
+        known, graph = self._graphs.get(id, (None, None))
+        if known != (plan, links):
+            try:
+                graph = graph_of(plan, links)
+            except ValueError:
+                graph = None
+            self._graphs[id] = (plan, links), graph
+        return graph
+
+
+def _plan(record: Record | None) -> Plan | None:
+    try:
+        return None if record is None else plan_of(record)
+    except ValueError:
+        return None
+
+
+def _address(request: Request) -> str:
+    """Return what a page and its updates have in common: who sees the same address sees the same page."""
+    rest = sorted((name, value) for name, value in request.query_params.items() if name != "version")
+    return f"{request.url.path.removesuffix('events').rstrip('/')}?{rest}"
+
+
+def _has(row: JobRow, wanted: str) -> bool:
+    return wanted in f"{row.name} {row.folder} {row.state.text}".lower()
+
+
+_VERSION: Final = "arcbeam-page-version"
+"""Stands in a template for the version of the page, which is known only when all is rendered."""
 
 
 def _span(request: Request, history: Record) -> int:

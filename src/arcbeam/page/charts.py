@@ -113,6 +113,11 @@ _CHARTS: Final[tuple[tuple[str, Value, Callable[[float], str]], ...]] = (
 )
 
 
+def _clock(time: int) -> str:
+    """Return a time to the second."""
+    return shown(time - time % 1_000_000).replace(".000Z", "Z")
+
+
 def span_of(history: Record) -> int:
     """Return the finest resolution that has the whole life of a job, or else the coarsest that has points."""
     rings = history["rings"]
@@ -140,18 +145,18 @@ def charts_of(history: Record, span: int) -> Iterator[Chart]:
     start, end = points[0]["time"], points[-1]["time"] + width
     scale = WIDTH / (end - start)
     marks = tuple(
-        Mark(round((event["time"] - start) * scale, 1), f"{shown(event['time'])} {event['kind']}: {event['text']}")
+        Mark(round((event["time"] - start) * scale, 1), f"{_clock(event['time'])} {event['kind']}: {event['text']}")
         for event in history["events"]
         if start <= event["time"] <= end
     )
     for name, value, text in _CHARTS:
         ranges = [Range(point["time"], *found) for point in points if (found := value(point, width)) is not None]
         if not ranges:
-            yield Chart(name, "", "", "", "unknown", shown(start), shown(end), marks)
+            yield Chart(name, "", "", "", "unknown", _clock(start), _clock(end), marks)
             continue
         least, greatest = min(each.least for each in ranges), max(each.greatest for each in ranges)
         path = _path(ranges, width, start, end, least, greatest)
-        yield Chart(name, path, text(least), text(greatest), text(ranges[-1].last), shown(start), shown(end), marks)
+        yield Chart(name, path, text(least), text(greatest), text(ranges[-1].last), _clock(start), _clock(end), marks)
 
 
 def _path(ranges: Sequence[Range], width: int, start: int, end: int, least: float, greatest: float) -> str:

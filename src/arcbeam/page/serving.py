@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -15,6 +16,13 @@ from arcbeam.errors import SetupError
 
 _HOST = "127.0.0.1"
 _JOIN_SECONDS = 5.0
+# Open pages have a connection without an end.
+_CONFIG: dict[str, Any] = {
+    "log_level": "warning",
+    "access_log": False,
+    "lifespan": "off",
+    "timeout_graceful_shutdown": 1,
+}
 
 
 class PageServer:
@@ -40,7 +48,7 @@ class PageServer:
             raise SetupError(f"cannot serve the page on port {port}: {e}", "give another --port; 0: a free one") from e
         self.address = f"http://{_HOST}:{self._socket.getsockname()[1]}/"
         # Off the main thread, uvicorn installs no signal handlers.
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+        self._server = uvicorn.Server(uvicorn.Config(app, **_CONFIG))
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="page", daemon=True)
 
     def __enter__(self) -> PageServer:

@@ -16,6 +16,7 @@ from typing_extensions import override
 from arcbeam.errors import ArcbeamError
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log.historyfile import history_in
+from arcbeam.store.log.planfile import plan_in
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.history import history_record
 
@@ -67,6 +68,10 @@ class Source(Protocol):
         """Return the record of a job's figures over time; None if there is none."""
         ...
 
+    def plan(self, id: str) -> Record | None:
+        """Return the record of a job's plan, as `arcbeam.explain.plan_record`; None if there is none."""
+        return None
+
     def grows(self) -> bool:
         """Return whether it may get more jobs."""
         return False
@@ -110,4 +115,13 @@ class FolderSource(Source):
             return history_record(history_in(blobs))
         except ArcbeamError:
             # The status says why the folder cannot be read.
+            return None
+
+    @override
+    def plan(self, id: str) -> Record | None:
+        if (blobs := self._folders.get(id)) is None:
+            return None
+        try:
+            return plan_in(blobs)
+        except ArcbeamError:
             return None

@@ -39,10 +39,17 @@ class Cell:
     Attributes:
         text: what it shows.
         hint: shown on hover: an absolute time, or why there is no value.
+        at: a time, in microseconds since 1970; after the text comes how long ago it was. 0: none.
     """
 
     text: str
     hint: str = ""
+    at: int = 0
+
+    @property
+    def ago(self) -> str:
+        """How long ago the time was, when the page was made."""
+        return ago(self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ class Headline:
         text: the sentence.
         frees: what would unblock the job; "" if nothing blocks it.
         since: since when; "" if unknown.
+        at: a time, in microseconds since 1970; after the text comes how long ago it was. 0: none.
         level: "good", "warning" or "error".
         label: the word before the sentence; "": by the level.
     """
@@ -62,6 +70,12 @@ class Headline:
     since: str = ""
     level: str = "good"
     label: str = ""
+    at: int = 0
+
+    @property
+    def ago(self) -> str:
+        """How long ago the time was, when the page was made."""
+        return ago(self.at)
 
     @property
     def word(self) -> str:
@@ -81,7 +95,7 @@ class JobRow:
     rate: Cell
     behind: Cell
     headline: Headline
-    committed: int
+    order: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +124,12 @@ def row_of(job: Listed) -> JobRow:
     if not record["micro_batch"]:
         when_shown = Cell(state_of(record), "the first micro-batch has not been committed yet")
     else:
-        when_shown = Cell(f"{state_of(record)}, last micro-batch {ago(when)}", shown(when))
+        when_shown = Cell(f"{state_of(record)}, last micro-batch", shown(when), when)
+    # A running job keeps its place in the list.
+    order = (record.get("driver") or {}).get("since", when)
     name = record.get("name") or job.label
     rate = rate_cell(record.get("rate"))
-    return JobRow(job.id, name, job.label, when_shown, line.level, rate, gap(record, record["watermark"]), line, when)
+    return JobRow(job.id, name, job.label, when_shown, line.level, rate, gap(record, record["watermark"]), line, order)
 
 
 def headline(record: Record) -> Headline:
@@ -136,14 +152,22 @@ def headline(record: Record) -> Headline:
         return Headline(line, level="error")
     for cause in record["causes"]:
         if cause.get("kind") == "driver" or cause.get("decides", True):
-            since = cause.get("since")
-            is_failure = cause.get("kind") in ("failure", "driver")
-            if since and not is_failure and (seconds := _seconds_since(record, since["time"])) < _LONG_WAIT:
-                text = f"The job is running. The watermark that decides advanced {long_shown(seconds)} ago."
-                return Headline(text, since=shown(since["time"]))
-            level = "error" if is_failure else "warning"
-            return Headline(cause["text"], cause["frees"], shown(since["time"]) if since else "", level)
+            return headline_of(record, cause)
     return Headline("No watermark waits for anything.")
+
+
+def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:
+    """Return a cause as a sentence; a watermark that has just advanced is not waiting."""
+    since, is_failure = cause.get("since"), cause.get("kind") in ("failure", "driver")
+    level = "error" if is_failure else "warning"
+    if since is None:
+        return Headline(cause["text"], cause["frees"], level=level)
+    # The script of a TestStream moves the job's clock: how long ago by the real clock says nothing.
+    at = since["time"] if record.get("committed") is None else 0
+    if is_failure or (seconds := _seconds_since(record, since["time"])) >= _LONG_WAIT:
+        return Headline(cause["text"], cause["frees"], shown(since["time"]), level, at=at)
+    text = "The job is running. The watermark that decides advanced"
+    return Headline(text, at=at) if at else Headline(f"{text} {long_shown(seconds)} ago.", since=shown(since["time"]))
 
 
 def _seconds_since(record: Record, when: int) -> float:

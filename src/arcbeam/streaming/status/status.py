@@ -70,6 +70,8 @@ class StageStatus:
         parked: what blocked elements wait for, as text.
         state_rows: rows in the files of its state; a rewritten row counts again until files are merged.
         state_bytes: the size of their keys and values.
+        state_shards: the number of shards with rows of it.
+        state_most, state_most_in: the bytes of the largest of these, and its number.
         kept: the size of its state: `keys`, and the fields of `arcbeam.engine.state.statemetrics.StateMetrics`; None if
             it was not counted.
     """
@@ -92,6 +94,9 @@ class StageStatus:
     parked: tuple[str, ...] = ()
     state_rows: int = 0
     state_bytes: int = 0
+    state_shards: int = 0
+    state_most: int = 0
+    state_most_in: int | None = None
     behind: Duration | None = None
     read_rate: float | None = None
     written_rate: float | None = None
@@ -265,8 +270,16 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
         status = StageStatus(
             of.stage, levels.get(of.stage, 0), of.upstream, of.input, stage.input if stage else None, outputs
         )
-        rows, size = state.get(of.stage, (0, 0))
-        status = replace(status, state_rows=rows, state_bytes=size, behind=_behind(manifest, of.input))
+        rows, sizes = state.get(of.stage, (0, {}))
+        status = replace(
+            status,
+            state_rows=rows,
+            state_bytes=sum(sizes.values()),
+            state_shards=len(sizes),
+            state_most=max(sizes.values(), default=0),
+            state_most_in=max(sizes, key=lambda shard: (sizes[shard], -shard), default=None),
+            behind=_behind(manifest, of.input),
+        )
         if stage is not None:
             status = replace(
                 status,
@@ -327,15 +340,17 @@ def _behind(manifest: Manifest, watermark: Timestamp) -> Duration | None:
     return Duration(manifest.time - watermark) if known else None
 
 
-def _by_stage(manifest: Manifest) -> dict[str, tuple[int, int]]:
-    """Return the rows and bytes of each stage's state."""
+def _by_stage(manifest: Manifest) -> dict[str, tuple[int, dict[int, int]]]:
+    """Return the rows of each stage's state, and their bytes by shard."""
     names = {number.to_bytes(2, "big"): name for name, number in progress_of(manifest).numbers.items()}
-    found: dict[str, tuple[int, int]] = {}
-    for of in (of for shard in manifest.shards for file in shard.files for of in file.owned):
+    found: dict[str, tuple[int, dict[int, int]]] = {}
+    owned = ((each.shard, of) for each in manifest.shards for file in each.files for of in file.owned)
+    for shard, of in owned:
         # A row without a stage contains the shard's format.
         if (name := names.get(of.owner)) is not None:
-            rows, size = found.get(name, (0, 0))
-            found[name] = rows + of.entries, size + of.size
+            rows, sizes = found.get(name, (0, {}))
+            sizes[shard] = sizes.get(shard, 0) + of.size
+            found[name] = rows + of.entries, sizes
     return found
 
 

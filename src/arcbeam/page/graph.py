@@ -1,0 +1,110 @@
+"""The graph of a job: the picture of its plan, with the figures of its status.
+
+Owns which figures a stage and an edge show. Where they are is decided in `arcbeam.explain`. Knows records only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arcbeam.explain import as_live_svg, filled, plan_of
+from arcbeam.page.views import gap
+from arcbeam.streaming.status.words import Record, bytes_shown
+
+PREFIX: Final = "g-"
+"""Of the ids of all elements of a graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The picture of a plan.
+
+    Attributes:
+        svg: with empty slots.
+        stages: the ids of the stages in the picture, by their names in a status.
+        outputs: by the id of each channel in the picture: its producers, as (stage, output) in a status.
+    """
+
+    svg: str
+    stages: Mapping[str, str]
+    outputs: Mapping[str, tuple[tuple[str, str], ...]]
+
+    def shown(self, record: Record) -> tuple[str, dict[str, str]]:
+        """Return the picture with the figures of a status, and the elements that show these, by their ids."""
+        return filled(self.svg, dict(self._figures(record)), PREFIX)
+
+    def _figures(self, record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
+        known = {stage["stage"]: stage for stage in record["stages"]}
+        blocking = _blocking(record)
+        for name, id in self.stages.items():
+            if (stage := known.get(name)) is not None:
+                words = [
+                    "waits" if name in blocking else "",
+                    _rate(stage.get("read_rate")),
+                    _gap(record, stage["input"]),
+                ]
+                yield f"{id}-live", (" · ".join(filter(None, words)), "warning" if name in blocking else "")
+                yield f"{id}-more", (" · ".join(_more(stage)), "")
+        for id, producers in self.outputs.items():
+            writers = [(known[stage], output) for stage, output in producers if stage in known]
+            if writers:
+                yield f"{id}-live", (" · ".join(filter(None, _of_edge(record, writers))), "")
+
+
+def _blocking(record: Record) -> frozenset[str]:
+    """Return the stages that hold the watermark of another one."""
+    return frozenset(cause["stage"] for cause in record["causes"] if cause.get("decides", True))
+
+
+def _rate(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:,.3g}/s" if rate < 1000 else f"{rate:,.0f}/s"
+
+
+def _gap(record: Record, watermark: int) -> str:
+    return gap(record, watermark).text
+
+
+def _more(stage: Mapping[str, Any]) -> Iterator[str]:
+    if stage.get("restrictions"):
+        yield f"backlog {stage['backlog']:.4g}"
+    if stage.get("state_bytes"):
+        yield f"state {bytes_shown(stage['state_bytes'])}"
+    if late := (stage.get("total") or {}).get("late"):
+        yield f"{late:,} late"
+
+
+def _of_edge(record: Record, writers: list[tuple[Mapping[str, Any], str]]) -> Iterator[str]:
+    outputs = [(stage, out) for stage, name in writers for out in stage["outputs"] if out["output"] == name]
+    rates = []
+    for stage, out in outputs:
+        written = (stage.get("micro_batch") or {}).get("written")
+        if (rate := stage.get("written_rate")) is not None and written:
+            rates.append(rate * out.get("elements", 0) / written)
+        elif written == 0:
+            rates.append(0.0)
+    if len(rates) == len(outputs):
+        yield _rate(sum(rates))
+    if outputs:
+        yield _gap(record, min(out["watermark"] for _, out in outputs))
+
+
+def graph_of(plan: Record, links: Mapping[str, str]) -> Graph:
+    """Return the graph of a plan.
+
+    Args:
+        plan: its record, as `arcbeam.explain.plan_record`.
+        links: the address of each stage's page, by its name in a status.
+
+    Raises:
+        ValueError: it is not the record of a plan.
+    """
+    drawn = plan_of(plan)
+    stages = {stage.uid: stage.id for stage in drawn.stages}
+    svg = as_live_svg(drawn, PREFIX, {id: links[name] for name, id in stages.items() if name in links})
+    outputs: dict[str, list[tuple[str, str]]] = {}
+    for stage in plan["stages"]:
+        for sink, output in zip(stage["sinks"], stage.get("outputs", ()), strict=False):
+            outputs.setdefault(f"c{sink}", []).append((str(stage["uid"]), str(output)))
+    return Graph(svg, stages, {id: tuple(of) for id, of in outputs.items()})

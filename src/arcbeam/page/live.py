@@ -1,0 +1,195 @@
+"""What changes on an open page: its fragments, and the stream of those that have changed.
+
+Owns the order, size and rhythm of updates. A fragment is an element with an id, rendered with the whole page by the
+same template, so page and updates cannot differ. Must not know what a fragment shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+
+UPDATE_SECONDS: Final = 1.0
+"""The least time between two updates of a page."""
+UPDATE_BYTES: Final = 20_000
+"""The most that an update contains. What does not fit follows in the next ones, the longest unsent first."""
+HEARTBEAT_SECONDS: Final = 15.0
+_SHARE: Final = 0.01
+"""The most of a core that rendering takes for all who see one address: large pages are updated less often."""
+_LONGEST: Final = 5.0
+"""Seconds. But no page is updated less often than that: it may have to say that a driver is silent."""
+_PAGES: Final = 64
+"""How many rendered pages are remembered for the browsers that have loaded them."""
+
+_TIMES: Final = re.compile(r'(<time data-at="-?\d+"[^>]*>)[^<]*')
+"""How long ago something was: the browser counts on."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A page.
+
+    Attributes:
+        html: all of it.
+        fragments: its changing elements in order, by their ids.
+        live: whether it may change.
+        code: the HTTP status.
+        cost: the processor time for it, in seconds.
+    """
+
+    html: str
+    fragments: Mapping[str, str] = field(default_factory=dict)
+    live: bool = False
+    code: int = 200
+    cost: float = 0.0
+
+    @cached_property
+    def digests(self) -> Mapping[str, bytes]:
+        """A digest of each fragment, in which relative times do not count."""
+        return {id: _digest(_TIMES.sub(r"\1", html)) for id, html in self.fragments.items()}
+
+    @cached_property
+    def shape(self) -> str:
+        """A digest of the ids: as long as it is the same, a browser need not load the page again."""
+        return _digest("\n".join(self.fragments)).hex()
+
+    @cached_property
+    def version(self) -> str:
+        """A digest of shape and content."""
+        return f"{self.shape}-{_digest(repr(list(self.digests.values()))).hex()}"
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+
+
+class Board:
+    """The pages that browsers show. Callable from several threads.
+
+    Args:
+        seconds: a monotonic clock, in seconds.
+    """
+
+    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, Rendered] = OrderedDict()
+        self._newest: OrderedDict[str, tuple[float, Rendered]] = OrderedDict()
+        self._making: dict[str, threading.Lock] = {}
+
+    def loaded(self, address: str, rendered: Rendered) -> None:
+        """Remember what a browser has loaded."""
+        with self._lock:
+            # An older one would send the browser back to this address.
+            self._set_newest(address, rendered)
+            self._known[rendered.version] = rendered
+            self._known.move_to_end(rendered.version)
+            while len(self._known) > _PAGES:
+                self._known.popitem(last=False)
+
+    def sent(self, version: str) -> dict[str, bytes]:
+        """Return the digests of what a browser has loaded; {} if that is forgotten."""
+        with self._lock:
+            known = self._known.get(version)
+        return {} if known is None else dict(known.digests)
+
+    def newest(self, address: str, make: Callable[[], Rendered]) -> Rendered:
+        """Return a page as it is now, or was a moment ago: it is rendered once for all who see it."""
+        with self._lock:
+            making = self._making.setdefault(address, threading.Lock())
+        with making:
+            with self._lock:
+                at, rendered = self._newest.get(address, (0.0, None))
+            if rendered is not None and self._seconds() - at < _pause(rendered.cost):
+                return rendered
+            rendered = make()
+            with self._lock:
+                self._set_newest(address, rendered)
+            return rendered
+
+    def _set_newest(self, address: str, rendered: Rendered) -> None:
+        self._newest[address] = self._seconds(), rendered
+        self._newest.move_to_end(address)
+        while len(self._newest) > _PAGES:
+            dropped, _ = self._newest.popitem(last=False)
+            self._making.pop(dropped, None)
+
+
+def _pause(cost: float) -> float:
+    # A little less than the rhythm of the streams, so that none of them misses a turn.
+    return min(max(UPDATE_SECONDS, cost / _SHARE), _LONGEST) - 0.1
+
+
+class Stream:
+    """What one browser has to get.
+
+    Args:
+        shape: of the page that it shows.
+        sent: the digests of what it shows; {}: unknown.
+    """
+
+    def __init__(self, shape: str, sent: Mapping[str, bytes]) -> None:
+        self._shape, self._sent = shape, dict(sent)
+        self._turns: dict[str, int] = {}
+        self._turn = 0
+
+    def messages(self, rendered: Rendered) -> Sequence[str]:
+        """Return what to send of a page: nothing, changed fragments, or that the page has to be loaded again."""
+        self._turn += 1
+        if rendered.shape != self._shape:
+            return [message("reload")]
+        changed = [id for id, digest in rendered.digests.items() if self._sent.get(id) != digest]
+        # The first fragment is the headline. It never waits.
+        first = next(iter(rendered.fragments), None)
+        changed.sort(key=lambda id: (id != first, self._turns.get(id, 0)))
+        chosen: list[str] = []
+        size = 0
+        for id in changed:
+            size += len(json.dumps(rendered.fragments[id])) + len(id) + 8
+            if chosen and size > UPDATE_BYTES - 200:
+                break
+            chosen.append(id)
+            self._turns[id], self._sent[id] = self._turn, rendered.digests[id]
+        found = [message("change", [[id, rendered.fragments[id]] for id in chosen])] if chosen else []
+        return found if rendered.live or len(chosen) < len(changed) else [*found, message("end")]
+
+
+def message(kind: str, data: object = "") -> str:
+    """Return a server-sent event. Its id lets a browser that connects again say so."""
+    return f"event: {kind}\nid: 1\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+
+
+async def updates(board: Board, address: str, make: Callable[[], Rendered], version: str) -> AsyncIterator[str]:
+    """Yield the events for a browser, until its page has ended.
+
+    Args:
+        board: of all pages.
+        address: of the page.
+        make: renders it.
+        version: of the page that the browser has loaded; without its second part if it has lost contact since.
+    """
+    stream = Stream(version.partition("-")[0], board.sent(version))
+    yield "retry: 1000\n\n"
+    quiet = 0.0
+    while True:
+        rendered = await run_in_threadpool(board.newest, address, make)
+        messages = stream.messages(rendered)
+        if not messages and quiet >= HEARTBEAT_SECONDS:
+            messages = [message("alive")]
+        quiet = 0.0 if messages else quiet + UPDATE_SECONDS
+        for each in messages:
+            yield each
+            if each.startswith(("event: end", "event: reload")):
+                return
+        await asyncio.sleep(UPDATE_SECONDS)

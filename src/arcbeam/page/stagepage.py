@@ -1,0 +1,194 @@
+"""What the page of a stage shows: all that a status and a plan say about one stage.
+
+Owns the choice and the reasons for what is unknown. Returns plain text, which the templates escape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arcbeam.model.plan import Plan
+from arcbeam.page.sources import Record
+from arcbeam.page.views import Cell, Headline, gap, headline_of
+from arcbeam.streaming.status.words import bytes_shown, shown
+
+Fact = tuple[str, str]
+"""A name, and what is known of it in words; or why it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRow:
+    """An output of a stage."""
+
+    name: str
+    watermark: Cell
+    since: str
+    elements: Cell
+    size: Cell
+    times: str
+
+
+@dataclass(frozen=True, slots=True)
+class StagePage:
+    """A stage.
+
+    Attributes:
+        name: of the stage.
+        headline: the first cause that holds it.
+        transforms: their full names and URNs, in order; empty if unknown.
+        no_transforms: why they are unknown; "" if they are not.
+        figures: the most important figures.
+        outputs: its outputs.
+        causes: all that holds its watermarks, each with what releases it.
+        waiting: restrictions, timers and blocked elements.
+        state: its state.
+        tasks: what is known of the tasks that ran it.
+        errors: failures of its micro-batches that are being retried.
+    """
+
+    name: str
+    headline: Headline
+    transforms: Sequence[Fact]
+    no_transforms: str
+    figures: Sequence[tuple[str, Cell]]
+    outputs: Sequence[OutputRow]
+    causes: Sequence[Mapping[str, Any]]
+    waiting: Sequence[Fact]
+    state: Sequence[Fact]
+    tasks: Sequence[Fact]
+    errors: Sequence[str]
+
+
+def stage_of(record: Record, plan: Plan | None, number: int) -> StagePage:
+    """Return the page of a stage.
+
+    Args:
+        record: the job's status.
+        plan: its plan; None: unknown.
+        number: the index of the stage in the status.
+    """
+    stage = record["stages"][number]
+    name = stage["stage"]
+    drawn = next((of for of in plan.stages if of.uid == name), None) if plan else None
+    if drawn is None:
+        why = "The job's folder has no plan. A driver writes it when it starts." if plan is None else _OTHER_PLAN
+    else:
+        why = "" if drawn.transforms else "None: it passes elements on."
+    causes = [cause for cause in record["causes"] if name in (cause["stage"], *cause["stages"])]
+    held = [cause for cause in causes if cause["kind"] != "driver"]
+    return StagePage(
+        name,
+        headline_of(record, held[0]) if held else Headline("No watermark of this stage waits for anything."),
+        [(of.name, of.urn) for of in drawn.transforms] if drawn else [],
+        why,
+        list(_figures(record, stage)),
+        [_output(record, out) for out in stage["outputs"]],
+        causes,
+        list(_waiting(stage)),
+        list(_state(stage)),
+        list(_tasks(record, stage)),
+        [f"{cause['text']}; released when: {cause['frees']}" for cause in causes if cause["kind"] == "failure"],
+    )
+
+
+_OTHER_PLAN: Final = "The plan in the job's folder has no such stage: a later driver runs a changed pipeline."
+
+
+def _figures(record: Record, stage: Mapping[str, Any]) -> Iterator[tuple[str, Cell]]:
+    counts, total = stage.get("micro_batch") or {}, stage.get("total") or {}
+    since = stage.get("input_since")
+    yield "input watermark", gap(record, stage["input"])
+    if since:
+        yield "not moved since", Cell(f"micro-batch {since['micro_batch']:,},", shown(since["time"]), since["time"])
+    else:
+        yield "not moved since", Cell("–", "it was not stored")
+    for name, count, rate in (("in", "read", "read_rate"), ("out", "written", "written_rate")):
+        if count not in counts:
+            yield name, Cell("–", "not counted in this micro-batch")
+        elif stage.get(rate) is None:
+            yield name, Cell(f"{counts[count]:,} elements", "the time since the previous micro-batch was not stored")
+        else:
+            yield name, Cell(f"{counts[count]:,} elements, {stage[rate]:,.4g}/s", "in the last micro-batch")
+    yield "late", Cell(f"{total.get('late', 0):,} dropped", "since the job began")
+
+
+def _output(record: Record, out: Mapping[str, Any]) -> OutputRow:
+    since = out.get("since")
+    if out.get("mean") is None:
+        times = "no element in the last micro-batch"
+    else:
+        times = f"{shown(out['least'])} to {shown(out['most'])}, mean {shown(out['mean'])}"
+    return OutputRow(
+        out["output"],
+        gap(record, out["watermark"]),
+        f"micro-batch {since['micro_batch']:,} ({shown(since['time'])})" if since else "not stored",
+        Cell(f"{out.get('elements', 0):,}", "in the last micro-batch; read by two stages in two ways, it counts twice"),
+        Cell(bytes_shown(out.get("bytes", 0)), "in the last micro-batch"),
+        times,
+    )
+
+
+def _waiting(stage: Mapping[str, Any]) -> Iterator[Fact]:
+    if live := stage.get("restrictions"):
+        yield "restrictions", f"{live:,} not done, of size {stage['backlog']:g} in the units of their DoFn"
+    else:
+        yield "restrictions", "none that is not done"
+    kept = stage.get("kept")
+    if kept is None:
+        yield "timers", "not counted: the stage has no state, or an earlier version committed"
+    else:
+        event, clock = kept.get("event_timers", 0), kept.get("clock_timers", 0)
+        yield "timers", f"{event:,} for event time, {clock:,} for the clock"
+    next_event, next_due = stage.get("next_event"), stage.get("next_due")
+    yield (
+        "next by event time",
+        "nothing waits for the watermark"
+        if next_event is None
+        else f"{shown(next_event)}, when the watermark is there",
+    )
+    yield "next by the clock", "nothing waits for the clock" if next_due is None else shown(next_due)
+    if parked := stage.get("parked"):
+        yield "blocked elements", f"{_number(kept, 'parked')}wait until {'; until '.join(parked)}"
+    elif kept and kept.get("parked"):
+        yield "blocked elements", f"{kept['parked']:,}, until a commit"
+    else:
+        yield "blocked elements", "none"
+    if kept and kept.get("ordered"):
+        yield "elements in order of time", f"{kept['ordered']:,} wait for the watermark"
+    left = stage.get("leftover", 0)
+    yield "work left", f"in {left:,} shard(s): the micro-batch ended before" if left else "none: all due work was done"
+
+
+def _number(kept: Mapping[str, Any] | None, name: str) -> str:
+    return f"{kept[name]:,} " if kept and kept.get(name) else ""
+
+
+def _state(stage: Mapping[str, Any]) -> Iterator[Fact]:
+    rows, size, kept = stage.get("state_rows", 0), stage.get("state_bytes", 0), stage.get("kept")
+    if not rows:
+        yield "size", "no rows: the stage keeps no state now"
+        return
+    yield "size", f"{bytes_shown(size)} in {rows:,} rows; a rewritten row counts again until files are merged"
+    yield "keys", "not counted: an earlier version committed" if kept is None else f"{kept.get('keys', 0):,}"
+    if not (shards := stage.get("state_shards")):
+        yield "shards", "unknown: an earlier version made this status"
+        return
+    mean, most = size / shards, stage.get("state_most", 0)
+    skew = f", {most / mean:.1f} times the mean" if mean else ""
+    yield (
+        "shards",
+        f"{shards:,} with state; the largest is shard {stage['state_most_in']} with {bytes_shown(most)}{skew}",
+    )
+
+
+def _tasks(record: Record, stage: Mapping[str, Any]) -> Iterator[Fact]:
+    seconds = record.get("seconds") or {}
+    parts = ", ".join(f"{part} {seconds[part]:.2f} s" for part in ("spark", "user") if part in seconds)
+    yield "level", f"{stage['level']}: the tasks of a level run all its stages"
+    yield "micro-batch", parts or "its time was not stored"
+    yield (
+        "single tasks",
+        "their times are not stored: with Spark's UI on (`--spark_conf=spark.ui.enabled=true`) it shows them",
+    )

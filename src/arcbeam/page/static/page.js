@@ -1,0 +1,134 @@
+// Keeps an open page current: replaces the elements that have changed, counts relative times on, and says when there is
+// no contact. Without it the page is complete, too, and is loaded again every few seconds.
+"use strict";
+(() => {
+  const contact = document.getElementById("contact");
+  const body = document.body;
+  // The server sends something every 15 s.
+  const silence = 20;
+  // The browser's clock may be wrong.
+  const ahead = Date.now() * 1000 - Number(body.dataset.now);
+  let heard = Date.now();
+  let lost = false;
+  let ended = false;
+
+  function span(seconds) {
+    for (const [size, unit] of [[86400, "days"], [3600, "h"], [60, "min"]]) {
+      if (seconds >= 2 * size) {
+        return `${Math.round(seconds / size)} ${unit}`;
+      }
+    }
+    return `${Math.round(seconds)} s`;
+  }
+
+  function say(text, level) {
+    // Only a change is announced to those who hear the page.
+    if (contact.textContent !== text) {
+      contact.textContent = text;
+    }
+    contact.className = level;
+  }
+
+  function tick() {
+    const now = Date.now() * 1000 - ahead;
+    const seconds = Math.round((Date.now() - heard) / 1000);
+    if (!ended && (lost ? seconds >= 2 : seconds >= silence)) {
+      say(`no contact for ${span(seconds)}: what is shown is from before`, "error");
+      body.classList.add("stale");
+      // What is shown is no longer known to be so: times stop, too.
+      return;
+    }
+    body.classList.remove("stale");
+    say(ended ? "" : "live", "quiet");
+    for (const time of document.querySelectorAll("time[data-at]")) {
+      const text = `${span(Math.max(0, (now - Number(time.dataset.at)) / 1e6))} ago`;
+      if (time.textContent !== text) {
+        time.textContent = text;
+      }
+    }
+  }
+
+  function parsed(html, old) {
+    const template = document.createElement("template");
+    const inSvg = old.namespaceURI.endsWith("svg");
+    template.innerHTML = inSvg ? `<svg>${html}</svg>` : html;
+    return inSvg ? template.content.firstChild.firstChild : template.content.firstChild;
+  }
+
+  // Changes an element into another one, and leaves what is the same in its place: focus, selection and open details
+  // stay.
+  function change(old, now) {
+    if (old.nodeType !== now.nodeType || old.nodeName !== now.nodeName) {
+      old.replaceWith(now);
+      return;
+    }
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.data !== now.data) {
+        old.data = now.data;
+      }
+      return;
+    }
+    for (const { name } of [...old.attributes]) {
+      if (!now.hasAttribute(name) && name !== "open") {
+        old.removeAttribute(name);
+      }
+    }
+    for (const { name, value } of now.attributes) {
+      if (old.getAttribute(name) !== value) {
+        old.setAttribute(name, value);
+      }
+    }
+    const children = [...now.childNodes];
+    children.forEach((child, at) => {
+      if (at < old.childNodes.length) {
+        change(old.childNodes[at], child);
+      } else {
+        old.append(child);
+      }
+    });
+    while (old.childNodes.length > children.length) {
+      old.lastChild.remove();
+    }
+  }
+
+  const path = location.pathname.replace(/\/$/, "");
+  const query = new URLSearchParams(location.search);
+  query.set("version", body.dataset.version);
+  const source = new EventSource(`${path}/events?${query}`);
+
+  function on(kind, handle) {
+    source.addEventListener(kind, (event) => {
+      heard = Date.now();
+      lost = false;
+      handle(JSON.parse(event.data));
+      tick();
+    });
+  }
+
+  on("alive", () => {});
+  on("change", (fragments) => {
+    for (const [id, html] of fragments) {
+      const old = document.getElementById(id);
+      if (old) {
+        change(old, parsed(html, old));
+      }
+    }
+  });
+  on("end", () => {
+    ended = true;
+    source.close();
+  });
+  on("reload", () => {
+    source.close();
+    location.reload();
+  });
+  source.onopen = () => {
+    heard = Date.now();
+    lost = false;
+  };
+  source.onerror = () => {
+    lost = true;
+  };
+  setInterval(tick, 1000);
+  tick();
+})();

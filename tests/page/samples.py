@@ -1,0 +1,204 @@
+"""Jobs as the page knows them: records of a status, a plan and a history, without a driver."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from typing_extensions import override
+
+from arcbeam.explain import plan_record
+from arcbeam.model.plan import Plan, Routing
+from arcbeam.model.timestamps import MIN_TIMESTAMP
+from arcbeam.page.sources import Listed, Record, Source
+from tests.explain.plans import Builder
+
+NOW = 1_767_607_203_000_000
+"""2026-01-05T10:00:03Z"""
+
+
+def plan(stages: int) -> Plan:
+    """Return a plan of chains that start at one source, and are joined at the end."""
+    builder = Builder("flights")
+    source = builder.add("Read/Poll/Process", routing=Routing.SPREAD)
+    routings = (Routing.KEYED, Routing.GROUPED, Routing.SPREAD)
+    ends = [source] * min(3, max(1, stages - 2))
+    for number in range(stages - 2):
+        at = number % len(ends)
+        ends[at] = builder.add(f"Airport {number}/Count per hour/Group", ends[at], routings[number % 3])
+    builder.end("Write/WriteParts", ends[0])
+    return builder.plan()
+
+
+def plan_of(stages: int) -> dict[str, Any]:
+    """Return the record of that plan."""
+    made = plan(stages)
+    record = plan_record(made, {(stage.id, sink): f"out {sink}" for stage in made.stages for sink in stage.sinks})
+    for stage in record["stages"]:
+        stage["uid"] = stage["name"]
+    return record
+
+
+def record(stages: int = 5, now: int = NOW, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    """Return a status of a running job."""
+    draw = random.Random(seed)
+    found = [_stage(of, now, draw) for of in plan_of(stages)["stages"]]
+    held = found[0]["stage"]
+    cause = {
+        "kind": "restriction",
+        "stage": held,
+        "shard": 3,
+        "name": "1.0.0~9f",
+        "key": None,
+        "time": now - 200_000_000,
+        "since": {"micro_batch": 40, "time": now - 190_000_000},
+        "due": None,
+        "by_clock": False,
+        "text": f"the watermark of the input of '{held}' is at 2026-01-05T09:56:43Z, since micro-batch 40: restriction "
+        "1.0.0~9f of element 'EWR' in shard 3 (of 4 that are not done) has deferred itself until 2026-01-05T11:00:03Z",
+        "frees": "the clock reaches 2026-01-05T11:00:03Z, when it is processed again",
+        "stages": [of["stage"] for of in found],
+        "decides": True,
+    }
+    status = {
+        "micro_batch": 41,
+        "mode": "running",
+        "time": now,
+        "watermark": now - 200_000_000,
+        "behind": 200_000_000,
+        "elapsed": 1_000_000,
+        "rate": 1234.5,
+        "restrictions": 4,
+        "backlog": 17.0,
+        "seconds": {"seconds": 0.51, "plan": 0.01, "spark": 0.2, "user": 0.28, "commit": 0.02},
+        "stages": found,
+        "causes": [cause],
+        "state_bytes": {"1": 123_456},
+        "state_entries": {"1": 777},
+        "due": None,
+        "driver": {
+            "driver": "host-1:flights",
+            "pid": 4711,
+            "since": now - 3_600_000_000,
+            "time": now,
+            "every": 10.0,
+            "doing": "running micro-batch 42 for 0 s",
+        },
+        "name": "flights",
+        "committed": None,
+        "folder": "/data/flights",
+        "ended": None,
+    }
+    return {**status, **changes}
+
+
+def _stage(of: Record, now: int, draw: random.Random) -> dict[str, Any]:
+    read, since = draw.randrange(2_000), {"micro_batch": 40, "time": now - 190_000_000}
+    counts = {"read": read, "written": read, "late": 0, "fired": 3, "made": 0}
+    return {
+        "stage": of["uid"],
+        "level": 1,
+        "upstream": now,
+        "input": now - draw.randrange(1, 200) * 1_000_000,
+        "input_since": since,
+        "outputs": [
+            {
+                "output": output,
+                "watermark": now - draw.randrange(1, 200) * 1_000_000,
+                "since": since,
+                "elements": read,
+                "bytes": 31 * read,
+                "least": now - 60_000_000,
+                "mean": now - 5_000_000,
+                "most": now,
+            }
+            for output in of["outputs"]
+        ],
+        "why": f"{of['uid']} waits for Read/Poll/Process",
+        "micro_batch": counts,
+        "total": {**counts, "late": draw.choice([0, 0, 0, 12])},
+        "bytes_in": 31 * read,
+        "restrictions": 0,
+        "backlog": 0.0,
+        "next_event": now + 60_000_000,
+        "next_due": None,
+        "leftover": 0,
+        "parked": [],
+        "state_rows": draw.randrange(1_000),
+        "state_bytes": draw.randrange(1_000_000),
+        "behind": 5_000_000,
+        "read_rate": float(read),
+        "written_rate": float(read),
+        "kept": {"keys": 12, "event_timers": 3},
+    }
+
+
+def history(now: int = NOW, points: int = 400) -> dict[str, Any]:
+    """Return a history of that job."""
+    draw, rings = random.Random(1), []
+    behind = 3e6
+    for width in (1_000_000, 10_000_000, 300_000_000):
+        found = []
+        for at in range(min(points, 400 * 1_000_000 // width)):
+            behind = max(1e6, behind + draw.uniform(-4e6, 5e6))
+            job = {
+                "behind": [behind, behind + 1e6, behind],
+                "watermark": [MIN_TIMESTAMP] * 3,
+                "backlog": [float(at % 37)] * 3,
+                "state_bytes": [1000.0 * at] * 3,
+                "micro_batches": 2.0,
+                "seconds": draw.uniform(0.4, 0.9),
+                "plan": 0.01,
+                "spark": 0.2,
+                "user": draw.uniform(0.1, 0.3),
+                "commit": 0.02,
+                "held": "restriction Read/Poll/Process",
+            }
+            stages = {"Read/Poll/Process": {"read": draw.randrange(900, 1_300), "late": 0}}
+            time = now - 400_000_000 + at * width
+            found.append({"time": time - time % width, "job": job, "stages": stages})
+        rings.append({"width": width, "points": found})
+    events = [
+        {"time": now - 390_000_000, "kind": "start", "text": "at micro-batch 0"},
+        {"time": now - 200_000_000, "kind": "trouble", "text": "micro-batch 20 failed: a worker died"},
+        {"time": now - 120_000_000, "kind": "savepoint", "text": "before-upgrade at micro-batch 31"},
+    ]
+    return {"rings": rings, "events": events}
+
+
+class Jobs(Source):
+    """Jobs with given records, which a test may change.
+
+    Args:
+        found: the jobs.
+        plans, histories: by the id of a job.
+    """
+
+    def __init__(
+        self, *found: Listed, plans: dict[str, Record] | None = None, histories: dict[str, Record] | None = None
+    ) -> None:
+        self.found = {each.id: each for each in found}
+        self.plans, self.histories = plans or {}, histories or {}
+
+    @override
+    def jobs(self) -> Iterator[Listed]:
+        yield from list(self.found.values())
+
+    @override
+    def job(self, id: str) -> Listed | None:
+        return self.found.get(id)
+
+    @override
+    def history(self, id: str) -> Record | None:
+        return self.histories.get(id)
+
+    @override
+    def plan(self, id: str) -> Record | None:
+        return self.plans.get(id)
+
+
+def now() -> int:
+    """Return the time in microseconds since 1970."""
+    return round(time.time() * 1e6)

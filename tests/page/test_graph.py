@@ -1,0 +1,84 @@
+"""The graph on a job's page: its figures are those of the status, and nothing of a user leaves its place."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from arcbeam.page.app import app_of
+from arcbeam.page.graph import graph_of
+from arcbeam.page.sources import FolderSource, Listed
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.planfile import leave_plan
+from tests.page import samples
+from tests.page.test_app import BASE, EVIL, OURS, job
+
+pytestmark = pytest.mark.contract("PAGE-10")
+__all__ = ["job"]
+
+
+def texts(svg: str) -> dict[str, str]:
+    return dict(re.findall(r'id="g-([^"]*(?:live|more))"[^>]*>([^<]*)<', svg))
+
+
+def test_graph_shows_figures_of_stages_and_edges() -> None:
+    record = samples.record(4)
+    record["stages"][0] |= {"read_rate": 12.0, "restrictions": 2, "backlog": 5.0, "state_bytes": 2_000}
+    record["stages"][0]["input"] = record["time"] - 3_000_000
+    svg, _ = graph_of(samples.plan_of(4), {}).shown(record)
+    found = texts(svg)
+    assert found["s0-live"] == "waits · 12/s · 3.0 s behind"
+    assert found["s0-more"].startswith("backlog 5 · state 2 kB")
+    assert re.fullmatch(r"[\d,]+/s · .* \S+", found["c0-live"])
+    assert 'class="live warning" id="g-s0-live"' in svg
+
+
+def test_stages_of_another_plan_stay_empty() -> None:
+    record = samples.record(4)
+    record["stages"] = [{**stage, "stage": f"other {stage['stage']}"} for stage in record["stages"]]
+    svg, _ = graph_of(samples.plan_of(4), {}).shown(record)
+    assert set(texts(svg).values()) == {""}
+
+
+def test_graph_is_the_same_for_equal_records() -> None:
+    first, second = (graph_of(samples.plan_of(9), {}).shown(samples.record(9)) for _ in range(2))
+    assert first == second
+
+
+def test_folder_alone_shows_the_graph(job: FolderBlobs) -> None:
+    page = TestClient(app_of(FolderSource([job])), base_url=BASE)
+    (listed,) = FolderSource([job]).jobs()
+    assert "No graph: the job's folder has no plan" in page.get(f"/job/{listed.id}").text
+    leave_plan(job, samples.plan_of(3))
+    assert '<svg xmlns="http://www.w3.org/2000/svg" class="plan"' in page.get(f"/job/{listed.id}").text
+
+
+def test_unreadable_plan_hides_nothing_else() -> None:
+    jobs = samples.Jobs(Listed("a", "/a", samples.record(3)), plans={"a": {"stages": 3}})
+    page = TestClient(app_of(jobs), base_url=BASE)
+    assert "No graph" in page.get("/job/a").text
+    assert page.get("/job/a/stage/0").status_code == 200
+
+
+def evil_of(value: Any) -> Any:
+    """Replace every name in a plan."""
+    if isinstance(value, dict):
+        return {
+            name: EVIL if name in ("name", "urn", "coder", "windowing", "state", "uid") else evil_of(of)
+            for name, of in value.items()
+        }
+    return [evil_of(of) for of in value] if isinstance(value, list) else value
+
+
+@pytest.mark.contract("PAGE-02")
+def test_names_in_a_plan_are_inert() -> None:
+    plan = evil_of(samples.plan_of(3))
+    record = samples.record(3)
+    record["stages"][0]["stage"] = EVIL
+    page = TestClient(app_of(samples.Jobs(Listed("a", "/a", record), plans={"a": plan})), base_url=BASE)
+    for path in ("/job/a", "/job/a/stage/0", "/job/a/events?version=x"):
+        assert "<script" not in page.get(path).text.replace(OURS, "")
+    assert page.get("/job/a").text.count("&lt;script&gt;") > 5

@@ -1,0 +1,149 @@
+"""Updates of an open page: what is sent, in which order and size, and when the page has to be loaded again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from arcbeam.page.app import app_of
+from arcbeam.page.live import UPDATE_BYTES, Board, Rendered, Stream, updates
+from arcbeam.page.sources import Listed
+from tests.page import samples
+from tests.page.test_app import BASE
+
+pytestmark = pytest.mark.contract("PAGE-11")
+
+
+def rendered(fragments: Mapping[str, str], live: bool = True, cost: float = 0.0) -> Rendered:
+    return Rendered("".join(fragments.values()), fragments, live, cost=cost)
+
+
+def sent(messages: Any) -> list[tuple[str, Any]]:
+    found = []
+    for message in messages:
+        kind, _, data = message.strip().split("\n")
+        found.append((kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
+def test_only_changed_fragments_are_sent() -> None:
+    before = rendered({"a": "<p>1</p>", "b": "<p>2</p>"})
+    stream = Stream(before.shape, before.digests)
+    assert sent(stream.messages(before)) == []
+    after = rendered({"a": "<p>1</p>", "b": "<p>3</p>"})
+    assert sent(stream.messages(after)) == [("change", [["b", "<p>3</p>"]])]
+    assert sent(stream.messages(after)) == []
+
+
+def test_passing_time_alone_is_no_change() -> None:
+    before = rendered({"a": '<p><time data-at="7">1 s ago</time></p>'})
+    stream = Stream(before.shape, before.digests)
+    assert sent(stream.messages(rendered({"a": '<p><time data-at="7">9 s ago</time></p>'}))) == []
+    assert sent(stream.messages(rendered({"a": '<p><time data-at="8">9 s ago</time></p>'}))) != []
+
+
+def test_update_is_bounded_and_no_fragment_waits_for_ever() -> None:
+    def turn(number: int) -> Rendered:
+        return rendered({str(at): f"<p>{number} {'x' * 400}</p>" for at in range(200)})
+
+    stream = Stream(turn(0).shape, turn(0).digests)
+    seen: set[str] = set()
+    for number in range(1, 6):
+        messages = stream.messages(turn(number))
+        assert sum(map(len, messages)) <= UPDATE_BYTES
+        ((_, fragments),) = sent(messages)
+        # The headline never waits.
+        assert fragments[0][0] == "0"
+        seen |= {id for id, _ in fragments}
+    assert len(seen) == 200
+
+
+def test_changed_shape_loads_the_page_again() -> None:
+    before = rendered({"a": "1"})
+    stream = Stream(before.shape, before.digests)
+    assert sent(stream.messages(rendered({"a": "1", "b": "2"}))) == [("reload", "")]
+
+
+def test_ended_page_gets_all_before_its_end() -> None:
+    before = rendered({str(at): "" for at in range(100)})
+    stream = Stream(before.shape, before.digests)
+    last = rendered({str(at): "x" * 400 for at in range(100)}, live=False)
+    kinds = [kind for _ in range(5) for kind, _ in sent(stream.messages(last))]
+    assert kinds[: kinds.index("end") + 1] == ["change", "change", "change", "end"]
+
+
+def test_page_is_rendered_once_for_all_viewers() -> None:
+    seconds, made = [0.0], []
+    board = Board(lambda: seconds[0])
+
+    def make() -> Rendered:
+        made.append(seconds[0])
+        return rendered({"a": "1"}, cost=0.02)
+
+    def turn(at: float) -> None:
+        seconds[0] = at
+        for _ in range(5):
+            board.newest("/job/a", make)
+
+    for at in (0.0, 0.5, 1.0, 1.8, 2.0, 3.0, 4.0):
+        turn(at)
+    # It takes 20 ms, so it is rendered every other second: 1 % of a core.
+    assert made == [0.0, 2.0, 4.0]
+
+
+def test_lost_contact_sends_all_again() -> None:
+    board, page = Board(), rendered({"a": "1"})
+    board.loaded("/", page)
+
+    async def first(version: str) -> list[str]:
+        stream = updates(board, "/", lambda: page, version)
+        retry = await anext(stream)
+        return [retry, await anext(stream)]
+
+    retry, change = asyncio.run(first(page.shape))
+    assert retry.startswith("retry:")
+    assert sent([change]) == [("change", [["a", "1"]])]
+
+
+def test_stream_of_ended_job_ends() -> None:
+    now = samples.now()
+    jobs = samples.Jobs(Listed("a", "/a", samples.record(3, now)), plans={"a": samples.plan_of(3)})
+    page = TestClient(app_of(jobs), base_url=BASE)
+    text = page.get("/job/a").text
+    version = text.partition('data-version="')[2].partition('"')[0]
+    jobs.found["a"] = Listed("a", "/a", samples.record(3, now, mode="done"))
+    # Another server knows nothing of the version, and sends all.
+    page = TestClient(app_of(jobs), base_url=BASE)
+    answer = page.get("/job/a/events", params={"version": version})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    _, *events = answer.text.strip().split("\n\n")
+    (change, fragments), (end, _) = sent(events)
+    assert (change, end) == ("change", "end")
+    changed = dict(fragments)
+    assert "The job has ended: it is done." in changed["headline"]
+    # Every fragment is an element of its id, which the page has.
+    for id, html in changed.items():
+        assert f'id="{id}"' in html.partition(">")[0]
+        assert f'id="{id}"' in text
+
+
+@pytest.mark.parametrize("path", ["/", "/job/a", "/job/a/stage/0"])
+def test_fragments_are_in_the_page(path: str) -> None:
+    now = samples.now()
+    jobs = samples.Jobs(Listed("a", "/a", samples.record(3, now)), plans={"a": samples.plan_of(3)})
+    jobs.histories["a"] = samples.history(now, 20)
+    page = TestClient(app_of(jobs), base_url=BASE)
+    shape = page.get(path).text.partition('data-version="')[2].partition("-")[0]
+    jobs.found["a"] = Listed("a", "/a", samples.record(3, now, mode="done"))
+    # Another server knows nothing of the version, and sends all, up to the size of an update.
+    page = TestClient(app_of(jobs), base_url=BASE)
+    events = page.get(f"{path.rstrip('/')}/events", params={"version": shape}).text
+    assert "event: change" in events
+    text = page.get(path).text
+    for id, html in sent([events.strip().split("\n\n")[1]])[0][1]:
+        assert html in text, id

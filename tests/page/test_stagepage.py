@@ -1,0 +1,84 @@
+"""The page of a stage: what it shows, and that nothing is empty without a reason."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from arcbeam.page.app import app_of
+from arcbeam.page.sources import Listed
+from arcbeam.page.stagepage import stage_of
+from tests.page import samples
+from tests.page.test_app import BASE
+
+pytestmark = pytest.mark.contract("PAGE-12")
+
+
+def text_of(record: dict[str, Any], number: int = 0, plan: Any = None) -> str:
+    jobs = samples.Jobs(Listed("a", "/a", record), plans={} if plan is None else {"a": plan})
+    answer = TestClient(app_of(jobs), base_url=BASE).get(f"/job/a/stage/{number}")
+    assert answer.status_code == 200
+    return html.unescape(answer.text)
+
+
+def test_stage_page_has_all_that_status_knows() -> None:
+    record, plan = samples.record(4), samples.plan_of(4)
+    record["stages"][0] |= {
+        "restrictions": 2,
+        "backlog": 5.0,
+        "parked": ["Rates.main has output for them"],
+        "leftover": 1,
+        "kept": {"keys": 4, "event_timers": 3, "clock_timers": 2, "parked": 7, "ordered": 6},
+        "state_rows": 10,
+        "state_bytes": 400,
+        "state_shards": 2,
+        "state_most": 300,
+        "state_most_in": 5,
+    }
+    text = text_of(record, 0, plan)
+    for words in (
+        plan["stages"][0]["transforms"][0]["name"],
+        plan["stages"][0]["transforms"][0]["urn"],
+        "2 not done, of size 5",
+        "3 for event time, 2 for the clock",
+        "7 wait until Rates.main has output for them",
+        "6 wait for the watermark",
+        "in 1 shard(s)",
+        "the largest is shard 5 with 300 B, 1.5 times the mean",
+        record["causes"][0]["text"],
+        record["causes"][0]["frees"],
+    ):
+        assert words in text
+
+
+def test_missing_figures_have_a_reason() -> None:
+    record = samples.record(3)
+    bare = {name: record["stages"][2][name] for name in ("stage", "level", "input", "outputs")}
+    record["stages"][2] = {**bare, "outputs": []}
+    record |= {"causes": [], "seconds": {}}
+    page = stage_of(record, None, 2)
+    assert page.no_transforms
+    assert page.headline.level == "good"
+    assert all(cell.text != "–" or cell.hint for _, cell in page.figures)
+    facts = [*page.waiting, *page.state, *page.tasks]
+    assert all(text.strip() for _, text in facts)
+    assert "None: no other stage reads from this one." in text_of(record, 2)
+
+
+def test_failing_stage_shows_its_error() -> None:
+    record = samples.record(3)
+    name = record["stages"][1]["stage"]
+    cause = {**record["causes"][0], "kind": "failure", "stage": name, "text": "micro-batch 42: try 2 of 14: KeyError"}
+    page = stage_of({**record, "causes": [cause]}, None, 1)
+    assert "KeyError" in page.errors[0]
+    assert page.headline.level == "error"
+
+
+def test_unknown_stage_is_not_found() -> None:
+    page = TestClient(app_of(samples.Jobs(Listed("a", "/a", samples.record(3)))), base_url=BASE)
+    assert page.get("/job/a/stage/3").status_code == 404
+    assert page.get("/job/b/stage/0").status_code == 404
+    assert page.get("/job/a/stage/x").status_code == 404
