@@ -41,15 +41,15 @@ class Rule:
 RULES = (
     Rule("pyspark", ("spark",), "only spark imports pyspark"),
     Rule("py4j", (), "nothing reaches into the JVM"),
-    Rule("beam_fn_api_pb2", ("harness",), "the Fn API is the harness's"),
-    Rule("beam_fn_api_pb2_grpc", ("harness",), "the Fn API is the harness's"),
+    Rule("beam_fn_api_pb2", ("harness", "fnapi"), "the Fn API is the harness's and fnapi's"),
+    Rule("beam_fn_api_pb2_grpc", ("fnapi",), "the Fn API's services are fnapi's"),
     Rule("beam_job_api_pb2", ("jobs", "runner"), "the Job API is the job service's"),
     Rule("beam_job_api_pb2_grpc", ("jobs", "runner"), "the Job API is the job service's"),
     Rule("beam_artifact_api_pb2", ("jobs", "runner"), "artifacts are the job service's"),
     Rule("beam_artifact_api_pb2_grpc", ("jobs", "runner"), "artifacts are the job service's"),
     Rule(
         "beam_runner_api_pb2",
-        ("translate", "harness", "jobs", "runner"),
+        ("translate", "harness", "fnapi", "jobs", "runner"),
         "pipeline protos are not for everybody",
     ),
     Rule("fn_api_runner.translations", ("translate", "harness"), "the SDK's graph phases are translate's"),

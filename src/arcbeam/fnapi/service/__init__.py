@@ -1,0 +1,1 @@
+"""The Fn API's services in the process that runs a task, and the SDK workers that are connected to it."""

@@ -1,0 +1,206 @@
+"""One SDK worker, from its start to its end.
+
+Owns the instructions that are open in the worker, and what waits to be sent to it. Must not know gRPC: the server moves
+the messages.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+
+from arcbeam.fnapi.lost import SdkWorkerLostError
+from arcbeam.fnapi.service.instruction import Arrival, Instruction, Output, Responded
+from arcbeam.sizes import threshold
+
+_MOST_UNSENT: Final = threshold(16 << 20)
+"""Bytes of input that may wait for the worker."""
+
+
+class Connection:
+    """An SDK worker, whether it has connected already or not.
+
+    Args:
+        worker: its id, which no other process can guess.
+        name: of its environment, for messages.
+
+    Attributes:
+        worker: its id.
+        descriptors: the bundle descriptors that it may ask for, by id.
+    """
+
+    def __init__(self, worker: str, name: str) -> None:
+        self.worker = worker
+        self.descriptors: dict[str, Any] = {}
+        self._name = name
+        self._changed = threading.Condition()
+        self._instructions: dict[str, Instruction] = {}
+        self._numbers = itertools.count(1)
+        self._requests: deque[Any] = deque()
+        self._unsent: deque[Any] = deque()
+        self._unsent_bytes = 0
+        self._connected = self._closed = False
+        self._lost = ""
+
+    # For the task's thread.
+
+    def connected(self, seconds: float) -> None:
+        """Wait for the worker's control stream.
+
+        Raises:
+            SdkWorkerLostError: it does not come in time.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._connected or self._lost, seconds)
+            problem = self._problem()
+            if problem is not None:
+                raise problem
+            if not self._connected:
+                raise SdkWorkerLostError(f"the SDK worker of {self._name} did not connect within {seconds:g} s")
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the worker has ended."""
+        return bool(self._lost)
+
+    def begin(self, descriptor: str) -> Instruction:
+        """Begin a bundle of a descriptor; close it with `end_bundle`."""
+        return self._instruct(process_bundle=fn_pb.ProcessBundleRequest(process_bundle_descriptor_id=descriptor))
+
+    def end_bundle(self, bundle: Instruction) -> None:
+        """Forget a bundle. What the worker still sends for it is dropped."""
+        with self._changed:
+            self._instructions.pop(bundle.id, None)
+        bundle.close()
+
+    def send(
+        self, bundle: Instruction, transform: str, data: bytes, last: bool, took: Callable[[Arrival], None]
+    ) -> None:
+        """Send input of a bundle. While too much waits for the worker, take what arrives for the bundle.
+
+        SUBTLE: a worker that waits for room to send does not read. If the task only waited for room, too, neither would
+        ever continue.
+
+        Args:
+            bundle: the bundle.
+            transform: id of the source in the descriptor.
+            data: whole encoded elements.
+            last: whether no more follow.
+            took: is called with each arrival.
+
+        Raises:
+            SdkWorkerLostError: the worker is gone.
+        """
+        while not self._has_room():
+            for arrival in bundle.take(self._has_room):
+                took(arrival)
+        message = fn_pb.Elements(
+            data=[fn_pb.Elements.Data(instruction_id=bundle.id, transform_id=transform, data=data, is_last=last)]
+        )
+        with self._changed:
+            problem = self._problem()
+            if problem is not None:
+                raise problem
+            self._unsent.append(message)
+            self._unsent_bytes += len(data)
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        return self._unsent_bytes <= _MOST_UNSENT
+
+    def ask(self, **request: Any) -> Any:
+        """Send a request that is no bundle; return its response.
+
+        Raises:
+            SdkWorkerLostError: the worker is gone, or cannot answer.
+        """
+        instruction = self._instruct(**request)
+        try:
+            (arrival,) = instruction.take(lambda: False)
+        finally:
+            self.end_bundle(instruction)
+        assert isinstance(arrival, Responded)
+        if arrival.response.error:
+            raise SdkWorkerLostError(f"the SDK worker of {self._name} cannot answer: {arrival.response.error}")
+        return arrival.response
+
+    def _instruct(self, **request: Any) -> Instruction:
+        with self._changed:
+            problem = self._problem()
+            if problem is not None:
+                raise problem
+            # Ids are never used again: workers reject an id that they have seen.
+            instruction = Instruction(f"{self.worker[:8]}-{next(self._numbers)}", self._changed, self._problem)
+            self._instructions[instruction.id] = instruction
+            self._requests.append(fn_pb.InstructionRequest(instruction_id=instruction.id, **request))
+            self._changed.notify_all()
+        return instruction
+
+    def close(self) -> None:
+        """End the streams of the worker, which then ends itself. Idempotent."""
+        self.end("it was stopped")
+
+    # For the server's threads.
+
+    def claim(self) -> bool:
+        """Take the worker's control stream; return False if there was one before."""
+        with self._changed:
+            if self._connected or self._closed:
+                return False
+            self._connected = True
+            self._changed.notify_all()
+            return True
+
+    def requests(self) -> Iterator[Any]:
+        """Yield `InstructionRequest`s until the end."""
+        yield from self._queued(self._requests)
+
+    def input(self) -> Iterator[Any]:
+        """Yield `Elements` for the worker until the end."""
+        for message in self._queued(self._unsent):
+            yield message
+            with self._changed:
+                self._unsent_bytes -= sum(len(each.data) for each in message.data)
+                self._changed.notify_all()
+
+    def _queued(self, queue: deque[Any]) -> Iterator[Any]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: queue or self._closed)
+                if self._closed:
+                    return
+                message = queue.popleft()
+            yield message
+
+    def responded(self, response: Any) -> None:
+        """Add an `InstructionResponse`."""
+        self._add(response.instruction_id, Responded(response))
+
+    def received(self, elements: Any) -> None:
+        """Add `Elements` of the worker. Waits while a bundle does not take its outputs."""
+        for each in elements.data:
+            self._add(each.instruction_id, Output(each.transform_id, each.data, each.is_last))
+
+    def _add(self, id: str, arrival: Arrival) -> None:
+        with self._changed:
+            instruction = self._instructions.get(id)
+        # Without one: of a bundle that has failed, or that the task has given up.
+        if instruction is not None:
+            instruction.add(arrival)
+
+    def end(self, why: str) -> None:
+        """The worker has ended: open instructions fail. Only the first call counts."""
+        with self._changed:
+            self._lost = self._lost or why
+            self._closed = True
+            for instruction in self._instructions.values():
+                instruction.drop_more()
+            self._changed.notify_all()
+
+    def _problem(self) -> Exception | None:
+        return SdkWorkerLostError(f"the SDK worker of {self._name} is gone: {self._lost}") if self._lost else None

@@ -1,0 +1,109 @@
+"""A bundle in an SDK worker, as the task's thread sees it.
+
+Owns what has come for the bundle and was not taken yet. One thread of the task sends and takes; threads of the server
+add. Must not know what elements are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arcbeam.sizes import threshold
+
+_MOST_WAITING: Final = threshold(16 << 20)
+"""Bytes of outputs that may wait for the task's thread. Then the worker's stream is not read, so the worker waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Encoded elements of one of the bundle's outputs.
+
+    Attributes:
+        transform: id of the sink in the descriptor.
+        data: the elements. One may begin in a message and end in a later one.
+        last: no more follow for this sink.
+    """
+
+    transform: str
+    data: bytes
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Responded:
+    """The worker has ended its work on the instruction.
+
+    Attributes:
+        response: `InstructionResponse`.
+    """
+
+    response: Any
+
+
+Arrival = Output | Responded
+
+
+class Instruction:
+    """An instruction that was sent to a worker.
+
+    Args:
+        id: unique for the worker.
+        changed: condition that is notified after each change.
+        problem: returns why no answer will come any more; None while one may come. Called with the lock.
+
+    Attributes:
+        id: its id.
+    """
+
+    def __init__(self, id: str, changed: threading.Condition, problem: Callable[[], Exception | None]) -> None:
+        self.id = id
+        self._changed, self._problem = changed, problem
+        self._arrived: deque[Arrival] = deque()
+        self._bytes = 0
+        self._open = True
+
+    def add(self, arrival: Arrival) -> None:
+        """Add an arrival, for the task's thread. Waits while too much waits already. Dropped after `close`."""
+        with self._changed:
+            if isinstance(arrival, Output):
+                while self._open and self._bytes > _MOST_WAITING:
+                    self._changed.wait()
+                self._bytes += len(arrival.data)
+            if self._open:
+                self._arrived.append(arrival)
+                self._changed.notify_all()
+
+    def take(self, until: Callable[[], bool]) -> list[Arrival]:
+        """Return what has arrived. If that is nothing, wait for something, or until a condition is true.
+
+        Args:
+            until: evaluated with the lock, at each change.
+
+        Raises:
+            SdkWorkerLostError: nothing can arrive any more.
+        """
+        with self._changed:
+            while not self._arrived and not until():
+                problem = self._problem()
+                if problem is not None:
+                    raise problem
+                self._changed.wait()
+            arrived, self._bytes = list(self._arrived), 0
+            self._arrived.clear()
+            self._changed.notify_all()
+        return arrived
+
+    def drop_more(self) -> None:
+        """Drop what arrives later; the caller has the lock. What has arrived can still be taken."""
+        self._open = False
+
+    def close(self) -> None:
+        """End the task's interest: what still arrives is dropped."""
+        with self._changed:
+            self._open = False
+            self._arrived.clear()
+            self._changed.notify_all()

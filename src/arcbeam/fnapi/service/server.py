@@ -1,0 +1,173 @@
+"""The server to which SDK workers connect: control, data, state and logging.
+
+Owns gRPC, and who may connect: each stream names a worker that was expected, by an id that no other process knows. One
+server per process, on its loopback interface.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+from apache_beam.portability.api import beam_fn_api_pb2_grpc as fn_grpc
+from apache_beam.utils.thread_pool_executor import UnboundedThreadPoolExecutor
+from typing_extensions import override
+
+from arcbeam.fnapi.service import workerlogs
+from arcbeam.fnapi.service.connection import Connection
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # SUBTLE: otherwise another process of this user may listen on the same port, and get some of the streams.
+    ("grpc.so_reuseport", 0),
+    # Workers ping more often than gRPC's servers accept by default.
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+class Server:
+    """A server of this process.
+
+    Attributes:
+        address: where workers connect, as "host:port".
+    """
+
+    def __init__(self) -> None:
+        self._connections: dict[str, Connection] = {}
+        self._grpc = grpc.server(UnboundedThreadPoolExecutor(), options=_OPTIONS)
+        fn_grpc.add_BeamFnControlServicer_to_server(_Control(self), self._grpc)
+        fn_grpc.add_BeamFnDataServicer_to_server(_Data(self), self._grpc)
+        fn_grpc.add_BeamFnStateServicer_to_server(_State(self), self._grpc)
+        fn_grpc.add_BeamFnLoggingServicer_to_server(_Logging(self), self._grpc)
+        self.address = f"localhost:{self._grpc.add_insecure_port('127.0.0.1:0')}"
+        self._grpc.start()
+
+    def expect(self, name: str) -> Connection:
+        """Return a connection for a worker that is started next. Its id is new.
+
+        Args:
+            name: of its environment, for messages.
+        """
+        connection = Connection(uuid.uuid4().hex, name)
+        self._connections[connection.worker] = connection
+        return connection
+
+    def forget(self, connection: Connection) -> None:
+        """Close a connection; the worker cannot connect again."""
+        self._connections.pop(connection.worker, None)
+        connection.close()
+
+    def stop(self) -> None:
+        """Close all connections, and stop."""
+        for connection in list(self._connections.values()):
+            self.forget(connection)
+        self._grpc.stop(None).wait()
+
+    def connection_of(self, context: Any) -> Connection:
+        """Return the connection of a stream; abort the stream if its worker was not expected."""
+        named = dict(context.invocation_metadata()).get("worker_id", "")
+        connection = self._connections.get(named)
+        if connection is None:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "no worker with this id is expected")
+        assert connection is not None
+        return connection
+
+
+_here: tuple[int, Server] | None = None
+_starting = threading.Lock()
+
+
+def server_here() -> Server:
+    """Return the server of this process; start it if there is none.
+
+    SUBTLE: a forked process has a copy of its parent's server, which does not work there.
+    """
+    global _here
+    with _starting:
+        if _here is None or _here[0] != os.getpid():
+            _here = os.getpid(), Server()
+        return _here[1]
+
+
+def _reading(messages: Iterator[Any], take: Callable[[Any], None], then: Callable[[], None] = lambda: None) -> None:
+    """Take all messages of a stream, on a thread of its own."""
+
+    def read() -> None:
+        try:
+            for message in messages:
+                take(message)
+        except grpc.RpcError:
+            pass
+        except Exception as e:
+            # gRPC raises a bare Exception where a stream ends without having been closed.
+            if type(e) is not Exception:
+                raise
+        finally:
+            then()
+
+    threading.Thread(target=read, name="sdk-worker-stream", daemon=True).start()
+
+
+class _Control(fn_grpc.BeamFnControlServicer):  # type: ignore[misc]  # Beam is untyped
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @override
+    def Control(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
+        connection = self._server.connection_of(context)
+        if not connection.claim():
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, "this worker has a control stream already")
+        _reading(request_iterator, connection.responded, lambda: connection.end("its control stream ended"))
+        yield from connection.requests()
+
+    @override
+    def GetProcessBundleDescriptor(self, request: Any, context: Any) -> Any:
+        descriptor = self._server.connection_of(context).descriptors.get(request.process_bundle_descriptor_id)
+        if descriptor is None:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no descriptor '{request.process_bundle_descriptor_id}'")
+        return descriptor
+
+
+class _Data(fn_grpc.BeamFnDataServicer):  # type: ignore[misc]  # Beam is untyped
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @override
+    def Data(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
+        connection = self._server.connection_of(context)
+        _reading(request_iterator, connection.received)
+        yield from connection.input()
+
+
+class _State(fn_grpc.BeamFnStateServicer):  # type: ignore[misc]  # Beam is untyped
+    """Answers each request with an error: stages that need state are not given to workers."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @override
+    def State(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
+        self._server.connection_of(context)
+        for request in request_iterator:
+            kind = request.state_key.WhichOneof("type")
+            yield fn_pb.StateResponse(id=request.id, error=f"this stage has no state of kind '{kind}'")
+
+
+class _Logging(fn_grpc.BeamFnLoggingServicer):  # type: ignore[misc]  # Beam is untyped
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @override
+    def Logging(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
+        self._server.connection_of(context)
+        for entries in request_iterator:
+            for entry in entries.log_entries:
+                workerlogs.log(entry)
+        yield from ()

@@ -1,0 +1,1 @@
+"""Bytes of the Fn API's data streams."""

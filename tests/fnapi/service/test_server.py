@@ -1,0 +1,228 @@
+"""The services, with a scripted worker: who may connect, and what happens to instructions."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+
+from arcbeam.fnapi.lost import SdkWorkerLostError
+from arcbeam.fnapi.service import server as server_module
+from arcbeam.fnapi.service.connection import _MOST_UNSENT, Connection
+from arcbeam.fnapi.service.instruction import _MOST_WAITING, Arrival, Instruction, Output, Responded
+from arcbeam.fnapi.service.server import Server, server_here
+from tests.fnapi.scripted import SECONDS, ScriptedWorker
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[Connection]:
+    connection = server.expect("the test")
+    yield connection
+    server.forget(connection)
+
+
+@pytest.fixture
+def worker(server: Server, connection: Connection) -> Iterator[ScriptedWorker]:
+    with ScriptedWorker(server.address, connection.worker) as worker:
+        connection.connected(SECONDS)
+        yield worker
+
+
+def taken(bundle: Instruction, count: int) -> list[Arrival]:
+    """Take arrivals until there are so many."""
+    found: list[Arrival] = []
+    while len(found) < count:
+        found += bundle.take(lambda: False)
+    return found
+
+
+def never(arrival: Arrival) -> None:
+    raise AssertionError(arrival)
+
+
+def test_bundle_makes_a_round_trip(connection: Connection, worker: ScriptedWorker) -> None:
+    bundle = connection.begin("s1")
+    request = worker.request()
+    assert request.process_bundle.process_bundle_descriptor_id == "s1"
+    connection.send(bundle, "source", b"some", False, never)
+    connection.send(bundle, "source", b"more", True, never)
+    came = list(worker.inputs())
+    assert [(each.instruction_id, each.transform_id, each.data) for each in came] == [
+        (request.instruction_id, "source", b"some"),
+        (request.instruction_id, "source", b"more"),
+    ]
+    worker.put_out(bundle.id, "sink", b"out", last=True)
+    assert taken(bundle, 1) == [Output("sink", b"out", True)]
+    worker.respond(bundle.id, process_bundle=fn_pb.ProcessBundleResponse())
+    (end,) = taken(bundle, 1)
+    assert isinstance(end, Responded)
+    connection.end_bundle(bundle)
+
+
+def test_instruction_ids_are_never_used_again(connection: Connection, worker: ScriptedWorker) -> None:
+    ids = []
+    for _ in range(3):
+        bundle = connection.begin("s1")
+        ids.append(worker.request().instruction_id)
+        connection.end_bundle(bundle)
+    assert len(set(ids)) == 3
+
+
+def test_answer_of_an_ended_bundle_is_dropped(connection: Connection, worker: ScriptedWorker) -> None:
+    first = connection.begin("s1")
+    connection.end_bundle(first)
+    second = connection.begin("s1")
+    worker.put_out(first.id, "sink", b"old")
+    worker.respond(first.id, error="too late")
+    worker.respond("unknown", error="never sent")
+    worker.put_out(second.id, "sink", b"new")
+    assert taken(second, 1) == [Output("sink", b"new", False)]
+
+
+def test_descriptor_is_given_on_demand(connection: Connection, worker: ScriptedWorker) -> None:
+    connection.descriptors["s1"] = fn_pb.ProcessBundleDescriptor(id="s1")
+    assert worker.descriptor("s1").id == "s1"
+    with pytest.raises(grpc.RpcError, match="no descriptor 's2'"):
+        worker.descriptor("s2")
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_lost_worker_fails_open_instructions(connection: Connection, worker: ScriptedWorker, when: str) -> None:
+    bundle = connection.begin("s1")
+    if when == "before":
+        worker.end()
+    else:
+        threading.Timer(0.05, worker.end).start()
+    with pytest.raises(SdkWorkerLostError, match="the SDK worker of the test is gone: its control stream ended"):
+        bundle.take(lambda: False)
+    assert connection.is_lost
+    with pytest.raises(SdkWorkerLostError):
+        connection.begin("s1")
+    with pytest.raises(SdkWorkerLostError):
+        connection.send(bundle, "source", b"", True, never)
+
+
+def test_what_arrived_before_the_end_can_be_taken(connection: Connection, worker: ScriptedWorker) -> None:
+    bundle = connection.begin("s1")
+    worker.respond(bundle.id, error="mine")
+    (end,) = taken(bundle, 1)
+    assert isinstance(end, Responded)
+    assert end.response.error == "mine"
+
+
+def test_server_ends_streams(server: Server, connection: Connection, worker: ScriptedWorker) -> None:
+    server.forget(connection)
+    assert worker.request() is None
+
+
+def test_unexpected_worker_is_refused(server: Server, connection: Connection) -> None:
+    with ScriptedWorker(server.address, "guessed") as stranger:
+        refused = stranger.request()
+        assert isinstance(refused, grpc.RpcError)
+        assert refused.code() is grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(grpc.RpcError, match="no worker with this id"):
+            stranger.descriptor("s1")
+        with pytest.raises(grpc.RpcError, match="no worker with this id"):
+            stranger.state(id="1")
+
+
+def test_second_control_stream_is_refused(server: Server, connection: Connection, worker: ScriptedWorker) -> None:
+    with ScriptedWorker(server.address, connection.worker) as second:
+        refused = second.request()
+        assert refused.code() is grpc.StatusCode.ALREADY_EXISTS
+    assert not connection.is_lost
+
+
+def test_worker_that_does_not_connect_is_lost(connection: Connection) -> None:
+    with pytest.raises(SdkWorkerLostError, match="did not connect within 0"):
+        connection.connected(0)
+
+
+def test_requests_are_answered(connection: Connection, worker: ScriptedWorker) -> None:
+    def answer() -> None:
+        worker.respond(worker.request().instruction_id, monitoring_infos={})
+        worker.respond(worker.request().instruction_id, error="no idea")
+
+    threading.Thread(target=answer).start()
+    request = fn_pb.MonitoringInfosMetadataRequest()
+    assert connection.ask(monitoring_infos=request).WhichOneof("response") == "monitoring_infos"
+    with pytest.raises(SdkWorkerLostError, match="cannot answer: no idea"):
+        connection.ask(monitoring_infos=request)
+
+
+def test_who_waits_for_room_takes_what_arrives(connection: Connection, worker: ScriptedWorker) -> None:
+    """The worker reads nothing before the runner has taken all of its output."""
+    bundle = connection.begin("s1")
+    worker.put_out(bundle.id, "sink", b"first")
+    assert taken(bundle, 1)
+    worker.pause()
+    part, count, out = bytes(1 << 20), 2 * (_MOST_UNSENT >> 20) + 64, 2 * (_MOST_WAITING >> 20) + 8
+    arrived: list[Arrival] = []
+    for n in range(out):
+        worker.put_out(bundle.id, "sink", part, last=n == out - 1)
+
+    def took(arrival: Arrival) -> None:
+        arrived.append(arrival)
+        if len(arrived) == out:
+            worker.resume()
+
+    for n in range(count):
+        connection.send(bundle, "source", part, n == count - 1, took)
+    assert len(list(worker.inputs())) == count
+    while len(arrived) < out:
+        arrived += bundle.take(lambda: False)
+
+
+def test_unread_output_waits_in_the_worker(connection: Connection, worker: ScriptedWorker) -> None:
+    bundle = connection.begin("s1")
+    for _ in range(4 * (_MOST_WAITING >> 20)):
+        worker.put_out(bundle.id, "sink", bytes(1 << 20))
+    first = len(bundle.take(lambda: False))
+    while first < 4 * (_MOST_WAITING >> 20):
+        waiting = bundle._bytes
+        assert waiting <= _MOST_WAITING + (1 << 20)
+        first += len(bundle.take(lambda: False))
+
+
+def test_state_of_a_stage_without_state_is_refused(worker: ScriptedWorker) -> None:
+    key = fn_pb.StateKey(bag_user_state=fn_pb.StateKey.BagUserState())
+    response = worker.state(id="7", state_key=key)
+    assert (response.id, response.error) == ("7", "this stage has no state of kind 'bag_user_state'")
+
+
+def test_log_entry_names_transform_and_place(worker: ScriptedWorker, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "arcbeam.sdk"):
+        severity = fn_pb.LogEntry.Severity
+        worker.log(
+            severity=severity.WARN, message="50% done", transform_id="Split", log_location="a.go:7", trace="at b\n"
+        )
+        worker.log(severity=severity.DEBUG, message="unseen")
+        worker.log(message="plain")
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "[Split] 50% done (a.go:7)\nat b"),
+        ("INFO", "plain"),
+    ]
+
+
+def test_server_of_a_process_is_not_that_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_here", None)
+    here = server_here()
+    assert server_here() is here
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        forked = server_here()
+    assert forked is not here
+    forked.stop()
+    here.stop()
