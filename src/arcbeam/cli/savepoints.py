@@ -56,8 +56,9 @@ def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seco
     arcbeam savepoints PATH copy NAME TARGET     to an empty folder or URL; the copy is an independent job
 
     PATH is the job's folder or URL. If PATH is the path of a savepoint, omit NAME. A running job renames and deletes
-    its savepoints with its next commit. If the job is suspended or has ended, this command makes the change itself. A
-    later micro-batch removes the files of a deleted savepoint. With --json, times are microseconds since 1970.
+    its savepoints with its next commit. If the job is suspended, done or drained, this command makes the change itself.
+    If it has failed, was cancelled, or its driver was killed, resume it, or use --force. A later micro-batch removes
+    the files of a deleted savepoint. With --json, times are microseconds since 1970.
     """  # noqa: D301 — click's own mark of lines that stay as they are
     from arcbeam.store.log.savepoints import split_path
 
