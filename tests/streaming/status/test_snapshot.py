@@ -44,18 +44,18 @@ def at(read: int, rates: int, join: int, out: int | None = None) -> Times:
     return Times({"read": r, "rates": s, "join": j}, {READ: r, RATES: s, JOIN: Timestamp(out)})
 
 
-def _committed(log: CommitLog, times: Times, *reports: TaskReport, figures: Any = None) -> Manifest:
+def committed(log: CommitLog, times: Times, *reports: TaskReport, figures: Any = None) -> Manifest:
     command = replace(proposal(log.head.micro_batch + 1, 0, *reports), times=times)
     log.propose(draft(log, LAYOUT, READERS, _NUMBERS, command, figures or {}))
     return decode(encode(log.head), "a manifest", "memory")
 
 
-def _with(stage: str, shard: int, pending: Hold | None = None, hold: Hold | None = None, **more: Any) -> StageReport:
+def holding(stage: str, shard: int, pending: Hold | None = None, hold: Hold | None = None, **more: Any) -> StageReport:
     local = Local(pending, {"main": OutputTime(pending, hold)}, more.pop("waits_for", None))
     return replace(staged(stage, shard, 0, **more), local=local)
 
 
-def _all(*own: StageReport) -> tuple[TaskReport, TaskReport]:
+def all_of(*own: StageReport) -> tuple[TaskReport, TaskReport]:
     """The reports of a micro-batch in which only some stages have holds."""
     known = {(of.stage, of.shard): of for of in own}
     of = [known.get((name, shard)) or staged(name, shard, 0) for name in _NUMBERS for shard in (0, 1)]
@@ -69,14 +69,14 @@ def _causes(manifest: Manifest) -> list[Cause]:
 
 def test_watermark_is_unchanged_since_last_moving_commit() -> None:
     log = opened(MemoryBlobs())
-    _committed(log, at(1, 1, 1), *_all())
-    _committed(log, at(2, 1, 1), *_all())
-    head = _committed(log, at(2, 1, 1, 5), *_all())
+    committed(log, at(1, 1, 1), *all_of())
+    committed(log, at(2, 1, 1), *all_of())
+    head = committed(log, at(2, 1, 1, 5), *all_of())
     read, rates, join = standing_of(head).stages
     assert (read.input, rates.input, join.input) == (Since(2, Timestamp(2)), *[Since(1, Timestamp(1))] * 2)
     assert [of.outputs["main"].micro_batch for of in (read, rates, join)] == [2, 1, 3]
     # A commit without a micro-batch changes nothing; neither does an opening.
-    assert standing_of(_committed(log, at(2, 1, 1, 5))) == standing_of(head)
+    assert standing_of(committed(log, at(2, 1, 1, 5))) == standing_of(head)
     assert opened(log._blobs, 9).head.standing == head.standing
 
 
@@ -84,17 +84,17 @@ def test_stored_limits_explain_like_all_shards() -> None:
     log = opened(MemoryBlobs())
     late = Hold(Timestamp(7), HolderKind.RESIDUAL, "1.0.0~ab", release=Release(_HOUR, by_clock=True), about="'EWR'")
     later = Hold(Timestamp(9), HolderKind.RESIDUAL, "1.0.0~cd")
-    head = _committed(
+    head = committed(
         log,
         at(7, MAX_TIMESTAMP, 7),
-        *_all(_with("read", 0, later), _with("read", 1, late, restrictions=Restrictions(2, 3.0))),
+        *all_of(holding("read", 0, later), holding("read", 1, late, restrictions=Restrictions(2, 3.0))),
     )
     (cause,) = _causes(head)
     check_message("cause-deferred-restriction", f"{cause.text}\n{cause.frees}")
     assert (cause.shard, cause.due, cause.by_clock, cause.stages) == (1, _HOUR, True, ("read", "join"))
     # If it does not run in a micro-batch, its subject is known from the one before.
-    again = _with("read", 1, replace(late, about=""), restrictions=Restrictions(2, 3.0))
-    (same,) = _causes(_committed(log, at(7, MAX_TIMESTAMP, 7), *_all(_with("read", 0, later), again)))
+    again = holding("read", 1, replace(late, about=""), restrictions=Restrictions(2, 3.0))
+    (same,) = _causes(committed(log, at(7, MAX_TIMESTAMP, 7), *all_of(holding("read", 0, later), again)))
     assert same.text == cause.text
 
 
@@ -102,12 +102,12 @@ def test_blocked_elements_are_explained_with_side_input() -> None:
     log = opened(MemoryBlobs())
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
     parked = Hold(Timestamp(7), HolderKind.PARKED, "rates@00")
-    head = _committed(
+    head = committed(
         log,
         at(MAX_TIMESTAMP, MIN_TIMESTAMP, 7),
-        *_all(
-            _with("rates", 0, silent),
-            _with("join", 1, parked, awaited=(Awaited(RATES, Timestamp(99)),), waits_for=RATES),
+        *all_of(
+            holding("rates", 0, silent),
+            holding("join", 1, parked, awaited=(Awaited(RATES, Timestamp(99)),), waits_for=RATES),
         ),
     )
     rates, join = _causes(head)
@@ -155,7 +155,7 @@ def test_blocked_elements_are_explained_with_side_input() -> None:
 )
 def test_each_hold_names_what_would_release_it(hold: Hold, kind: str, message: str) -> None:
     log = opened(MemoryBlobs())
-    head = _committed(log, at(MAX_TIMESTAMP, MAX_TIMESTAMP, 6, 5), *_all(_with("join", 0, hold=hold)))
+    head = committed(log, at(MAX_TIMESTAMP, MAX_TIMESTAMP, 6, 5), *all_of(holding("join", 0, hold=hold)))
     found = {cause.kind: cause for cause in _causes(head)}
     check_message(message, f"{found[kind].text}\n{found[kind].frees}")
 
@@ -169,7 +169,7 @@ def test_doubted_times_of_observer_are_explained() -> None:
     doubted = {"clicks": (Timestamp(50_000_000), Timestamp(70_000_000))}
     times = replace(at(MIN_TIMESTAMP, MAX_TIMESTAMP, 5), seen={"clicks": Timestamp(5)}, doubted=doubted)
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
-    command = replace(proposal(1, 0, *_all(_with("read", 0, silent), _with("read", 1, silent))), times=times)
+    command = replace(proposal(1, 0, *all_of(holding("read", 0, silent), holding("read", 1, silent))), times=times)
     log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
     head = decode(encode(log.head), "a manifest", "memory")
     assert times_of(head).doubted == doubted
@@ -192,13 +192,13 @@ def test_skew_limit_of_observer_is_explained() -> None:
     observing = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), *others))
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
     times = at(MIN_TIMESTAMP, MAX_TIMESTAMP, 5)
-    command = replace(proposal(1, 0, *_all(_with("read", 0, silent), _with("read", 1, silent))), times=times)
+    command = replace(proposal(1, 0, *all_of(holding("read", 0, silent), holding("read", 1, silent))), times=times)
     log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
     (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
     check_message("cause-observer-skew", f"{cause.text}\n{cause.frees}")
     came = staged("read", 0, 0, counts=Counts(1, 32, resumed=1, made=32))
     command = replace(
-        proposal(2, 0, *_all(replace(came, local=Local(silent, {"main": OutputTime(silent)})))), times=times
+        proposal(2, 0, *all_of(replace(came, local=Local(silent, {"main": OutputTime(silent)})))), times=times
     )
     log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
     (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
@@ -212,7 +212,7 @@ def test_observer_without_later_times_is_explained() -> None:
     observing = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), *others))
     times = replace(at(MIN_TIMESTAMP, MAX_TIMESTAMP, 5), seen={"clicks": Timestamp(2_000_005)})
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
-    command = replace(proposal(1, 0, *_all(_with("read", 0, silent), _with("read", 1, silent))), times=times)
+    command = replace(proposal(1, 0, *all_of(holding("read", 0, silent), holding("read", 1, silent))), times=times)
     log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
     head = decode(encode(log.head), "a manifest", "memory")
     assert standing_of(head).stages[0].observed == {"main": (clicks,)}
@@ -221,19 +221,22 @@ def test_observer_without_later_times_is_explained() -> None:
     check_message("cause-observer", f"{cause.text}\n{cause.frees}")
 
 
-def _observed_by(observer: Observer, at_read: int, **times: Any) -> Cause:
-    """The cause of a job with an observed source, whose output is at that time."""
+def observing(observer: Observer, at_read: int, **times: Any) -> Manifest:
+    """The manifest of a job with an observed source, whose output is at that time."""
     log = opened(MemoryBlobs())
     read, *others = LAYOUT.stages
-    observing = replace(
-        LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (observer,)})), *others)
-    )
+    layout = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (observer,)})), *others))
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
     marks = at(MIN_TIMESTAMP, MAX_TIMESTAMP, at_read)
     marks = replace(marks, outputs={**marks.outputs, READ: Timestamp(at_read)}, **times)
-    reports = _all(_with("read", 0, silent, counts=Counts(1, 32, made=32)), _with("read", 1, silent))
-    log.propose(draft(log, observing, READERS, _NUMBERS, replace(proposal(1, 0, *reports), times=marks), {}))
-    (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
+    reports = all_of(holding("read", 0, silent, counts=Counts(1, 32, made=32)), holding("read", 1, silent))
+    log.propose(draft(log, layout, READERS, _NUMBERS, replace(proposal(1, 0, *reports), times=marks), {}))
+    return log.head
+
+
+def _observed_by(observer: Observer, at_read: int, **times: Any) -> Cause:
+    """The cause of that job."""
+    (cause,) = (cause for cause in _causes(observing(observer, at_read, **times)) if cause.kind == "observer")
     return cause
 
 
@@ -270,7 +273,7 @@ def test_idle_source_is_explained_with_remedy() -> None:
     idle = Hold(Timestamp(7), HolderKind.RESIDUAL, "it")
     marks = at(7, 90, 7)
     marks = replace(marks, seen={"clicks": Timestamp(50)})
-    reports = _all(_with("read", 0, idle), _with("read", 1, idle))
+    reports = all_of(holding("read", 0, idle), holding("read", 1, idle))
     command = replace(proposal(1, 0, *reports), times=marks)
     log.propose(draft(log, replace(LAYOUT, stages=stages), READERS, _NUMBERS, command, {}))
     (cause,) = (cause for cause in _causes(log.head) if cause.kind == "restriction")
@@ -283,10 +286,10 @@ def test_cause_without_effect_downstream_comes_last() -> None:
     read, *others = LAYOUT.stages
     observing = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), *others))
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
-    held = _with("join", 0, hold=Hold(Timestamp(6), HolderKind.STATE, "pane", key="a"))
+    held = holding("join", 0, hold=Hold(Timestamp(6), HolderKind.STATE, "pane", key="a"))
     marks = at(MIN_TIMESTAMP, MAX_TIMESTAMP, 10, 6)
     marks = replace(marks, outputs={**marks.outputs, READ: Timestamp(10)}, seen={"clicks": Timestamp(12)})
-    reports = _all(_with("read", 0, silent), _with("read", 1, silent), held)
+    reports = all_of(holding("read", 0, silent), holding("read", 1, silent), held)
     log.propose(draft(log, observing, READERS, _NUMBERS, replace(proposal(1, 0, *reports), times=marks), {}))
     status = status_of(log.head)
     assert [(cause.kind, cause.stage, cause.decides) for cause in status.causes] == [
@@ -301,8 +304,8 @@ def test_counters_of_micro_batch_total_and_outputs() -> None:
     log = opened(MemoryBlobs())
     own = staged("join", 0, 0, counts=Counts(3, 2, late=1)), staged("join", 1, 0, counts=Counts(1))
     figures = {"user": 0.25, "outputs": {"read": {"main": [4, 900, 1, 9, 5]}}}
-    _committed(log, at(1, 1, 1), *_all(*own))
-    status = status_of(_committed(log, at(2, 2, 2), *_all(*own), figures=figures))
+    committed(log, at(1, 1, 1), *all_of(*own))
+    status = status_of(committed(log, at(2, 2, 2), *all_of(*own), figures=figures))
     join = status.stages[-1]
     assert (join.micro_batch["read"], join.total["read"], join.total["late"], join.bytes_in) == (4, 8, 2, 900)
     (out,) = status.stages[0].outputs
@@ -314,8 +317,8 @@ def test_counters_of_micro_batch_total_and_outputs() -> None:
 def test_rate_after_pause_uses_duration_of_micro_batch() -> None:
     log = opened(MemoryBlobs())
     own = staged("read", 0, 0, counts=Counts(1, 3000, resumed=1, made=1000))
-    _committed(log, at(1, 1, 1), *_all())
-    status = status_of(_committed(log, at(2, 2, 2), *_all(own), figures={"seconds": 0.5}))
+    committed(log, at(1, 1, 1), *all_of())
+    status = status_of(committed(log, at(2, 2, 2), *all_of(own), figures={"seconds": 0.5}))
     # Not from the stage's outputs: these count once for each way, and after the transforms fused with the source.
     assert (status.elapsed, status.rate) == (1, 2000.0)
 
@@ -331,9 +334,9 @@ def test_progress_line_has_nonzero_figures() -> None:
 def test_stage_has_rates_and_lag() -> None:
     log = opened(MemoryBlobs())
     own = staged("join", 0, 0, counts=Counts(300, 60)), staged("join", 1, 0, counts=Counts(100))
-    _committed(log, at(1, 1, 1), *_all())
+    committed(log, at(1, 1, 1), *all_of())
     read, rates, join = status_of(
-        _committed(log, at(2, MAX_TIMESTAMP, 1), *_all(*own), figures={"seconds": 0.5})
+        committed(log, at(2, MAX_TIMESTAMP, 1), *all_of(*own), figures={"seconds": 0.5})
     ).stages
     assert (join.read_rate, join.written_rate) == (800.0, 120.0)
     assert (read.read_rate, read.written_rate) == (0.0, 0.0)
@@ -346,10 +349,10 @@ def test_state_metrics_add_up_and_survive_drivers() -> None:
         staged("join", 0, 0, kept=StateMetrics(2, {"seen": 1}, 3)),
         staged("join", 1, 0, kept=StateMetrics(1, {"seen": 2}, 0, 1)),
     )
-    _committed(log, at(1, 1, 1), *_all(*more))
+    committed(log, at(1, 1, 1), *all_of(*more))
     again = opened(log._blobs, 1)
     less = staged("join", 1, 0, kept=StateMetrics(-1, {"seen": -1, "last": 1}, 0, 0, 4, 5, 60))
-    join = status_of(_committed(again, at(2, 2, 2), *_all(less))).stages[-1]
+    join = status_of(committed(again, at(2, 2, 2), *all_of(less))).stages[-1]
     assert join.kept == {
         "keys": 4,
         "windows": 2,
@@ -365,7 +368,7 @@ def test_state_metrics_add_up_and_survive_drivers() -> None:
 
 def test_metrics_not_counted_from_beginning_are_unknown() -> None:
     log = opened(MemoryBlobs())
-    _committed(log, at(1, 1, 1), *_all())
+    committed(log, at(1, 1, 1), *all_of())
     record = json.loads(log.head.standing)
     for stage in record["stages"]:
         del stage["kept"]
@@ -382,7 +385,7 @@ def test_metrics_not_counted_from_beginning_are_unknown() -> None:
 
 def test_dropped_stage_begins_again_under_same_name() -> None:
     log = opened(MemoryBlobs())
-    head = _committed(log, at(1, 1, 1), *_all(staged("join", 0, 0, kept=StateMetrics(2))))
+    head = committed(log, at(1, 1, 1), *all_of(staged("join", 0, 0, kept=StateMetrics(2))))
     left = standing_of(head).without({"join"})
     assert [of.name for of in left.stages] == ["read", "rates"]
     again = standing_after(replace(head, standing=left.encoded()), LAYOUT, {}, at(2, 2, 2), Since(2, Timestamp(2)), {})
@@ -392,7 +395,7 @@ def test_dropped_stage_begins_again_under_same_name() -> None:
 def test_renamed_stages_are_explained_under_new_names() -> None:
     log = opened(MemoryBlobs())
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
-    head = _committed(log, at(MAX_TIMESTAMP, MIN_TIMESTAMP, 0), *_all(_with("rates", 0, silent)))
+    head = committed(log, at(MAX_TIMESTAMP, MIN_TIMESTAMP, 0), *all_of(holding("rates", 0, silent)))
     (cause,) = _causes(renamed(head, {"rates": "prices"}))
     assert cause.stage == "prices"
     assert "'prices'" in cause.text
@@ -400,7 +403,7 @@ def test_renamed_stages_are_explained_under_new_names() -> None:
 
 def test_manifest_of_earlier_version_has_no_causes() -> None:
     log = opened(MemoryBlobs())
-    head = replace(_committed(log, at(1, 1, 1), *_all()), standing=b"")
+    head = replace(committed(log, at(1, 1, 1), *all_of()), standing=b"")
     status = status_of(head)
     assert [stage.input for stage in status.stages] == [1, 1, 1]
     assert status.causes == ()

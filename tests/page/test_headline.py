@@ -1,0 +1,130 @@
+"""The headline of a waiting job: for each reason, the stage, what holds it, since when, and what would release it."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from arcbeam.cli.status import cause_lines
+from arcbeam.engine.protocol.reports import Awaited
+from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
+from arcbeam.model.observers import Observer
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.page.app import app_of
+from arcbeam.page.sources import Listed
+from arcbeam.page.views import headline
+from arcbeam.store.log.troublenote import Trouble
+from arcbeam.streaming.status.status import as_record, status_of, with_trouble
+from arcbeam.streaming.status.words import shown
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.page import samples
+from tests.page.test_app import BASE
+from tests.streaming.jobs import RATES, opened
+from tests.streaming.status.test_snapshot import all_of, at, committed, holding, observing
+
+pytestmark = pytest.mark.contract("PAGE-01")
+
+_HOUR = Timestamp(3_600_000_000)
+_TABLE = Path(__file__).parents[2] / "docs" / "howto" / "waiting.md"
+
+
+def _held(hold: Hold, input: Timestamp = MAX_TIMESTAMP) -> dict[str, Any]:
+    """The status of a job whose last stage is held."""
+    own = holding("join", 0, hold=hold)
+    return as_record(status_of(committed(opened(MemoryBlobs()), at(input, MAX_TIMESTAMP, 6, 5), *all_of(own))))
+
+
+def _source(hold: Hold) -> dict[str, Any]:
+    """The status of a job whose source is held."""
+    marks = at(MIN_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP)
+    return as_record(status_of(committed(opened(MemoryBlobs()), marks, *all_of(holding("read", 0, hold)))))
+
+
+def _blocked() -> dict[str, Any]:
+    """The status of a job whose elements wait for a side input."""
+    parked = Hold(Timestamp(7), HolderKind.PARKED, "rates@00")
+    own = holding("join", 1, parked, awaited=(Awaited(RATES, Timestamp(99)),), waits_for=RATES)
+    marks = at(MAX_TIMESTAMP, 3, 7)
+    silent = holding("rates", 0, Hold(Timestamp(3), HolderKind.RESIDUAL, "it"))
+    record = as_record(status_of(committed(opened(MemoryBlobs()), marks, *all_of(silent, own))))
+    # Both decide; here the blocked elements are the older cause.
+    record["causes"] = sorted(record["causes"], key=lambda cause: cause["kind"] != "side input")
+    return record
+
+
+def _changed(**change: str) -> dict[str, Any]:
+    """The status of a job with a cause that only other versions, or no micro-batch, leave."""
+    record = _source(Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it"))
+    record["causes"] = [{**record["causes"][0], **change}]
+    return record
+
+
+def _failing() -> dict[str, Any]:
+    head = committed(opened(MemoryBlobs()), at(1, 1, 1), *all_of())
+    trouble = Trouble(head.epoch, 2, "read", "a worker died in try 1 of 3", Timestamp(1))
+    return as_record(with_trouble(status_of(head), trouble))
+
+
+def _cases() -> Iterator[Any]:
+    timer = Hold(Timestamp(5), HolderKind.TIMER, "flush", key="a", release=Release(_HOUR, by_clock=True))
+    residual = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
+    seen = {"seen": {"clicks": Timestamp(9)}}
+    observed = observing(Observer("clicks", Duration(0)), 9, **seen)
+    yield "restriction", _source(Hold(Timestamp(7), HolderKind.RESIDUAL, "it", release=Release(_HOUR, by_clock=True)))
+    yield "restriction", _source(Hold(Timestamp(7), HolderKind.RESIDUAL, "it"))
+    yield "restriction", _source(residual)
+    yield "side input", _blocked()
+    yield "timer", _held(timer)
+    yield "elements", _held(Hold(Timestamp(5), HolderKind.GATHERED, ""))
+    yield "state", _held(Hold(Timestamp(5), HolderKind.STATE, "pane", key="a"))
+    yield "script", _held(Hold(Timestamp(5), HolderKind.SCRIPT, ""))
+    yield "shutdown", _held(Hold(Timestamp(5), HolderKind.UNPREPARED, ""))
+    yield "observer", as_record(status_of(observed))
+    yield "failure", _failing()
+    yield "not reported", _changed(kind="not reported", text="the watermark of the input of 'read': shard 0 …")
+
+
+CASES = list(_cases())
+
+
+def test_all_reasons_of_the_table_are_here() -> None:
+    rows = re.findall(r"^\| ([a-z ,]+) \| ", _TABLE.read_text(), re.M)
+    assert {kind for row in rows if row != "kind" for kind in row.split(", ")} == {kind for kind, _ in CASES}
+
+
+@pytest.mark.parametrize(("kind", "record"), CASES)
+def test_headline_of_each_reason_has_the_words_of_status(kind: str, record: dict[str, Any]) -> None:
+    cause = next(each for each in record["causes"] if each["decides"])
+    assert cause["kind"] == kind
+    # The fixtures' clock is at 0, so that their work seems overdue.
+    record |= {"due": None, "driver": None, "ended": None, "folder": "/a", "name": "a"}
+    line = headline(record)
+    assert line.level == ("error" if kind == "failure" else "warning")
+    printed = list(cause_lines(record["causes"]))
+    assert f"  - {line.text}" in printed
+    assert f"    released when: {line.frees}" in printed
+    assert cause["stage"] in line.text or kind == "failure"
+    page = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE).get("/job/a").text
+    found = re.search(r'<p class="headline[^>]*>(.*?)</p>', page, re.S)
+    assert found
+    words = html.unescape(re.sub(r"<[^>]+>", "", found[1]))
+    assert words.startswith(f"{line.word} {cause['text']}")
+    assert f"released when: {cause['frees']}" in words
+    if cause["since"]:
+        assert f"Since {shown(cause['since']['time'])}" in words
+
+
+def test_headline_of_silent_driver_says_how_to_resume() -> None:
+    now = samples.now()
+    killed = samples.record(3, now - 31_000_000)
+    line = headline(killed)
+    assert "may be dead" in line.text
+    assert "arcbeam resume FOLDER" in line.text
+    assert line.level == "error"
+    assert headline(samples.record(3, now - 29_000_000)).level != "error"
