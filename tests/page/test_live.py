@@ -96,6 +96,20 @@ def test_page_is_rendered_once_for_all_viewers() -> None:
     assert made == [0.0, 2.0, 4.0]
 
 
+def test_costly_page_is_rendered_every_five_seconds() -> None:
+    seconds, made = [0.0], []
+    board = Board(lambda: seconds[0])
+
+    def make() -> Rendered:
+        made.append(seconds[0])
+        return rendered({"a": "1"}, cost=10.0)
+
+    for at in range(11):
+        seconds[0] = float(at)
+        board.newest("/job/a", make)
+    assert made == [0.0, 5.0, 10.0]
+
+
 def test_lost_contact_sends_all_again() -> None:
     board, page = Board(), rendered({"a": "1"})
     board.loaded("/", page)

@@ -179,7 +179,8 @@ def _draw(plan: Plan, mode: _Mode) -> str:
     title = _text(_MARGIN, _MARGIN + 10, _shorten(plan.name, 48) or "plan", "title", plan.name)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="plan" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" role="img">',
+        # What is an image has no links inside.
+        f'viewBox="0 0 {width:.0f} {height:.0f}" role="{"group" if mode.links else "img"}">',
         f"<title>{_safe(plan.name)}</title>",
         *([] if mode.live else [f"<style>{STYLE}</style>"]),
         "<defs>",

@@ -1,0 +1,156 @@
+"""The page in a real browser: updates, keyboard, small screens, light and dark, and no request to another host.
+
+One browser for the module, and few tests: each takes a second or more.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+
+from arcbeam.page.app import app_of
+from arcbeam.page.serving import PageServer
+from arcbeam.page.sources import Listed
+from tests.page import samples
+
+api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright: pip install arcbeam[dev]")
+axe = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="the browser tests need axe-playwright-python"
+)
+
+# Machines that run tests are busy.
+api.expect.set_options(timeout=20_000)
+
+CHROMIUM: Final = shutil.which("chromium")
+VIEWS: Final = ("", "job/a", "job/a/stage/1")
+
+pytestmark = [
+    pytest.mark.contract("PAGE-13"),
+    pytest.mark.skipif(CHROMIUM is None, reason="the browser tests need chromium: apt-get install chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    # SUBTLE: not for the session: while it is open, no other test can run an event loop in this thread.
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def jobs() -> samples.Jobs:
+    now = samples.now()
+    ended = {"state": "FAILED", "why": "KeyError: 'user' in transform 'Sum'"}
+    return samples.Jobs(
+        Listed("a", "/data/flights", samples.record(6, now)),
+        Listed("b", "/data/clicks", samples.record(3, now, name="clicks", ended=ended)),
+        Listed("c", "/data/none", None, "there is no job in '/data/none'"),
+        plans={"a": samples.plan_of(6)},
+        histories={"a": samples.history(now)},
+    )
+
+
+@pytest.fixture
+def server(jobs: samples.Jobs) -> Iterator[PageServer]:
+    with PageServer(app_of(jobs), 0) as server:
+        yield server
+
+
+@pytest.fixture
+def open_page(browser: Any, server: PageServer) -> Iterator[Any]:
+    """Opens pages. At the end it checks that the browser asked no other host, and had nothing to complain of."""
+    hosts, complaints, contexts = set(), [], []
+
+    def open(path: str, width: int = 1200, **options: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and complaints.append(message.text))
+        page.goto(server.address + path)
+        return page
+
+    yield open
+    for context in contexts:
+        context.close()
+    assert hosts <= {urlsplit(server.address).netloc}
+    # A test that stops the server makes the browser say so.
+    assert [text for text in complaints if "ERR_CONNECTION" not in text and "ERR_INCOMPLETE" not in text] == []
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 320)])
+def test_views_are_accessible_and_fit(open_page: Any, scheme: str, width: int) -> None:
+    page = open_page("", width, color_scheme=scheme)
+    for view in VIEWS:
+        page.goto(f"http://{urlsplit(page.url).netloc}/{view}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+        found = axe.Axe().run(page).response["violations"]
+        assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == [], view
+
+
+def test_everything_is_reached_by_keyboard(open_page: Any) -> None:
+    page = open_page("")
+    page.keyboard.press("Tab")
+    while page.evaluate("document.activeElement.textContent") != "flights":
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/job/a")
+    reached = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.getAttribute('href') ?? document.activeElement.ariaLabel"))
+    links = page.evaluate("[...document.querySelectorAll('main a')].map((each) => each.getAttribute('href'))")
+    assert {"Graph", "Stages", *links} <= reached
+    page.focus(".plan a >> nth=1")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/job/a/stage/1")
+
+
+def test_changes_arrive_without_loading(open_page: Any, jobs: samples.Jobs) -> None:
+    page = open_page("job/a")
+    page.evaluate("window.sameDocument = true")
+    page.focus("tbody a >> nth=2")
+    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), seed=1, rate=77.0))
+    api.expect(page.locator("#figures")).to_contain_text("77 elements/s")
+    rate = jobs.found["a"].record["stages"][2]["read_rate"]  # type: ignore[index]
+    api.expect(page.locator("#g-s2-live")).to_contain_text(f"{rate:,.0f}/s")
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "/job/a/stage/2"
+    assert page.evaluate("window.sameDocument")
+    api.expect(page.locator("#contact")).to_have_text("live")
+    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), mode="drained"))
+    api.expect(page.locator("#headline")).to_contain_text("The job has ended: it is drained.")
+    api.expect(page.locator("#contact")).to_have_text("")
+
+
+@pytest.mark.contract("PAGE-11")
+def test_lost_contact_is_shown_and_ends(open_page: Any, server: PageServer, jobs: samples.Jobs) -> None:
+    page = open_page("job/a")
+    port = urlsplit(server.address).port
+    assert port is not None
+    server.__exit__()
+    api.expect(page.locator("#contact")).to_contain_text("no contact for")
+    with PageServer(app_of(jobs), port):
+        api.expect(page.locator("#contact")).to_have_text("live")
+
+
+def test_killed_driver_is_noticed_on_an_open_page(open_page: Any, jobs: samples.Jobs) -> None:
+    # Its next note is overdue in a second.
+    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now() - 29_000_000))
+    page = open_page("job/a")
+    assert "may be dead" not in page.inner_text("#headline")
+    api.expect(page.locator("#headline")).to_contain_text("may be dead")
+    assert "arcbeam resume FOLDER" in page.inner_text("#headline")
+
+
+def test_page_is_complete_without_javascript(open_page: Any) -> None:
+    page, other = open_page("job/a"), open_page("job/a", java_script_enabled=False)
+    for selector in ("h1", "#headline", "#causes", ".graph", "table"):
+        assert page.inner_text(selector) == other.inner_text(selector)
+    assert other.query_selector("noscript") is not None
