@@ -27,10 +27,11 @@ def test_live_picture_has_ids_and_empty_slots() -> None:
     ids = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
     assert len(ids) == len(set(ids))
     nodes = ["s0", "s1", "s2", "s3", "c0", "c1"]
+    more = [f"{node}-more" for node in nodes if node.startswith("s")]
     edges = ["s0-c0", "c0-s1", "c0-s2", "s1-c1", "s2-c1", "c1-s3"]
-    assert {f"p-{id}" for id in [*nodes, *edges, *(f"{node}-live" for node in nodes)]} < set(ids)
+    assert {f"p-{id}" for id in [*nodes, *edges, *(f"{node}-live" for node in nodes), *more]} < set(ids)
     slots = [text for text in root.iter(f"{SVG}text") if text.get("class") == "live"]
-    assert [slot.text for slot in slots] == [None] * len(nodes)
+    assert [slot.text for slot in slots] == [None] * len([*nodes, *more])
 
 
 def test_live_picture_has_no_inline_style() -> None:
