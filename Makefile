@@ -8,6 +8,8 @@ PIP := $(BIN)/pip --disable-pip-version-check
 # Of what is tried by chance in `test-all`, `bench` and `fresh`; another one each time. To try the same: make fresh SEED=…
 SEED := $(shell date +%s)
 
+comma := ,
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-stream test test-all test-versions fresh bench build lint format docs site java clean
 
@@ -40,6 +42,7 @@ bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Str
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/streaming.py
+	$(BIN)/python benchmarks/driver.py --shards $(if $(FULL),128$(comma)1024,128)
 	$(BIN)/python benchmarks/microbatchtime.py --warm 200 --micro-batches 400
 	$(BIN)/python benchmarks/idle.py --warm 200 --seconds $(if $(FULL),300,120)
 	$(BIN)/python benchmarks/manykeys.py --seed --keys 100000,$(if $(FULL),10000000,1000000) --micro-batches $(if $(FULL),60,30)

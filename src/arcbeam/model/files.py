@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.pickling import QuickPickle
 
 
 class FileKind(StrEnum):
@@ -26,7 +27,7 @@ OWNER: Final = slice(1, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(QuickPickle):
     """The rows of one owner in a file.
 
     Attributes:
@@ -41,7 +42,7 @@ class Owned:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardFile:
+class ShardFile(QuickPickle):
     """One file of a shard's state.
 
     Attributes:
@@ -70,7 +71,7 @@ class ShardFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(QuickPickle):
     """The state of a shard of a level: its files, the oldest first; only the first may be a snapshot."""
 
     level: int
@@ -79,7 +80,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class SideFile:
+class SideFile(QuickPickle):
     """An immutable file of a side input, complete and durable when it is reported.
 
     Attributes:
@@ -103,7 +104,7 @@ class SideFile:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskFiles:
+class TaskFiles(QuickPickle):
     """The files that an attempt of a task has written in a micro-batch.
 
     Attributes:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.model.files import Shard, SideFile
+from arcbeam.pickling import QuickPickle
 from arcbeam.store.manifest.values import Abandoned, Manifest, Opening, ShardVersion
 
 
 @dataclass(frozen=True, slots=True)
-class TaskAssignment:
+class TaskAssignment(QuickPickle):
     """A micro-batch to be run.
 
     Attributes:

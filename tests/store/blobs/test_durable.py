@@ -52,6 +52,16 @@ def test_file_is_read_in_pieces(blobs: DurableBlobs, monkeypatch: pytest.MonkeyP
         list(durable.pieces(blobs, "a/c", 0))
 
 
+def test_several_names_are_deleted_together(blobs: DurableBlobs) -> None:
+    for name in ("a/1", "a/2", "a/3"):
+        blobs.put(name, b"x")
+    blobs.delete_each(["a/1", "a/gone", "a/3"])
+    assert [info.name for info in blobs.list("a")] == ["a/2"]
+    blobs.delete_each([])
+    blobs.delete_each(["a/2"])
+    assert list(blobs.list("a")) == []
+
+
 def test_name_is_created_once(blobs: DurableBlobs) -> None:
     assert blobs.create("manifests/1", b"one")
     assert not blobs.create("manifests/1", b"two")

@@ -13,7 +13,7 @@ from arcbeam.model.files import Shard, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
-from arcbeam.store.log import jobgraphs
+from arcbeam.store.log import jobgraphs, sweep
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.log.commitlog import CommitLog, Committed
 from arcbeam.store.log.inspection import inspect
@@ -50,6 +50,17 @@ def test_unnamed_files_are_swept(blobs: DurableBlobs) -> None:
     assert swept.manifests == tuple(f"manifests/{i:012}" for i in range(4))
     assert [m.micro_batch for m in (read_head(blobs), read_manifest(blobs, 4)) if m] == [6, 4]
     assert Sweeper(log, keep=2).sweep().files == ()
+
+
+def test_sweep_reads_no_manifest_of_its_driver(memory: DurableBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(memory)
+    sweeper = Sweeper(log, keep=2)
+    sweeper.committed()
+    for _ in range(6):
+        micro_batch(log)
+        sweeper.committed()
+    monkeypatch.setattr(sweep, "read_manifest", lambda blobs, number: pytest.fail(f"reads manifest {number}"))
+    assert len(sweeper.sweep().files) == 3
 
 
 def test_attempt_stays_until_micro_batch_is_decided(memory: DurableBlobs) -> None:

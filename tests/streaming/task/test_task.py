@@ -210,6 +210,14 @@ def test_report_names_files_written_after_marker(world: World) -> None:
     assert world.log.blobs.get(one.name) == b"content"
 
 
+def test_unchanged_shards_are_not_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = world.attempt().run()
+    world.log.propose(world.log.draft(Timestamp(1), shards=report.files.shards))
+    monkeypatch.setattr(world, "elements", lambda stage, shard: ())
+    world.came = [Marker(2, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
+    assert world.attempt(name="t2").run().files.shards == ()
+
+
 @pytest.mark.contract("STORE-04")
 def test_many_files_of_shard_are_merged(world: World) -> None:
     kinds: list[list[str]] = []

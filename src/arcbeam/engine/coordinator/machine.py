@@ -10,12 +10,22 @@ proposed only after the publishing, because the next manifest does not contain t
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, assert_never
+from dataclasses import replace
+from typing import Final, TypeVar, assert_never
 
 from arcbeam.engine.coordinator import committing, ending
 from arcbeam.engine.coordinator import consistentcut as cuts
 from arcbeam.engine.coordinator import events as on
-from arcbeam.engine.coordinator.commands import Command, End, EndState, Publish, ReadScript, RunMicroBatch, WaitUntil
+from arcbeam.engine.coordinator.commands import (
+    Command,
+    End,
+    EndState,
+    Propose,
+    Publish,
+    ReadScript,
+    RunMicroBatch,
+    WaitUntil,
+)
 from arcbeam.engine.coordinator.idling import idle_levels, idle_reports
 from arcbeam.engine.coordinator.inflight import Cut, Head
 from arcbeam.engine.coordinator.rebalancing import handovers, pieces
@@ -80,7 +90,7 @@ class JobMachine:
         return self._state.failures.get(RunMicroBatch, 0)
 
     def story(self) -> list[tuple[on.Event, tuple[Command, ...]]]:
-        """Return the last events and the commands that they caused."""
+        """Return the last events and the commands that they caused, without the reports of tasks."""
         return list(self._story)
 
     def waiting(self) -> Dump:
@@ -111,7 +121,7 @@ class JobMachine:
         if self.phase is not Phase.ENDED and state.wanted != state.waits_until:
             state.waits_until = state.wanted
             out.append(WaitUntil(state.wanted))
-        self._story.append((event, tuple(out)))
+        self._story.append((_brief(event), tuple(map(_brief, out))))
         return out
 
     def _take(self, event: on.Event) -> None:
@@ -425,3 +435,13 @@ class JobMachine:
             first=idle_levels(state.layout, places, head.times) if usual else 0,
         )
         state.issue(RunMicroBatch(state.running))
+
+
+_Told = TypeVar("_Told", on.Event, Command)
+
+
+def _brief(told: _Told) -> _Told:
+    """Return an event or a command without reports: those of a thousand shards take megabytes."""
+    if isinstance(told, on.MicroBatchReported | Propose):
+        return replace(told, reports=())
+    return told

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
+from arcbeam.pickling import QuickPickle
+
 _NONE: Final[Mapping[str, int]] = {}
 """No code adds to it."""
 
 
 @dataclass(frozen=True, slots=True)
-class StateMetrics:
+class StateMetrics(QuickPickle):
     """The size of a state, or its change, which may be negative.
 
     Attributes:

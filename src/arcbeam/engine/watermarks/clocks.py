@@ -31,10 +31,11 @@ from arcbeam.engine.watermarks.outlierfilter import Doubted
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.observers import NOT_OBSERVED, Ways
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_BEGUN, Timestamp
+from arcbeam.pickling import QuickPickle
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Port:
+class Port(QuickPickle):
     """An output of a stage.
 
     Attributes:
@@ -50,7 +51,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputTime:
+class OutputTime(QuickPickle):
     """What holds one output of a stage in one shard; the earliest of each sort.
 
     Attributes:
@@ -67,7 +68,7 @@ class OutputTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class Local(QuickPickle):
     """The times of one stage in one shard at the end of a micro-batch.
 
     Attributes:

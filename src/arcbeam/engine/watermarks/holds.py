@@ -27,6 +27,7 @@ from arcbeam.engine.rows.keyspace import (
 )
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.pickling import QuickPickle
 
 ALL: Final = ""
 """In place of an output's name: all outputs."""
@@ -95,7 +96,7 @@ class Holder(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(QuickPickle):
     """When a hold is released.
 
     Attributes:
@@ -108,7 +109,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(QuickPickle):
     """A hold, for people and reports; long names are cut.
 
     time: the watermark is no later.

@@ -53,6 +53,7 @@ from arcbeam.spark.tasks.ending.teardown import tear_down_workers
 from arcbeam.store.blobs.errors import AwayError, LostFileError, NewerFormatError, StoreError
 from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.interfaces import Clock, Cluster, Inbox
+from arcbeam.streaming.reportcodec import ReportReader
 from arcbeam.streaming.task.finalizing import CONFIRMED_KEPT, Confirmed, LastWords
 
 _LOG = logging.getLogger("arcbeam.streaming")
@@ -110,6 +111,7 @@ class SparkCluster(Cluster):
         self._slots, self._on_reports, self._forgotten = slots, on_reports, forgotten
         self._on_warnings = on_warnings
         self._frames = MicroBatchFrames(spark, job)
+        self._reader = ReportReader()
         self._worker = ThreadPoolExecutor(1, f"steps-{job.id}")
         self._publishing = SparkPublishing(
             spark,
@@ -164,7 +166,8 @@ class SparkCluster(Cluster):
                 given_up=given_up,
             )
             reports = [
-                LevelReport.from_blob(blob) for blob in reports_in((row["stage"], bytes(row["blob"])) for row in rows)
+                LevelReport.from_blob(blob, self._reader)
+                for blob in reports_in((row["stage"], bytes(row["blob"])) for row in rows)
             ]
             bundles = [each for report in reports for each in report.bundles]
             self._holders |= {report.worker for report in bundles if report.needs_teardown}

@@ -48,6 +48,7 @@ from arcbeam.store.shards.cache import HostCache
 from arcbeam.streaming.assignment import TaskAssignment
 from arcbeam.streaming.interfaces import TaskStage
 from arcbeam.streaming.physicalplan import PhysicalPlan
+from arcbeam.streaming.reportcodec import ReportReader, packed
 from arcbeam.streaming.status.taskheartbeats import beating
 from arcbeam.streaming.task.finalizing import Confirmed, callbacks, copies_folder
 from arcbeam.streaming.task.levelcode import LevelCode
@@ -157,13 +158,15 @@ class LevelReport:
     task: TaskReport
     bundles: tuple[BundleReport, ...]
 
+    def blob(self) -> bytes:
+        """Return the report as bytes."""
+        return pickle.dumps((packed(self.task), self.bundles), protocol=5)
+
     @staticmethod
-    def from_blob(blob: bytes) -> LevelReport:
-        """Unpickle a report; the blob must come from this job."""
-        report = pickle.loads(blob)
-        if not isinstance(report, LevelReport):
-            raise TypeError(f"not a report of a micro-batch's task: {type(report).__name__}")
-        return report
+    def from_blob(blob: bytes, reader: ReportReader) -> LevelReport:
+        """Return the report in bytes, which must come from this job."""
+        task, bundles = pickle.loads(blob)
+        return LevelReport(reader.read(task), bundles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,7 @@ class Given:
 
     def encoded(self) -> str:
         """Return it as text, for a property of a Spark job."""
-        return base64.b85encode(zlib.compress(pickle.dumps(self, protocol=5), 1)).decode()
+        return base64.b64encode(zlib.compress(pickle.dumps(self, protocol=5), 1)).decode()
 
     @staticmethod
     def of_spark_job(level: int) -> Given:
@@ -191,7 +194,7 @@ class Given:
             raise RuntimeError(
                 f"the Spark job has no property {property_of(level)!r} with the assignment of level {level}"
             )
-        given = pickle.loads(zlib.decompress(base64.b85decode(text)))
+        given = pickle.loads(zlib.decompress(base64.b64decode(text)))
         assert isinstance(given, Given)
         return given
 
@@ -328,7 +331,7 @@ class _Run:
         for bundles in self._bundles[:1]:
             bundles.warnings = sorted(named)
         callbacks.keep(job.id, plan.micro_batch, name.encode(), code.callbacks())
-        sent.report(pickle.dumps(LevelReport(report, tuple(self._bundles)), protocol=5))
+        sent.report(LevelReport(report, tuple(self._bundles)).blob())
 
     def _showing(self, now: Timestamp) -> AbstractContextManager[None]:
         """Show user code the time of the script, if there is one."""

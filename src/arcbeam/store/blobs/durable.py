@@ -8,7 +8,7 @@ The temporary files of batch jobs (`filesystems`) build on these; they are local
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -71,6 +71,11 @@ class DurableBlobs(Protocol):
     def delete(self, name: str) -> None:
         """Delete a name's bytes, if it has any."""
         ...
+
+    def delete_each(self, names: Sequence[str]) -> None:
+        """Delete the bytes of several names, in any order; with fewer requests, if the store supports that."""
+        for name in names:
+            self.delete(name)
 
     def tidy(self) -> None:
         """Remove unnamed leftovers of killed writers, if the store has such. Never removes what a live writer needs.

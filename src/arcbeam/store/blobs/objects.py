@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,19 @@ class ObjectBlobs(ClearableBlobs):
     def delete(self, name: str) -> None:
         with contextlib.suppress(MissingFileError), self._errors("deleted", name):
             obstore.delete(self._store, checked(name))
+
+    @override
+    def delete_each(self, names: Sequence[str]) -> None:
+        _fork.check(self)
+        try:
+            if len(names) > 1:
+                obstore.delete(self._store, [checked(name) for name in names])
+                return
+        except (exceptions.BaseError, OSError):
+            # Not every store can do that, and not every store accepts a name that is gone. One by one, the error says
+            # which name could not be deleted, and why.
+            pass
+        super().delete_each(names)
 
     def tidy(self) -> None:
         """See `DurableBlobs`: the store and its lifecycle rules remove parts of interrupted uploads."""

@@ -91,6 +91,10 @@ class Sweeper:
         self._seen: dict[int, _Seen] = {}  # by micro-batch; below the floor only openings and savepoints
         self._programs: dict[str, frozenset[str]] = {}  # names of their files, by the job graph's name
 
+    def committed(self) -> None:
+        """Note the head: a sweep then need not read its manifest. Call it after each commit."""
+        self._seen[self._log.head.micro_batch] = _seen(self._log.head)
+
     def sweep(self) -> Swept:
         """Remove what is not needed; nothing if another driver is taking over.
 
@@ -103,7 +107,7 @@ class Sweeper:
             MissingFileError: a manifest that counts is missing, or those of an earlier job, whose files exist.
         """
         log, head = self._log, self._log.head
-        self._seen[head.micro_batch] = _seen(head)
+        self.committed()
         was, floor = log.floor, self._new_floor()
         # Listed before the named files are known: files written later are not considered.
         files = [*log.blobs.list(SHARDS), *log.blobs.list(SIDE)]
@@ -124,8 +128,7 @@ class Sweeper:
         orphans = [info for info in files if not unreadable and info.name not in named and is_over(info, head)]
         if not unreadable:
             orphans += self._orphaned_programs(of_programs, {seen.program for seen in counts.values()})
-        for info in orphans:
-            log.blobs.delete(info.name)
+        log.blobs.delete_each([info.name for info in orphans])
         log.blobs.tidy()
         for micro_batch in [
             micro_batch for micro_batch in self._seen if micro_batch < floor and micro_batch not in pinned

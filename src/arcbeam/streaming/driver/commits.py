@@ -123,6 +123,7 @@ class LogCommits(Commits):
             match ask():
                 case Committed(manifest):
                     self._released &= {pin.name for pin in manifest.pins}
+                    self._sweeper.committed()
                     return CommitDecided(now, micro_batch)
                 case Conflict():
                     return CommitConflicted(now, micro_batch, self._fenced())

@@ -92,10 +92,11 @@ class TaskAttempt(Shards, Generic[R]):
 
     def write(self, report: TaskReport) -> TaskReport:
         """Write what was changed; return the report with the files. Raises as `run`."""
+        # The driver keeps the files of a shard that is not reported, so that a micro-batch costs what it changes.
         shards = tuple(
             Shard(self._level, shard, files)
             for shard, view in self._views.items()
-            if (files := self._written(shard, view))
+            if (files := self._written(shard, view)) is not None
         )
         put = tuple(self._code.sides())
         sides = tuple(
@@ -118,8 +119,11 @@ class TaskAttempt(Shards, Generic[R]):
         while self._views:
             self._views.popitem()[1].close()
 
-    def _written(self, shard: int, view: Overlay) -> tuple[ShardFile, ...]:
-        """Return all files of a shard, with the micro-batch's changes; merge them if there are many."""
+    def _written(self, shard: int, view: Overlay) -> tuple[ShardFile, ...] | None:
+        """Return all files of a shard, with the micro-batch's changes; merge them if there are many.
+
+        None: the files are those of the head.
+        """
         version = self._order.version(self._level, shard)
         name = self._name_of("delta", self._level, shard)
         delta = self._files.delta(version, name, view, self._order.plan.micro_batch)
@@ -128,6 +132,8 @@ class TaskAttempt(Shards, Generic[R]):
         first = worth_merging(files)
         if first is not None:
             files = self._files.merged(files, first, replace(name, attempt=f"{self._name}.merged"))
+        elif delta is None:
+            return None
         return files if delta is None else (*files, delta)
 
     def _name_of(self, kind: str, place: int, shard: int, n: int = 0) -> Written:
