@@ -1,13 +1,15 @@
-"""Runs the tests in two concurrent processes: those that share a Spark session, and all others.
+"""Runs the tests in concurrent processes: one for those that share a Spark session, and one per core for all others.
 
     python tools/run_tests.py [PYTEST ARGUMENT ...]
 
-Tests with the shared session mostly wait for Spark; the others compute. The output of the first is shown at once, that
-of the others when both have ended. An argument `-m EXPRESSION` narrows both. The exit code is 0 if both succeed.
+Tests with the shared session mostly wait for Spark; the others compute. All tests of a file run in one process. The
+output of the first is shown at once, that of the others when all have ended. An argument `-m EXPRESSION` narrows both.
+The exit code is 0 if both succeed.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,7 +20,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the tests; return the exit code."""
     given, chosen = _split(list(arguments))
     with tempfile.TemporaryFile("w+") as output:
-        others = _started("not spark", chosen, ["-q", "-o", "cache_dir=.pytest_cache/others", *given], output)
+        own = ["-q", "-o", "cache_dir=.pytest_cache/others", "-n", str(_cores()), "--dist", "loadfile"]
+        others = _started("not spark", chosen, [*own, *given], output)
         try:
             codes = [_started("spark", chosen, given).wait()]
             codes.append(others.wait())
@@ -35,6 +38,11 @@ def _split(arguments: list[str]) -> tuple[list[str], str]:
         return arguments, ""
     at = arguments.index("-m")
     return arguments[:at] + arguments[at + 2 :], arguments[at + 1]
+
+
+def _cores() -> int:
+    """Return how many cores this process may use; at most 8, because each process takes memory."""
+    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def _started(which: str, chosen: str, given: list[str], output: object = None) -> subprocess.Popen[bytes]:
