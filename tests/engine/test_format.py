@@ -2,12 +2,10 @@
 
 `format_1.json` has the rows that `_fill` wrote when format 1 was made, in hexadecimal. It is never
 rewritten: if `_fill` makes other rows, the format has changed. Format 1 was extended: `format_1_panes.json` has the
-rows
-of waiting elements with their panes, `format_1_runs.json` those of buffered windows, and `format_1_gathered.json` the
-contents of these.
+rows of waiting elements with their panes, `format_1_runs.json` those of buffered windows, and `format_1_gathered.json`
+the contents of these.
 The totals of restrictions are a row with its own version: `format_1_standing_1.json` has the row of version 1 beside
-the
-restrictions' rows, `format_1_standing_2.json` that of version 2.
+the restrictions' rows, `format_1_standing_2.json` that of version 2.
 """
 
 from __future__ import annotations

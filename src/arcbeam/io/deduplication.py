@@ -1,8 +1,7 @@
 """Removal of duplicates that are close to each other in event time.
 
 Owns which elements are duplicates, and when a key's elements are forgotten: as soon as no duplicate can be on time.
-Must
-not know any runner.
+Must not know any runner.
 """
 
 from __future__ import annotations

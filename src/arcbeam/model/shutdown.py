@@ -14,8 +14,7 @@ class GracefulShutdown:
 
     A DoFn subclasses both: `class Notify(beam.DoFn, GracefulShutdown)`. Both methods are optional. They are called from
     sources to sinks. They are never called when the job is suspended, is cancelled or fails. After a failure they may
-    be
-    called again, on this or another instance, so they must be idempotent. Other runners do not call them.
+    be called again, on this or another instance, so they must be idempotent. Other runners do not call them.
 
     The memory of an instance is lost when its process ends. So these methods must not be the place to output data that
     must not be lost: keep it in state, or output it with its bundle.

@@ -1,10 +1,8 @@
 """Texts from user code, made safe for every output of a process.
 
 Owns three bounds. A text can be encoded: a lone surrogate, as in names of files, would stop the senders of PySpark,
-gRPC
-and SQLite. It has a readable length. It is produced within a time limit, because a `__str__` is user code. Must not
-know
-the texts, nor their readers.
+gRPC and SQLite. It has a readable length. It is produced within a time limit, because a `__str__` is user code. Must
+not know the texts, nor their readers.
 """
 
 from __future__ import annotations

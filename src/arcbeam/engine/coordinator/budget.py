@@ -18,11 +18,10 @@ class Pace:
     """How the budget follows the micro-batches. Its parts (time, elements, bytes) change by the same factor.
 
     A micro-batch has a fixed cost that no budget changes: starting its tasks. The deeper levels cost more when the
-    first
-    levels do more. So the budget is not computed but moved, by the ratio of the wanted to the actual duration. It moves
-    half of the way (the square root of the ratio), and at most to half or twice its value, so that one slow micro-batch
-    has little effect. If the job lags, micro-batches that are too short cost more than one that is too long. Then the
-    budget grows by the ratio itself, up to four times; the fixed cost does not grow with it.
+    first levels do more. So the budget is not computed but moved, by the ratio of the wanted to the actual duration. It
+    moves half of the way (the square root of the ratio), and at most to half or twice its value, so that one slow
+    micro-batch has little effect. If the job lags, micro-batches that are too short cost more than one that is too
+    long. Then the budget grows by the ratio itself, up to four times; the fixed cost does not grow with it.
 
     The fixed cost is most of a short micro-batch. This is worth it for low latency, but not while the job lags. A job
     that lags has longer micro-batches until it has caught up.

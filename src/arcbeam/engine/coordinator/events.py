@@ -124,8 +124,7 @@ class CommitConflicted:
 @dataclass(frozen=True, slots=True)
 class Overtaken:
     """Another driver committed the micro-batch after the head, and this driver had no proposal; `other_driver`
-    describes
-    the other one.
+    describes the other one.
     """
 
     at: Timestamp

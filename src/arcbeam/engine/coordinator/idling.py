@@ -5,8 +5,7 @@ Owns which levels these are, and the reports that replace theirs. Must not know 
 A job that reads a splittable DoFn has at least one such level: the level that made the restrictions ended in the first
 micro-batch. A stage is idle when its watermarks are at the end of time and nothing waits in any of its shards. Nothing
 can reach it, and all its reports are final. If all stages of the first levels are idle, a micro-batch begins after
-these
-levels.
+these levels.
 """
 
 from __future__ import annotations

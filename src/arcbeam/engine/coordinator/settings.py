@@ -57,8 +57,7 @@ _PATIENCE: Final = Patience(100, Duration(_SECOND // 100), Duration(_SECOND))
 # A store may be unavailable for a minute.
 _RETRY: Final = Retry(13, Duration(_SECOND // 10), Duration(10 * _SECOND))
 # Spark replaces at once a worker that an operator or the system has killed. User code that kills its worker does so
-# each
-# time, and Spark has then tried each task several times.
+# each time, and Spark has then tried each task several times.
 _DEATHS: Final = Retry(2, Duration(_SECOND), Duration(2 * _SECOND))
 
 

@@ -3,8 +3,7 @@
 Owns the definition of progress, and how many micro-batches without it cause a warning. Must not know the reaction.
 
 A stall may be a source that is polled without a delay while no data arrives, so it does not end the job. Pauses begin
-at
-once, so that a stall costs little; a warning follows if it lasts.
+at once, so that a stall costs little; a warning follows if it lasts.
 """
 
 from __future__ import annotations

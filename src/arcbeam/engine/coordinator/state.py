@@ -120,8 +120,7 @@ class JobState:
     # while the job runs.
     deaths: int = 0
     # Commands to repeat, and when. At most one concerns the commit, while there is a proposal, and one publishing,
-    # while
-    # something is being published. Empty after phase CLOSING.
+    # while something is being published. Empty after phase CLOSING.
     later: list[tuple[Timestamp, Retried]] = field(default_factory=list)
     # No micro-batch begins before this time.
     not_before: Timestamp = MIN_TIMESTAMP

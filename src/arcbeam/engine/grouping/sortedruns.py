@@ -6,8 +6,7 @@ Owns their rows, and when small runs are merged. Must not know what a record's b
     place, number, row    a part of a run (four bytes each): records in order of their keys
 
 A *record* is a key and its bytes. A micro-batch adds one run to a window, whatever the number of keys. So a key needs
-no
-row of its own, and nothing is read before the window ends. Runs of similar size are merged, so that few are read
+no row of its own, and nothing is read before the window ends. Runs of similar size are merged, so that few are read
 together. A byte is rewritten once for each time that its run has grown eightfold, and not at all when the run is large.
 Only adjacent runs are merged, so the bytes of a key stay in order.
 """

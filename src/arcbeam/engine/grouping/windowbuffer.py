@@ -41,8 +41,7 @@ class AsCame:
     """The payloads of a key in a micro-batch, as in `Together.packed`; iterating yields them as in a record of a run.
 
     Most windows end in the micro-batch in which they begin, and most bytes are here. So they are not copied to add a
-    byte
-    that only the state needs.
+    byte that only the state needs.
 
     Attributes:
         packed: the payloads in order.

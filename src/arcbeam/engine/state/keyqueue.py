@@ -1,8 +1,7 @@
 """The next work of a stage's keys: elements in order of time, timers, ends of windows.
 
 Owns the order between these, and the elements that wait in order of time (`@RequiresTimeSortedInput`). Must not know
-how
-they are processed.
+how they are processed.
 """
 
 from __future__ import annotations
@@ -158,10 +157,8 @@ class KeyQueue:
 
     The order is: event time first, ascending, with elements before timers and timers before expirations of the same
     moment; then processing-time timers that are due. There are two exceptions. No window expires while a
-    processing-time
-    timer is due. An expiration postponed to the end of time (`MAX_TIMESTAMP`) comes after all processing-time timers,
-    due
-    or not. Work that is added meanwhile takes its place in this order.
+    processing-time timer is due. An expiration postponed to the end of time (`MAX_TIMESTAMP`) comes after all
+    processing-time timers, due or not. Work that is added meanwhile takes its place in this order.
 
     A stage whose input is in order of time lags behind its watermark by the allowed lateness, with its timers. Its
     windows must be set to expire at their end, without the lateness.

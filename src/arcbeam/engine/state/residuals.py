@@ -4,13 +4,10 @@ Owns their rows: ids, due times, holds per output, and the number of live restri
 a restriction is (bytes, whose coder the caller has), nor how it is processed, nor a clock.
 
 A restriction is *waiting* from the commit that made it to the one that replaces it. Within a micro-batch it may be
-taken
-and then *runs*: it may be split, and at last it is finished, or put back untouched. It leaves other restrictions: any
-number split off while it ran, and one deferred when it ended, each with its own due time and watermarks. All changes
-are
-rows of the view, so that a failed micro-batch has changed nothing: a restriction is replaced exactly once, and its
-holds
-are released only by the commit that sets those of its residuals.
+taken and then *runs*: it may be split, and at last it is finished, or put back untouched. It leaves other restrictions:
+any number split off while it ran, and one deferred when it ended, each with its own due time and watermarks. All
+changes are rows of the view, so that a failed micro-batch has changed nothing: a restriction is replaced exactly once,
+and its holds are released only by the commit that sets those of its residuals.
 """
 
 from __future__ import annotations
@@ -121,8 +118,7 @@ class Residuals:
 
         When a job is resumed with another pipeline, a transform whose output leaves the stage may have been renamed,
         added or removed. A new output is held where the restriction's earliest hold is, because elements for it may
-        have
-        that time. A removed output holds nothing, and is not counted.
+        have that time. A removed output holds nothing, and is not counted.
         """
         if self._totals.fits():
             return

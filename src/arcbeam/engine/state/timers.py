@@ -75,8 +75,7 @@ def within(fire_at: Timestamp, expires: Timestamp, origin: Timestamp | None) -> 
 
     A timer after the end of its window fires at the end, because its window's state is deleted later. If the end's own
     callback sets a timer for later, that never fires: it would set itself for ever. So firing depends only on times,
-    not
-    on the watermark.
+    not on the watermark.
 
     Args:
         fire_at: the time that user code requested.
@@ -100,9 +99,8 @@ class Timers:
     """The timers of a stage.
 
     Event-time timers fire when the watermark has passed their time, in the order of their times. Timers of the same
-    time
-    have an order that depends only on their identities, with expirations last. Processing-time timers fire when the
-    clock has reached their time. A timer set by a callback takes its place in that order.
+    time have an order that depends only on their identities, with expirations last. Processing-time timers fire when
+    the clock has reached their time. A timer set by a callback takes its place in that order.
 
     No other code may write timers' rows while this object is in use.
 

@@ -86,8 +86,7 @@ class RestrictionResult:
         deferred: what it left when it returned; None if it is done.
         call: the result of the call.
         may_resume: the deferred part may run again in the same micro-batch, if it is due: it made progress, and does
-            not
-            wait for a commit.
+            not wait for a commit.
         made: the number of elements that its DoFn output, whatever downstream transforms did with them.
     """
 
@@ -137,22 +136,18 @@ class Runner(Protocol):
     """The user code of one stage in one shard; it passes on its own output.
 
     It decides on bundles: a call may be a bundle, or part of one that `finish` ends. A call that does not fit the kind
-    of
-    the stage never happens.
+    of the stage never happens.
 
     **The effects of a call are stored when it returns**: state in the shard's view, timers in `CallResult`. Between two
     calls timers fire, and the state of expired windows is dropped; state written after that would stay for ever. A
     runner may buffer its writes within a call. It may also cache what it has read: apart from its own calls, the state
     of a key and window changes only when it is dropped, and no call for that key and window follows. Its output may
-    wait
-    until `finish`, or longer, but is passed on before the task's marker.
+    wait until `finish`, or longer, but is passed on before the task's marker.
 
     **The order of calls** in a micro-batch: `truncate` for waiting restrictions; then blocked and arrived elements
     (`process`, `restriction`, `panes`); `resume`; then what the watermark and the clock allow (`fire`, `expire`,
-    `panes`,
-    `process` in order of time); `prepare`; and `finish`, always and once, after all firing and dropping. Calls of
-    another
-    stage or shard do not happen in between.
+    `panes`, `process` in order of time); `prepare`; and `finish`, always and once, after all firing and dropping. Calls
+    of another stage or shard do not happen in between.
     """
 
     def process(self, key: bytes, elements: Elements) -> CallResult:

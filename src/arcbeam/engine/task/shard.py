@@ -1,8 +1,7 @@
 """The work of one task, in its range of shards, in a micro-batch.
 
 Owns what the stages and shards of a task share: the markers of the previous level, the watermarks that follow from
-them,
-the task's own marker, its report. Must not know where rows and state come from.
+them, the task's own marker, its report. Must not know where rows and state come from.
 """
 
 from __future__ import annotations

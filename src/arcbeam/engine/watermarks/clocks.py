@@ -12,8 +12,8 @@ A marker contains the output's watermark, unless the output is observed (`observ
 only reports whether its end has come. Observed times count from the commit on.
 
 A shard's input watermark never decreases. Its outputs are plain minima and may decrease: a restriction that arrives
-from
-another shard brings an earlier hold. Only the minimum over all shards is reported, and that never decreases. Residuals
+from another shard brings an earlier hold. Only the minimum over all shards is reported, and that never decreases.
+Residuals
 are pending for each output separately: a restriction may have promised a later time for one output than for another.
 """
 

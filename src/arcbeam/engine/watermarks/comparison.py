@@ -1,8 +1,7 @@
 """The comparisons of watermarks and clocks with moments.
 
 Owns the only two comparisons of time, so that no other module repeats them with a different boundary. Must not know
-what
-happens after a moment has passed.
+what happens after a moment has passed.
 """
 
 from __future__ import annotations

@@ -140,9 +140,8 @@ class Holds:
     """The holds of one side of one stage in one shard.
 
     A hold has two rows: its time by holder, and an index entry by time. So the cost of setting, moving and clearing
-    does
-    not depend on the number of holds, and the earliest is the first entry. Event-time timers that hold at their firing
-    time, and elements that wait in order of time, have their own indexes, which serve the same purpose.
+    does not depend on the number of holds, and the earliest is the first entry. Event-time timers that hold at their
+    firing time, and elements that wait in order of time, have their own indexes, which serve the same purpose.
 
     Args:
         view: the view of the shard.

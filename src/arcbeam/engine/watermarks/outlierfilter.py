@@ -9,8 +9,7 @@ accepted; earlier times have no further effect. So only that end is stored, and 
 short. Equal times count once: an element that is read twice confirms nothing, nor does a clock that has stopped.
 
 At most `MOST` - 1 times are ever doubted. With one more, the first of them is accepted. So a stream advances even if
-all
-its elements are further apart than `jump`.
+all its elements are further apart than `jump`.
 
 In other words: the latest accepted time is the first of all times (or the beginning of time) after which there is no
 time within `jump`, no chain of more than `others` times, and fewer than `MOST` times in all. If this holds for some

@@ -1,8 +1,7 @@
 """Sketches of the recent times that observers have seen, for a quantile of them.
 
 Owns the meaning of "recent", and how sketches of shards and micro-batches are merged. A library implements the sketch
-(a
-t-digest, which is most exact at its ends). Must not know the observer.
+(a t-digest, which is most exact at its ends). Must not know the observer.
 """
 
 from __future__ import annotations

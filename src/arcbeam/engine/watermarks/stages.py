@@ -66,8 +66,7 @@ class Times:
         """Return the upstream watermark of a stage with these producers' watermarks, after this commit.
 
         It never decreases. If a changed pipeline has one more producer, which lags further, that producer's elements
-        may
-        be late.
+        may be late.
         """
         return max(min(producers, default=MAX_TIMESTAMP), self.upstream.get(stage, MIN_TIMESTAMP))
 

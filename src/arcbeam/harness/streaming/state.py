@@ -67,8 +67,7 @@ class ViewState(StateHandler):
     def enter(self, key: bytes) -> None:
         """Begin a call of user code for a user key in the engine's encoding."""
         # SUBTLE: not the key in the SDK's state keys, which has another encoding (nested): the engine drops cells by
-        # its
-        # own encoding.
+        # its own encoding.
         self._key = key
 
     def commit(self) -> None:

@@ -103,8 +103,7 @@ class StreamingTimerFamily(Family):
     def as_set(self, fired: Fired, key: Any, windows: tuple[Any]) -> SetTimer:
         """Return a firing timer in the form that the operation takes."""
         # SUBTLE: the SDK gives a firing one timestamp, for its outputs and for timers that it sets. That must be an
-        # event
-        # time. So a processing-time timer uses its hold, otherwise outputs would leave their window.
+        # event time. So a processing-time timer uses its hold, otherwise outputs would leave their window.
         at = fired.hold if self.processing and fired.hold is not None else fired.fire_at
         pane = their_pane(PaneInfo.unpacked(fired.payload)) if fired.payload else PANE_INFO_UNKNOWN
         return _new(SetTimer, (at, 0, (self, fired.tag, 0), key, windows, None, at, pane))

@@ -80,8 +80,7 @@ class Slices:
         self._fn, self._fold, self._choose_time = fn, fold, choose_time
         self._same_key_fold = same_key_fold
         # SUBTLE: a user's merge may change any accumulator that it gets, not only the first one, and slices share
-        # theirs
-        # between windows. Known CombineFns do not do this.
+        # theirs between windows. Known CombineFns do not do this.
         self._shares = fold is not None
         self._forms, self._decode = KeyForms(key_coder), key_coder.decode
         self._keys: dict[Kind, dict[Any, Any]] = {}

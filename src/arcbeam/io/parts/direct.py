@@ -128,8 +128,7 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
             self._finish(next(iter(self._open)))
         now = attempt()
         number = _numbers.next(now.token, (self._work.path, self._work.template.text, of))
-        # In a streaming job a file is published with the micro-batch that wrote it. It cannot wait for the others
-        # to be
+        # In a streaming job a file is published with the micro-batch that wrote it. It cannot wait for the others to be
         # numbered.
         named = self._staging.names_first or now.micro_batch > 0
         shard = (now.micro_batch, *now.order) if now.micro_batch else now.order

@@ -104,8 +104,7 @@ class FileSystemStaging(Staging):
             self._files.rename([made], [target])
             return
         # SUBTLE: in this order. Files that are aside now are older than the one that is moved aside next. Between the
-        # two
-        # renames `get` finds a file aside, so a process that dies in between loses nothing.
+        # two renames `get` finds a file aside, so a process that dies in between loses nothing.
         old = [each.path for each in self._aside(name)]
         if self._files.exists(target):
             aside = self.full(f"{_aside(name)}{uuid.uuid4().hex}")

@@ -57,10 +57,8 @@ def launching(environ: Mapping[str, str] = {}) -> Iterator[None]:
             if preexec_fn is None:  # as on Windows, which has neither fork nor bash
                 return before(command, env=env, **kwargs)
             # SUBTLE: a process forks here only because of PySpark's `preexec_fn`, which makes Java ignore Ctrl-C;
-            # without
-            # it, vfork is used. In a fork, gRPC's handlers run. If gRPC is in use, as in a job server, they kill the
-            # child
-            # one time in three.
+            # without it, vfork is used. In a fork, gRPC's handlers run. If gRPC is in use, as in a job server, they
+            # kill the child one time in three.
             env = {"SPARK_LAUNCHER_OPTS": _ASKING, **env}
             return before(["bash", "-c", _SCRIPT, "spark", *command], env=env, **kwargs)
 

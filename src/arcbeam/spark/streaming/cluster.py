@@ -250,8 +250,7 @@ class SparkCluster(Cluster):
             event = PublishFailed(self._clock.now(), micro_batch, str(failed), lost)
         self._inbox.put(event)
         # SUBTLE: not concurrently with publishing. A driver that has taken the job over publishes, with the micro-batch
-        # of
-        # its opening, what the driver before it had staged in an earlier one. Not each time, because a sweep lists
+        # of its opening, what the driver before it had staged in an earlier one. Not each time, because a sweep lists
         # files.
         if isinstance(event, Published) and not next(self._publishings) % _SWEEP_EVERY:
             self._sweep(micro_batch, last=False)
@@ -308,8 +307,7 @@ class SparkCluster(Cluster):
         began = time.monotonic()
         try:
             # A sweep may still run in publishers that are to be torn down, too. If the job was cancelled, committed
-            # files
-            # may still be in publication.
+            # files may still be in publication.
             wait([self._publisher.submit(int)], seconds / 2)
             seconds -= time.monotonic() - began
             last = LastWords(self._job.id, tuple(self._confirmed), self._job.name, self._forgotten())

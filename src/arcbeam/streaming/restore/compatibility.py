@@ -1,8 +1,7 @@
 """The compatibility of a manifest with a changed pipeline: how the manifest is adapted, and what is refused.
 
 Owns what is dropped, renamed or added so that the manifest fits; and the refusals. It writes nothing. Must not know how
-a
-job is taken over.
+a job is taken over.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ def with_side_inputs(head: Manifest, shape: JobShape, blobs: DurableBlobs) -> Ma
     """Return the manifest with the pipeline's side inputs for stages in which nothing waits for another one.
 
     A stage with side inputs has state for blocked elements, and these identify a side input by its writer. If nothing
-    is
-    blocked, side inputs may be added and removed, and a stage without other state may be removed. If restrictions are
+    is blocked, side inputs may be added and removed, and a stage without other state may be removed. If restrictions
+    are
     not done, side inputs may only be removed: an added one would be read before it exists. If no shard has a file, no
     stage has state.
 
@@ -126,8 +125,7 @@ def _retired(progress: Progress, removed: Collection[str], micro_batch: int) -> 
     """Return the progress with the numbers of some stages retired.
 
     SUBTLE: rows of state contain their stage's number, and stay. So no stage may ever receive that number again, not
-    even
-    a later stage of the same name. The number is kept under a name that no stage has.
+    even a later stage of the same name. The number is kept under a name that no stage has.
     """
     numbers = {
         f"{stage} (dropped at micro-batch {micro_batch})" if stage in removed else stage: number
@@ -234,8 +232,7 @@ def refuse_other_shards(head: Manifest, shards: int | None, blobs: DurableBlobs)
 
 def refuse_exchanged_sources(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None:
     """Refuse a new source if another one was removed. A new source begins in the next micro-batch. It may be the
-    removed
-    one under another name, and would be read twice.
+    removed one under another name, and would be read twice.
 
     Raises:
         IncompatibleStateError: this is possible.

@@ -1,8 +1,7 @@
 """The state of a job's stages at a commit, stored in its manifest: what holds each watermark, and since when.
 
 Owns what is stored of all shards' reports, its format, and its conversion to the engine's reasons. It is small: it has
-an
-entry for each stage, not for each shard or key. Must not know how it is shown (`status`).
+an entry for each stage, not for each shard or key. Must not know how it is shown (`status`).
 """
 
 from __future__ import annotations

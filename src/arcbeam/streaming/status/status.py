@@ -126,8 +126,7 @@ class Status:
         state_bytes: the size of all state files, by level.
         state_entries: the rows in them; a rewritten row counts again until files are merged.
         due: when there is work by the clock, or the end of the micro-batch if there was work then; None if it only
-            waits
-            for input.
+            waits for input.
         driver: what its driver was doing a few seconds ago; None if it has none, or if unknown.
         name: the name of the job; "" if none was stored.
         committed: when the micro-batch was committed, by the driver's clock, if the script of a TestStream moves the

@@ -3,8 +3,7 @@
 Owns these decisions. Must not know which task merges in a micro-batch.
 
 Every task that writes to a side input in a micro-batch makes a file. A reader opens all files of the head, and if
-windows
-do not end, none of them ever leaves it. So they are merged like those of a shard, size-tiered. The files of a
+windows do not end, none of them ever leaves it. So they are merged like those of a shard, size-tiered. The files of a
 micro-batch count as one. Adjacent micro-batches are merged if their files leave the head at the same time.
 """
 
