@@ -103,7 +103,7 @@ def main() -> None:
             return p.run()
 
         def until(result: Any, name: str, count: int) -> float:
-            """Return the seconds until a transform has read so many elements."""
+            """Return the seconds until a transform has read this many elements."""
             started = time.monotonic()
             while True:
                 status = result.status()

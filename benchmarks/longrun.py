@@ -77,7 +77,7 @@ def folder(path: Path) -> str:
 
 
 class Table:
-    """A table with a row every so many micro-batches."""
+    """A table with a row at a fixed interval of micro-batches."""
 
     def __init__(self, every: int, spark: Path, state: Path) -> None:
         self._every, self._spark, self._state = every, spark, state

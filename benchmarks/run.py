@@ -131,7 +131,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/run.py", description=__doc__)
     parser.add_argument("--work", type=_names(WORKS), default=list(WORKS), help=f"of {','.join(WORKS)}")
     parser.add_argument("--peers", type=_names(NAMES), default=list(NAMES), help=f"of {','.join(NAMES)}")
-    parser.add_argument("--elements", type=int, help="at most so many elements (default: each work's own, up to 4 M)")
+    parser.add_argument("--elements", type=int, help="maximum number of elements (default: each work's own, up to 4 M)")
     parser.add_argument("--runs", type=int, default=5, help="runs of each work and peer (default 5)")
     parser.add_argument("--runs-of-ways", type=int, default=3, help="runs of each way to write it and peer (default 3)")
     parser.add_argument(

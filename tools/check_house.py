@@ -57,7 +57,7 @@ RULES = (
 )
 
 BEAM_FREE = ("model", "store", "engine", "streaming", "errors")
-"""Parts that import nothing of Beam at all."""
+"""Parts that must not import Beam."""
 
 OPTIONS_ONLY = "apache_beam.options"
 """All that arcbeam.options may import of Beam."""
@@ -122,7 +122,7 @@ def violations(path: Path, text: str) -> Iterator[tuple[int, str]]:
             if part == "options" and not inside(name, OPTIONS_ONLY):
                 yield line, f"imports {name}: options may know only {OPTIONS_ONLY}"
         if part == "errors" and inside(name, "arcbeam"):
-            yield line, f"imports {name}: errors must import nothing of arcbeam"
+            yield line, f"imports {name}: errors must not import arcbeam"
 
 
 def imported(tree: ast.Module) -> Iterator[str]:

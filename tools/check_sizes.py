@@ -89,7 +89,7 @@ _LOCAL_IDENTITIES = {
     "harness/bundle/usererrors.py": "for one chain of exceptions",
 }
 _CACHES_APART = {
-    "errors.py": "classes of exceptions; errors imports nothing of arcbeam",
+    "errors.py": "classes of exceptions; errors does not import arcbeam",
     "spark/tasks/artifacts.py": "a folder of the process, which is created once",
     "spark/tasks/shipping.py": "the files that a session has",
     "spark/session/sessions.py": "facts about sessions",

@@ -35,7 +35,7 @@ CONF = (
 
 
 def keyed_by(keys: int) -> Callable[[int], tuple[int, int]]:
-    """Return a function that gives a number one of so many keys; for 100 k, like `work.keyed`."""
+    """Return a function that gives a number one of this many keys; for 100 k, like `work.keyed`."""
 
     def keyed(x: int) -> tuple[int, int]:
         return (x * 2654435761 & 0xFFFFFFFF) % keys, x

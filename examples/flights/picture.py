@@ -1,6 +1,6 @@
 """A picture of the results: delay over the year, by hour of the day, and by weekday.
 
-Knows the columns of the results and matplotlib; nothing of Beam.
+Knows the columns of the results and matplotlib; must not know Beam.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lines of the files as values, and what follows from a single value: event time, weather classes.
 
-Pure functions over the standard library and dateutil; knows nothing of Beam.
+Pure functions over the standard library and dateutil; must not know Beam.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The results, read back and printed as tables. Knows the columns of the results; nothing of Beam."""
+"""The results, read back and printed as tables. Knows the columns of the results; must not know Beam."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A picture of the streaming job: its watermarks while the year passes, what holds them, and how late data is.
 
-Knows matplotlib; nothing of Beam.
+Knows matplotlib; must not know Beam.
 """
 
 from __future__ import annotations

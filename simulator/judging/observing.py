@@ -135,7 +135,7 @@ def _believed(times: Iterable[Timestamp], jump: int) -> Timestamp:
     """Return the end of the last chain of times that is long enough; the minimum if there is none."""
     ordered = sorted(set(times))
     if len(ordered) >= MOST:
-        raise Broken(f"{len(ordered)} times: so many are more than this judges")
+        raise Broken(f"{len(ordered)} times: more than this can judge")
     latest, length = MIN_TIMESTAMP, 0
     for at, time in enumerate(ordered):
         length = length + 1 if at and time - ordered[at - 1] <= jump else 1

@@ -170,7 +170,7 @@ _SAFE = ("__delattr__", "__eq__", "__getattribute__", "__hash__", "__reduce_ex__
 
 @functools.lru_cache(maxsize=64)
 def _mixed(ours: Any, kind: Any) -> Any:
-    """Return a class that inherits from both, with the name of ours."""
+    """Return a class that inherits from both, with the name of `ours`."""
     namespace = {name: getattr(ours, name) for name in ("__module__", "__qualname__", "__doc__")}
     namespace |= {name: getattr(Exception, name) for name in _SAFE} | {"_ours": ours}
     return types.new_class(ours.__name__, (ours, kind), exec_body=lambda body: body.update(namespace))
@@ -229,7 +229,7 @@ class WorkerLostError(JobFailedError):
         self.died, self.step, self.how, self.memory, self.tries = died, step, how, memory, tries
 
     def after(self, tries: int) -> WorkerLostError:
-        """Return the same error for a job that gives up after so many tries of a micro-batch."""
+        """Return the same error for a job that gives up after this many tries of a micro-batch."""
         message = f"{self.message}\nThis happened in {tries} of {tries} tries of the micro-batch."
         return WorkerLostError(
             message, self.remedy, died=self.died, step=self.step, how=self.how, memory=self.memory, tries=tries

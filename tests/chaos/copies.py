@@ -38,7 +38,7 @@ class Dawdle:
 
     Args:
         folder: folder for notes.
-        one_of: about one in so many tasks is delayed.
+        one_of: about one in this many tasks is delayed.
     """
 
     def __init__(self, folder: Path, one_of: int) -> None:

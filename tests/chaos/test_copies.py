@@ -82,7 +82,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _run(kind: str, least: int, folder: Path, master: str, *options: str) -> Path:
-    """Run a job in a separate process, at least so many tasks of which ran beside a copy; return its output folder."""
+    """Run a job in a separate process; return its output folder. At least this many tasks must run beside a copy."""
     out = folder / "out"
     out.mkdir()
     with open(folder / "log", "wb") as log:

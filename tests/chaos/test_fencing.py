@@ -145,7 +145,7 @@ KINDS: Final[dict[str, Callable[[Duel], Fenced]]] = {"beside": Duel.beside, "sto
 
 
 def trials(kind: str, count: int, folder: Path) -> Iterator[Fenced]:
-    """Run so many trials on one job."""
+    """Run a number of trials on one job."""
     duel = Duel(folder, seed=count, shared=kind != "stopped")
     try:
         for _ in range(count):

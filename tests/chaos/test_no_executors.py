@@ -32,7 +32,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SPARK = Path(pyspark.__file__).parent
 _PATIENCE: Final = 300.0
 SIGTERM_SECONDS: Final = 15.0
-"""An option of the job. A supervisor kills it so many seconds later, as Kubernetes does with both sides' defaults:"""
+"""An option of the job. A supervisor kills it this many seconds later, as Kubernetes does with both sides' defaults:"""
 KILLED_SECONDS: Final = 5.0
 
 

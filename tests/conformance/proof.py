@@ -87,7 +87,7 @@ class Run:
 def marking(matcher: Callable[[Any], Any], marks: str) -> Callable[[Any], Any]:
     """Return the same matcher, but each evaluation appends its outcome to a file.
 
-    SUBTLE: it is pickled by value and runs on a worker, so it uses nothing of this module. One write of a few bytes to
+    SUBTLE: it is pickled by value and runs on a worker, so it uses no name of this module. One write of a few bytes to
     a file opened for appending is atomic among processes.
     """
 

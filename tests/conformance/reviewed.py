@@ -14,7 +14,7 @@ _GOOGLE = "needs a project in Google Cloud"
 _IN_A_FIXTURE = "runs its pipeline in a fixture of pytest, and reads its printed output in the test's own process"
 
 _BUNDLE = (
-    "expects in one pane what the SDK's local runner processes in one bundle, for a trigger after at least so many "
+    "expects in one pane what the SDK's local runner processes in one bundle, for a trigger after a number of "
     "elements. Each runner decides how to cut elements into bundles; here a count is exact"
 )
 _LOST = (

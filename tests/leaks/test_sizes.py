@@ -29,7 +29,7 @@ from tests.leaks.sizes import in_folder, in_modules, in_objects
 FEW, TIMES = 12, 10
 """Micro-batches after which sizes are taken first, and how many times as many follow until the next time."""
 LAST = 8
-"""Sizes go up and down: the largest of so many commits counts."""
+"""Sizes go up and down: the largest of this many commits counts."""
 PIECE = 4
 """The number of elements in a micro-batch."""
 KEYS = (b"a", b"b", b"c", b"d", b"e")

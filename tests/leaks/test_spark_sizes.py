@@ -25,7 +25,7 @@ FEW, TIMES = 12, 10
 """Windows of ten numbers, each of which is a micro-batch or more. By then Spark's pools of threads (100 and 100 of its
 block manager) are full, and the first sweeps have been."""
 LAST = 3
-"""Sizes go up and down, files by the micro-batches since the last sweep: the largest of so many windows counts."""
+"""Sizes go up and down, files by the micro-batches since the last sweep: the largest of this many windows counts."""
 ALLOWED = {
     "files of the job": 150,
     "files in temporary folders": 40,

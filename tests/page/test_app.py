@@ -239,7 +239,7 @@ def test_only_names_of_this_machine_and_only_reading() -> None:
 
 @pytest.mark.contract("PAGE-02")
 @pytest.mark.parametrize("path", ["/", "/static/page.css", "/nothing"])
-def test_browser_loads_nothing_of_other_hosts(path: str) -> None:
+def test_browser_loads_nothing_from_other_hosts(path: str) -> None:
     answer = client(Fixed()).get(path)
     assert answer.headers["content-security-policy"].startswith("default-src 'self'")
     assert "http://" not in answer.text

@@ -43,7 +43,7 @@ class Value(BagCell):
 
 
 def rows_of(keys: int, value: bytes = VALUE) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield the rows of a state with one value for each of so many keys, ascending."""
+    """Yield the rows of a state with one value for each of this many keys, ascending."""
     view = MemoryView()
     Value(Cells(view, 1), "value").write(key_of(0), WINDOW, value)
     ((row, stored),) = view.snapshot().items()

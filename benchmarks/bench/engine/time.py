@@ -43,7 +43,7 @@ def _fire_all(timers: Timers) -> None:
 
 
 def pending_timers(count: int) -> list[Figure]:
-    """So many are set, and then all of them fire, in one micro-batch over the store's overlay."""
+    """A number of timers are set, and then all of them fire, in one micro-batch over the store's overlay."""
     keys, timers = _keys(count), _timers(Overlay(EmptyBase()))
     setting = core_seconds(lambda: _set_all(timers, keys))
     firing = core_seconds(lambda: _fire_all(timers))
@@ -55,7 +55,7 @@ def pending_timers(count: int) -> list[Figure]:
 
 
 def timers_on_disk(count: int, folder: Path) -> list[Figure]:
-    """So many are committed; in the next micro-batch they fire, and a quarter of them is set again."""
+    """A number of timers are committed; in the next micro-batch they fire, and a quarter of them is set again."""
     shard, keys = DiskShard(folder), _keys(count)
     view = shard.view()
     _set_all(_timers(view), keys)

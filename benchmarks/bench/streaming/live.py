@@ -48,7 +48,7 @@ class _Numbers(RestrictionProvider):
 
 
 class Ticks(beam.DoFn):
-    """Yields, for (start, seconds, per second), so many elements per second: the times at which each was due."""
+    """Yields, for (start, seconds, per second), that many elements per second: the times at which each was due."""
 
     @beam.DoFn.unbounded_per_element()
     def process(

@@ -47,7 +47,7 @@ class StreamWork:
         structured_elements: the maximum for Structured Streaming, which would otherwise take too long.
         target: of the rate of all elements, in M elements/s; of a work `beside` another, a share of that one's rate.
         answer: returns the right answer for a number of elements.
-        streams: number of streams with so many elements each.
+        streams: number of streams, each with all these elements.
         beside: the work of the same run and peer that it is compared with; "": the target is a rate.
     """
 
@@ -180,7 +180,13 @@ WORKS = {
         StreamWork("group", "windows of a minute, GroupByKey, values of 1 kB", 1 * M, 50_000, 0.3, _group),
         StreamWork("sessions", "sessions, Count per key, 20 k keys", 1 * M, 50_000, 0.1, _sessions),
         StreamWork(
-            "join", "two streams of so many each, partners within two seconds", 1 * M, 50_000, 0.15, _timers, streams=2
+            "join",
+            "two streams of this size, partners within two seconds",
+            1 * M,
+            50_000,
+            0.15,
+            _timers,
+            streams=2,
         ),
     )
 }

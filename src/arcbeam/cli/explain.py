@@ -82,7 +82,7 @@ def plans_of(
     argv, path = sys.argv, list(sys.path)
     printed: Any = _Printed(plans, note)
     try:
-        # The script's output is kept out of ours, which may be JSON for a program.
+        # The script's output is kept out of the command's, which may be JSON for a program.
         with pipelines_of_a_script(arguments), _capturing(plans, script.stem), redirect_stdout(printed):
             run_script(script, list(arguments))
     except SystemExit as exit:

@@ -1,8 +1,9 @@
 """A layered layout of a directed acyclic graph, from top to bottom, with the same result in every process.
 
 Owns layers, the order within them, coordinates and routes of edges. It knows only nodes, edges and sizes, and imports
-nothing of ours: `explain.picture` draws what it returns. The steps are those of Sugiyama's method: layers by longest
-path, a bend in each layer that an edge passes, barycentres against crossings, then least squares for straight lines.
+no other module of arcbeam: `explain.picture` draws what it returns. The steps are those of Sugiyama's method: layers by
+longest path, a bend in each layer that an edge passes, barycentres against crossings, then least squares for straight
+lines.
 """
 
 from __future__ import annotations

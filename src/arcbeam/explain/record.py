@@ -1,6 +1,6 @@
 """A plan as values for JSON, and the plan that is drawn from such a record, without the pipeline.
 
-Owns the fields of the record. It has names only: no payload, so reading it runs nothing of a user. Imports only
+Owns the fields of the record. It has names only: no payload, so reading it runs no user code. Imports only
 `model.plan` and what `explain` has.
 """
 

@@ -151,9 +151,9 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 class WithWatermarkPolicy(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     """Several collections with one watermark: `(clicks, buys) | WithWatermarkPolicy("max") | Flatten()`.
 
-    The watermark of a Flatten, a CoGroupByKey or any other transform of several collections is the earliest of theirs.
-    So no promised element is late, and the slowest collection holds back all. Apply this transform before it. Each
-    output collection then has the common watermark that the policy selects, or its own if that is later. This is
+    The watermark of a Flatten, a CoGroupByKey or any other transform of several collections is the earliest watermark
+    of these. So no promised element is late, and the slowest collection holds back all. Apply this transform before it.
+    Each output collection then has the common watermark that the policy selects, or its own if that is later. This is
     Spark's `multipleWatermarkPolicy`, for one transform.
 
     With "max" the latest watermark counts: slower collections hold nothing back, and their elements may be late for

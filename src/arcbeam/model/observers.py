@@ -19,7 +19,7 @@ ANNOTATION: Final = "arcbeam:watermark:v1"
 microseconds, in the order of the values; None if elements keep theirs.
 """
 CONFIRMED_BY: Final = 2
-"""By default, a doubted time is accepted if so many other times are near it."""
+"""By default, a doubted time is accepted if this many other times are near it."""
 MOST: Final = 1000
 """Fewer than this many times are doubted together."""
 PART: Final = "Observe"
@@ -97,11 +97,11 @@ class Observer:
         name: the transform's name; what it has seen is stored under it.
         delay: how late following elements may be.
         policy: how this is combined with its input's watermark.
-        upstream: the ways to its input.
+        upstream: the paths to its input.
         idle_after: a shard's input watermark that has not moved for so long is ignored; None: it always counts.
         quantile: the quantile of recent times that counts as the latest time; None: the maximum.
         max_jump: how much later than all others an accepted time may be; None: no limit.
-        confirmed_by: a later time is accepted nevertheless if so many other times are near it.
+        confirmed_by: a later time is accepted nevertheless if this many other times are near it.
         max_skew: how much later than the clock an accepted time may be; None: no limit.
         shared: it sees not the times of elements but the watermarks of the inputs of all observers of its name, which
             are parts of one transform. The latest of them counts, or the earliest of those that are not idle by
@@ -123,13 +123,13 @@ class Observer:
 
 
 Ways = tuple[Observer | None, ...]
-"""The last observers on the ways from a stage's root to an output or a transform; None: a way without observers."""
+"""The last observers on the paths from a stage's root to an output or a transform; None: a path without observers."""
 
 NOT_OBSERVED: Final[Ways] = (None,)
 
 
 def along(ways: Ways) -> Iterator[Observer]:
-    """Yield all observers on some ways, upstream ones first; an observer may appear more than once."""
+    """Yield all observers on some paths, upstream ones first; an observer may appear more than once."""
     for observer in ways:
         if observer is not None:
             yield from along(observer.upstream)

@@ -130,7 +130,7 @@ class Stage:
         scripted: its output is what the plan's script adds to one of its outputs.
         stable: the root requires stable input: the same elements in every retry.
         uid: the transform that identifies its state across runs; unique, and independent of fusion.
-        observed: the ways to those of its sinks that have observers upstream, by index.
+        observed: the paths to those of its sinks that have observers upstream, by index.
         publishers: those of its transforms that take committables, by name.
         shape: the form of its stored state (state, restrictions, elements blocked by a side input), for people; states
             of different shapes are incompatible. "" if it stores nothing.

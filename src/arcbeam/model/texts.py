@@ -68,7 +68,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
         except BaseException as e:
             errors.append(e)
 
-    # SUBTLE: user code that holds the interpreter's lock for ever stops this, too; nothing within the process could
+    # SUBTLE: user code that holds the interpreter's lock forever stops this, too; nothing within the process could
     # help.
     thread = threading.Thread(target=run, name="described", daemon=True)
     try:

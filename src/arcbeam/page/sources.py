@@ -37,7 +37,7 @@ class Listed:
         since: when it got this state, in microseconds since 1970; 0: unknown.
         why: the error with which it ended; "" if there is none.
         progress: of a bounded job: `stages`, each as `arcbeam.console.progressline.StageProgress`; None for other jobs.
-        silent: all of this is from so many seconds ago, and since then there is no contact with its service; None: it
+        silent: all of this is from this many seconds ago, and since then there is no contact with its service; None: it
             is of now.
     """
 
@@ -89,7 +89,7 @@ class FolderSource(Source):
     """
 
     def __init__(self, folders: Sequence[DurableBlobs]) -> None:
-        # The folder's name may have characters that an address may not have.
+        # The folder's name may have characters that an address must not have.
         self._folders = {hashlib.sha256(str(blobs).encode()).hexdigest()[:12]: blobs for blobs in folders}
 
     @override

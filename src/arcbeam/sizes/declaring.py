@@ -82,7 +82,7 @@ def by_identity() -> dict[int, tuple[Any, _V]]:
 
 
 def remembered(most: int | None = None) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Decorate a function whose results are cached by its arguments, at most so many; one in tests."""
+    """Decorate a function whose results are cached by its arguments, at most that many; one in tests."""
     size = 1 if _is_small("caches") else most
 
     def decorated(function: Callable[_P, _T]) -> Callable[_P, _T]:

@@ -139,8 +139,8 @@ class Scripted(Protocol):
     """Reads the job's script."""
 
     def read(self, number: int) -> None:
-        """Read the event after so many others, without waiting. Answered by `ScriptRead`, or by `DriverFailed` if the
-        script cannot be read or is invalid.
+        """Read the event after this number of events, without waiting. Answered by `ScriptRead`, or by `DriverFailed`
+        if the script cannot be read or is invalid.
         """
 
 
@@ -292,7 +292,7 @@ class StageRunner(Runner, Protocol):
     """The user code of a stage in a shard, for the duration of a micro-batch."""
 
     def late(self, drop: DropLate | DropHeld | Late) -> None:
-        """Handle a drop. If the pipeline reads late elements, the element is put out, at the latest by `finish`."""
+        """Handle a drop. If the pipeline reads late elements, the element is emitted, at the latest by `finish`."""
 
     def about(self) -> str:
         """Describe the key or the restriction of the last call, for messages; "" if it had neither."""

@@ -1,4 +1,4 @@
-"""The physical plan of a micro-batch: levels, ports and numbers of stages, and the ways of rows between levels.
+"""The physical plan of a micro-batch: levels, ports and numbers of stages, and the paths of rows between levels.
 
 Owns what follows from a plan and the number of shards. Must not know Spark, nor what a stage does.
 """

@@ -95,7 +95,7 @@ class Shard:
             del self.timers[name]
             self.carry_out(self.grouping.fire(key, window, domain, self.clocks()))
             fired += 1
-            assert fired < 1000, "fires for ever"
+            assert fired < 1000, "fires forever"
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -1,4 +1,4 @@
-"""Triggers as machines: their bytes, when they have to be asked, and their merges."""
+"""Triggers as machines: their bytes, when they have to be evaluated, and their merges."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Feed:
 
 
 class Counted:
-    """A budget of so many looks, whatever parts of it are requested."""
+    """A budget of this many looks, whatever parts of it are requested."""
 
     def __init__(self, looks: int, parts: list[float]) -> None:
         self.looks, self.parts = looks, parts
@@ -358,7 +358,7 @@ class Toy:
         request: Callable[[int], Event | None] = lambda micro_batch: None,
         settings: Settings | None = None,
     ) -> End | None:
-        """A driver takes over the job, and dies after so many events: None if the job has not ended by then."""
+        """A driver takes over the job, and dies after this many events: None if the job has not ended by then."""
         draining = self.mode is CommitMode.DRAINING
         start = JobStarted(
             self.now,

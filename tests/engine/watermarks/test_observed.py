@@ -69,7 +69,7 @@ _SEEN = st.dictionaries(st.sampled_from("ab"), st.integers(-20, 20).map(Timestam
 
 
 @pytest.mark.contract("WM-04")
-def test_impatient_observer_ignores_idle_shards() -> None:
+def test_observer_with_idle_after_ignores_idle_shards() -> None:
     seen, root = {"safe": Timestamp(50)}, Said(Timestamp(5), Timestamp(30))
     assert observed_time((_SAFE,), root, seen) == 5
     assert observed_time((_IMPATIENT,), root, seen) == 30

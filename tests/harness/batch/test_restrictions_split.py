@@ -194,7 +194,7 @@ def test_tracker_without_progress_runs_to_its_end() -> None:
 
 
 @pytest.mark.contract("SDF-12")
-def test_unsplittable_tracker_is_asked_less_often() -> None:
+def test_unsplittable_tracker_gets_fewer_split_requests() -> None:
     gates["asked"] = threading.Event()
     settings = Settings(shards=2, sdf_round_seconds=0.001)
     drive(lambda p: p | beam.Create([2], reshuffle=False) | beam.ParDo(SlowUnhelpful()) | beam.Map(note), settings)

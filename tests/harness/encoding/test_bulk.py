@@ -171,7 +171,7 @@ LISTS: dict[str, tuple[Any, list[Any], bool]] = {
     "rows of another type": (ITEMS, [Plain(n) for n in MANY], True),
     "rows of several types": (ITEMS, [Plain(n) if n % 2 else Item(n, None, None) for n in MANY], True),
     "rows that lack a field": (ITEMS, [Pair(n) for n in MANY], False),
-    "rows with a null that may not be": (ITEMS, [Item(None if n == 30 else n, "a", 1.0) for n in MANY], False),
+    "rows with a forbidden null": (ITEMS, [Item(None if n == 30 else n, "a", 1.0) for n in MANY], False),
     "rows with a wrong field": (ITEMS, [Item("a" if n == 30 else n, "a", 1.0) for n in MANY], False),
     "rows without a class": (NAMED, [beam.Row(n=n, name="a") for n in MANY], True),
     "rows in another order": (NAMED, [beam.Row(name="a", n=n) for n in MANY], True),

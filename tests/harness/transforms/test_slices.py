@@ -110,7 +110,7 @@ BLOCKS = st.lists(
 @given(blocks=BLOCKS)
 def test_element_is_once_in_each_window(fn: Any, choose: Callable[[int, int], int] | None, blocks: list[Any]) -> None:
     slices = Slices(fn, fold_of(fn), KEYS, choose)
-    for _ in range(2):  # nothing of the first iteration remains
+    for _ in range(2):  # the first iteration leaves nothing
         expected = added(slices, blocks)
         shares = fold_of(fn) is not None
         assert slices.added == sum(len(pairs) * (1 if shares else len(windows)) for windows, pairs in blocks)

@@ -1,4 +1,4 @@
-"""A folder keeps nothing of writes that failed, or whose writers were killed."""
+"""A folder keeps no files of writes that failed, or whose writers were killed."""
 
 from __future__ import annotations
 

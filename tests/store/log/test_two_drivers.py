@@ -1,4 +1,4 @@
-"""Drivers that do not know of each other, on a store with all faults: one history, and nothing of it is lost.
+"""Drivers that do not know of each other, on a store with all faults: one history, and none of it is lost.
 
 Sometimes the newest manifest is damaged. Then its savepoints must be complete, as the previous micro-batch has them.
 """

@@ -120,7 +120,7 @@ def test_committables_without_publisher_are_refused_or_dropped(mode: CommitMode)
         taken(blobs, plan("total"))
     assert refused.value.message.splitlines()[1:] == [
         "  - stage 'sum' has state, but the pipeline has no stage of that name",
-        "  - 'sum/publish' has 2 committable(s) that may not be published, but the pipeline has no such publisher",
+        "  - 'sum/publish' has 2 perhaps unpublished committable(s), but the pipeline has no such publisher",
     ]
     assert blobs.data == before
     assert taken(blobs, plan()).log.head.committables == parts
@@ -133,7 +133,7 @@ def test_committables_without_publisher_are_refused_or_dropped(mode: CommitMode)
     assert job.log.head.committables == parts[2:]
     assert [line.partition(" but ")[0] for line in job.dropped] == [
         "stage 'total' has state,",
-        "'total/publish' has 2 committable(s) that may not be published,",
+        "'total/publish' has 2 perhaps unpublished committable(s),",
     ]
 
 

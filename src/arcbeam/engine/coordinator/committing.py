@@ -75,7 +75,7 @@ def conflicted(state: JobState, other_driver: str) -> None:
 
 
 def unknown(state: JobState, proposal: Proposal, why: str) -> None:
-    """The outcome is unknown. The only valid next command is to ask again, without limit."""
+    """The outcome is unknown. The only valid next command is to resolve again, without limit."""
     if state.phase is not Phase.RUNNING:
         return
     tries = state.failures[Resolve] = state.failures.get(Resolve, 0) + 1

@@ -8,7 +8,7 @@ is work only for one of these reasons:
 
 - the budget of the micro-batch ended before all due work was done;
 - the clock has reached a timer or a restriction;
-- a side input that elements wait for is complete or has grown: shards learn of both from the head;
+- a side input that elements wait for is complete or has grown: shards read both from the head;
 - elements have waited for the commit of the micro-batch;
 - what was observed in the micro-batch has moved a watermark: the stages that read it learn of it from the head;
 - no other work is left: then stages whose user code prepares to shut down do so, from sources to sinks.
@@ -140,7 +140,7 @@ def _preparing(
     A stage that has not prepared holds the watermarks of all stages downstream of it. What waits there for time or the
     clock is ended by the end of time, and does not count. Work that the commit unblocks there does not count either:
     the
-    micro-batch in which stages prepare does it, and a timer that sets itself again may cause it for ever. Restrictions
+    micro-batch in which stages prepare does it, and a timer that sets itself again may cause it forever. Restrictions
     count, because no watermark ends them.
     """
     downstream = _downstream(layout, unprepared)

@@ -42,7 +42,7 @@ class Retry:
             )
 
     def pause(self, failures: int) -> Duration:
-        """Return the pause after so many failures in a row."""
+        """Return the pause after this many failures in a row."""
         return Duration(min(self.least << min(failures - 1, 40), self.most))
 
 

@@ -21,7 +21,7 @@ _NO_PAUSE = Duration(0)
 class ProgressMark:
     """The state of a job that shows progress: if it is equal after a micro-batch, that made no progress.
 
-    It excludes timers that fired and restrictions that ran, because both may do so for ever.
+    It excludes timers that fired and restrictions that ran, because both may do so forever.
 
     Attributes:
         times: all watermarks.
@@ -57,7 +57,7 @@ class Patience:
     """Pauses and warnings after micro-batches without progress, none of which had to wait for the clock.
 
     Attributes:
-        micro_batches: a warning follows after so many in a row, and each time that their number has doubled.
+        micro_batches: a warning follows after this many in a row, and each time that their number has doubled.
         least: the pause after the first; it doubles with each further one.
         most: the longest pause.
     """
@@ -81,7 +81,7 @@ class Patience:
             )
 
     def pause(self, fruitless: int) -> Duration:
-        """Return the pause after so many micro-batches in a row without progress."""
+        """Return the pause after this many micro-batches in a row without progress."""
         return Duration(min(self.least << min(fruitless - 1, 40), self.most)) if fruitless else _NO_PAUSE
 
     def warns(self, fruitless: int) -> bool:

@@ -171,7 +171,7 @@ class JobState:
         self.wanted = moment if self.wanted is None else min(self.wanted, moment)
 
     def retry_later(self, command: Retried, failures: int) -> None:
-        """Issue a command after the pause that so many failures require."""
+        """Issue a command after the pause that this many failures require."""
         self.later.append((shifted(self.now, self.settings.retry.pause(failures)), command))
 
     def set_deadline(self) -> None:

@@ -15,7 +15,7 @@ def news(layout: Layout, places: Places, reported: set[tuple[str, str]]) -> Iter
     """Yield new warnings about the restrictions of a micro-batch.
 
     Args:
-        layout: the layout of the job. An output that is observed on all ways to it causes no warning.
+        layout: the layout of the job. An output that is observed on all paths to it causes no warning.
         places: the micro-batch's reports.
         reported: the warnings issued so far, by stage; new ones are added.
     """

@@ -57,7 +57,7 @@ class AfterWatermark(Trigger):
         return new
 
     def _due(self, at: Moment) -> bool:
-        # If it is finished and asked again, a composite waits for all its parts: it stays ready.
+        # If it is finished and evaluated again, a composite waits for all its parts: it stays ready.
         return at.passed and not (self.fired and self._late is not None)
 
     @override
@@ -213,7 +213,7 @@ class AfterEach(_Several):
 
     @override
     def ready(self, at: Moment) -> bool:
-        # If it is finished and asked again, a composite waits for all its parts: it stays ready.
+        # If it is finished and evaluated again, a composite waits for all its parts: it stays ready.
         return all(part.ready(at) for part in self.active())
 
     @override

@@ -24,7 +24,7 @@ class DropReason(Enum):
 
 
 class SetHold(NamedTuple):
-    """The output watermark may not pass that time, because of the window."""
+    """The output watermark must not pass that time, because of the window."""
 
     key: bytes
     window: Window

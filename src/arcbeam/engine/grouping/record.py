@@ -35,7 +35,7 @@ class Record:
         unseen: the number of those that the trigger has not seen.
         room: how many more may arrive before it has to see them.
         hold: the timestamp of the next pane, if an element decides on it.
-        alarm: the processing time at which to ask the trigger.
+        alarm: the processing time at which to evaluate the trigger.
         index: the index of the next pane.
         nonspeculative: the same among panes that are not early.
         entries: see `engine.grouping.contents`.

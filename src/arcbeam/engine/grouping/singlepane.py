@@ -51,7 +51,7 @@ class SinglePanes:
         columns: Mapping[Window, tuple[Sequence[Any], Sequence[Timestamp]]],
         clocks: Clocks,
     ) -> list[Effect] | None:
-        """Add elements to windows whose ends the watermark has not passed, too few to ask their triggers.
+        """Add elements to windows whose ends the watermark has not passed, too few to evaluate their triggers.
 
         Args:
             key: the key of the elements.

@@ -3,9 +3,9 @@
 Owns the protocol of triggers, how they merge with windows, and the triggers without parts (`engine.grouping.composites`
 has the others, `engine.grouping.triggerstate` their bytes). Must not know elements, window functions, panes or protos.
 
-A trigger does not see each element at once. `room` returns how many elements may arrive before it has to be asked, and
-`add` then adds all of them. So a trigger costs per firing, not per element. Only an `eager` trigger, which counts time
-from the next element, must see that element when it arrives.
+A trigger does not see each element at once. `room` returns how many elements may arrive before it must be evaluated,
+and `add` then adds all of them. So a trigger costs per firing, not per element. Only an `eager` trigger, which counts
+time from the next element, must see that element when it arrives.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ UNLIMITED = sys.maxsize
 
 
 class Moment(NamedTuple):
-    """The moment at which a trigger is asked.
+    """The moment at which a trigger is evaluated.
 
     Attributes:
         now: processing time.
         passed: the watermark has passed the end of the window.
-        ticked: it is asked because of the clock, after all elements that had arrived by then.
+        ticked: it is evaluated because of the clock, after all elements that had arrived by then.
     """
 
     now: Timestamp
@@ -63,7 +63,7 @@ class Trigger(ABC):
         return any(part.eager() for part in self.active())
 
     def alarm(self, at: Moment) -> Timestamp | None:
-        """Return the next processing time at which to ask it; None if the clock has no effect."""
+        """Return the next processing time at which to evaluate it; None if the clock has no effect."""
         return min((alarm for part in self.active() if (alarm := part.alarm(at)) is not None), default=None)
 
     def finished(self) -> bool:
@@ -151,7 +151,7 @@ class Always(Trigger):
 
 
 class AfterCount(Trigger):
-    """Fires once, when so many elements have arrived since it began.
+    """Fires once, when a number of elements have arrived since it began.
 
     Attributes:
         seen: elements since it began.

@@ -125,7 +125,7 @@ class WindowBuffer:
         self._came: dict[Window, dict[bytes, list[bytes] | AsCame]] = {}
         # By the identity of a tuple of windows. The entry has the tuple, so that no other tuple gets its identity.
         self._takers: dict[int, tuple[tuple[Window, ...], list[dict[bytes, list[bytes] | AsCame]]]] = by_identity()
-        # For windows whose end has passed: whether the state has something of them.
+        # For windows whose end has passed: whether the state has rows of them.
         self._waiting: dict[Window, bool] = {}
 
     def take(self, key: bytes, elements: Together, watermark: Timestamp) -> bool:

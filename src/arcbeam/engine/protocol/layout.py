@@ -77,7 +77,7 @@ class Layout:
             for port in stage.flow.inputs:
                 if port not in levels:
                     raise ValueError(f"{stage.name!r} reads {port}, which no earlier stage has")
-                # A shard may not use its own half of a producer: another shard may still send it earlier elements.
+                # A shard must not use its own half of a producer: another shard may still send it earlier elements.
                 if levels[port] >= stage.level:
                     raise ValueError(
                         f"{stage.name!r} at level {stage.level} reads {port}, which is not at a lower level"

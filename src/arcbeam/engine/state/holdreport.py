@@ -89,9 +89,8 @@ class HoldReport:
 
 class HoldReportRow:
     """The row of totals. It has the version and the numbers of live, endless and unsized restrictions. Then follow,
-    each
-    preceded by its length: the numerator and the denominator of the finite size, and each output with the number of
-    restrictions that are silent for it.
+    each preceded by its length: the numerator and the denominator of the finite size, and each output with the number
+    of restrictions that are silent for it.
 
     Args:
         view: the view of the shard.

@@ -4,7 +4,7 @@ Owns their rows: ids, due times, holds per output, and the number of live restri
 a restriction is (bytes, whose coder the caller has), nor how it is processed, nor a clock.
 
 A restriction is *waiting* from the commit that made it to the one that replaces it. Within a micro-batch it may be
-taken and then *runs*: it may be split, and at last it is finished, or put back untouched. It leaves other restrictions:
+taken and then *runs*: it may be split, and finally it is finished, or put back untouched. It leaves other restrictions:
 any number split off while it ran, and one deferred when it ended, each with its own due time and watermarks. All
 changes are rows of the view, so that a failed micro-batch has changed nothing: a restriction is replaced exactly once,
 and its holds are released only by the commit that sets those of its residuals.

@@ -74,7 +74,7 @@ def within(fire_at: Timestamp, expires: Timestamp, origin: Timestamp | None) -> 
     """Return when an event-time timer fires that user code sets.
 
     A timer after the end of its window fires at the end, because its window's state is deleted later. If the end's own
-    callback sets a timer for later, that never fires: it would set itself for ever. So firing depends only on times,
+    callback sets a timer for later, that never fires: it would set itself forever. So firing depends only on times,
     not on the watermark.
 
     Args:

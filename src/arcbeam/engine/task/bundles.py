@@ -139,7 +139,7 @@ class Runner(Protocol):
     of the stage never happens.
 
     **The effects of a call are stored when it returns**: state in the shard's view, timers in `CallResult`. Between two
-    calls timers fire, and the state of expired windows is dropped; state written after that would stay for ever. A
+    calls timers fire, and the state of expired windows is dropped; state written after that would stay forever. A
     runner may buffer its writes within a call. It may also cache what it has read: apart from its own calls, the state
     of a key and window changes only when it is dropped, and no call for that key and window follows. Its output may
     wait until `finish`, or longer, but is passed on before the task's marker.
@@ -188,11 +188,9 @@ class Runner(Protocol):
     def finish(self) -> BundleResult:
         """End the bundles; no call follows.
 
-        `finish_bundle` may output elements, observe, count, and pass on committables and finalizations. It may not
-        write
-        state or set timers: all events of this micro-batch that these could wait for have passed. Either is refused,
-            and
-        fails the micro-batch.
+        `finish_bundle` may output elements, observe, count, and pass on committables and finalizations. It must not
+        write state or set timers: all events of this micro-batch that these could wait for have passed. Either is
+        refused, and fails the micro-batch.
         """
 
 

@@ -75,7 +75,7 @@ class StageContext:
             timers: the call may set timers; the caller handles them.
 
         Raises:
-            ValueError: it has set a timer where it may not.
+            ValueError: it has set a timer where that is not allowed.
         """
         if result.timers and not timers:
             raise ValueError(

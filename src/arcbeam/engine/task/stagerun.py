@@ -164,8 +164,8 @@ class StageRun:
         """End the bundles.
 
         Raises:
-            ValueError: state was written, or a timer set. Expired windows are dropped by now, so it would stay for
-                ever.
+            ValueError: state was written, or a timer set. Expired windows are dropped by now, so it would stay
+                forever.
         """
         place = self._place
         before = place.view.written

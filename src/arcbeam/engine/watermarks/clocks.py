@@ -13,8 +13,8 @@ only reports whether its end has come. Observed times count from the commit on.
 
 A shard's input watermark never decreases. Its outputs are plain minima and may decrease: a restriction that arrives
 from another shard brings an earlier hold. Only the minimum over all shards is reported, and that never decreases.
-Residuals
-are pending for each output separately: a restriction may have promised a later time for one output than for another.
+Residuals are pending for each output separately: a restriction may have promised a later time for one output than for
+another.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class OutputTime(QuickPickle):
     Attributes:
         pending: the work that may still output something to it.
         hold: the hold on it.
-        quiet: its watermark has not moved for so long that impatient observers ignore it.
+        quiet: its watermark has not moved for as long as `idle_after` of an observer.
         idle: the parts of shared observers whose input here has not moved for so long that it is ignored.
     """
 

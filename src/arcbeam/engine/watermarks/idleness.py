@@ -1,4 +1,4 @@
-"""Idle outputs: those whose watermark has not moved for so long that impatient observers ignore it.
+"""Idle outputs: those whose watermark has not moved for as long as `idle_after` of an observer.
 
 Owns since when a watermark has not moved. Must not know other facts about the output.
 """
@@ -35,7 +35,7 @@ def mark_idle(
     Args:
         view: the view of the shard; it stores since when each watermark has not moved.
         stage: the stage's number.
-        observed: the ways to its outputs.
+        observed: the paths to its outputs.
         upstream: the stage's upstream watermark.
         local: the shard's times.
         now: processing time.
@@ -96,7 +96,7 @@ def _sharing(observed: Mapping[str, Ways]) -> Iterator[tuple[str, Observer]]:
 
 
 def _patience(observed: Mapping[str, Ways]) -> Iterator[tuple[str, Duration]]:
-    """Yield each output with an impatient observer, and after how long the least patient ignores an idle input."""
+    """Yield each output that has observers with `idle_after`, and the least of these durations."""
     for output, ways in observed.items():
         spans = [of.idle_after for of in along(ways) if of.idle_after is not None and of.shared is None]
         if spans:

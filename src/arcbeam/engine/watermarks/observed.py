@@ -47,8 +47,8 @@ class Said:
 
     Attributes:
         whole: the minimum over all shards.
-        active: the minimum over shards that are not idle, which impatient observers use; the beginning of time if all
-            are idle.
+        active: the minimum over shards that are not idle, which observers with `idle_after` use; the beginning of time
+            if all are idle.
     """
 
     whole: Timestamp
@@ -56,10 +56,10 @@ class Said:
 
 
 def observed_time(ways: Ways, said: Said, seen: Seen) -> Timestamp:
-    """Return the watermark of an output: the minimum of all ways to it.
+    """Return the watermark of an output: the minimum of all paths to it.
 
     Args:
-        ways: the ways to it.
+        ways: the paths to it.
         said: the watermark at the stage's root.
         seen: the times that observers have seen.
     """

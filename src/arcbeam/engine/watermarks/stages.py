@@ -28,7 +28,7 @@ class StageFlow:
         inputs: the outputs that it reads; several: a Flatten. None: a source, whose upstream watermark is at the end.
         outputs: the names of its outputs.
         shards: the number of its shards, numbered from 0.
-        observed: the ways to those of its outputs that have observers upstream.
+        observed: the paths to those of its outputs that have observers upstream.
     """
 
     name: str
@@ -38,7 +38,7 @@ class StageFlow:
     observed: Mapping[str, Ways] = field(default_factory=dict)
 
     def ways(self, output: str) -> Ways:
-        """Return the ways to an output."""
+        """Return the paths to an output."""
         return self.observed.get(output, NOT_OBSERVED)
 
 

@@ -311,7 +311,7 @@ class _SdkKeys(_Keys):
         self._left[self._encode_nested(key)] = done
 
     def settle(self) -> None:
-        """Drop the state of keys that were left and are done; park the others. The SDK holds nothing of them."""
+        """Drop the state of keys that were left and are done; park the others. The SDK does not hold their state."""
         for key, done in self._left.items():
             if done:
                 self._handler.drop_key(key)

@@ -1,4 +1,5 @@
-"""What an exception of user code, or of the SDK that runs it, is to the user: one of ours, with the user's frames only.
+"""What an exception of user code, or of the SDK that runs it, becomes for the user: an error of arcbeam, with the
+user's frames only.
 
 Owns how it is described. Must not know how the description leaves the worker, nor Spark.
 """

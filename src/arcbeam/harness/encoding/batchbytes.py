@@ -116,7 +116,7 @@ def whole_form(coder: Any) -> WholeForm | None:
 
 
 def is_converter(converter: Any, of: str, name: str) -> bool:
-    """Return whether a converter is of a class of the SDK's module for Arrow or pandas, which may not be installed."""
+    """Return whether a converter is of a class of the SDK's module for Arrow or pandas, which may be missing."""
     kind = type(converter)
     return kind.__module__ == f"apache_beam.typehints.{of}_type_compatibility" and kind.__name__.startswith(name)
 

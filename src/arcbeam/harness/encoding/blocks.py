@@ -145,7 +145,7 @@ class Block:
         return all(len(w) == 1 for w in windows) if type(windows) is Each else len(windows) == 1
 
     def with_values(self, values: list[Any]) -> Block:
-        """Return a block with other values, as many, and the same columns."""
+        """Return a block with the same columns and other values, of the same number."""
         return Block(values, self.micros, self.windows, self.panes)
 
     def compress(self, values: list[Any], flags: list[Any]) -> Block:

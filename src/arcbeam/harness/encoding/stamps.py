@@ -12,7 +12,7 @@ from arcbeam.harness.encoding.blocks import ONE_BYTE, TIMES, Block, BlockCoder, 
 from arcbeam.sizes import cache_size
 
 _MOST: Final = cache_size(64)
-"""Maximum number of known stamps. After as many new ones in a row, only one in this number is added."""
+"""Maximum number of known stamps. After this number of new ones in a row, only one in this number is added."""
 _HEAD: Final = 2
 """Flags, and a number of elements that fits into one byte."""
 _TIME: Final = 8

@@ -52,7 +52,7 @@ class Write(BlockOperation):
 
     @property
     def taken(self) -> int:
-        """Elements that have arrived in this task and have left their bundle. Some may not be written yet."""
+        """Elements that have arrived in this task and have left their bundle. Some are perhaps not written yet."""
         return self._written + self._count
 
     def take(self, block: Block) -> None:

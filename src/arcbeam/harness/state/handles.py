@@ -96,7 +96,7 @@ class Place:
     """The cells of a key in a window. Key and window are encoded when needed.
 
     Args:
-        fresh: whether the storage contains nothing of the key.
+        fresh: whether the storage has no entry of the key.
 
     Attributes:
         key, window: the key and the window of the cells.

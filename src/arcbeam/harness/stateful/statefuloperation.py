@@ -180,7 +180,7 @@ class StatefulOperation(BlockOperation):
 
         Args:
             key: the key of the following calls.
-            fresh: whether the storage is known to contain nothing of it.
+            fresh: whether the storage is known to have no entry of it.
         """
         self._key, self._fresh, self._stored = key, fresh, not fresh
         self._driven = True

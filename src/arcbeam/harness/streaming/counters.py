@@ -33,7 +33,7 @@ class Counters:
         self._watermark = ""
 
     def ran(self, micro_batch: int, reports: Sequence[BundleReport]) -> None:
-        """Add a run of a micro-batch that has ended. It may not be committed, and it may run again."""
+        """Add a run of a micro-batch that has ended. It is perhaps not committed, and may run again."""
         run = _Run(reports, [parsed(report.metrics) for report in reports])
         with self._lock:
             self._open[micro_batch] = run

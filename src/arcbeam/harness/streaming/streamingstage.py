@@ -54,7 +54,7 @@ class StreamingStage(OpenStage):
 
     @property
     def writers(self) -> Sequence[Any]:
-        """The stage's ways out, each with `taken`, the elements that it has taken."""
+        """The stage's outputs, each with `taken`, the elements that it has taken."""
         return self.parts.writers
 
     def spec(self, placed: Placed) -> StageSpec:
@@ -85,7 +85,7 @@ class StreamingStage(OpenStage):
         return plain_elements(rows, parts.blocks, parts.codec)
 
     def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
-        """What a script adds to what the stage puts out."""
+        """What a TestStream adds to the output of the stage."""
         return scripted_elements(elements, self.parts.codec)
 
     def runner(self, view: StateView, placed: Placed) -> StreamingRunner:

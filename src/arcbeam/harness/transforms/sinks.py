@@ -1,8 +1,7 @@
 """Writing files block by block: text and Avro records, rows for Parquet files, and part files.
 
 Owns two operations that replace DoFns of the SDK which take single elements. Each keeps the SDK's DoFn, and leaves to
-it
-all but the common case: the first element, which opens a file; full buffers; failures. The SDK decides which file is
+it all but the common case: the first element, which opens a file; full buffers; failures. The SDK decides which file is
 written. A contract test covers its internals that this module relies on. A third operation is for DoFns of arcbeam that
 take lists (`arcbeam.model.lists`), such as those of part files.
 """

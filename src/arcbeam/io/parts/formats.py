@@ -1,7 +1,7 @@
 """File formats of part files: lines, JSON lines, CSV, bytes.
 
 Owns how records are encoded, and the errors for records that cannot be. Avro and Parquet are in
-`arcbeam.io.parts.tables`. Knows nothing of names, places and times.
+`arcbeam.io.parts.tables`. Must not know names, places and times.
 """
 
 from __future__ import annotations

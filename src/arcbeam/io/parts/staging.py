@@ -1,7 +1,7 @@
 """Staged files: written where no reader looks, then published under their names, or swept.
 
 Owns the record of a staged file, and the interface of a file system. Implementations are `.local`, `.objects` (S3) and
-`.filesystems` (all others that Beam knows); `.places` selects one. Knows nothing of records, windows and pipelines.
+`.filesystems` (all others that Beam knows); `.places` selects one. Must not know records, windows and pipelines.
 
 Staged files are below `<path>/.arcbeam/<job>/`, and their names begin with their micro-batch. By this name they are
 swept after the micro-batch, and leftovers of dead jobs are found.

@@ -253,7 +253,7 @@ def _chunks(work: Work, destination: Callable[[Any], str] | None, shards: int) -
 
 
 def _publish(of: Any, work: Work, label: str = "Publish", *, sweeps: bool = True) -> None:
-    """Publish one collection. A Publish of several collections would be an extra stage after all of theirs."""
+    """Publish one collection. A Publish of several collections would be an extra stage after all of their stages."""
     _ = of | label >> Publish(PublishParts(work, sweeps=sweeps))
 
 

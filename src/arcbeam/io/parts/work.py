@@ -1,6 +1,6 @@
 """What all DoFns that write part files share: the description of the work, and staged part files.
 
-Owns the public `Part`, the committable of a file, and the check of which job owns names. Knows nothing of pipelines.
+Owns the public `Part`, the committable of a file, and the check of which job owns names. Must not know pipelines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Plain = dict[str, Any]
 
 
 class Part(NamedTuple):
-    """A part file that is staged. It is published after the commit, so it may not be visible yet.
+    """A part file that is staged. It is published after the commit, so it is perhaps not visible yet.
 
     Attributes:
         path: the path under which it is published.

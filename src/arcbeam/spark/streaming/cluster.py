@@ -216,7 +216,7 @@ class SparkCluster(Cluster):
         self._give_up((micro_batch, attempt))
 
     def _give_up(self, of: tuple[int, int] | None = None) -> None:
-        # SUBTLE: the thread that runs it interrupts repeatedly, because its Spark job may not have started yet.
+        # SUBTLE: the thread that runs it interrupts repeatedly, because perhaps its Spark job has not started yet.
         if self._running is not None and of in (None, self._running[:2]):
             self._running[2].set()
 

@@ -339,7 +339,7 @@ class StreamRun(Sinks, Watch):
                     raise cluster.failure
                 raise JobFailedError(f"the job has failed: {end.why}")
             case EndState.CANCELLED:
-                # Another driver may run the job by now, and this one may not have noticed.
+                # Another driver may run the job by now, and this one has perhaps not noticed.
                 if (fenced := log.overtaken()) is not None:
                     raise fenced
                 raise JobCancelledError(f"job '{self._plan.name}' was cancelled")

@@ -29,7 +29,7 @@ _MOST_OPEN = cache_size(16)
 _MOST_JOBS = cache_size(8)
 """A job with publishers counts as two."""
 _FEW_MODULES = 20
-"""With at most so many new modules, freezing all objects again is not worth its time."""
+"""With at most this many new modules, freezing all objects again is not worth its time."""
 
 _settled_modules = 0
 

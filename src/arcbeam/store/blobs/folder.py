@@ -248,7 +248,7 @@ class FolderBlobs(ClearableBlobs):
 
     def _not_durable(self, name: str, error: OSError) -> StoreError:
         return IndeterminateError(
-            f"'{name}' in '{self}' may not be durable: {error}", "check the disk, and start again"
+            f"'{name}' in '{self}' is perhaps not durable: {error}", "check the disk, and start again"
         )
 
     @contextlib.contextmanager

@@ -263,7 +263,7 @@ class _Parts(contextlib.AbstractContextManager["_Parts"]):
         self._left = memoryview(next(self._parts))
 
     def read(self, size: int) -> bytes:
-        """Return so many bytes; fewer only at the end."""
+        """Return this many bytes; fewer only at the end."""
         found: list[memoryview] = []
         while size and self._left:
             found.append(self._left[:size])

@@ -1,7 +1,7 @@
 """The sequence of a job's manifests, held by one driver: the only way to commit anything.
 
 Owns the commit protocol: epochs, the conditional create, and the handling of each of its outcomes. Must not know what a
-micro-batch does. No threads, no clock, no waiting: the caller decides when to ask again.
+micro-batch does. No threads, no clock, no waiting: the caller decides when to try again.
 
 A commit is the creation of the manifest after the head, under a name that can be created only once. That alone orders
 all drivers that ever existed. The first manifest of an epoch is an *opening*. Once it exists, every proposal of an
@@ -64,8 +64,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another driver took the micro-batch: nothing of the proposal is or will be committed. `found` is the existing
-    manifest.
+    """Another driver committed the micro-batch, so no part of the proposal is or will be committed.
+
+    Attributes:
+        found: the existing manifest.
     """
 
     found: Manifest
@@ -138,8 +140,8 @@ class CommitLog:
             savepoint: the savepoint to resume from; later micro-batches are abandoned. That is possible also if the
                 newest manifest cannot be read. Empty: resume from the head.
             force: resume also a job that has ended.
-            finish: accept also a job that has ended. Its last commit may not be published, and the last calls of user
-                code may not be made. Then nothing is written: no epoch begins, the log has the job's last micro-batch
+            finish: accept also a job that has ended. Perhaps its last commit is not published, or the last calls of
+                user code are not made. Then nothing is written: no epoch begins, the log has the job's last micro-batch
                 as its head, and nothing can be proposed.
             program: stores the job graph in the folder, and returns the name of its file; "": keep the present one. Its
                 arguments are the epoch, and the job graph of the manifest to follow; see `jobgraphs.keep`. It is called

@@ -91,7 +91,7 @@ class Overlay:
         self.written += len(key)
 
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See `StateView`. Writes ahead of the iteration may or may not be visible."""
+        """See `StateView`. It is unspecified whether writes ahead of the iteration are visible."""
         if self._unsorted:
             low, high = start[:1], None if end is None else end[:1]
             for first in [f for f in self._unsorted if low <= f and (high is None or f <= high)]:

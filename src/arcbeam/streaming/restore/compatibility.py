@@ -42,7 +42,7 @@ def left(head: Manifest, shape: JobShape, publishers: Collection[str]) -> tuple[
     }
     many = Counter(of.stage for of in head.committables if of.stage not in publishers)
     unpublished = {
-        name: f"'{name}' has {number} committable(s) that may not be published, but the pipeline has no such publisher"
+        name: f"'{name}' has {number} perhaps unpublished committable(s), but the pipeline has no such publisher"
         for name, number in many.items()
     }
     return state, unpublished
@@ -69,9 +69,8 @@ def with_side_inputs(head: Manifest, shape: JobShape, blobs: DurableBlobs) -> Ma
 
     A stage with side inputs has state for blocked elements, and these identify a side input by its writer. If nothing
     is blocked, side inputs may be added and removed, and a stage without other state may be removed. If restrictions
-    are
-    not done, side inputs may only be removed: an added one would be read before it exists. If no shard has a file, no
-    stage has state.
+    are not done, side inputs may only be removed: an added one would be read before it exists. If no shard has a file,
+    no stage has state.
 
     Raises:
         IncompatibleStateError: a stage has other side inputs, and cannot change them yet.
@@ -150,8 +149,7 @@ def with_outputs(plan: Plan, head: Manifest) -> Manifest:
     The upstream watermark that a stage has received never decreases, whatever it reads now: see `Times.upstream_of`.
 
     A stage that the manifest does not have begins at the beginning of time. If all its inputs are at the end of time,
-    so
-    is the stage: nothing can reach it, and a stage that reads it now may have read its inputs, and be at the end.
+    so is the stage: nothing can reach it, and a stage that reads it now may have read its inputs, and be at the end.
     """
     had = {of.stage: of for of in head.watermarks}
     ports = ports_of(plan)
@@ -275,7 +273,7 @@ def refuse_side_inputs_of_the_past(plan: Plan, head: Manifest, fitting: Manifest
     """Refuse a side input from an output that has ended: earlier output was only stored if it was a side input then.
 
     Raises:
-        IncompatibleStateError: a side input would be empty for ever.
+        IncompatibleStateError: a side input would be empty forever.
     """
     had = {Port(of.stage, out.output) for of in head.watermarks for out in of.outputs}
     ended = {port for port, time in times_of(fitting).outputs.items() if time == MAX_TIMESTAMP}

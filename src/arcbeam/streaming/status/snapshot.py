@@ -42,7 +42,7 @@ class Limit:
         output: the output that it limits; None: the input.
         what: the hold.
         waits_for: the side input that a blocked element waits for.
-        quiet: it has not moved for so long that impatient observers ignore it.
+        quiet: it has not moved for as long as `idle_after` of an observer.
     """
 
     shard: int
@@ -80,7 +80,7 @@ class StageSnapshot:
         leftover: the number of shards whose budget ended before their work.
         awaited: what blocked elements wait for.
         kept: the size of its state; None if unknown, because an earlier version did not count it.
-        observed: the ways to those of its outputs that have observers upstream.
+        observed: the paths to those of its outputs that have observers upstream.
     """
 
     name: str

@@ -166,7 +166,7 @@ class LevelCode(SideInputs, UserCode):
         return reports
 
     def written(self) -> int:
-        """Return the number of elements that the stages have put out so far."""
+        """Return the number of elements that the stages have output so far."""
         return sum([op.taken for op in self._writers])
 
     def callbacks(self) -> list[Finalizations]:

@@ -26,7 +26,7 @@ class TaskBudget(Budget):
     Args:
         budget: the budget of the micro-batch.
         sent: returns the bytes that the task has sent so far.
-        written: returns the number of elements that its user code has put out so far.
+        written: returns the number of elements that its user code has output so far.
         clock: a monotonic clock, in seconds.
     """
 

@@ -158,13 +158,13 @@ def _suspended(seed: int, folder: Path, options: Sequence[str], *, hurried: bool
 
 @contextlib.contextmanager
 def slots(count: int) -> Iterator[None]:
-    """Make jobs that start in the block see so many slots; a resumed job may have another number."""
+    """Make jobs that start in the block see this many slots; a resumed job may have another number."""
     with unittest.mock.patch.object(streamingjob, "default_parallelism", return_value=count):
         yield
 
 
 def _cancelled(result: Any, state: Path, behind: int) -> bool:
-    """Cancel a job after so many micro-batches; return False if it has ended before."""
+    """Cancel a job after this many micro-batches; return False if it has ended before."""
     blobs = open_blobs(str(state))
     while result.wait_until_finish(10) == "RUNNING":
         head = read_newest(blobs)

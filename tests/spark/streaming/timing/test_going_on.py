@@ -100,7 +100,7 @@ class Job:
         return self.times
 
     def until_idle(self, result: Any, numbers: int) -> None:
-        """Wait until it has committed so many numbers, and the grouping has received the observed watermark."""
+        """Wait until it has committed this many numbers, and the grouping has received the observed watermark."""
         while True:
             assert result.wait_until_finish(20) == "RUNNING"
             times = self.look()
