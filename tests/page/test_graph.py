@@ -1,4 +1,4 @@
-"""The graph on a job's page: its figures are those of the status, and nothing of a user leaves its place."""
+"""The graph on a job's page: its figures are those of the status, and no text of a user leaves its place."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_passing_time_alone_is_no_change() -> None:
     assert sent(stream.messages(rendered({"a": '<p><time data-at="8">9 s ago</time></p>'}))) != []
 
 
-def test_update_is_bounded_and_no_fragment_waits_for_ever() -> None:
+def test_update_is_bounded_and_no_fragment_waits_forever() -> None:
     def turn(number: int) -> Rendered:
         return rendered({str(at): f"<p>{number} {'x' * 400}</p>" for at in range(200)})
 
@@ -131,7 +131,7 @@ def test_stream_of_ended_job_ends() -> None:
     text = page.get("/job/a").text
     version = text.partition('data-version="')[2].partition('"')[0]
     jobs.found["a"] = Listed("a", "/a", samples.record(3, now, mode="done"))
-    # Another server knows nothing of the version, and sends all.
+    # Another server does not know the version, and sends all.
     page = TestClient(app_of(jobs), base_url=BASE)
     answer = page.get("/job/a/events", params={"version": version})
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -154,7 +154,7 @@ def test_fragments_are_in_the_page(path: str) -> None:
     page = TestClient(app_of(jobs), base_url=BASE)
     shape = page.get(path).text.partition('data-version="')[2].partition("-")[0]
     jobs.found["a"] = Listed("a", "/a", samples.record(3, now, mode="done"))
-    # Another server knows nothing of the version, and sends all, up to the size of an update.
+    # Another server does not know the version, and sends all, up to the size of an update.
     page = TestClient(app_of(jobs), base_url=BASE)
     events = page.get(f"{path.rstrip('/')}/events", params={"version": shape}).text
     assert "event: change" in events

@@ -41,7 +41,7 @@ def worker(server: Server, connection: Connection) -> Iterator[ScriptedWorker]:
 
 
 def taken(bundle: Instruction, count: int) -> list[Arrival]:
-    """Take arrivals until there are so many."""
+    """Take arrivals until there are this many."""
     found: list[Arrival] = []
     while len(found) < count:
         found += bundle.take(lambda: False)
