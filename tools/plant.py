@@ -44,6 +44,7 @@ CLASSES = (
     "jobs",
     "leaks and busy loops",
     "exact boundaries and types",
+    "rescaling",
 )
 _SECONDS = 900
 """Time limit for the tests of one mistake. All tests together, without a mistake, have this time for each test."""

@@ -30,11 +30,13 @@ class MicroBatchRun:
         time: its recorded time.
         inputs: the input watermark of each stage after it.
         leftover: the stages and shards that did not finish the work that was due.
+        shards: the number of shards of each level.
     """
 
     time: Timestamp
     inputs: Mapping[str, Timestamp]
     leftover: frozenset[tuple[str, int]]
+    shards: int = 1
 
 
 class _Element(NamedTuple):
@@ -82,7 +84,7 @@ def check(pipeline: Pipeline, micro_batches: Sequence[tuple[MicroBatchRun, Seque
         # If elements have several atoms, a pane does not show which elements are in it.
         is_clear = all(is_single(pipeline, port) for port in stage.inputs)
         if isinstance(stage.kind, Group) and not stage.kind.windowing.merges and is_clear:
-            watch = _Watch(pipeline, stage, stage.kind, counts)
+            watch = _Watch(stage, stage.kind, counts)
             for run, records in micro_batches:
                 watch.micro_batch(run, records)
     return counts
@@ -91,8 +93,8 @@ def check(pipeline: Pipeline, micro_batches: Sequence[tuple[MicroBatchRun, Seque
 class _Watch:
     """The buffered elements of one grouping, by key and window."""
 
-    def __init__(self, pipeline: Pipeline, stage: Stage, group: Group, counts: Counter[str]) -> None:
-        self._stage, self._group, self._shards = stage, group, pipeline.shards
+    def __init__(self, stage: Stage, group: Group, counts: Counter[str]) -> None:
+        self._stage, self._group = stage, group
         self._counts = counts
         self._waiting: dict[tuple[bytes, Window], list[_Element]] = defaultdict(list)
         # The atoms of the previous pane. An accumulating pane repeats them: an atom may also come by two inputs.
@@ -158,7 +160,7 @@ class _Watch:
         watermark, end = run.inputs[self._stage.name], window.max_timestamp
         if trigger in _FIRES_AT and len(waiting) >= _FIRES_AT[trigger](group.count):
             return f"at most {_FIRES_AT[trigger](group.count) - 1} may wait"
-        if (self._stage.name, crc32(key) % self._shards) in run.leftover:
+        if (self._stage.name, crc32(key) % run.shards) in run.leftover:
             return ""
         if _has_passed(watermark, min(Timestamp(end + group.lateness), END_OF_GLOBAL_WINDOW)):
             return "the window has expired"

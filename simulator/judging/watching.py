@@ -38,7 +38,10 @@ _COUNTED = 7
 """Every seventh commit is compared with the rows that its stages keep."""
 _MOST_IDLE = 5
 """The longest allowed series of micro-batches that do nothing. A longer one is a busy loop. 150 seeds had at most 1."""
-_FOR_EVER = frozenset({keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.SAID, keyspace.Kind.ARRIVALS})
+_FOR_EVER = frozenset(
+    {keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.SAID, keyspace.Kind.ARRIVALS, keyspace.Kind.FLOOR}
+)
+_OF_ONE_KEY = frozenset({keyspace.Kind.KEYED, keyspace.Kind.PROCESSING, keyspace.Kind.SORTED, keyspace.Kind.RESIDUAL})
 _GLOBAL_CELL = keyspace.part(GLOBAL_WINDOW.ordered(), keyspace.NAME_LIMIT) + bytes((keyspace.Section.CELL,))
 
 
@@ -246,6 +249,22 @@ class Watcher:
         if sum(1 for of in opening.shards for key, _ in scan(self._blobs, of.files) if len(key) > 2) > len(has):
             raise Broken(f"micro-batch {opening.micro_batch} has state of a stage at two levels")
 
+    def _check_rescaled(self, origin: Manifest, opening: Manifest) -> None:
+        """Check that an opening with another number of shards has the same rows of each key, and the same sizes."""
+        self._note("state was rescaled")
+        had, has = (
+            [
+                (key, value)
+                for shard in of.shards
+                for key, value in scan(self._blobs, shard.files)
+                if key[0] in _OF_ONE_KEY and not key[3:].startswith(keyspace.END)
+            ]
+            for of in (origin, opening)
+        )
+        if sorted(had) != sorted(has):
+            raise Broken(f"micro-batch {opening.micro_batch} rescales {origin.micro_batch}, but has other rows of keys")
+        self._check_kept(opening)
+
     def _has_files(self, manifest: Manifest) -> None:
         for name in manifest.file_names():
             if name not in self._blobs.data:
@@ -259,8 +278,10 @@ class Watcher:
             if head is not None and origin is None:
                 origin = self._pinned(manifest.abandoned[-1].first - 1)
             self.wishes.opened(head, origin, manifest)
-            if origin is not None:
+            if origin is not None and origin.shape.shards == manifest.shape.shards:
                 self._check_moved(origin, manifest)
+            elif origin is not None:
+                self._check_rescaled(origin, manifest)
         else:
             before = head
             assert head is not None
@@ -283,7 +304,9 @@ class Watcher:
             leftover = self._leftover[manifest.epoch, manifest.micro_batch]
             if leftover is not None:
                 inputs = {of.stage: of.input for of in manifest.watermarks}
-                ran = self._ran[manifest.micro_batch] = MicroBatchRun(manifest.time, inputs, leftover)
+                ran = self._ran[manifest.micro_batch] = MicroBatchRun(
+                    manifest.time, inputs, leftover, manifest.shape.shards
+                )
                 self._observations.add(ran, self._of(self._every[manifest.micro_batch]))
             self._observations.check(head, manifest)
             self._tell(f"micro-batch {manifest.micro_batch} is committed: {self._summary(manifest)}")

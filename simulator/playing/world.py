@@ -26,6 +26,7 @@ from arcbeam.engine.coordinator import (
     SavepointRequested,
     SuspendRequested,
 )
+from arcbeam.engine.rescaling.rescaling import RescaledStage
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import DeterminateError, FencedError, IndeterminateError
 from arcbeam.store.log import relocating
@@ -33,9 +34,11 @@ from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.relocating import Move, moves
 from arcbeam.store.log.savepoints import copy_savepoint
-from arcbeam.store.manifest.values import Manifest, Pin
+from arcbeam.store.manifest.values import ENDED, Manifest, Pin
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.streaming.driverstate import progress_of
+from arcbeam.streaming.restore import rescaling
+from arcbeam.streaming.restore.rescaling import resumed_from
 from arcbeam.testing.blobs import MemoryBlobs
 from arcbeam.testing.faults import Faults, UnreliableBlobs
 from simulator.judging.records import Broken, Part
@@ -46,7 +49,8 @@ from simulator.playing.driver import Driver, Surroundings
 from simulator.playing.hosts import Host, MemoryHost
 from simulator.playing.jobs import Job
 from simulator.playing.mischief import Mischief
-from simulator.scenario.kinds import Source
+from simulator.scenario.kinds import Keep, Source
+from simulator.scenario.plans import Stage
 from simulator.scenario.scenarios import FaultKind, Request, RequestKind, Scenario
 
 _MOST_MICRO_BATCHES = 1000
@@ -98,6 +102,7 @@ class World(Surroundings):
         self._tokens = count()
         self._delayed: list[Callable[[], object]] = []
         self._rewind: str = ""
+        self._shards: int | None = None
         # The newest epoch with a manifest, and the time since which every driver can read that.
         self._epoch, self._since = 0, self.now
         self._requested: Counter[RequestKind] = Counter()
@@ -198,16 +203,28 @@ class World(Surroundings):
             savepoint = ""
         exchanges = scenario.exchanges[number % len(scenario.exchanges)]
         pipeline = scenario.pipeline.as_of(self.earlier + number).deeper(exchanges)
-        first, *others = scenario.tasks[number % len(scenario.tasks)]
-        tasks = (first, *(1,) * exchanges, *others)[: pipeline.levels]
         moved: tuple[Move, ...] = ()
+        had: int | None = None
 
         def adapted(origin: Manifest) -> Manifest:
-            nonlocal moved
+            nonlocal moved, had
             moved = moves(origin.shape, pipeline.shape, pipeline.numbers)
-            return origin
+            had = None if origin.mode in ENDED and not savepoint else origin.shape.shards
+            return replace(origin, shape=replace(origin.shape, shards=pipeline.shards))
+
+        def filled(opening: Manifest) -> Manifest:
+            scratch = self._folder / "scratch"
+            opening = relocating.relocated(blobs, opening, moved, scratch)
+            if had in (None, pipeline.shards):
+                return opening
+            assert had is not None
+            stages = {pipeline.numbers[of.name]: _rescaled_stage(of) for of in pipeline.stages}
+            return rescaling.rescaled(blobs, opening, had, scratch, stages)
 
         try:
+            resumed = resumed_from(blobs, savepoint)
+            own = scenario.pipeline.shards if resumed is None else resumed.shape.shards
+            pipeline = pipeline.of_shards(own if self._shards is None else self._shards)
             log = CommitLog.open(
                 blobs,
                 pipeline.shape,
@@ -217,7 +234,7 @@ class World(Surroundings):
                 finish=not savepoint,
                 force=bool(savepoint),
                 adapt=adapted,
-                fill=lambda opening: relocating.relocated(blobs, opening, moved, self._folder / "scratch"),
+                fill=filled,
                 token=lambda: f"{scenario.seed}-{next(self._tokens)}",
             )
         except (FencedError, DeterminateError, IndeterminateError) as e:
@@ -226,6 +243,10 @@ class World(Surroundings):
             self.watcher.look()
             self._mischief.clear_up()
             return
+        first, *others = scenario.tasks[number % len(scenario.tasks)]
+        wanted = (first, *(1,) * exchanges, *others)[: pipeline.levels]
+        tasks = tuple(min(each, pipeline.shards) for each in wanted)
+        self._shards = None
         self.tell(f"{name} takes over at micro-batch {log.head.micro_batch} with tasks {tasks} {savepoint}")
         self._count_start(log.head, savepoint, tasks)
         self.watcher.look()
@@ -364,6 +385,8 @@ class World(Surroundings):
                 event = SavepointRequested(self.now, name)
             case RequestKind.SUSPEND:
                 event = SuspendRequested(self.now, name)
+            case RequestKind.RESCALE:
+                event, self._shards = SuspendRequested(self.now, name), request.number
             case RequestKind.DRAIN:
                 event = DrainRequested(self.now, name)
             case RequestKind.CANCEL:
@@ -413,6 +436,10 @@ class World(Surroundings):
         world.now, world.earlier = self.now, self._started
         world.watcher.begin_at(copy, records, self.watcher)
         return world
+
+
+def _rescaled_stage(stage: Stage) -> RescaledStage:
+    return RescaledStage(stage.name, isinstance(stage.kind, Keep))
 
 
 def play(scenario: Scenario, story: list[str] | None = None) -> World:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from arcbeam.testing.faults import Faults
 from simulator.scenario import special
 from simulator.scenario.forms import formed
-from simulator.scenario.kinds import Source
+from simulator.scenario.kinds import Buffer, Source
 from simulator.scenario.pipelines import pipeline_of
 from simulator.scenario.plans import Pipeline
 from simulator.scenario.scenarios import OF_TASKS, Fault, FaultKind, Request, RequestKind, Scenario
@@ -53,7 +53,7 @@ def plain_scenario_of(seed: int) -> Scenario:
             *_stalls(random.Random(f"stalled {seed}")),
             *_deaths(random.Random(f"deaths {seed}")),
         ),
-        requests=_requests(chance),
+        requests=(*_requests(chance), *_rescales(pipeline, random.Random(f"rescale {seed}"))),
         exchanges=_exchanges(random.Random(f"exchanges {seed}")),
     )
 
@@ -147,9 +147,20 @@ def _blob_faults(chance: random.Random, often: Sequence[float], unread: float, s
 
 
 def _requests(chance: random.Random) -> tuple[Request, ...]:
-    kinds = list(RequestKind)
+    kinds = [kind for kind in RequestKind if kind is not RequestKind.RESCALE]
     found = [Request(chance.choice(kinds), chance.randint(0, 25)) for _ in range(chance.choice((0, 1, 2, 4)))]
     if found and chance.random() < 0.5:
         # Most kinds of requests need a savepoint.
         found.append(Request(RequestKind.SAVEPOINT, chance.randint(1, 8)))
     return tuple(found)
+
+
+def _rescales(pipeline: Pipeline, chance: random.Random) -> Iterator[Request]:
+    """Yield changes of the number of shards; none for most jobs.
+
+    None if user code buffers by shard, not by key; nor if a source joins: it would join earlier, with the next driver.
+    """
+    fits = not any(pipeline.since.values()) and not any(isinstance(stage.kind, Buffer) for stage in pipeline.stages)
+    if chance.random() < 0.3 and fits:
+        for _ in range(chance.choice((1, 2, 2, 4))):
+            yield Request(RequestKind.RESCALE, chance.randint(0, 15), chance.choice((1, 2, 3, 5, 8)))

@@ -175,6 +175,10 @@ class Pipeline:
         moved = (replace(stage, level=stage.level + exchanges) if stage.level else stage for stage in self.stages)
         return Pipeline(tuple(moved), self.shards) if exchanges else self
 
+    def of_shards(self, shards: int) -> Pipeline:
+        """Return the same pipeline with another number of shards."""
+        return self if shards == self.shards else Pipeline(self.stages, shards)
+
     @cached_property
     def numbers(self) -> Mapping[str, int]:
         """Return the number of each stage. It never changes, whatever other stages there are."""

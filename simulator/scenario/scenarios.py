@@ -79,6 +79,7 @@ class RequestKind(Enum):
     REWIND = "resume from an earlier savepoint"
     COPY = "copy a savepoint, and run it elsewhere"
     RELEASE = "release a savepoint"
+    RESCALE = "suspend, and resume with another number of shards"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,12 @@ class Request:
 
     Attributes:
         at: the number of the commit before it, counted over the whole simulation.
+        number: the number of shards, for the kind `RESCALE`.
     """
 
     kind: RequestKind
     at: int
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Job:
             self.blobs,
             self._scratch,
             Written(1, 0, micro_batch, self.log.epoch, "a", "delta"),
-            in_blocks([(b"k%d" % micro_batch, b"v" * 50)]),
+            in_blocks([(b"\x10\0\1k%d" % micro_batch, b"v" * 50)]),
             first_micro_batch=micro_batch,
             last_micro_batch=micro_batch,
         )
@@ -216,3 +216,28 @@ def test_damaged_savepoint_is_reported_with_the_others(job: Job) -> None:
     assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == ["early", "late"]
     assert "savepoint 'early': " in result.stderr
     assert manifest_name(1) in result.stderr
+
+
+def test_rescale_of_suspended_job(job: Job) -> None:
+    assert invoke(job.path, "rescale", "5").exit_code == 1
+    job.micro_batch(mode=CommitMode.SUSPENDED)
+    result = invoke(job.path, "rescale", "5", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout.splitlines()[-1])["shards"] == 5
+    head = read_head(job.blobs)
+    assert head is not None
+    assert (head.shape.shards, head.mode) == (5, CommitMode.SUSPENDED)
+    assert job.names == ["early"]
+
+
+@pytest.mark.parametrize("words", [("rescale",), ("rescale", "0"), ("rescale", "many"), ("rescale", "2", "3")])
+def test_rescale_takes_a_number_of_shards(job: Job, words: Sequence[str]) -> None:
+    result = invoke(job.path, *words)
+    assert result.exit_code == 2
+    assert "SHARDS" in result.output or "number of shards" in result.output
+
+
+def test_savepoint_alone_is_not_rescaled(job: Job) -> None:
+    result = invoke(f"{job.path}/savepoints/early", "rescale", "3")
+    assert result.exit_code == 2
+    assert "resume that with --shards" in result.output

@@ -33,6 +33,7 @@ def happened(found: dict[int, World | Failure]) -> Counter[str]:
     "ENG-01", "ENG-02", "ENG-03", "ENG-04", "ENG-05", "ENG-06", "ENG-08", "ENG-10", "ENG-11", "ENG-12"
 )
 @pytest.mark.contract("ENG-13", "STORE-01", "STORE-02", "STORE-03", "STORE-04", "STORE-05", "STORE-07")
+@pytest.mark.contract("STORE-12")
 @pytest.mark.contract("SDF-02", "SDF-04", "SDF-05", "SDF-08", "SDF-10", "SDF-11")
 @pytest.mark.contract("END-01", "END-02", "END-03", "END-04", "WM-03", "WM-09")
 def test_faults_never_lose_duplicate_or_delay_data(found: dict[int, World | Failure]) -> None:
@@ -58,6 +59,7 @@ def test_each_fault_and_request_happens(kind: FaultKind | RequestKind, happened:
         "preparing made new work",
         "sweeps",
         "tasks were rescaled",
+        "state was rescaled",
         "state was moved to other levels",
         "unpublished committables were taken over",
         "late panes",

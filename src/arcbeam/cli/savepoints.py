@@ -1,7 +1,7 @@
-"""`arcbeam savepoints`: lists, describes, renames, deletes and copies the savepoints in a streaming job's folder.
+"""`arcbeam savepoints`: lists, describes, renames, deletes, copies and rescales the savepoints in a job's folder.
 
-Owns the arguments and the output. `store.log.savepoints` defines savepoints and changes their names. A running job
-changes its savepoints itself, on request (`store.log.requests`).
+Owns the arguments and the output. `store.log.savepoints` defines savepoints and changes their names,
+`streaming.restore.rescaling` rescales. A running job changes its savepoints itself, on request (`store.log.requests`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from arcbeam.store.log.inspection import SavepointReport
     from arcbeam.store.log.requests import Asked
 
-_TAKES = {"list": 0, "describe": 1, "rename": 2, "delete": 1, "copy": 2}
+_TAKES = {"list": 0, "describe": 1, "rename": 2, "delete": 1, "copy": 2, "rescale": 1}
 """The number of further words of each action."""
 
 
 @click.argument("path")
 @click.argument("action", type=click.Choice(list(_TAKES)), default="list")
-@click.argument("words", nargs=-1, metavar="[NAME] [NEW|TARGET]")
+@click.argument("words", nargs=-1, metavar="[NAME|SHARDS] [NEW|TARGET]")
 @click.option(
     "--wait",
     "seconds",
@@ -43,10 +43,10 @@ _TAKES = {"list": 0, "describe": 1, "rename": 2, "delete": 1, "copy": 2}
 @click.option(
     "--force",
     is_flag=True,
-    help="Rename or delete at once, also if the job seems to run. A driver that runs it is fenced and ends.",
+    help="Rename, delete or rescale at once, also if the job seems to run. Its driver is fenced.",
 )
 def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seconds: float, force: bool) -> None:
-    """Manage savepoints of the job in PATH: list, describe, rename, delete, copy.
+    """Manage savepoints of the job in PATH: list, describe, rename, delete, copy, rescale.
 
     \b
     arcbeam savepoints PATH                      list all
@@ -54,20 +54,28 @@ def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seco
     arcbeam savepoints PATH rename NAME NEW
     arcbeam savepoints PATH delete NAME          the job is not changed, and can still be resumed
     arcbeam savepoints PATH copy NAME TARGET     to an empty folder or URL; the copy is an independent job
+    arcbeam savepoints PATH rescale SHARDS       the state of the suspended job in another number of shards
 
     PATH is the job's folder or URL. If PATH is the path of a savepoint, omit NAME. A running job renames and deletes
     its savepoints with its next commit. If the job is suspended, done or drained, this command makes the change itself.
     If it has failed, was cancelled, or its driver was killed, resume it, or use --force. A later micro-batch removes
-    the files of a deleted savepoint. With --json, times are microseconds since 1970.
+    the files of a deleted savepoint. To rescale a savepoint, resume it with --shards, or rescale a copy. With --json,
+    times are microseconds since 1970.
     """  # noqa: D301 — click's own mark of lines that stay as they are
     from arcbeam.store.log.savepoints import split_path
 
     folder, of_path = split_path(path)
+    if of_path and action == "rescale":
+        raise click.UsageError(
+            f"'rescale' takes the folder of a job, not the path of savepoint {of_path!r}: resume that with --shards "
+            "or rescale a copy"
+        )
     if of_path:
         action = "describe" if action == "list" else action
         words = (of_path, *words)
     if len(words) != _TAKES[action]:
-        wanted = ("", "NAME", "NAME NEW" if action == "rename" else "NAME TARGET")[_TAKES[action]]
+        one = "SHARDS" if action == "rescale" else "NAME"
+        wanted = ("", one, "NAME NEW" if action == "rename" else "NAME TARGET")[_TAKES[action]]
         raise click.UsageError(
             f"'{action}' takes {wanted or 'no name'}: got {' '.join(map(repr, words)) or 'none'}"
             + (f" (the path names {of_path!r})" if of_path else "")
@@ -80,6 +88,8 @@ def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seco
             _describe(out, folder, blobs, words[0])
         case "copy":
             _copy(out, folder, blobs, *words)
+        case "rescale":
+            _rescale(out, folder, blobs, words[0], force)
         case "rename":
             _change(out, folder, blobs, words[0], words[1], seconds, force)
         case "delete":
@@ -167,6 +177,26 @@ def _copy(out: Output, folder: str, blobs: DurableBlobs, name: str, target: str)
         savepoint=name,
         micro_batch=copied.micro_batch,
         job=copied.job,
+    )
+
+
+def _rescale(out: Output, folder: str, blobs: DurableBlobs, words: str, force: bool) -> None:
+    from arcbeam.model.timestamps import Timestamp
+    from arcbeam.streaming.restore.rescaling import rescale_stopped
+
+    if not words.isdecimal() or int(words) < 1:
+        raise click.UsageError(f"'rescale' takes a number of shards, at least 1: got {words!r}")
+    shards = int(words)
+    out.progress(f"rescaling {shown_job(folder)} to {shards} shards", path=shown_job(folder), shards=shards)
+    opening, had = rescale_stopped(blobs, shards, Timestamp(time.time_ns() // 1000), force=force)
+    size = sum(file.size for shard in opening.shards for file in shard.files)
+    out.text(
+        f"rescaled the state of {shown_job(folder)} from {had} to {shards} shards: {bytes_shown(size)}",
+        path=shown_job(folder),
+        shards=shards,
+        had=had,
+        size=size,
+        micro_batch=opening.micro_batch,
     )
 
 

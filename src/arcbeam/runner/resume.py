@@ -55,7 +55,9 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
         "invalid options of a job that is resumed from its folder",
         "omit them; name a savepoint with --from-savepoint, or by its path",
     )
-    wanted = {**completed(program.options, program.secrets, more), "streaming": True, "checkpoint_dir": url}
+    # The job may have been rescaled since: it keeps its number of shards unless another one is given now.
+    stored = {option: value for option, value in program.options.items() if option != "shards"}
+    wanted = {**completed(stored, program.secrets, more), "streaming": True, "checkpoint_dir": url}
     if savepoint:
         wanted["from_savepoint"] = savepoint
     ours = PipelineOptions.from_dictionary(wanted).view_as(ArcbeamOptions)

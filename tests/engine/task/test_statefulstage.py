@@ -13,11 +13,13 @@ from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.reports import Awaited
 from arcbeam.engine.protocol.stagekinds import Stateful
 from arcbeam.engine.rows import keyspace
+from arcbeam.engine.state.blocked import SideInputWindow
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.state.timers import Timers
 from arcbeam.engine.task.bundles import BundleResult, CallResult, TimerCleared, TimerSet
 from arcbeam.engine.watermarks.clocks import output_time
+from arcbeam.engine.watermarks.floors import Floor, packed
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp
@@ -393,3 +395,19 @@ def test_budget_ends_timers_without_rows() -> None:
     world.looks = 10
     assert not world.micro_batch(30).leftover
     assert world.calls() == ["fire third 5", "fire fourth 6"]
+
+
+@pytest.mark.contract("STORE-12")
+@pytest.mark.parametrize("in_order", [None, Duration(0)])
+def test_floor_drops_late_arrivals_but_not_blocked_elements(in_order: Duration | None) -> None:
+    world = World(Stateful(FAMILIES, DECODE, end_of, in_order), (("rates", RATES),))
+    world.micro_batch(5, 7)
+    row = keyspace.prefix(keyspace.Kind.FLOOR, 1)
+    world.view.put(row, packed([Floor(1, 0, Timestamp(11))]))
+    assert world.micro_batch(6, 8, 12).counts.late == 1, "the window ends at the floor"
+    world.full = {SideInputWindow("rates", window.ordered()) for window in (W, V)}
+    assert world.micro_batch(8, 9).counts.late == 1
+    assert world.view.get(row) is not None
+    world.micro_batch(20)
+    assert world.view.get(row) is None
+    assert world.calls() == ["process 7", "process 12"]

@@ -14,7 +14,7 @@ Only adjacent runs are merged, so the bytes of a key stay in order.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from typing import Final
 
@@ -82,7 +82,7 @@ class SortedRuns:
             runs[number + 1] = self._write(number + 1, merged)
             for each in newest:
                 del runs[each]
-        self._view.put(self._place, VERSION + b"".join(_RUN.pack(number, size) for number, size in runs.items()))
+        self._view.put(self._place, directory(runs))
 
     @property
     def empty(self) -> bool:
@@ -137,6 +137,61 @@ class SortedRuns:
             self._view.put(start + _NUMBER.pack(row), b"".join(parts))
         self._many.more += keys
         return total + size
+
+
+def directory(runs: Mapping[int, int]) -> bytes:
+    """Return the value of a directory's row: the size of each run by its number, in order of arrival."""
+    return VERSION + b"".join(_RUN.pack(number, size) for number, size in runs.items())
+
+
+class RunWriter:
+    """Writes a run of records that come one after another, in the order of their keys.
+
+    Args:
+        put: puts a row.
+        place: as in `SortedRuns`.
+        number: the number of the run.
+
+    Attributes:
+        size: its size so far.
+    """
+
+    __slots__ = ("_parts", "_put", "_row", "_size", "_start", "size")
+
+    def __init__(self, put: Callable[[bytes, bytes], None], place: bytes, number: int) -> None:
+        self._put, self._start = put, place + _NUMBER.pack(number)
+        self._parts: list[bytes] = []
+        self._row = self._size = self.size = 0
+
+    def add(self, record: bytes) -> None:
+        """Add a record."""
+        self._parts.append(record)
+        self._size += len(record)
+        if self._size >= ROW_BYTES:
+            self.end()
+
+    def end(self) -> None:
+        """Write the rest."""
+        if self._parts:
+            self._put(self._start + _NUMBER.pack(self._row), b"".join(self._parts))
+            self._parts = []
+            self._row, self.size, self._size = self._row + 1, self.size + self._size, 0
+
+
+def records(row: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the records in the value of a run's row, each with its key."""
+    position = 0
+    while position < len(row):
+        try:
+            of_key, of_payload = _HEAD.unpack_from(row, position)
+        except struct.error as e:
+            raise _cut_off() from e
+        key = position + _HEAD.size
+        end = key + of_key + of_payload
+        if end > len(row):
+            raise _cut_off()
+        yield row[key : key + of_key], row[position:end]
+        position = end
 
 
 def _joined(sizes: list[int]) -> int:

@@ -29,6 +29,7 @@ rows of a (stage, user key, window) are adjacent: one range.
     SAID        output                                       the last watermark of an output, and since when
     GROUPING    …                                            a grouping's windows: laid out by `grouping`
     ARRIVALS    (nothing)                                    the number of elements that had to wait in order of time
+    FLOOR       (nothing)                                    later watermarks of keys from former shards (`floors`)
 
 A *slot* is key, window, Section.TIMER, family, tag. An *owner* identifies an indexed row: the byte of its kind, and its
 key after the stage.
@@ -88,6 +89,7 @@ class Kind(enum.IntEnum):
     ROOT = 0x42
     CLOCK = 0x50
     ARRIVALS = 0x51
+    FLOOR = 0x52
     SAID = 0x53
     GROUPING = 0x60
 

@@ -12,7 +12,7 @@ in the order of its values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from arcbeam.model.interfaces import StateView
@@ -66,6 +66,34 @@ def extend(view: StateView, start: bytes, values: Iterable[bytes]) -> bool:
     """Append values, as they arrive, to the sequence with the prefix `start`; return whether it is no longer empty."""
     old = view.get(start + TAIL)
     return _extend(view, start, old, values) and old is None
+
+
+class SequenceWriter:
+    """Writes a new sequence, row after row, in ascending order.
+
+    Args:
+        put: puts a row.
+        start: the prefix of the sequence.
+    """
+
+    __slots__ = ("_put", "_sealed", "_start", "_tail")
+
+    def __init__(self, put: Callable[[bytes, bytes], None], start: bytes) -> None:
+        self._put, self._start = put, start
+        self._sealed = 0
+        self._tail = bytearray()
+
+    def add(self, value: bytes) -> None:
+        """Append a value."""
+        if len(self._tail) > _SEAL:
+            self._put(self._start + self._sealed.to_bytes(4, "big"), bytes(self._tail))
+            self._sealed += 1
+            self._tail.clear()
+        self._tail += framed(value)
+
+    def end(self) -> None:
+        """Write the rest; there is at least one value."""
+        self._put(self._start + TAIL, self._sealed.to_bytes(4, "big") + self._tail)
 
 
 def replace(view: StateView, start: bytes, values: Sequence[bytes]) -> bool:

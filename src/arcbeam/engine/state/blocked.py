@@ -71,7 +71,7 @@ class BlockedElements:
         known = self._view.get(row)
         if known is None or element.time < time_of(known[:8]):
             self._view.put(row, moment(element.time) + sequences.framed(lot.side_input.encode()) + lot.window)
-            self._holds.set(_holder(lot), element.time)
+            self._holds.set(holder_of(lot), element.time)
         sequences.append(self._view, row, moment(element.time) + element.value)
         self.more += 1
         self.size += len(element.value)
@@ -89,7 +89,7 @@ class BlockedElements:
             yield BlockedElement(time_of(each[:8]), each[8:])
         sequences.clear(self._view, row)
         self._view.delete(row)
-        self._holds.clear(_holder(lot))
+        self._holds.clear(holder_of(lot))
 
     def lots(self) -> Iterator[tuple[SideInputWindow, Timestamp]]:
         """Yield what elements wait for, and the earliest time of the elements that do."""
@@ -99,9 +99,7 @@ class BlockedElements:
             if found is None:
                 return
             row, known = found
-            side_input = next(sequences.unframed(known, 8))
-            at = 8 + len(sequences.framed(side_input))
-            yield SideInputWindow(side_input.decode(), known[at:]), time_of(known[:8])
+            yield lot_of(known), time_of(known[:8])
             following = after(row)
             assert following is not None
             start = following
@@ -110,5 +108,13 @@ class BlockedElements:
         return self._start + name(lot.side_input) + part(lot.window, NAME_LIMIT)
 
 
-def _holder(lot: SideInputWindow) -> Holder:
+def lot_of(known: bytes) -> SideInputWindow:
+    """Return the lot with this row, from the row's value. The time of its hold precedes its name."""
+    side_input = next(sequences.unframed(known, 8))
+    at = 8 + len(sequences.framed(side_input))
+    return SideInputWindow(side_input.decode(), known[at:])
+
+
+def holder_of(lot: SideInputWindow) -> Holder:
+    """Return the holder of a lot's hold of the input watermark."""
     return Holder(HolderKind.PARKED, f"{lot.side_input}@{lot.window.hex()}")

@@ -154,6 +154,14 @@ class HoldReportRow:
         return HoldReport(live, Fraction(_int(numerator), _int(denominator)), silent, endless, unsized)
 
 
+def outputs_of(stored: bytes) -> tuple[str, ...] | None:
+    """Return the outputs that a row of totals counts; None if the row is of another version."""
+    if stored[0] != _VERSION:
+        return None
+    _, _, *counted = sequences.unframed(stored, _HEADER.size)
+    return tuple(each.decode() for each in counted[::2])
+
+
 def _bytes(number: int) -> bytes:
     return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
 

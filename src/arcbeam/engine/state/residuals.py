@@ -123,9 +123,9 @@ class Residuals:
         if self._totals.fits():
             return
         for row, value in self._view.scan(self._rows, after(self._rows)):
-            restriction = _unpacked(row[3:], value)
+            restriction = restriction_of(row[3:], value)
             remainder = restriction.remainder
-            held = self._holds.clear_all(_holder(restriction))
+            held = self._holds.clear_all(holder_of(restriction))
             earliest = min(held.values(), default=MIN_TIMESTAMP)
             times = {output: held.get(name(output), earliest) for output in self._outputs}
             known = {o: time for o, time in times.items() if o in remainder.watermarks or time > MIN_TIMESTAMP}
@@ -186,7 +186,7 @@ class Residuals:
         Raises:
             ValueError: it exists already.
         """
-        restriction = _unpacked(handed[:_ID_BYTES], handed[_ID_BYTES:])
+        restriction = restriction_of(handed[:_ID_BYTES], handed[_ID_BYTES:])
         if restriction.id in self._running or self._view.get(self._rows + restriction.id) is not None:
             raise ValueError(f"restriction {_named(restriction)} was handed over twice")
         return self._insert(restriction)
@@ -298,7 +298,7 @@ class Residuals:
     def all(self) -> Iterator[Restriction]:
         """Yield all restrictions, waiting and running, in the order of their ids."""
         for row, value in self._view.scan(self._rows, after(self._rows)):
-            yield _unpacked(row[3:], value)
+            yield restriction_of(row[3:], value)
 
     def live(self, root: str) -> int:
         """Return the number of unfinished restrictions of a root in this shard."""
@@ -327,7 +327,7 @@ class Residuals:
         totals = HoldReport()
         for row, value in self._view.scan(self._rows, after(self._rows)):
             _, _, size, _, reported = _HEADER.unpack_from(value)
-            silent = _unpacked(row[3:], value).silent(self._outputs) if reported < len(self._outputs) else ()
+            silent = restriction_of(row[3:], value).silent(self._outputs) if reported < len(self._outputs) else ()
             totals.count(size, silent, 1)
         return totals
 
@@ -345,7 +345,7 @@ class Residuals:
             watermarks = restriction.remainder.watermarks if run is None else run.watermarks
             for output in self._outputs:
                 expected = watermarks.get(output, MIN_TIMESTAMP)
-                assert self._holds.get(_holder(restriction), output) == expected, f"{name} does not hold {output!r}"
+                assert self._holds.get(holder_of(restriction), output) == expected, f"{name} does not hold {output!r}"
                 holds += 1
         assert not waiting, "due times without restrictions"
         kept = sum(hold.kind is HolderKind.RESIDUAL for hold in self._holds.all())
@@ -388,12 +388,12 @@ class Residuals:
         self._totals.count(restriction.remainder.size, restriction.silent(self._outputs), -1)
         self._view.delete(self._rows + restriction.id)
         for output in self._outputs:
-            self._holds.clear(_holder(restriction), output)
+            self._holds.clear(holder_of(restriction), output)
         self._count(restriction.root, -1)
 
     def _hold(self, restriction: Restriction) -> None:
         for output in self._outputs:
-            self._holds.set(_holder(restriction), restriction.remainder.watermarks.get(output, MIN_TIMESTAMP), output)
+            self._holds.set(holder_of(restriction), restriction.remainder.watermarks.get(output, MIN_TIMESTAMP), output)
 
     def _count(self, root: str, change: int) -> None:
         row, live = self._root_row(root), self.live(root) + change
@@ -414,7 +414,7 @@ class Residuals:
 
     def _stored(self, id: bytes) -> Restriction | None:
         value = self._view.get(self._rows + id)
-        return None if value is None else _unpacked(id, value)
+        return None if value is None else restriction_of(id, value)
 
     def _waiting(self, id: bytes) -> Restriction:
         restriction = None if id in self._running else self._stored(id)
@@ -458,7 +458,8 @@ def due_of(view: StateView, stage: int, holder: str) -> Timestamp | None:
     return None if row is None else Timestamp(_HEADER.unpack_from(row)[1])
 
 
-def _holder(restriction: Restriction) -> Holder:
+def holder_of(restriction: Restriction) -> Holder:
+    """Return the holder of a restriction's holds."""
     return Holder(HolderKind.RESIDUAL, _named(restriction))
 
 
@@ -473,7 +474,8 @@ def _packed(restriction: Restriction) -> bytes:
     return header + b"".join(map(sequences.framed, (restriction.root.encode(), remainder.element, *pairs)))
 
 
-def _unpacked(id: bytes, row: bytes) -> Restriction:
+def restriction_of(id: bytes, row: bytes) -> Restriction:
+    """Return a restriction from its id and the value of its row."""
     version, due, size, truncated, count = _HEADER.unpack_from(row)
     if version != _VERSION:
         raise ValueError(f"restriction {id.hex()} has version {version}; this code reads version {_VERSION}")

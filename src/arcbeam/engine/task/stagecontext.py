@@ -19,7 +19,7 @@ from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, Exchange, Runner
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.model.interfaces import StateView
-from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 
 
 @dataclass(slots=True)
@@ -51,6 +51,7 @@ class StageContext:
         exchange: the destination of late data.
         budget: the remaining budget.
         tally: the counters.
+        floor: elements that arrive now are late by this watermark at least; see `engine.watermarks.floors`.
         abouts: functions that describe the restrictions left in this micro-batch, by their hexadecimal ids.
     """
 
@@ -65,6 +66,7 @@ class StageContext:
     exchange: Exchange
     budget: Budget
     tally: RunningCounts = field(default_factory=RunningCounts)
+    floor: Timestamp = MIN_TIMESTAMP
     abouts: dict[str, Callable[[], str]] = field(default_factory=dict)
 
     def record(self, result: CallResult, timers: bool = False) -> None:

@@ -23,8 +23,9 @@ from arcbeam.engine.task.groupedstage import GroupedLogic
 from arcbeam.engine.task.plainstage import PlainLogic, SplittableLogic
 from arcbeam.engine.task.stagecontext import StageContext, StageLogic
 from arcbeam.engine.task.statefulstage import StatefulLogic
-from arcbeam.engine.watermarks.clocks import Local, Port
+from arcbeam.engine.watermarks.clocks import SCRIPT_SHARD, Local, Port
 from arcbeam.engine.watermarks.comparison import passed
+from arcbeam.engine.watermarks.floors import Floors
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.idleness import mark_idle
 from arcbeam.engine.watermarks.observed import Seen
@@ -33,8 +34,6 @@ from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TI
 from arcbeam.model.windows import PaneInfo, Window
 from arcbeam.sizes import threshold
 
-SCRIPT_SHARD: Final = 0
-"""The shard in which all elements of a script arrive, so that they stay in order."""
 _TOGETHER: Final = threshold(1000)
 """The maximum of unblocked elements of a key that are passed on together."""
 _COMMIT: Final = SideInputWindow("commit", b"")
@@ -106,8 +105,12 @@ class StageRun:
         if place.placed.scripted and place.shard == SCRIPT_SHARD:
             self._follow(plan)
         self._unblock()
+        # SUBTLE: unblocked elements have no floor: they were timely when they were blocked.
+        floors = Floors(place.view, place.placed.number) if isinstance(self._spec.kind, Stateful) else None
         for key, elements in place.exchange.elements(place.placed.name, place.shard):
             place.tally.read += len(elements)
+            if floors:
+                place.floor = floors.of(key)
             if self._spec.stable:
                 self._await_commit(key, elements)
             else:
@@ -115,6 +118,8 @@ class StageRun:
         leftover = work.resume()
         # All arrived elements are in their windows, or pending. So the watermark may move.
         watermark = upstream if self._is_transparent else place.clock.advance(upstream)
+        if floors:
+            floors.passed(watermark)
         leftover |= work.fire(watermark)
         prepares = place.placed.name in plan.preparing
         if prepares:

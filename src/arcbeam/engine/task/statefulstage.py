@@ -65,7 +65,7 @@ class StatefulLogic(StageLogic):
     def deliver(self, key: bytes, elements: Elements) -> None:
         """See `StageLogic`; each element in each of its windows, unless the window has expired."""
         if self._ordered is not None:
-            watermark = self._place.clock.input
+            watermark = self._late_at()
             for value, time, windows, pane in elements:
                 for window in windows:
                     late = self._ordered.add(Element(key, window.ordered(), time, value, pane), watermark)
@@ -85,7 +85,7 @@ class StatefulLogic(StageLogic):
         """See `StageLogic`: late elements come after their window's expiration or, in order of time, after their
         time.
         """
-        watermark = self._place.clock.input
+        watermark = self._late_at()
         known = elements.window if isinstance(elements, Together) and self._ordered is None else None
         if known is not None and not passed(watermark, self._expiry(known)):
             return elements
@@ -109,6 +109,9 @@ class StatefulLogic(StageLogic):
             if kept:
                 live.append((value, time, tuple(kept), pane))
         return live
+
+    def _late_at(self) -> Timestamp:
+        return max(self._place.clock.input, self._place.floor)
 
     @override
     def resume(self) -> bool:

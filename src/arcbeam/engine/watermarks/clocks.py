@@ -105,6 +105,8 @@ def marker_time(ways: Ways, said: Timestamp) -> Timestamp:
     return MIN_TIMESTAMP if observed or said == NOT_BEGUN else said
 
 
+SCRIPT_SHARD: Final = 0
+"""The shard in which all elements of a script arrive, so that they stay in order."""
 _SCRIPT: Final = Holder(HolderKind.SCRIPT, "")
 
 

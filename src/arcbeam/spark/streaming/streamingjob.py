@@ -270,12 +270,10 @@ class StreamRun(Sinks, Watch):
         for lost in taken.dropped:
             self.warn(f"discarded because of --allow_dropped_state: {lost}")
         for move in taken.moved:
-            _LOG.info(
-                "moved the state of stage '%s' from level %d to %d: the number of exchanges before it changed",
-                move.stage,
-                move.source,
-                move.target,
-            )
+            text = "moved the state of stage '%s' from level %d to %d: the number of exchanges before it changed"
+            _LOG.info(text, move.stage, move.source, move.target)
+        if taken.rescaled_from is not None:
+            _LOG.info("rescaled the state from %d to %d shards", taken.rescaled_from, taken.shards)
         for stage in taken.idle:
             self.warn(
                 f"stage '{stage}' is new, but all its inputs have ended, so it receives no elements. (A source that "

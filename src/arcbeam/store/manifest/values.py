@@ -89,7 +89,7 @@ class JobShape:
 
     Attributes:
         plan: a digest of the plan; it may differ.
-        shards: number of shards of each level; it must be equal.
+        shards: number of shards of each level. Only an opening may change it, by rewriting all shards.
         stages: the form of their state; see `differences`.
     """
 
@@ -314,8 +314,8 @@ def differences(had: JobShape, wanted: JobShape) -> list[str]:
     wrong = []
     if had.shards != wanted.shards:
         wrong.append(
-            f"it has {had.shards} shards a level, the pipeline requests {wanted.shards}: the number is fixed, so omit "
-            "--shards; the cluster decides how many run concurrently"
+            f"it has {had.shards} shards a level, and {wanted.shards} are requested: another driver has rescaled it "
+            "meanwhile; resume it again"
         )
     stages = {of.stage: of for of in wanted.stages}
     for old in had.stages:

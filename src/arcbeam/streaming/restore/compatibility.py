@@ -214,17 +214,17 @@ def refuse_another_pipeline(
 
 
 def refuse_other_shards(head: Manifest, shards: int | None, blobs: DurableBlobs) -> None:
-    """Refuse another number of shards: keys are distributed by this number, so it is fixed when a job begins.
+    """Refuse another number of shards for a job that has ended: it runs nothing.
 
     Raises:
         IncompatibleStateError: another number is requested.
     """
     if shards not in (None, head.shape.shards):
         raise IncompatibleStateError(
-            f"{job_in(blobs, head)} has {head.shape.shards} shards, and --shards={shards} requests another number: it "
-            "is fixed when a job begins",
-            f"omit --shards, or pass --shards={head.shape.shards}; the number of tasks that run concurrently "
-            "follows from the cluster; for more shards begin a new job with another --checkpoint_dir",
+            f"{job_in(blobs, head)} is {head.mode} and has {head.shape.shards} shards; --shards={shards} requests "
+            f"another number",
+            f"omit --shards, or pass --shards={head.shape.shards}; or, to continue the ended job with another number, "
+            "add --force_resume",
         )
 
 

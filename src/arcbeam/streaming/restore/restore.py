@@ -7,7 +7,7 @@ another level; `compatibility` adapts manifests. Must not know what runs the job
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from arcbeam.model.plan import Plan
@@ -15,7 +15,6 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.claims import work_folder
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import jobgraphs
-from arcbeam.store.log.chain import UnreadableHead, read_newest
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.opening import misfit
 from arcbeam.store.log.relocating import Move, moves, relocated
@@ -35,6 +34,7 @@ from arcbeam.streaming.restore.compatibility import (
     with_side_inputs,
     without,
 )
+from arcbeam.streaming.restore.rescaling import rescaled, resumed_from
 from arcbeam.streaming.restore.stagemapping import renamed
 
 
@@ -48,7 +48,7 @@ class RestoreOptions:
         force: resume also a job that is drained or done. Without it, a job that has ended accepts only its own
             pipeline.
         renamed: renamed stages: new names, by the job's names.
-        shards: the required number of shards; None: the job's own.
+        shards: the number of shards from now; None: that of the state that is resumed.
         program: the job graph that runs the job from now, stored in its folder; None: unchanged.
         files: the local files that the job graph names, by name.
         drop: drop state and committables for which the pipeline has no stage.
@@ -73,6 +73,7 @@ class Taken:
         numbers: the numbers of the pipeline's stages.
         dropped: what was dropped, one line each.
         moved: the stages whose state was moved to another level.
+        rescaled_from: the former number of shards; None: it has not changed.
         idle: new stages that receive nothing, because all their inputs have ended.
     """
 
@@ -81,6 +82,7 @@ class Taken:
     numbers: Mapping[str, int]
     dropped: tuple[str, ...] = ()
     moved: tuple[Move, ...] = ()
+    rescaled_from: int | None = None
     idle: tuple[str, ...] = ()
 
 
@@ -102,13 +104,10 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
         IncompatibleStateError: the pipeline does not fit the job; or the job has ended, and ran another one.
         StoreError: see `CommitLog.open`.
     """
-    newest = read_newest(blobs)
-    had = newest.before if isinstance(newest, UnreadableHead) else newest
-    if had is not None:
-        refuse_other_shards(had, how.shards, blobs)
-    shards = how.shards or (had.shape.shards if had is not None else shards)
-
+    resumed = resumed_from(blobs, how.savepoint)
+    shards = how.shards or (shards if resumed is None else resumed.shape.shards)
     shape = shape_of(plan, shards)
+    rescaled_from: int | None = None
     dropped: tuple[str, ...] = ()
     moved: tuple[Move, ...] = ()
     idle: tuple[str, ...] = ()
@@ -116,13 +115,14 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
     publishers = {name for stage in plan.stages for name in stage.publishers}
 
     def adapted(origin: Manifest) -> Manifest:
-        nonlocal dropped, moved, idle
+        nonlocal dropped, moved, idle, rescaled_from
         refuse_renamed_writers(origin, how.renamed, blobs)
         mapped = renamed(origin, how.renamed, publishers)
         # A job that has ended is only finished, unless it is forced to continue.
         continues = origin.mode not in ENDED or how.force
         if not continues:
             refuse_another_pipeline(mapped, shape, how.program, how.renamed, blobs)
+            refuse_other_shards(mapped, how.shards, blobs)
         mapped = with_side_inputs(mapped, shape, blobs)
         removed, lost = left(mapped, shape, publishers)
         if how.drop:
@@ -139,13 +139,15 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
             refuse_side_inputs_of_the_past(plan, mapped, fitting, blobs)
             known = {of.stage for of in mapped.watermarks}
             idle = tuple(of.stage for of in fitting.watermarks if of.stage not in known)
-        return fitting
+        rescaled_from = origin.shape.shards if continues and origin.shape.shards != shards else None
+        return replace(fitting, shape=replace(fitting.shape, shards=shards))
 
     def filled(opening: Manifest) -> Manifest:
-        if not moved:
+        if not moved and rescaled_from is None:
             return opening
         with work_folder("moved") as scratch:
-            return relocated(blobs, opening, moved, scratch)
+            opening = relocated(blobs, opening, moved, scratch)
+            return opening if rescaled_from is None else rescaled(blobs, opening, rescaled_from, scratch)
 
     def kept(epoch: int, before: str) -> str:
         return "" if how.program is None else jobgraphs.keep(blobs, how.program, how.files, epoch, before)
@@ -162,4 +164,5 @@ def restore(plan: Plan, blobs: DurableBlobs, how: RestoreOptions, *, shards: int
         adapt=adapted,
         fill=filled,
     )
-    return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]), dropped, moved, idle)
+    numbers = numbered(log.head, [stage.uid for stage in plan.stages])
+    return Taken(log, shards, numbers, dropped, moved, rescaled_from, idle)

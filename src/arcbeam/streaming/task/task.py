@@ -21,7 +21,7 @@ from arcbeam.engine.protocol.stagekinds import StageSpec
 from arcbeam.engine.state.keyqueue import Late
 from arcbeam.engine.task.bundles import Budget, Exchange, Runner, Shards, SideInputs
 from arcbeam.engine.task.shard import EngineTask
-from arcbeam.engine.task.stagerun import SCRIPT_SHARD
+from arcbeam.engine.watermarks.clocks import SCRIPT_SHARD
 from arcbeam.model.files import Shard, ShardFile, TaskFiles
 from arcbeam.model.script import AddElements
 from arcbeam.store.manifest.names import Written

@@ -1,0 +1,82 @@
+"""The input watermarks of new shards.
+
+Owns their rows, and those of floors and of arrivals in order of time. Must not know the rows of keys.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from math import gcd
+
+from arcbeam.engine.rescaling.sink import Put
+from arcbeam.engine.rows.keyspace import Kind, moment, prefix, time_of
+from arcbeam.engine.watermarks.floors import Floor, packed, unpacked
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+
+
+class RescaledClocks:
+    """The watermarks of a level's stages.
+
+    A new shard begins at the earliest watermark of the old shards whose keys it may have: it waits for what was blocked
+    there. Where one of them was later, a floor keeps late elements of its keys late. Since when an output's watermark
+    has not moved is known only if it was the same in all of them: else the patience with idle inputs begins again.
+
+    Args:
+        had: the number of old shards.
+        shards: the number of new shards.
+        put: puts the rows of new shards.
+    """
+
+    def __init__(self, had: int, shards: int, put: Put) -> None:
+        self._had, self._shards, self._put = had, shards, put
+        self._times: defaultdict[int, dict[int, Timestamp]] = defaultdict(dict)
+        self._floors: defaultdict[int, list[Floor]] = defaultdict(list)
+        self._arrivals: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self._said: defaultdict[bytes, dict[int, bytes]] = defaultdict(dict)
+
+    def take(self, source: int, stage: int, row: bytes, value: bytes) -> None:
+        """Take a row of one of these kinds from an old shard."""
+        match kind := Kind(row[0]):
+            case Kind.CLOCK:
+                self._times[stage][source] = time_of(value)
+            case Kind.FLOOR:
+                within = (floor.within(self._had, source) for floor in unpacked(value))
+                self._floors[stage] += (floor for floor in within if floor is not None)
+            case Kind.SAID:
+                self._said[row][source] = value
+            case Kind.ARRIVALS:
+                self._arrivals[stage][source] = int.from_bytes(value, "big")
+            case _:
+                raise ValueError(f"{kind!r} is not of a whole shard")
+
+    def end(self, stateful: Collection[int]) -> None:
+        """Write the rows.
+
+        Args:
+            stateful: the stages in which an element may be late; others need no floors.
+        """
+        for shard in range(self._shards):
+            before = self._before(shard)
+            for stage, times in self._times.items():
+                known = {source: times.get(source, MIN_TIMESTAMP) for source in before}
+                clock = min(known.values())
+                if clock > MIN_TIMESTAMP:
+                    self._put(shard, prefix(Kind.CLOCK, stage), moment(clock))
+                if stage not in stateful:
+                    continue
+                floors = [Floor(self._had, source, time) for source, time in known.items()]
+                floors += (floor for floor in self._floors[stage] if floor.within(self._shards, shard))
+                if late := [floor for floor in floors if floor.time > clock]:
+                    self._put(shard, prefix(Kind.FLOOR, stage), packed(late))
+            for row, said in self._said.items():
+                if len({said.get(source, b"")[:8] for source in before}) == 1:
+                    self._put(shard, row, max(said[source] for source in before))
+            for stage, arrivals in self._arrivals.items():
+                if came := max(arrivals.get(source, 0) for source in before):
+                    self._put(shard, prefix(Kind.ARRIVALS, stage), came.to_bytes(8, "big"))
+
+    def _before(self, shard: int) -> range:
+        """Return the old shards that may have keys of a new one."""
+        common = gcd(self._had, self._shards)
+        return range(shard % common, self._had, common)

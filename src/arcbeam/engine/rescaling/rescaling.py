@@ -1,0 +1,264 @@
+"""The rows of a level in another number of shards: a key's shard is `key_hash(key) % shards`.
+
+Owns the rule of each kind of row. Must not know where rows are stored.
+
+- A row with a user key moves by the key's hash. A row of a cut key moves by another row that has the whole key: a
+  timer, a waiting or blocked element, a grouping. Without one, the stage is refused.
+- Blocked elements and buffered windows are divided by key, in order: `blocked`, `windows`.
+- Restrictions may be in any shard: `restrictions`.
+- Facts about a whole shard are joined: `clocks`.
+- Rows of stages that the job no longer has are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol, assert_never
+
+from arcbeam.engine.rescaling.blocked import RescaledLots
+from arcbeam.engine.rescaling.clocks import RescaledClocks
+from arcbeam.engine.rescaling.restrictions import RescaledRestrictions
+from arcbeam.engine.rescaling.sink import Put
+from arcbeam.engine.rescaling.windows import RescaledWindows
+from arcbeam.engine.rows import sequences
+from arcbeam.engine.rows.keyspace import END, FORMAT, KEY_LIMIT, Kind, Section, after, part, parts, prefix, shown, whole
+from arcbeam.engine.state.keyqueue import key_of_waiting
+from arcbeam.engine.state.timers import key_of_entry
+from arcbeam.engine.watermarks.clocks import SCRIPT_SHARD
+from arcbeam.engine.watermarks.holds import GATHERED, HolderKind
+from arcbeam.errors import ArcbeamError
+from arcbeam.model.rows import key_hash
+
+_GATHERED: Final = GATHERED.encode()
+_BUFFERED: Final = 0xFF
+"""The first byte of a buffered window's rows, in place of the length of a key."""
+_FORMAT: Final = FORMAT.to_bytes(2, "big")
+_WITH_KEYS: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING, Kind.SORTED, Kind.PARKED, Kind.GROUPING)
+"""The kinds of rows that have whole keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class RescaledStage:
+    """A stage with state.
+
+    Attributes:
+        name: its name, for errors.
+        stateful: its user code has state or timers: its elements belong to the shards of their keys.
+    """
+
+    name: str
+    stateful: bool
+
+
+class Rows(Protocol):
+    """The rows of an old shard."""
+
+    def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows with start <= key < end, ascending; to the last one if `end` is None."""
+
+
+class LevelRescaling:
+    """The rescaling of one level. Call `take` for each old shard, then `end`.
+
+    Args:
+        had: the number of old shards.
+        shards: the number of new shards.
+        stages: the level's stages by number.
+        put: puts the rows of new shards.
+    """
+
+    def __init__(self, had: int, shards: int, stages: Mapping[int, RescaledStage], put: Put) -> None:
+        self._shards, self._stages = shards, stages
+        self._filled: set[int] = set()
+
+        def filling(shard: int, row: bytes, value: bytes) -> None:
+            self._filled.add(shard)
+            put(shard, row, value)
+
+        self._put, self._put_format = filling, put
+        self._stateful = {number for number, of in stages.items() if of.stateful}
+        self._clocks = RescaledClocks(had, shards, filling)
+        self._lots = RescaledLots(shards, self._stateful, filling)
+        self._restrictions = RescaledRestrictions(shards, filling)
+        self._windows = RescaledWindows(shards, filling)
+        # The hashes of cut keys in an old shard, by stage and piece.
+        self._cut: dict[int, dict[bytes, int]] = {}
+
+    def take(self, source: int, rows: Rows) -> None:
+        """Take all rows of an old shard.
+
+        Raises:
+            ArcbeamError: they are of another format, or a stage has rows whose key is unknown.
+        """
+        self._cut.clear()
+        beginning, place = b"", None
+        known, hashed = b"\xff", 0
+        put, shards = self._put, self._shards
+        for row, value in rows.scan(b""):
+            if row[:3] != beginning:
+                beginning, place, known = row[:3], self._place_of(source, row, value, rows), b"\xff"
+            if place is None:
+                continue
+            # Most rows have the same key as the one before.
+            if not row.startswith(known):
+                found = place(row, value)
+                if found is None:
+                    continue
+                known, hashed = found
+            put(hashed % shards, row, value)
+        self._windows.end_shard()
+
+    def end(self) -> Mapping[int, int]:
+        """Write what depends on all old shards.
+
+        Returns:
+            By stage, the change of the number of event timers: the end of a buffered window has one in each shard.
+        """
+        self._lots.end()
+        self._restrictions.end()
+        self._windows.end()
+        self._clocks.end(self._stateful)
+        for shard in sorted(self._filled):
+            self._put_format(shard, bytes((Kind.FORMAT,)), _FORMAT)
+        return Counter(self._windows.timers)
+
+    def _place_of(self, source: int, row: bytes, value: bytes, rows: Rows) -> _Place | None:
+        """Return the function that places rows with the same kind and stage as this one; None: they are left out.
+
+        It returns the prefix of all rows of its key, and the key's hash; None if it has taken care of the row.
+        """
+        kind = Kind(row[0])
+        if kind is Kind.FORMAT:
+            if value != _FORMAT:
+                found = int.from_bytes(value, "big")
+                raise ArcbeamError(
+                    f"the state of shard {source} has format {found}; this version of arcbeam rescales format {FORMAT}",
+                    "rescale with the version of arcbeam that wrote it",
+                )
+            return None
+        stage = int.from_bytes(row[1:3], "big")
+        if stage not in self._stages:
+            return None
+        match kind:
+            case Kind.KEYED:
+                return lambda row, value: self._keyed(stage, rows, row, value)
+            case Kind.FREE:
+                return lambda row, _: self._free(row[:1] + row[3:])
+            case Kind.HOLDS | Kind.PENDING:
+                return lambda row, _: self._index(stage, rows, row)
+            case Kind.EVENT_HELD | Kind.EVENT | Kind.PROCESSING:
+                return self._timer
+            case Kind.SORTED:
+                return lambda row, value: (row, key_hash(key_of_waiting(row, value)))
+            case Kind.PARKED:
+                return lambda row, value: self._lots.take(stage, row, value)
+            case Kind.RESIDUAL:
+                return lambda row, value: self._restrictions.take(stage, row, value)
+            case Kind.ROOT:
+                return lambda row, value: self._restrictions.totals(stage, value) if len(row) == _AFTER_STAGE else None
+            case Kind.CLOCK | Kind.FLOOR | Kind.ARRIVALS | Kind.SAID:
+                return lambda row, value: self._clocks.take(source, stage, row, value)
+            case Kind.GROUPING:
+                return self._grouping
+            case Kind.DUE:
+                return None
+            case _:
+                assert_never(kind)
+
+    def _keyed(self, stage: int, rows: Rows, row: bytes, value: bytes) -> _Placed | None:
+        end = row.index(END, _AFTER_STAGE) + len(END)
+        if end == _AFTER_STAGE + len(END):
+            pieces = parts(row[_AFTER_STAGE:])
+            if _is_gathered(pieces):
+                self._windows.take_timer(pieces[1], row, value, entry=False)
+                return None
+            # Rows of other windows of an empty key may be those of a timer for a window's end.
+            return row, key_hash(b"")
+        return row[:end], self._hash_of(stage, rows, row[_AFTER_STAGE : end - len(END)])
+
+    def _free(self, owner: bytes) -> _Placed | None:
+        pieces = parts(owner[1:])
+        holder = HolderKind(pieces[0][1])
+        match holder:
+            case HolderKind.RESIDUAL:
+                shard = self._restrictions.shard_of(pieces[0][2:])
+            case HolderKind.SCRIPT:
+                shard = SCRIPT_SHARD
+            case HolderKind.PARKED:
+                return None
+            case _:
+                raise ValueError(f"no {holder} has a hold without a user key")
+        return b"\xff", shard
+
+    def _index(self, stage: int, rows: Rows, row: bytes) -> _Placed | None:
+        at = row.index(END, _AFTER_STAGE) + len(END) + 8
+        if row[at] == Kind.FREE:
+            return self._free(row[at:])
+        return row, self._hash_of(stage, rows, row[at + 1 : row.index(END, at + 1)])
+
+    def _timer(self, row: bytes, value: bytes) -> _Placed | None:
+        slot = row[12:]
+        if slot.startswith(END):
+            pieces = parts(slot)
+            if _is_gathered(pieces):
+                self._windows.take_timer(pieces[1], row, value, entry=True)
+                return None
+        return row, key_hash(key_of_entry(row, value))
+
+    def _grouping(self, row: bytes, value: bytes) -> _Placed | None:
+        if row[_AFTER_STAGE] == _BUFFERED:
+            self._windows.take(row, value)
+            return None
+        end = 7 + int.from_bytes(row[3:7], "big")
+        return row[:end], key_hash(row[7:end])
+
+    # Cut keys.
+
+    def _hash_of(self, stage: int, rows: Rows, piece: bytes) -> int:
+        key = whole(piece)
+        if key is not None:
+            return key_hash(key)
+        known = self._cut.get(stage)
+        if known is None:
+            known = self._cut[stage] = {}
+            for key in _keys(stage, rows):
+                if len(key) * 2 > KEY_LIMIT:
+                    known[part(key).removesuffix(END)] = key_hash(key)
+        found = known.get(piece)
+        if found is None:
+            raise ArcbeamError(
+                f"the state of stage '{self._stages[stage].name}' cannot be rescaled: its rows only have the beginning "
+                f"of the long key {shown(piece)!r}, so the shard of the key is unknown",
+                "keep the number of shards; or use shorter keys, for example digests of them, in a new stage",
+            )
+        return found
+
+
+_AFTER_STAGE: Final = 3
+_Placed = tuple[bytes, int]
+_Place = Callable[[bytes, bytes], _Placed | None]
+
+
+def _keys(stage: int, rows: Rows) -> Iterator[bytes]:
+    """Yield the keys of all rows that have whole keys; some several times."""
+    for kind in _WITH_KEYS:
+        start = prefix(kind, stage)
+        for row, value in rows.scan(start, after(start)):
+            if kind is Kind.SORTED:
+                yield key_of_waiting(row, value)
+            elif kind is Kind.PARKED:
+                at = row.index(END, row.index(END, 3) + len(END)) + len(END)
+                if at < len(row):
+                    yield from (next(sequences.unframed(each, 8)) for each in sequences.of_row(row[at:], value))
+            elif kind is Kind.GROUPING:
+                if row[3] != _BUFFERED:
+                    yield row[7 : 7 + int.from_bytes(row[3:7], "big")]
+            else:
+                yield key_of_entry(row, value)
+
+
+def _is_gathered(pieces: list[bytes]) -> bool:
+    """Return whether a slot is that of the end of a buffered window, which is set for all keys."""
+    return not pieces[0] and pieces[2][0] == Section.TIMER and pieces[2][1:] == _GATHERED
