@@ -135,7 +135,9 @@ class ShuttingDown:
     def _errors_of(self, of: Graceful, call: Callable[[], list[str]]) -> list[str]:
         if self._is_over():
             reason = (
-                "the caller gave up" if self._given_up.is_set() else f"its time limit of {self._seconds:g} s is reached"
+                "the driver stopped waiting for it"
+                if self._given_up.is_set()
+                else f"its time limit of {self._seconds:g} s is reached"
             )
             return [f"{of} was not called: {reason}"]
         try:
