@@ -1,1 +1,1 @@
-"""The commands of `arcbeam`: one module a command, beside what they share."""
+"""The commands of `arcbeam`: one module a command, and modules that they share."""

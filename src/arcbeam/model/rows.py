@@ -155,7 +155,7 @@ class BundleReport:
         passed: their statistics, by channel; empty if they were not requested.
         seconds: wall-clock time of the task.
         side_files: side-input files it made.
-        row_files: the task's rows, if they do not travel beside the report (rounds of a splittable stage).
+        row_files: the task's rows, if they do not travel with the report (rounds of a splittable stage).
         residuals: the number of residual restrictions that it left for a next round.
         next_due: unix seconds at which the earliest of them may resume, None for now.
         warnings: Python warnings that were issued, as (category's full name, text).

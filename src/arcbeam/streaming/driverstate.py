@@ -1,4 +1,4 @@
-"""The state that each commit stores for the next driver, beside the manifest's fields.
+"""The state that each commit stores for the next driver, in addition to the manifest's fields.
 
 Owns its format, and the numbers of stages. Must not know what a driver does.
 """

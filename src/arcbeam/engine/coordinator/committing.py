@@ -98,12 +98,12 @@ def refused(state: JobState, proposal: Proposal, why: str) -> None:
 
 
 def committed(state: JobState, proposal: Proposal) -> None:
-    """The proposal is committed. If the job was broken off meanwhile, only the head changes."""
+    """The proposal is committed. If the job was cancelled or failed meanwhile, only the head changes."""
     command, cut = proposal.command, proposal.cut
     state.head = Head(command.micro_batch, command.time, command.times)
     state.proposal = None
     state.attempt = 0
-    # SUBTLE: this commit does not contain savepoints requested while it was on its way; the next one does.
+    # SUBTLE: this commit does not contain savepoints that were requested after its proposal; the next one does.
     state.savepoints = [name for name in state.savepoints if name not in command.savepoints]
     for dropped, made in map(name_change, command.savepoints):
         state.made = state.made - {dropped} | {made} - {""}

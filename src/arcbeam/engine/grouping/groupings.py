@@ -138,12 +138,12 @@ class Grouping:
             effects = self._short.add(key, prefix + b"w", columns, clocks)
             if effects is not None:
                 return effects
-            turn = _Turn(self._rules, self._view, prefix, key, clocks)
-            turn.add(columns)
+            call = _Call(self._rules, self._view, prefix, key, clocks)
+            call.add(columns)
         else:
-            turn = _Turn(self._rules, self._view, prefix, key, clocks)
-            turn.add_merging([(value, time, window) for value, time, windows, _ in elements for window in windows])
-        return self._finished(turn)
+            call = _Call(self._rules, self._view, prefix, key, clocks)
+            call.add_merging([(value, time, window) for value, time, windows, _ in elements for window in windows])
+        return self._finished(call)
 
     def fire(self, key: bytes, window: Window, domain: TimeDomain, clocks: Clocks) -> list[Effect]:
         """Handle a due timer that an effect has set. Firing one early, late or twice does no harm."""
@@ -152,9 +152,9 @@ class Grouping:
             effects = self._short.fire(key, prefix + b"w", window, clocks)
             if effects is not None:
                 return effects
-        turn = _Turn(self._rules, self._view, prefix, key, clocks)
-        turn.fire(window, domain)
-        return self._finished(turn)
+        call = _Call(self._rules, self._view, prefix, key, clocks)
+        call.fire(window, domain)
+        return self._finished(call)
 
     def end(self, key: bytes, window: Window, came: Columns, late: Columns, clocks: Clocks) -> list[Effect]:
         """Take over a window that was buffered elsewhere, after the watermark has passed its end.
@@ -169,18 +169,18 @@ class Grouping:
             clocks: the current times.
         """
         end, expiry, _ = self._rules.bounds(window)
-        turn = _Turn(self._rules, self._view, self._prefix(key), key, clocks.at_most(end))
+        call = _Call(self._rules, self._view, self._prefix(key), key, clocks.at_most(end))
         if came[0]:
-            turn.add({window: came})
+            call.add({window: came})
         if late[0]:
-            turn.advance(clocks.at_most(expiry))
-            turn.add({window: late})
-        turn.advance(clocks)
-        return self._finished(turn)
+            call.advance(clocks.at_most(expiry))
+            call.add({window: late})
+        call.advance(clocks)
+        return self._finished(call)
 
-    def _finished(self, turn: _Turn) -> list[Effect]:
-        effects = turn.finish()
-        self._more += turn.more
+    def _finished(self, call: _Call) -> list[Effect]:
+        effects = call.finish()
+        self._more += call.more
         return effects
 
     # For sessions that end without being stored.
@@ -208,12 +208,12 @@ class Grouping:
 
 
 class _Entry:
-    """The record of a window in a turn.
+    """The record of a window during one call of the grouping.
 
     Attributes:
         place: the record's key.
-        stored: the record before the turn; None if there was none.
-        requested: the hold and timers before the turn.
+        stored: the record before the call; None if there was none.
+        requested: the hold and timers before the call.
     """
 
     __slots__ = ("place", "requested", "stored")
@@ -224,7 +224,7 @@ class _Entry:
         self.requested = _NOTHING
 
 
-class _Turn(KeyWindows[Stored]):
+class _Call(KeyWindows[Stored]):
     """One call for one key: loads windows when they are needed, and stores them at the end.
 
     Invariant: each window in memory has an entry; a window with an entry that is not in memory has ended.
@@ -305,7 +305,7 @@ class _Turn(KeyWindows[Stored]):
                 self._load(window)  # ends the window before the new elements are added
         return merging.open([window for window in self._near if window not in self._entries])
 
-    # The end of a turn.
+    # The end of the call.
 
     def finish(self) -> list[Effect]:
         """Store all changes, and return the effects."""

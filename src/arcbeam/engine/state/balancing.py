@@ -1,6 +1,6 @@
 """The distribution of restrictions over shards: packing new ones, moving waiting ones.
 
-Owns two pure functions of sizes. Must not know what has a size.
+Owns two pure functions of sizes. Must not know more of a restriction than its id and size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A thing that can move as a whole.
+    """A restriction that can move as a whole.
 
     Attributes:
         id: unique.
@@ -27,7 +27,7 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A move of one thing from one shard to another."""
+    """A move of one restriction from one shard to another."""
 
     id: bytes
     source: int
@@ -35,17 +35,17 @@ class Move:
 
 
 def pack(sizes: Sequence[float], shards: int, loads: list[float] | None = None) -> list[int]:
-    """Spread things over shards so that no shard has much more than another: the largest first, to the emptiest.
+    """Spread restrictions over shards so that no shard has much more than another: the largest first, to the emptiest.
 
     The fullest shard has at most four thirds of the possible minimum.
 
     Args:
-        sizes: the sizes of the things, as in `Sized`.
+        sizes: the sizes of the restrictions, as in `Sized`.
         shards: the number of shards.
         loads: the load of each shard so far, which is updated. None: no load.
 
     Returns:
-        The shard of each thing.
+        The shard of each restriction.
     """
     weights = _weights(sizes)
     loads = [0.0] * shards if loads is None else loads
@@ -63,10 +63,11 @@ def pack(sizes: Sequence[float], shards: int, loads: list[float] | None = None) 
 def rebalance(
     held: Mapping[int, Sequence[Sized]], slack: float = 0.25, fixed: Mapping[int, float] | None = None
 ) -> list[Move]:
-    """Return the moves after which no shard has much more than its share. Nothing moves twice or without a benefit.
+    """Return the moves after which no shard has much more than its share. No restriction moves twice or without a
+    benefit.
 
     Args:
-        held: the things of each shard, including shards without any.
+        held: the restrictions of each shard, including shards without any.
         slack: how much a shard may have above the mean.
         fixed: work of shards that cannot be moved; none if a shard is missing.
 
@@ -74,13 +75,13 @@ def rebalance(
         The moves; they do not depend on the order of the mapping.
     """
     shards = sorted(held)
-    things = [thing for shard in shards for thing in held[shard]]
-    if len(shards) < 2 or not things:
+    items = [item for shard in shards for item in held[shard]]
+    if len(shards) < 2 or not items:
         return []
-    weights = dict(zip((thing.id for thing in things), _weights([thing.size for thing in things]), strict=True))
-    left = {shard: sorted(((weights[thing.id], thing.id) for thing in held[shard]), reverse=True) for shard in shards}
+    weights = dict(zip((item.id for item in items), _weights([item.size for item in items]), strict=True))
+    left = {shard: sorted(((weights[item.id], item.id) for item in held[shard]), reverse=True) for shard in shards}
     fixed = fixed or {}
-    loads = {shard: fixed.get(shard, 0.0) + sum(weights[thing.id] for thing in held[shard]) for shard in shards}
+    loads = {shard: fixed.get(shard, 0.0) + sum(weights[item.id] for item in held[shard]) for shard in shards}
     limit = sum(loads.values()) / len(shards) * (1 + slack)
     fullest = [(-loads[shard], shard) for shard in shards]
     emptiest = [(loads[shard], shard) for shard in shards]
@@ -107,15 +108,15 @@ def rebalance(
     return moves
 
 
-def _best(things: Sequence[tuple[float, bytes]], gap: float) -> int | None:
-    """Return the index of the thing, of those in descending order, that narrows a gap well. This is the largest with at
-    most half of the gap, or else the smallest, if it has at most three quarters. A smaller gain would not pay for a
-    move.
+def _best(items: Sequence[tuple[float, bytes]], gap: float) -> int | None:
+    """Return the index of the restriction, of those in descending order, that narrows a gap well. This is the largest
+    with at most half of the gap, or else the smallest, if it has at most three quarters. A smaller gain would not pay
+    for a move.
     """
-    best = bisect_left(things, -gap / 2, key=lambda thing: -thing[0])
-    if best < len(things):
+    best = bisect_left(items, -gap / 2, key=lambda item: -item[0])
+    if best < len(items):
         return best
-    return best - 1 if things and things[-1][0] <= gap * 3 / 4 else None
+    return best - 1 if items and items[-1][0] <= gap * 3 / 4 else None
 
 
 def _weights(sizes: Sequence[float]) -> list[float]:

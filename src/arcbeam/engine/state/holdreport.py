@@ -44,7 +44,7 @@ class HoldReport:
 
     Attributes:
         live: the number of restrictions that are not done.
-        finite: the exact sum of finite sizes. Exact, so that small sizes are not lost beside huge ones.
+        finite: the exact sum of finite sizes. Exact, so that small sizes are not lost when huge ones are added.
         silent: the number of restrictions that report no watermark, by output; outputs with none are missing.
         endless: the number of restrictions with an infinite size.
         unsized: the number of restrictions whose size is NaN or minus infinity.

@@ -42,7 +42,7 @@ class Counters:
     def figures(
         self, micro_batch: int, levels: Mapping[str, int], ports: Mapping[tuple[str, int], Port]
     ) -> dict[str, Any]:
-        """Return figures of the last run of a micro-batch, beside those that its stages report.
+        """Return figures of the last run of a micro-batch, other than those that its stages report.
 
         Args:
             micro_batch: its number.

@@ -1,7 +1,7 @@
 """Transforms that read only the value, run block by block.
 
-Owns their operation: a tight loop calls user code for the values of a block. Timestamps, windows and panes stay beside
-the values, unchanged. `harness.transforms.vectorization` selects the transforms; several consecutive ones share one
+Owns their operation: a tight loop calls user code for the values of a block. Timestamps, windows and panes stay
+unchanged. `harness.transforms.vectorization` selects the transforms; several consecutive ones share one
 loop (`harness.transforms.chains`). A contract test covers the SDK internals that this module relies on.
 
 Side inputs are looked up once for a block whose elements are all in one window. An output that is more than a value (a

@@ -42,7 +42,7 @@ def forget() -> None:
 
 
 def _is_installed(home: Path, archives: list[str]) -> bool:
-    """Return whether, without the archives, the path leads to the packages in and beside Spark's own folder."""
+    """Return whether, without the archives, the path leads to the packages in and next to Spark's own folder."""
     without = [entry for entry in sys.path if entry not in archives]
     for name in _PACKAGES:
         spec = PathFinder.find_spec(name, without)

@@ -1,4 +1,4 @@
-"""How the workers of Spark's Python daemon end: noted in a file beside the one that a worker has named.
+"""How the workers of Spark's Python daemon end: noted in a file next to the one that a worker has named.
 
 Owns what the daemon does when a worker that it forked dies. Only a parent learns its child's exit code or signal, and
 PySpark's daemon ignores it. Must not know what else is in the worker's file.

@@ -1,6 +1,6 @@
 """What Spark itself logs in a session that arcbeam makes: its warnings, except those that arcbeam reports better.
 
-Owns the choice of Spark's log configuration. `log4j2.properties` beside this module lists what is dropped, and why. A
+Owns the choice of Spark's log configuration. `log4j2.properties` next to this module lists what is dropped, and why. A
 session that the user made, and the user's own log4j configuration, are not changed.
 """
 

@@ -1,4 +1,4 @@
-"""What a pipeline needs beside its proto: requirements, packages, files, the pickled main session.
+"""What a pipeline needs in addition to its proto: requirements, packages, files, the pickled main session.
 
 Owns how staged files become archives on the driver. Packages are installed into a folder with pip, so that workers need
 neither pip nor the network. The archive is named after the content that it was made from, and made once per process.

@@ -1,4 +1,4 @@
-"""The thread that runs a task's bundles, beside the thread that feeds Spark.
+"""The thread that runs a task's bundles, while another thread feeds Spark.
 
 Owns how a task's work ends, with success or failure. Must not know what the work is.
 """

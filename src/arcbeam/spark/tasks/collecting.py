@@ -23,7 +23,7 @@ from arcbeam.store.jobtemp.location import JobLocation
 _LOOKS_SECONDS = 0.1
 """Interval in which the driver checks for a user's error that a task recorded; a folder is cheap to list.
 
-Also the interval for what it waits for beside Spark.
+Also the interval for its other waiting.
 """
 
 _REMOTE_LOOKS_SECONDS = 5.0

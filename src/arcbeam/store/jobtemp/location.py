@@ -175,7 +175,7 @@ class JobLocation:
         return self.scratch() / uuid.uuid4().hex
 
     def scratch(self) -> Path:
-        """Return this host's folder for unfinished files of the job; it goes with the job's temporary files."""
+        """Return this host's folder for unfinished files of the job; it is removed with the job's temporary files."""
         try:
             return self._blobs.scratch()
         except (OSError, StoreError) as e:

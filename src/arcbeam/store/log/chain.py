@@ -296,7 +296,7 @@ def _before(micro_batch: int) -> str:
 
 
 def read_newest(blobs: DurableBlobs) -> Manifest | UnreadableHead | None:
-    """Return the newest manifest, for readers beside a running driver. None if there is none."""
+    """Return the newest manifest, for readers while a driver runs. None if there is none."""
     for attempt in range(_TRIES):
         epoch = newest_epoch(blobs)
         try:

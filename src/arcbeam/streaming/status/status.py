@@ -221,7 +221,7 @@ def undone(record: Mapping[str, Any]) -> str:
 
 
 def in_words(figures: Mapping[str, Any]) -> str:
-    """Return the figures in the progress line of a micro-batch, beside its elements and watermark."""
+    """Return the figures in the progress line of a micro-batch, other than its elements and watermark."""
     micros = figures["behind"]
     lag = "" if micros is None else f", {behind_shown(micros / 1e6)}"
     rate = "" if figures["rate"] is None else f", {figures['rate']:,.0f} elements/s"
