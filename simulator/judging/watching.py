@@ -43,6 +43,7 @@ _FOR_EVER = frozenset(
 )
 _OF_ONE_KEY = frozenset({keyspace.Kind.KEYED, keyspace.Kind.PROCESSING, keyspace.Kind.SORTED, keyspace.Kind.RESIDUAL})
 _GLOBAL_CELL = keyspace.part(GLOBAL_WINDOW.ordered(), keyspace.NAME_LIMIT) + bytes((keyspace.Section.CELL,))
+_GLOBAL_KEY = _GLOBAL_CELL[:-1] + bytes((keyspace.Section.KEY,))
 
 
 class Watcher:
@@ -441,4 +442,4 @@ def _of_global_cell(row: bytes) -> bool:
     if row[0] != keyspace.Kind.KEYED:
         return False
     _, _, rest = row[3:].partition(keyspace.END)
-    return rest.startswith(_GLOBAL_CELL)
+    return rest.startswith((_GLOBAL_CELL, _GLOBAL_KEY))

@@ -138,6 +138,10 @@ def test_rows_match_golden_bytes() -> None:
     _fill(view)
     # A later extension of format 1; it is recounted if it is missing.
     view.delete(keyspace.prefix(keyspace.Kind.ROOT, 259))
+    # Another one: only rescaling needs it.
+    named = keyspace.part(b"l" * 100) + keyspace.part(b"") + bytes((keyspace.Section.KEY,)) + keyspace.END
+    assert view.get(keyspace.prefix(keyspace.Kind.KEYED, 258) + named) == b"l" * 100
+    view.delete(keyspace.prefix(keyspace.Kind.KEYED, 258) + named)
     golden = _golden().snapshot()
     assert view.snapshot() == {row: value for row, value in golden.items() if not _is_gone(row)}
 

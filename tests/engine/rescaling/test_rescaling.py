@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from arcbeam.engine.grouping.sortedruns import SortedRuns
 from arcbeam.engine.rescaling.rescaling import LevelRescaling, RescaledStage
 from arcbeam.engine.rows import sequences
-from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, claim, moment, name, part, prefix
+from arcbeam.engine.rows.keyspace import END, NAME_LIMIT, Kind, Section, claim, moment, name, part, prefix
 from arcbeam.engine.state.blocked import BlockedElement, BlockedElements, SideInputWindow
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.engine.state.keyqueue import Element, SortedInput
@@ -112,14 +112,28 @@ def test_all_rows_of_a_key_move_to_its_shard(keys: list[bytes], numbers: list[in
 @pytest.mark.parametrize("key", [b"\0l" * 200, b"k" * 89])
 def test_rows_that_lack_a_long_key_are_refused(key: bytes) -> None:
     views = fresh(2)
-    BagCell(Cells(views[0], _KEYED), "bag").add(key, b"", b"v")
+    cells = Cells(views[0], _KEYED)
+    BagCell(cells, "bag").add(key, b"", b"v")
+    views[0].delete(cells.start(key, b"")[:-1] + bytes((Section.KEY,)) + END)  # as an earlier version
     with pytest.raises(ArcbeamError, match=r"'keyed' cannot be rescaled.*long key"):
         rescale(views, 3)
 
 
+@pytest.mark.parametrize("key", [b"\0l" * 200, b"k" * 89])
+def test_cells_have_their_long_key(key: bytes) -> None:
+    views = fresh(2)
+    BagCell(Cells(views[key_hash(key) % 2], _KEYED), "bag").add(key, b"", b"v")
+    OrderedListCell(Cells(views[key_hash(key) % 2], _KEYED), "list").add(key, b"w", Timestamp(1), b"v")
+    cells = Cells(rescale(views, 7)[key_hash(key) % 7], _KEYED)
+    assert list(BagCell(cells, "bag").read(key, b"")) == [b"v"]
+    assert list(OrderedListCell(cells, "list").read(key, b"w")) == [(1, b"v")]
+
+
 def test_blocked_element_has_the_long_key_of_a_cell() -> None:
     views, key = fresh(2), b"k" * 89
-    BagCell(Cells(views[key_hash(key) % 2], _KEYED), "bag").add(key, b"", b"v")
+    cells = Cells(views[key_hash(key) % 2], _KEYED)
+    BagCell(cells, "bag").add(key, b"", b"v")
+    cells.view.delete(cells.start(key, b"")[:-1] + bytes((Section.KEY,)) + END)
     element = b"".join(map(sequences.framed, (key, b"", b"v")))
     BlockedElements(views[key_hash(key) % 2], _KEYED).park(_LOTS[0], BlockedElement(Timestamp(1), element))
     new = rescale(views, 3)[key_hash(key) % 3]

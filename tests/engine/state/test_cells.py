@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arcbeam.engine.rows import keyspace
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView
@@ -121,3 +122,22 @@ def test_range_of_ordered_list_is_cleared_exactly(start: int | None, end: int | 
     assert read == [each for each in times if (start is None or start <= each) and (end is None or each < end)]
     cell.clear_range(b"k", b"w", *between)
     assert [time for time, _ in cell.read(b"k", b"w")] == [each for each in times if each not in read]
+
+
+@pytest.mark.parametrize("key", [b"k" * 300, b"\0" * 45])
+def test_long_key_is_stored_while_it_has_cells(key: bytes) -> None:
+    view = MemoryView()
+    cells = Cells(view, 1)
+    bag, ordered = BagCell(cells, "bag"), OrderedListCell(cells, "list")
+    bag.add(key, b"w", b"v")
+    (row, stored), *_ = view.scan(b"")
+    assert stored == key
+    assert keyspace.parts(row[3:])[2] == bytes((keyspace.Section.KEY,))
+    ordered.add(key, b"w", Timestamp(1), b"v")
+    bag.replace(key, b"w", [b"v", b"w"])
+    bag.clear(key, b"w")
+    assert view.get(row) == key
+    ordered.clear_range(key, b"w", None, None)
+    assert not view.snapshot()
+    bag.extend(key, b"w", [b"v"])
+    assert view.get(row) == key

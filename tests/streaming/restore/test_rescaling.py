@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from arcbeam.engine.rows.keyspace import claim
+from arcbeam.engine.rows.keyspace import END, Section, claim
 from arcbeam.engine.state.cells import BagCell, Cells
 from arcbeam.errors import ArcbeamError, RequestRefusedError
 from arcbeam.model.commits import CommitMode
@@ -219,7 +219,9 @@ def test_stage_whose_keys_are_unknown_is_refused_by_name(tmp_path: Path) -> None
     job = taken(blobs)
     view = MemoryView()
     claim(view, 1, 0)
-    BagCell(Cells(view, _STAGE), "s").add(b"k" * 500, b"", b"v")
+    cells = Cells(view, _STAGE)
+    BagCell(cells, "s").add(b"k" * 500, b"", b"v")
+    view.delete(cells.start(b"k" * 500, b"")[:-1] + bytes((Section.KEY,)) + END)  # as an earlier version
     name = Written(1, 0, 1, job.log.epoch, "a", "delta")
     file = publish(blobs, tmp_path, name, in_blocks(view.scan(b"")), first_micro_batch=1, last_micro_batch=1)
     progress = Progress(("read",), "", {"read": 1, "sum": _STAGE}).encoded()

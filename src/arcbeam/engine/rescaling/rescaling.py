@@ -2,8 +2,9 @@
 
 Owns the rule of each kind of row. Must not know where rows are stored.
 
-- A row with a user key moves by the key's hash. A row of a cut key moves by another row that has the whole key: a
-  timer, a waiting or blocked element, a grouping. Without one, the stage is refused.
+- A row with a user key moves by the key's hash. A row of a cut key moves by another row that has the whole key: one of
+  its cells' window, a timer, a waiting or blocked element, a grouping. Without one, the stage is refused: earlier
+  versions did not write the first.
 - Blocked elements and buffered windows are divided by key, in order: `blocked`, `windows`.
 - Restrictions may be in any shard: `restrictions`.
 - Facts about a whole shard are joined: `clocks`.
@@ -83,7 +84,8 @@ class LevelRescaling:
         self._lots = RescaledLots(shards, self._stateful, filling)
         self._restrictions = RescaledRestrictions(shards, filling)
         self._windows = RescaledWindows(shards, filling)
-        # The hashes of cut keys in an old shard, by stage and piece.
+        # The hashes of cut keys in an old shard, by stage and piece: those in rows of their own, and those in others.
+        self._named: dict[tuple[int, bytes], int] = {}
         self._cut: dict[int, dict[bytes, int]] = {}
 
     def take(self, source: int, rows: Rows) -> None:
@@ -93,6 +95,7 @@ class LevelRescaling:
             ArcbeamError: they are of another format, or a stage has rows whose key is unknown.
         """
         self._cut.clear()
+        self._named.clear()
         beginning, place = b"", None
         known, hashed = b"\xff", 0
         put, shards = self._put, self._shards
@@ -176,7 +179,10 @@ class LevelRescaling:
                 return None
             # Rows of other windows of an empty key may be those of a timer for a window's end.
             return row, key_hash(b"")
-        return row[:end], self._hash_of(stage, rows, row[_AFTER_STAGE : end - len(END)])
+        piece = row[_AFTER_STAGE : end - len(END)]
+        if row[row.index(END, end) + len(END)] == Section.KEY:
+            self._named[stage, piece] = key_hash(value)
+        return row[:end], self._hash_of(stage, rows, piece)
 
     def _free(self, owner: bytes) -> _Placed | None:
         pieces = parts(owner[1:])
@@ -220,6 +226,9 @@ class LevelRescaling:
         key = whole(piece)
         if key is not None:
             return key_hash(key)
+        named = self._named.get((stage, piece))
+        if named is not None:
+            return named
         known = self._cut.get(stage)
         if known is None:
             known = self._cut[stage] = {}
@@ -230,8 +239,8 @@ class LevelRescaling:
         if found is None:
             raise ArcbeamError(
                 f"the state of stage '{self._stages[stage].name}' cannot be rescaled: its rows only have the beginning "
-                f"of the long key {shown(piece)!r}, so the shard of the key is unknown",
-                "keep the number of shards; or use shorter keys, for example digests of them, in a new stage",
+                f"of the long key {shown(piece)!r}, because an earlier version of arcbeam wrote them",
+                "keep the number of shards; or rename the stage and discard its state (--allow_dropped_state)",
             )
         return found
 

@@ -9,7 +9,8 @@ rows of a (stage, user key, window) are adjacent: one range.
 
     kind        key after kind and stage                     content
     FORMAT                                                   the format of all rows; no stage
-    KEYED       key, window, Section.CELL, family, …         a state cell
+    KEYED       key, window, Section.KEY                     the whole key, if it is cut and has state cells
+                key, window, Section.CELL, family, …         a state cell
                 key, window, Section.TIMER, family, tag      a timer: its place in its index
                 key, window, Section.HOLD, holder, output    a hold of output watermarks: its time
                 key, window, Section.PENDING, holder, output a hold of the input watermark: its time
@@ -97,6 +98,7 @@ class Kind(enum.IntEnum):
 class Section(enum.IntEnum):
     """The kind of a row with a user key and window."""
 
+    KEY = 0x30
     CELL = 0x31
     TIMER = 0x32
     HOLD = 0x33

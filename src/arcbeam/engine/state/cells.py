@@ -1,7 +1,7 @@
 """State cells of one stage in one shard, in the view: bags and ordered lists. The SDK keeps all its states in them.
 
-Owns the rows of cells. Keys, windows and values are encoded; the caller has their coders. Must not know timers, holds,
-or the purpose of a state.
+Owns the rows of cells, and the row of a key that is too long for them. Keys, windows and values are encoded; the caller
+has their coders. Must not know timers, holds, or the purpose of a state.
 
 A cell is identified by its user key, its window and its family; it is empty until the first write. A write is visible
 at once. All cells of a user key and window are one range of rows, so that one scan removes them when the window has
@@ -14,7 +14,19 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 
 from arcbeam.engine.rows import sequences
-from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, Section, after, moment, name, part, prefix, time_of
+from arcbeam.engine.rows.keyspace import (
+    END,
+    KEY_LIMIT,
+    NAME_LIMIT,
+    Kind,
+    Section,
+    after,
+    moment,
+    name,
+    part,
+    prefix,
+    time_of,
+)
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW
@@ -39,9 +51,10 @@ class Cells:
 
     Attributes:
         more: in the global window, which never ends: the change of the number of bags that are not empty, by family.
+        cut: whether the rows of the last call's key lack its end.
     """
 
-    __slots__ = ("_counts", "_ending", "_key", "_prefix", "_start", "_window", "more", "view")
+    __slots__ = ("_counts", "_ending", "_key", "_prefix", "_start", "_window", "cut", "more", "view")
 
     def __init__(self, view: StateView, stage: int) -> None:
         self.view = view
@@ -49,7 +62,7 @@ class Cells:
         self._key: bytes | None = None
         self._window: bytes | None = None
         self._ending = self._start = b""
-        self._counts = False
+        self._counts = self.cut = False
         self.more: dict[str, int] = {}
 
     def start(self, key: bytes, window: bytes) -> bytes:
@@ -61,8 +74,22 @@ class Cells:
             self._ending = part(window, NAME_LIMIT) + _CELL
         if key != self._key:
             self._key = key
-            self._start = self._prefix + part(key) + self._ending
+            piece = part(key)
+            self.cut = len(piece) > _LONGEST_WHOLE
+            self._start = self._prefix + piece + self._ending
         return self._start
+
+    def keep_key(self) -> None:
+        """Store the whole key of the last call, which is cut: a cell of it is no longer empty."""
+        row = self._start[:-1] + _KEY
+        if self.view.get(row) is None:
+            assert self._key is not None
+            self.view.put(row, self._key)
+
+    def forget_key(self) -> None:
+        """Remove the whole key of the last call, unless it has a cell that is not empty."""
+        if next(iter(self.view.scan(self._start, after(self._start))), None) is None:
+            self.view.delete(self._start[:-1] + _KEY)
 
     def count(self, family: str, change: int) -> None:
         """Count a bag that is no longer empty (1) or empty again (-1), of the last call's key and window."""
@@ -71,6 +98,8 @@ class Cells:
 
 
 _CELL = bytes((Section.CELL,))
+_KEY = bytes((Section.KEY,)) + END
+_LONGEST_WHOLE = KEY_LIMIT + len(END)
 _ENDLESS = GLOBAL_WINDOW.ordered()
 
 
@@ -99,17 +128,17 @@ class BagCell(_Cell):
     def add(self, key: bytes, window: bytes, value: bytes) -> None:
         """Append a value."""
         if sequences.append(self._view, self._cells.start(key, window) + self._family, value):
-            self._cells.count(self._name, 1)
+            self._filled()
 
     def extend(self, key: bytes, window: bytes, values: Iterable[bytes]) -> None:
         """Append values, as they arrive."""
         if sequences.extend(self._view, self._at(key, window), values):
-            self._cells.count(self._name, 1)
+            self._filled()
 
     def replace(self, key: bytes, window: bytes, values: Sequence[bytes]) -> None:
         """Replace all values by these, at least one."""
         if sequences.replace(self._view, self._at(key, window), values):
-            self._cells.count(self._name, 1)
+            self._filled()
 
     def read(self, key: bytes, window: bytes) -> Iterator[bytes]:
         """Return the current values, read while they are iterated; values appended later are not seen."""
@@ -119,6 +148,13 @@ class BagCell(_Cell):
         """Remove all values."""
         if sequences.clear(self._view, self._at(key, window)):
             self._cells.count(self._name, -1)
+            if self._cells.cut:
+                self._cells.forget_key()
+
+    def _filled(self) -> None:
+        self._cells.count(self._name, 1)
+        if self._cells.cut:
+            self._cells.keep_key()
 
 
 class OrderedListCell(_Cell):
@@ -132,7 +168,9 @@ class OrderedListCell(_Cell):
 
     def add(self, key: bytes, window: bytes, sort_key: Timestamp, value: bytes) -> None:
         """Add a value at its sort key."""
-        sequences.append(self._view, self._cells.start(key, window) + self._family + moment(sort_key), value)
+        start = self._cells.start(key, window) + self._family + moment(sort_key)
+        if sequences.append(self._view, start, value) and self._cells.cut:
+            self._cells.keep_key()
 
     def read(
         self, key: bytes, window: bytes, start: Timestamp | None = None, end: Timestamp | None = None
@@ -149,6 +187,8 @@ class OrderedListCell(_Cell):
         """Remove the values that `read` yields for the range."""
         for row, _ in self._view.scan(*_between(self._at(key, window), start, end)):
             self._view.delete(row)
+        if self._cells.cut:
+            self._cells.forget_key()
 
 
 def _between(at: bytes, start: Timestamp | None, end: Timestamp | None) -> tuple[bytes, bytes | None]:

@@ -233,7 +233,7 @@ class StatefulLogic(StageLogic):
         start = self._keyed + part(key) + part(window, NAME_LIMIT)
         for row, value in view.scan(start, after(start)):
             match row[len(start)]:
-                case Section.CELL:
+                case Section.CELL | Section.KEY:
                     view.delete(row)
                 case Section.TIMER:
                     self._timers.drop_row(row, value)
