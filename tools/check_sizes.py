@@ -26,6 +26,7 @@ _APART = {
     "model/texts.py": _SHOWN,
     "model/observers.py": "a text for users",
     "page/live.py": _SHOWN,
+    "page/memory.py": _SHOWN,
     "jobs/naming.py": "the search for a name, which may fail",
     "jobs/guard.py": _OUTSIDE,
     "jobs/option_forms.py": "the number of jobs whose secrets a server keeps",

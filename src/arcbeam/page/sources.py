@@ -9,18 +9,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
 from arcbeam.errors import ArcbeamError
+from arcbeam.page.memory import Kept, Memory
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log.historyfile import history_in
 from arcbeam.store.log.planfile import plan_in
 from arcbeam.streaming.status.folder import record_of
-from arcbeam.streaming.status.history import history_record
+from arcbeam.streaming.status.history import job_record
+from arcbeam.streaming.status.words import is_over
 
 Record = Mapping[str, Any]
+
+_HISTORY_SECONDS: Final = 15.0
+"""A driver writes figures over time once a minute."""
+_PLAN_SECONDS: Final = 2.0
+_HISTORIES: Final = 20
+"""The number of jobs of which this is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,10 @@ class Source(Protocol):
         ...
 
     def history(self, id: str) -> Record | None:
-        """Return the record of a job's figures over time; None if there is none."""
+        """Return the record of a job's figures over time, None if there is none.
+
+        It is as from `arcbeam.streaming.status.history.job_record`.
+        """
         ...
 
     def plan(self, id: str) -> Record | None:
@@ -91,17 +102,24 @@ class FolderSource(Source):
     def __init__(self, folders: Sequence[DurableBlobs]) -> None:
         # The folder's name may have characters that an address must not have.
         self._folders = {hashlib.sha256(str(blobs).encode()).hexdigest()[:12]: blobs for blobs in folders}
+        self._memory = Memory(list(self._folders), self._read, _is_over)
+        self._histories = Kept(lambda id: _history_in(self._folders[id]), _HISTORY_SECONDS, _HISTORIES)
+        self._plans = Kept(lambda id: _plan_in(self._folders[id]), _PLAN_SECONDS, _HISTORIES)
 
     @override
     def jobs(self) -> Iterator[Listed]:
-        for id in self._folders:
-            if (job := self.job(id)) is not None:
-                yield job
+        yield from self._memory.all()
 
     @override
     def job(self, id: str) -> Listed | None:
-        if (blobs := self._folders.get(id)) is None:
-            return None
+        return self._memory.one(id)
+
+    @override
+    def grows(self) -> bool:
+        return self._memory.unread() > 0
+
+    def _read(self, id: str) -> Listed:
+        blobs = self._folders[id]
         try:
             return Listed(id, str(blobs), record_of(blobs))
         except ArcbeamError as e:
@@ -109,19 +127,27 @@ class FolderSource(Source):
 
     @override
     def history(self, id: str) -> Record | None:
-        if (blobs := self._folders.get(id)) is None:
-            return None
-        try:
-            return history_record(history_in(blobs))
-        except ArcbeamError:
-            # The status says why the folder cannot be read.
-            return None
+        return self._histories.get(id) if id in self._folders else None
 
     @override
     def plan(self, id: str) -> Record | None:
-        if (blobs := self._folders.get(id)) is None:
-            return None
-        try:
-            return plan_in(blobs)
-        except ArcbeamError:
-            return None
+        return self._plans.get(id) if id in self._folders else None
+
+
+def _is_over(job: Listed) -> bool:
+    return job.record is not None and is_over(job.record)
+
+
+def _history_in(blobs: DurableBlobs) -> Record | None:
+    try:
+        return job_record(history_in(blobs))
+    except ArcbeamError:
+        # The status says why the folder cannot be read.
+        return None
+
+
+def _plan_in(blobs: DurableBlobs) -> Record | None:
+    try:
+        return plan_in(blobs)
+    except ArcbeamError:
+        return None

@@ -21,6 +21,7 @@ from arcbeam.streaming.status.history import (
     Ring,
     Sample,
     history_record,
+    job_record,
     points_of,
 )
 
@@ -65,6 +66,20 @@ def test_points_are_those_of_an_oracle(steps: list[tuple[int, float, int, str]])
         )
         for point in points
     ] == expected
+
+
+def test_record_of_job_has_sums_of_stages() -> None:
+    history = History.after(StoredHistory())
+    for at in range(100):
+        history.add(sample(at * 1_000_000, nan if at % 7 else 3.0, float(at), stages=("Read", "Join")))
+    history.event(5, "start", "at micro-batch 0")
+    stored = history.stored()
+    whole, summed = history_record(stored), job_record(stored)
+    for ring in whole["rings"]:
+        for point in ring["points"]:
+            counters = {name: sum(of[name] for of in point["stages"].values()) for name in STAGE_COUNTERS}
+            point["stages"] = {"": counters}
+    assert summed == whole
 
 
 def test_clock_that_steps_back_makes_no_earlier_point() -> None:

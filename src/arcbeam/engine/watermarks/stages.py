@@ -330,7 +330,7 @@ class Watermarks:
 
     def _follow(self, link: Link, stage: str, output: str | None) -> HoldReason:
         """Return the chain from one watermark (without an output: the stage's input) to the cause."""
-        links = [link]
+        links, passed = [link], {link.subject}
         while True:
             # Of equal limits, take the first, which is the nearest.
             limit = min(self._limits(stage, output), key=lambda limit: limit.time)
@@ -338,9 +338,10 @@ class Watermarks:
                 assert limit.cause is not None
                 return HoldReason(tuple(links), limit.cause)
             waiting = limit.cause if isinstance(limit.cause, Held) else None
-            if any(known.subject == str(limit.port) for known in links):
+            if (subject := str(limit.port)) in passed:
                 # A cycle of side inputs: impossible in a plan, possible in a wrong report.
                 return HoldReason(tuple(links), waiting or Complete())
+            passed.add(subject)
             links.append(_link(limit.port, self._outputs[limit.port], waiting))
             stage, output = limit.port.stage, limit.port.output
 

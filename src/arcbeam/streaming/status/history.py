@@ -243,14 +243,36 @@ def history_record(stored: StoredHistory) -> dict[str, Any]:
     return {"rings": rings, "events": [asdict(event) for event in stored.events]}
 
 
+def job_record(stored: StoredHistory) -> dict[str, Any]:
+    """Return a history as `history_record` does, but of all stages together: `stages` has only "", with their counters.
+
+    Of hundreds of stages the whole record has millions of values.
+    """
+    rings = [
+        {"width": width, "points": [point for chunk in chunks for point in _totals_of(chunk)]}
+        for width, chunks in stored.rings
+    ]
+    return {"rings": rings, "events": [asdict(event) for event in stored.events]}
+
+
+def _totals_of(chunk: Chunk) -> Iterator[dict[str, Any]]:
+    starts, job, figures = _columns_of(chunk)
+    counters = [at for at, name in enumerate(chunk.stage_columns) if name.endswith(".sum")]
+    names = [chunk.stage_columns[at].removesuffix(".sum") for at in counters]
+    sums = np.nansum(figures[:, counters, :], axis=0)
+    for at in range(chunk.points):
+        totals = dict(zip(names, sums[:, at].tolist(), strict=True))
+        yield {
+            "time": int(starts[at]),
+            "job": _shown(chunk.job_columns, job[:, at].tolist(), chunk.texts),
+            "stages": {"": totals},
+        }
+
+
 def points_of(chunk: Chunk) -> Iterator[dict[str, Any]]:
     """Yield the points of a chunk as JSON values; see `history_record`."""
-    values = np.frombuffer(zlib.decompress(chunk.data), dtype="<f8")
-    count, jobs, stages = chunk.points, len(chunk.job_columns), len(chunk.stages)
-    starts, job, figures = np.split(values, (count, count + count * jobs))
-    job = job.reshape(jobs, count)
-    figures = figures.reshape(stages, len(chunk.stage_columns), count)
-    for at in range(count):
+    starts, job, figures = _columns_of(chunk)
+    for at in range(chunk.points):
         yield {
             "time": int(starts[at]),
             "job": _shown(chunk.job_columns, job[:, at].tolist(), chunk.texts),
@@ -259,6 +281,14 @@ def points_of(chunk: Chunk) -> Iterator[dict[str, Any]]:
                 for of, name in enumerate(chunk.stages)
             },
         }
+
+
+def _columns_of(chunk: Chunk) -> tuple[Floats, Floats, Floats]:
+    """Return the times; the job's figures, by column and point; the stages', by stage, column and point."""
+    values = np.frombuffer(zlib.decompress(chunk.data), dtype="<f8")
+    count, jobs, stages = chunk.points, len(chunk.job_columns), len(chunk.stages)
+    starts, job, figures = np.split(values, (count, count + count * jobs))
+    return starts, job.reshape(jobs, count), figures.reshape(stages, len(chunk.stage_columns), count)
 
 
 def _shown(columns: Sequence[str], values: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
