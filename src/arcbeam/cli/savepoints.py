@@ -123,12 +123,13 @@ def _list(out: Output, blobs: DurableBlobs) -> None:
 def _describe(out: Output, folder: str, blobs: DurableBlobs, name: str) -> None:
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.inspection import savepoints as look
+    from arcbeam.store.log.opening import choice_of
     from arcbeam.store.log.savepoints import path_of
 
     every = {each.name: each for each in look(blobs)}
     found = every.get(name)
     if found is None:
-        raise StoreError(f"there is no savepoint '{name}' in '{blobs}'", f"there are: {', '.join(every) or 'none'}")
+        raise StoreError(f"there is no savepoint '{name}' in '{blobs}'", choice_of(every))
     path = path_of(shown_job(folder), name)
     if not isinstance(out, TextOutput):
         out.record({**dataclasses.asdict(found), "path": path})

@@ -243,7 +243,7 @@ def clear(home: Path) -> None:
     try:
         newest = read_newest(FolderBlobs(home))
     except StoreError as error:
-        _LOG.warning("'%s' stays: %s", home, error)
+        _LOG.warning("the state in '%s' is not removed: %s", home, error)
         return
     if isinstance(newest, Manifest) and not newest.pins:
         shutil.rmtree(home, ignore_errors=True)

@@ -143,7 +143,7 @@ def test_old_savepoint_resumes_under_new_name() -> None:
 @pytest.mark.parametrize(
     ("names", "why"),
     [
-        ({"sun": "total"}, r"no stage 'sun'\n.*the job has 'read', 'sum'"),
+        ({"sun": "total"}, r"no stage 'sun'\n.*stages that the job has: 'read', 'sum'"),
         ({"sum": "read"}, "more than one stage would be named 'read'"),
         ({"sum": "x", "read": "x"}, "more than one stage would be named 'x'"),
     ],

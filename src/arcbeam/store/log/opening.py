@@ -5,7 +5,7 @@ Owns the decision, and all reasons to refuse. Must not know how the manifest is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from arcbeam.model.commits import CommitMode
@@ -141,10 +141,20 @@ def held(origin: Manifest, newest: Manifest | UnreadableHead, now: Timestamp, ep
     )
 
 
+def choice_of(savepoints: Iterable[str]) -> str:
+    """Return what to do about the name of a savepoint that does not exist.
+
+    Args:
+        savepoints: the names of those that exist.
+    """
+    existing = ", ".join(savepoints)
+    return f"give one of these: {existing}" if existing else "the job has no savepoint; omit the name"
+
+
 def no_savepoint(blobs: DurableBlobs, name: str, head: Manifest | None) -> StoreError:
     """Return the error for a missing savepoint; `head` has the existing ones."""
     remedy = (
-        f"there are: {', '.join(pin.name for pin in head.pins) or 'none'}"
+        choice_of(pin.name for pin in head.pins)
         if head
         else (
             f"there is no job in the folder. A path that ends with savepoints/{name} is the path of a savepoint: if "

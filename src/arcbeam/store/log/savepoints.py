@@ -34,7 +34,7 @@ from arcbeam.store.log.chain import (
 )
 from arcbeam.store.log.commitlog import CommitLog, new_token
 from arcbeam.store.log.jobname import job_in
-from arcbeam.store.log.opening import held, no_savepoint
+from arcbeam.store.log.opening import choice_of, held, no_savepoint
 from arcbeam.store.log.verification import read_side_file
 from arcbeam.store.manifest.manifestfile import encode
 from arcbeam.store.manifest.names import floor_name, manifest_name
@@ -117,8 +117,7 @@ def unpinned(draft: Manifest, name: str) -> Manifest:
         StoreError: there is no such savepoint.
     """
     if draft.pin(name) is None:
-        existing = ", ".join(pin.name for pin in draft.pins) or "none"
-        raise StoreError(f"there is no savepoint '{name}'", f"there are: {existing}")
+        raise StoreError(f"there is no savepoint '{name}'", choice_of(pin.name for pin in draft.pins))
     return replace(draft, pins=tuple(pin for pin in draft.pins if pin.name != name))
 
 

@@ -280,7 +280,7 @@ def refuse_side_inputs_of_the_past(plan: Plan, head: Manifest, fitting: Manifest
     for port in sorted(side_ports(plan) & ended - had):
         raise IncompatibleStateError(
             f"in {job_in(blobs, head)} the input of stage '{port.stage}' has ended. Its {port.output!r} is a side "
-            f"input in this pipeline, but was none before: its output was not stored, and the side input would be "
+            f"input in this pipeline, but was not one before: its output was not stored, and the side input would be "
             "empty",
             "rename the source: then it is read again for that side input (with --allow_dropped_state, if the old "
             "one is removed)",

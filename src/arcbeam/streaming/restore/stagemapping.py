@@ -59,7 +59,7 @@ def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str
     if strange:
         raise IncompatibleStateError(
             f"cannot rename: the job has no stage {', '.join(map(repr, strange))}",
-            f"the job has {', '.join(map(repr, sorted(known)))}",
+            f"map stages that the job has: {', '.join(map(repr, sorted(known)))}",
         )
     todo = {old: new for old, new in names.items() if old in known and old != new}
     taken = sorted(new for new in todo.values() if new in known - todo.keys() or list(todo.values()).count(new) > 1)
