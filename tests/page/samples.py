@@ -19,6 +19,9 @@ NOW = 1_767_607_203_000_000
 """2026-01-05T10:00:03Z"""
 
 
+_STEPS = ("Delays/Count per hour/Group", "Weather/Join", "Late/Top/CombinePerKey", "Routes/Sessions/Group")
+
+
 def plan(stages: int) -> Plan:
     """Return a plan of chains that start at one source, and are joined at the end."""
     builder = Builder("flights")
@@ -27,7 +30,7 @@ def plan(stages: int) -> Plan:
     ends = [source] * min(3, max(1, stages - 2))
     for number in range(stages - 2):
         at = number % len(ends)
-        ends[at] = builder.add(f"Airport {number}/Count per hour/Group", ends[at], routings[number % 3])
+        ends[at] = builder.add(f"{_STEPS[number % len(_STEPS)]} {number}", ends[at], routings[number % 3])
     builder.end("Write/WriteParts", ends[0])
     return builder.plan()
 

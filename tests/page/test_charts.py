@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from typing_extensions import override
 
 from arcbeam.page.app import app_of
-from arcbeam.page.charts import HEIGHT, WIDTH, Chart, charts_of, span_of
+from arcbeam.page.charts import HEIGHT, WIDTH, Chart, charts_of, events_of, span_of
 from arcbeam.page.sources import Listed
 from tests.page.test_app import BASE, EVIL, Fixed
 
@@ -89,6 +89,14 @@ def test_rates_are_sums_over_stages_in_seconds() -> None:
     assert chart(record, "micro-batch").last == "0.50 s"
     (drawn,) = coordinates(chart(record, "elements read").path)
     assert drawn[0] == "M"
+
+
+def test_events_are_marked_by_kind_and_listed_newest_first() -> None:
+    kinds = ("start", "savepoint", "trouble", "restart", "end", "of another version")
+    events = [{"time": at * 1_000_000, "kind": kind, "text": EVIL} for at, kind in enumerate(kinds)]
+    record = history([point(at * 1_000_000) for at in range(10)], events=events)
+    assert [mark.kind for mark in chart(record, "backlog").marks] == [*kinds[:-1], ""]
+    assert [kind for _, kind, _ in events_of(record)] == list(reversed(kinds))
 
 
 def test_page_shows_charts_and_escapes_events() -> None:

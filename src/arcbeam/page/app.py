@@ -165,6 +165,7 @@ class Pages:
             "driver": driver_line(record),
             "graph": self._graph(found.id, record),
             "charts": list(charts.charts_of(history, span)) if history["rings"] else [],
+            "events": list(charts.events_of(history)),
             "spans": charts.SPANS,
             "span": span,
             "width": charts.WIDTH,

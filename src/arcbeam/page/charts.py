@@ -20,6 +20,9 @@ _PAD: Final = 4
 _COLUMNS: Final = 150
 """A path has two points at most in each of them."""
 
+_KINDS: Final = frozenset({"start", "restart", "savepoint", "trouble", "end"})
+EVENTS_SHOWN: Final = 20
+
 SPANS: Final = ("10 min", "2 h", "7 d")
 """What the rings of a history hold, the finest first."""
 
@@ -35,10 +38,11 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event on the time axis."""
+    """An event on the time axis, with its kind."""
 
     x: float
     text: str
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,12 @@ _CHARTS: Final[tuple[tuple[str, Value, Callable[[float], str]], ...]] = (
 )
 
 
+def _kind(event: Mapping[str, Any]) -> str:
+    """Return a kind that the page has a line for: another version may know more."""
+    kind = str(event["kind"])
+    return kind if kind in _KINDS else ""
+
+
 def _clock(time: int) -> str:
     """Return a time to the second."""
     return shown(time - time % 1_000_000).replace(".000Z", "Z")
@@ -145,7 +155,11 @@ def charts_of(history: Record, span: int) -> Iterator[Chart]:
     start, end = points[0]["time"], points[-1]["time"] + width
     scale = WIDTH / (end - start)
     marks = tuple(
-        Mark(round((event["time"] - start) * scale, 1), f"{_clock(event['time'])} {event['kind']}: {event['text']}")
+        Mark(
+            round((event["time"] - start) * scale, 1),
+            f"{_clock(event['time'])} {event['kind']}: {event['text']}",
+            _kind(event),
+        )
         for event in history["events"]
         if start <= event["time"] <= end
     )
@@ -157,6 +171,12 @@ def charts_of(history: Record, span: int) -> Iterator[Chart]:
         least, greatest = min(each.least for each in ranges), max(each.greatest for each in ranges)
         path = _path(ranges, width, start, end, least, greatest)
         yield Chart(name, path, text(least), text(greatest), text(ranges[-1].last), _clock(start), _clock(end), marks)
+
+
+def events_of(history: Record) -> Iterator[tuple[str, str, str]]:
+    """Yield the newest events of a job, the newest first: time, kind and text."""
+    for event in reversed(history["events"][-EVENTS_SHOWN:]):
+        yield _clock(event["time"]), str(event["kind"]), str(event["text"])
 
 
 def _path(ranges: Sequence[Range], width: int, start: int, end: int, least: float, greatest: float) -> str:
