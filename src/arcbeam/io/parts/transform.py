@@ -5,17 +5,10 @@ Owns the arguments that users pass, the checks of these when the pipeline is bui
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import (
-    AzureOptions,
-    GoogleCloudOptions,
-    HadoopFileSystemOptions,
-    PipelineOptions,
-    S3Options,
-)
 from apache_beam.transforms import window
 from typing_extensions import override
 
@@ -25,6 +18,7 @@ from arcbeam.io.parts.keyed import Chunks, Together, Waiting, WriteGrouped
 from arcbeam.io.parts.naming import Template, check_name
 from arcbeam.io.parts.packs import Plain as Packed
 from arcbeam.io.parts.packs import Roll
+from arcbeam.io.parts.places import options_of
 from arcbeam.io.parts.publisher import PublishParts
 from arcbeam.io.parts.spans import Kept, check_template
 from arcbeam.io.parts.successes import Complete
@@ -37,7 +31,6 @@ _BYTES: Final = 128 << 20
 """Size of a part by default."""
 _SECONDS: Final = 60.0
 """Age of a part in an unbounded global window by default: that window never ends."""
-_VIEWS: Final = (S3Options, HadoopFileSystemOptions, GoogleCloudOptions, AzureOptions)
 
 
 class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
@@ -157,7 +150,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         roll = self._roll
         if roll is None:
             roll = Roll(bytes=_BYTES, seconds=None if records.is_bounded or has_windows else _SECONDS)
-        options = parted(_options_of(records.pipeline))
+        options = parted(options_of(records.pipeline))
         install(options.secrets)
         secrets = tuple(sorted(options.secrets))
         work = Work(self._path, self._format, template, roll, options.options, self._overwrite, secrets)
@@ -265,14 +258,3 @@ def _of_micro_batches(element: tuple[str, Plain]) -> Iterator[Plain]:
 
 def _part_of(work: Work) -> Callable[[Plain], Part]:
     return lambda plain: work.part(PartFile.of(plain))
-
-
-def _options_of(pipeline: Any) -> Mapping[str, Any]:
-    """Return the options that configure Beam's file systems. Spark's processes learn them in no other way."""
-    options: PipelineOptions = pipeline.options
-    return {
-        name: value
-        for view in _VIEWS
-        for name, value in options.view_as(view).get_all_options(drop_default=True, current_only=True).items()
-        if isinstance(value, str | int | float | bool | list)
-    }

@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from arcbeam.errors import SetupError
 from arcbeam.io.parts.formats import Format, Open
 from arcbeam.io.parts.naming import STAGING, Span, Template
 from arcbeam.io.parts.packs import Pack, Roll
-from arcbeam.io.parts.places import staging_for
+from arcbeam.io.parts.places import opened
 from arcbeam.io.parts.staging import Staged, Staging, Writing
 from arcbeam.model.attempts import Attempt
-from arcbeam.secrets import how_to_give, installed
 
 Names = tuple[str, str]
 """A template's text, and a suffix. Writers with the same two create the same names."""
@@ -138,13 +136,7 @@ class Work:
 
     def staging(self, path: str = "") -> Staging:
         """Return the staging for the path, or for an earlier path of the pipeline."""
-        known = {name: installed(name) for name in self.secrets}
-        if missing := sorted(name for name, value in known.items() if value is None):
-            raise SetupError(
-                f"cannot access the files in {self.path}: the secret option {missing[0]} is missing",
-                how_to_give(missing),
-            )
-        return staging_for(path or self.path, {**self.options, **known})
+        return opened(path or self.path, self.options, self.secrets)
 
     def name(self, span: Span, destination: str, shard: tuple[int, ...], part: int) -> str:
         """Return the name of a file, below the path."""

@@ -1,0 +1,22 @@
+"""Kafka without Java: `ReadFromKafka` and `WriteToKafka`."""
+
+from arcbeam.io.kafka.clients import OffsetsGoneError, TopicGoneError
+from arcbeam.io.kafka.outgoing import ProducerRecord, RecordRefusedError
+from arcbeam.io.kafka.publisher import RegisterError
+from arcbeam.io.kafka.records import KafkaRecord, Undecodable, UndecodableError
+from arcbeam.io.kafka.transform import ReadFromKafka, RecordsAndErrors
+from arcbeam.io.kafka.writing import WriteToKafka
+
+__all__ = [
+    "KafkaRecord",
+    "OffsetsGoneError",
+    "ProducerRecord",
+    "ReadFromKafka",
+    "RecordRefusedError",
+    "RecordsAndErrors",
+    "RegisterError",
+    "TopicGoneError",
+    "Undecodable",
+    "UndecodableError",
+    "WriteToKafka",
+]

@@ -1,0 +1,138 @@
+"""How clients connect: configuration of librdkafka, and credentials that no file of a job contains.
+
+Owns the checks of a configuration, and when credentials are read: in each process that connects, never before. Must not
+know what a client is for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from arcbeam.errors import SetupError
+from arcbeam.secrets import is_secret, without_credentials
+
+Credentials = Callable[[], Mapping[str, Any]] | Mapping[str, str] | None
+"""Returns settings; or the names of environment variables by setting."""
+
+_SECRET: Final = ("jaas", ".pem", "basic.auth", "sasl.oauthbearer.config")
+"""Parts of names of secret settings, besides those that are secret everywhere."""
+_NEVER: Final = ("debug",)
+"""Settings that make librdkafka log what may be secret."""
+
+
+def check_installed(of: str) -> None:
+    """Raise an error if the package of the clients is missing.
+
+    Args:
+        of: the transform that needs it.
+
+    Raises:
+        ImportError: it is missing.
+    """
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise ImportError(f"{of} requires confluent-kafka: pip install 'arcbeam[kafka]'")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What a client needs to connect.
+
+    Attributes:
+        config: settings of librdkafka, without secrets.
+        credentials: the others.
+    """
+
+    config: Mapping[str, Any]
+    credentials: Credentials = field(default=None, repr=False)
+
+    @staticmethod
+    def checked(of: str, config: Mapping[str, Any], credentials: Credentials, owned: Mapping[str, str]) -> Connection:
+        """Check what a user passes.
+
+        Args:
+            of: the transform, and the name of the argument with the settings.
+            config: the settings.
+            credentials: see `Credentials`.
+            owned: settings that the transform makes itself, each with what to use instead.
+
+        Raises:
+            TypeError: a value has the wrong type.
+            ValueError: a setting is a secret, is missing, or is the transform's own.
+        """
+        if not isinstance(config, Mapping):
+            raise TypeError(f"{of}: expected settings of librdkafka by name, not {type(config).__name__}")
+        for name, value in config.items():
+            if not isinstance(value, str | int | float | bool):
+                raise TypeError(f"{of}: the setting {name!r} is a {type(value).__name__}; functions go to credentials")
+            if name in owned:
+                raise ValueError(f"{of}: the setting {name!r} cannot be given: {owned[name]}")
+            if name in _NEVER:
+                raise ValueError(f"{of}: the setting {name!r} cannot be given: it would log credentials")
+            if is_secret(name) or any(part in name for part in _SECRET) or _has_credentials(value):
+                raise ValueError(
+                    f"{of}: the setting {name!r} is a secret, which would be stored with the pipeline. Pass it as "
+                    f"credentials={{{name!r}: 'NAME_OF_AN_ENVIRONMENT_VARIABLE'}}, or as a function that returns it"
+                )
+        if isinstance(credentials, Mapping):
+            if bad := [name for name, value in credentials.items() if not str(value).isidentifier()]:
+                raise ValueError(f"{of}: credentials[{bad[0]!r}] is not the name of an environment variable")
+        elif credentials is not None and not callable(credentials):
+            raise TypeError(f"{of}: credentials must be a function, or names of environment variables by setting")
+        if "bootstrap.servers" not in config and credentials is None:
+            raise ValueError(f"{of}: the setting 'bootstrap.servers' is missing")
+        return Connection(dict(config), credentials)
+
+    def settings(self, more: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+        """Return all settings for a client in this process.
+
+        Args:
+            more: settings that are added, callbacks too.
+
+        Raises:
+            SetupError: an environment variable is missing.
+        """
+        given: Mapping[str, Any] = {}
+        if isinstance(self.credentials, Mapping):
+            missing = sorted(name for name in self.credentials.values() if name not in os.environ)
+            if missing:
+                raise SetupError(
+                    f"cannot connect to Kafka: the environment variable {missing[0]} is not set",
+                    "set it in the environment of Spark's executors (spark.executorEnv.NAME), or in that of the driver "
+                    "if the session is local",
+                )
+            given = {name: os.environ[value] for name, value in self.credentials.items()}
+        elif self.credentials is not None:
+            given = self.credentials()
+        # Errors go to a callback. What librdkafka writes to standard error repeats them.
+        quiet = {"log_level": 2}
+        return {**quiet, **self.config, **given, **more}
+
+    def made(self, make: Callable[[dict[str, Any]], Any], more: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        """Create a client.
+
+        Args:
+            make: its class.
+            more: see `settings`.
+
+        Raises:
+            SetupError: a setting is invalid, or an environment variable is missing.
+        """
+        settings = self.settings(more)
+        try:
+            return make(settings)
+        except Exception as e:
+            said = str(e)
+            for name, value in settings.items():
+                # Errors of librdkafka contain invalid values.
+                if name not in self.config and name not in more and isinstance(value, str) and value:
+                    said = said.replace(value, "…")
+            raise SetupError(f"cannot create a Kafka client: {said}", "correct the settings") from None
+
+
+def _has_credentials(value: Any) -> bool:
+    return isinstance(value, str) and without_credentials(value) != value

@@ -1,0 +1,201 @@
+"""Finds the partitions to read: those that exist, and each one that is added while the job runs.
+
+Owns which offsets a partition begins and ends with, and what must not happen to a topic. The partitions that were found
+are the restriction, so each commit and savepoint has them, and each is read once. Must not know records.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import apache_beam as beam
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
+from typing_extensions import override
+
+from arcbeam.io.kafka.clients import Clients, Cluster, TopicGoneError, recreated
+from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition, Place, Search
+from arcbeam.io.kafka.times import Times
+from arcbeam.model.timestamps import MIN_TIMESTAMP
+
+_LOG = logging.getLogger("arcbeam.kafka")
+
+_RETRY_SECONDS: Final = 1.0
+"""Until the next try, while no broker answers."""
+
+Where = str | int | Mapping[tuple[str, int], int]
+"""Where to begin or end: "earliest", "latest", "group", milliseconds since 1970, or offsets by topic and partition."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is read.
+
+    Attributes:
+        topics: names of topics; () if `pattern` or `partitions` say which.
+        pattern: a regular expression for whole names; "" if there is none.
+        partitions: topics and numbers of partitions; () for all.
+        start: where to begin in the partitions that exist at first.
+        stop: where to end; None: never.
+        committed: whether only committed transactions are read.
+    """
+
+    topics: tuple[str, ...]
+    pattern: str
+    partitions: tuple[tuple[str, int], ...]
+    start: Where
+    stop: Where | None
+    committed: bool
+
+    def found(self, cluster: Cluster, known: Known) -> list[Place]:
+        """Return the partitions that exist and are wanted.
+
+        Args:
+            cluster: knows the topics.
+            known: partitions that were found earlier.
+
+        Raises:
+            ConnectionError: no broker answers.
+            LookupError: a topic or partition does not exist.
+            TopicGoneError: a topic was deleted, or created again.
+        """
+        names = self.topics or tuple(dict.fromkeys(topic for topic, _ in self.partitions)) or None
+        described = cluster.topics(names)
+        for topic, id, _ in known:
+            if topic not in described:
+                raise TopicGoneError(f"Kafka: the topic {topic} is read by this job, but was deleted")
+            if described[topic][0] != id:
+                raise recreated(topic, id, described[topic][0])
+        if missing := [name for name in names or () if name not in described]:
+            raise LookupError(f"Kafka: the topic {missing[0]} does not exist, or must not be described")
+        if self.pattern:
+            described = {name: of for name, of in described.items() if re.fullmatch(self.pattern, name)}
+        if not self.partitions:
+            return [(topic, id, n) for topic, (id, count) in sorted(described.items()) for n in range(count)]
+        for topic, number in self.partitions:
+            if number >= described[topic][1]:
+                raise LookupError(f"Kafka: the topic {topic} has no partition {number}: it has {described[topic][1]}")
+        return [(topic, described[topic][0], number) for topic, number in sorted(self.partitions)]
+
+    def placed(self, cluster: Cluster, places: Sequence[Place], *, at_first: bool) -> list[Partition]:
+        """Return partitions with their first and last offsets.
+
+        Args:
+            cluster: knows the offsets.
+            places: the partitions.
+            at_first: whether they existed when the job began. Others are read from their beginning.
+
+        Raises:
+            ConnectionError: no broker answers.
+            LookupError: `start` or `stop` lacks a partition.
+        """
+        starts = self._offsets(cluster, places, self.start, "start") if at_first else [0] * len(places)
+        stops = [ENDLESS] * len(places)
+        if self.stop is not None:
+            stops = self._offsets(cluster, places, self.stop, "stop")
+        return [
+            Partition(*place, start, max(start, stop)) for place, start, stop in zip(places, starts, stops, strict=True)
+        ]
+
+    def _offsets(self, cluster: Cluster, places: Sequence[Place], where: Where, argument: str) -> list[int]:
+        partitions = [(topic, number) for topic, _, number in places]
+        if not partitions or where == "earliest":
+            return [0] * len(partitions)
+        if isinstance(where, Mapping):
+            for topic, number in partitions:
+                if (topic, number) not in where:
+                    raise LookupError(
+                        f"ReadFromKafka({argument}=…) has no offset for partition {number} of the topic {topic}"
+                    )
+            return [where[partition] for partition in partitions]
+        return cluster.offsets(partitions, where, committed=self.committed)
+
+
+class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """Emits each wanted partition once.
+
+    Args:
+        clients: how to connect.
+        wanted: what is read.
+        seconds: between two searches; None: there is only one.
+        times: what a later partition promises of its records.
+        clock: returns seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        clients: Clients,
+        wanted: Wanted,
+        seconds: float | None,
+        times: Times,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clients, self._wanted, self._seconds, self._times = clients, wanted, seconds, times
+        self._clock = clock
+        self._cluster: Cluster | None = None
+
+    @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
+    def process(
+        self,
+        element: Any,
+        tracker: Any = beam.DoFn.RestrictionParam(Search()),
+        estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> Iterator[Any]:
+        """Search, emit what is new, and defer the next search."""
+        known: Known = tracker.current_restriction()
+        since = estimator.current_watermark()
+        now = int(self._clock() * 1_000_000)
+        try:
+            cluster = self._connected()
+            places = self._wanted.found(cluster, known)
+            new = [place for place in places if place not in set(known)]
+            partitions = self._wanted.placed(cluster, new, at_first=not known)
+        except ConnectionError:
+            tracker.try_claim(())
+            tracker.defer_remainder(Duration(_RETRY_SECONDS))
+            return
+        if not tracker.try_claim(new):
+            return
+        if known and new:
+            _LOG.warning("Kafka: new partitions are read: %s", ", ".join(map(repr, partitions)))
+        # A partition that was not there at the last search has only records that are later than that.
+        at = since if since is not None and self._times.idle else Timestamp(micros=MIN_TIMESTAMP)
+        for partition in partitions:
+            yield TimestampedValue(partition, at)
+        if self._seconds is None:
+            tracker.try_claim(None)
+            return
+        promised = Timestamp(micros=max(MIN_TIMESTAMP, now - self._times.delay))
+        if since is None or promised > since:
+            estimator.set_watermark(promised)
+        tracker.defer_remainder(Duration(self._seconds))
+
+    def _connected(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = self._clients.cluster()
+        return self._cluster
+
+    @override
+    def teardown(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+
+
+class DiscoverOnce(Discover):
+    """The same for a bounded read, with one search."""
+
+    @override
+    def process(
+        self,
+        element: Any,
+        tracker: Any = beam.DoFn.RestrictionParam(Search()),
+        estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> Iterator[Any]:
+        """Search, and emit what is found."""
+        yield from super().process(element, tracker, estimator)

@@ -1,0 +1,201 @@
+"""Records on their way to Kafka: their form in a pipeline, in a shard, and in the storage.
+
+Owns what a pipeline may pass, how records are encoded and sharded, and which of them Kafka would refuse. Must not know
+when they are published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import apache_beam as beam
+from apache_beam.coders import FastPrimitivesCoder
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
+from typing_extensions import override
+
+from arcbeam.model.lists import TakesLists
+from arcbeam.model.rows import key_hash
+from arcbeam.sizes import threshold
+
+_RECORDS: Final = threshold(4_096)
+"""Records of a chunk, approximately."""
+_BYTES: Final = threshold(1 << 20)
+"""Bytes of a chunk, approximately."""
+_OVERHEAD: Final = 512
+"""Bytes of a record besides key, value and headers, at most."""
+
+Serializer = Callable[[Any], bytes | None]
+Plain = tuple[str, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+"""A record in a chunk: topic, partition (-1: by key), milliseconds (0: when it is produced), key, value, headers."""
+
+Chunk = tuple[bytes, int, dict[str, int]]
+"""Encoded records, their number, and their topics, each with the highest number of a partition that a record names."""
+
+_coder = FastPrimitivesCoder()
+
+
+class ProducerRecord(NamedTuple):
+    """A record to write.
+
+    Attributes:
+        value: before its serializer; None is a tombstone.
+        key: before its serializer.
+        topic: "" for the topic of `WriteToKafka`.
+        partition: its number; None: the key's hash decides.
+        headers: pairs of a name and bytes.
+        time: its create time; None: when it is produced.
+    """
+
+    value: Any
+    key: Any = None
+    topic: str = ""
+    partition: int | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    time: Timestamp | None = None
+
+
+class RecordRefusedError(ValueError):
+    """Kafka would not take a record."""
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """How elements become records.
+
+    Attributes:
+        topic: the topic of records that name none; "" if all name one.
+        key: serializes keys; None: they are bytes.
+        value: serializes values; None: they are bytes.
+        most: bytes of the largest record.
+    """
+
+    topic: str
+    key: Serializer | None
+    value: Serializer | None
+    most: int
+
+    def plain(self, element: Any) -> Plain:
+        """Return the record for an element.
+
+        Raises:
+            RecordRefusedError: it cannot be written.
+        """
+        if isinstance(element, ProducerRecord):
+            value, key, topic, partition, headers, time = element
+            at = 0 if time is None else max(1, Timestamp.of(time).micros // 1_000)
+            number = -1 if partition is None else int(partition)
+            pairs = tuple((str(name), data) for name, data in headers)
+        elif isinstance(element, tuple) and len(element) == 2:
+            (key, value), topic, number, at, pairs = element, "", -1, 0, ()
+        else:
+            raise RecordRefusedError(
+                f"WriteToKafka got a {type(element).__name__}: expected a pair (key, value) or a ProducerRecord"
+            )
+        topic = topic or self.topic
+        if not topic:
+            raise RecordRefusedError("WriteToKafka got a record without a topic, and has none itself: give one of both")
+        key = key if self.key is None else self.key(key)
+        value = value if self.value is None else self.value(value)
+        size = _OVERHEAD + sum(len(name) + len(data or b"") for name, data in pairs)
+        for what, data in (("key", key), ("value", value)):
+            if data is not None and not isinstance(data, bytes):
+                raise RecordRefusedError(
+                    f"WriteToKafka got a {what} that is a {type(data).__name__}, not bytes: give a {what}_serializer"
+                )
+            size += len(data or b"")
+        if size > self.most:
+            raise RecordRefusedError(
+                f"WriteToKafka got a record of about {size:,} bytes for the topic {topic}; message.max.bytes of "
+                f"producer_config is {self.most:,}"
+            )
+        return topic, number, at, key, value, pairs
+
+
+def encoded(records: Sequence[Plain]) -> bytes:
+    """Return records as bytes."""
+    data: bytes = _coder.encode(list(records))
+    return data
+
+
+def decoded(data: bytes) -> list[Plain]:
+    """Return the records of bytes."""
+    records: list[Plain] = _coder.decode(data)
+    return records
+
+
+def framed(chunks: Iterable[bytes]) -> bytes:
+    """Return chunks as one byte string."""
+    return b"".join(part for chunk in chunks for part in (len(chunk).to_bytes(4, "little"), chunk))
+
+
+def unframed(data: bytes) -> Iterator[bytes]:
+    """Yield the chunks of a byte string."""
+    start = 0
+    while start < len(data):
+        end = start + 4 + int.from_bytes(data[start : start + 4], "little")
+        yield data[start + 4 : end]
+        start = end
+
+
+class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
+    """Elements -> (shard, chunk). Records of a key are in one shard, in their order; so are those of a partition
+    that have no key.
+
+    Args:
+        outgoing: how elements become records.
+        shards: number of shards.
+    """
+
+    def __init__(self, outgoing: Outgoing, shards: int) -> None:
+        self._outgoing, self._shards = outgoing, shards
+
+    @override
+    def start_bundle(self) -> None:
+        self._waiting: dict[int, list[Plain]] = {}
+        self._sizes: dict[int, int] = {}
+
+    @override
+    def process(self, element: Any, window: Any = beam.DoFn.WindowParam) -> Iterable[Any]:
+        return self.take([element], window)
+
+    @override
+    def take(self, values: list[Any], window: Any) -> Iterable[Any]:
+        full: list[Any] = []
+        for record in map(self._outgoing.plain, values):
+            shard = self._shard(record)
+            waiting = self._waiting.setdefault(shard, [])
+            waiting.append(record)
+            size = self._sizes.get(shard, 0) + len(record[3] or b"") + len(record[4] or b"")
+            self._sizes[shard] = size
+            if len(waiting) >= _RECORDS or size >= _BYTES:
+                full.append(self._chunk(shard))
+        return full
+
+    @override
+    def finish_bundle(self) -> Iterator[Any]:
+        for shard in list(self._waiting):
+            yield self._chunk(shard)
+
+    def _shard(self, record: Plain) -> int:
+        if self._shards == 1:
+            return 0
+        topic, number, _, key, value, _ = record
+        by = key if key is not None else f"{topic} {number}".encode() if number >= 0 else value or b""
+        return key_hash(by) % self._shards
+
+    def _chunk(self, shard: int) -> Any:
+        self._sizes.pop(shard)
+        records = self._waiting.pop(shard)
+        topics: dict[str, int] = {}
+        for topic, number, *_ in records:
+            if number > topics.get(topic, -1):
+                topics[topic] = number
+            elif topic not in topics:
+                topics[topic] = 0
+        chunk: Chunk = encoded(records), len(records), topics
+        window = GlobalWindow()
+        return WindowedValue((shard, chunk), window.max_timestamp(), (window,))

@@ -1,0 +1,204 @@
+"""Publishes staged records exactly once: a transaction for each part of a shard, with a register of what is published.
+
+The register of a shard is the offset of a consumer group of its own: the sequence number of the newest published part.
+It is set in the transaction that produces the part, so both happen or neither. A shard's group is also its
+`transactional.id`: a new producer ends what an older one has open, and fences it. So of two processes that publish the
+same part, one succeeds, and the other finds it done.
+
+Owns that protocol, and what a register must say. Must not know how records were staged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Protocol
+
+from typing_extensions import override
+
+from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.outgoing import Plain, decoded, unframed
+from arcbeam.io.kafka.producing import FencedError, LibrdkafkaShard
+from arcbeam.io.publishing import Publisher
+
+_LOG = logging.getLogger("arcbeam.kafka")
+
+_TRIES: Final = 3
+"""Of a part, if another process publishes it at the same time."""
+_AT_ONCE: Final = 8
+"""Shards that are published concurrently."""
+
+
+class RegisterError(RuntimeError):
+    """The register of a shard contradicts the job: what was published is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Records of a shard, staged, and published in one transaction.
+
+    Attributes:
+        name: of the shard: its group and `transactional.id`.
+        sequence: its number among the parts of the shard, from 1.
+        staged: where its records are.
+        records: their number.
+        register: the topic at whose partition 0 the group has its offset.
+    """
+
+    name: str
+    sequence: int
+    staged: str
+    records: int
+    register: str
+
+    def plain(self) -> dict[str, Any]:
+        """Return the form in a committable."""
+        return asdict(self)
+
+
+def name_of(job: str, sink: str, shard: int) -> str:
+    """Return the name of a shard."""
+    return f"arcbeam.{job}.{sink}.{shard}"
+
+
+def sink_of(label: str) -> str:
+    """Return the name of a sink from the full label of its transform."""
+    return hashlib.sha256(label.encode()).hexdigest()[:12]
+
+
+class Shard(Protocol):
+    """A transactional producer of a shard, and its register."""
+
+    def begin(self) -> int | None:
+        """Fence other producers, end what they have open, and return the register; None if there is none."""
+
+    def publish(self, records: Iterable[Plain], sequence: int) -> None:
+        """Produce records and set the register, in one transaction.
+
+        Raises:
+            FencedError: another producer has begun since. Nothing is published.
+        """
+
+    def close(self) -> None:
+        """Release the connection."""
+
+
+def still_to_publish(parts: Sequence[Part], register: int | None, *, trusts: bool) -> list[Part]:
+    """Return which parts are not published.
+
+    Args:
+        parts: consecutive parts of a shard.
+        register: the newest published one; None: the register does not exist.
+        trusts: whether a missing register means that none of them is published.
+
+    Raises:
+        RegisterError: the register contradicts the parts.
+    """
+    first, last = parts[0].sequence, parts[-1].sequence
+    name = parts[0].name
+    if register is None and (first == 1 or trusts):
+        return list(parts)
+    if register is None or register < first - 1:
+        found = "does not exist" if register is None else f"is at part {register}"
+        raise RegisterError(
+            f"WriteToKafka cannot know whether part {first} of shard {name} is published: this job has published the "
+            f"parts before it, but its register (the offset of the consumer group {name} at {parts[0].register}[0]) "
+            f"{found}. It was deleted, or has expired (the broker's offsets.retention.minutes), or the topic was "
+            "created again. Look whether the last records are in the topic. Then resume the job with "
+            "WriteToKafka(on_lost_register='publish'), which publishes this part, perhaps a second time; or set the "
+            f"offset of the group to {last}, so that it is not published"
+        )
+    if register > last:
+        raise RegisterError(
+            f"WriteToKafka must not publish part {last} of shard {name}: its register (the offset of the consumer "
+            f"group {name}) is at part {register}. Either the job was restored from a savepoint, and records that it "
+            "published after that are still in the topic; or two jobs were restored from it. To continue, give the "
+            "sink another name (WriteToKafka(name=…)) and on_lost_register='publish': records after the savepoint are "
+            "then written again"
+        )
+    return [part for part in parts if part.sequence > register]
+
+
+class PublishRecords(Publisher):
+    """Publishes parts.
+
+    Args:
+        connection: how producers connect.
+        storage: opens the storage of staged records.
+        trusts: see `still_to_publish`.
+    """
+
+    def __init__(self, connection: Connection, storage: Callable[[], Any], *, trusts: bool) -> None:
+        self._connection, self._storage, self._trusts = connection, storage, trusts
+
+    @override
+    def setup(self) -> None:
+        self._staging = self._storage()
+        # A shard's open producer, and what it has published last.
+        self._open: dict[str, tuple[Shard, int]] = {}
+
+    @override
+    def teardown(self) -> None:
+        while self._open:
+            self._open.popitem()[1][0].close()
+
+    @override
+    def publish(self, committables: Sequence[Mapping[str, Any]]) -> None:
+        by_shard: dict[str, list[Part]] = defaultdict(list)
+        for committable in committables:
+            for plain in committable["parts"]:
+                by_shard[plain["name"]].append(Part(**plain))
+        shards = [sorted(parts, key=lambda part: part.sequence) for parts in by_shard.values()]
+        with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(shards)))) as pool:
+            for _ in pool.map(self._publish, shards):
+                pass
+
+    def _publish(self, parts: list[Part]) -> None:
+        for left in reversed(range(_TRIES)):
+            try:
+                self._try(parts)
+                return
+            except FencedError as e:
+                if not left:
+                    raise
+                _LOG.info("Kafka, shard %s: %s", parts[0].name, e)
+
+    def _try(self, parts: list[Part]) -> None:
+        name = parts[0].name
+        shard, register = self._open.pop(name, (None, None))
+        try:
+            if shard is None or register != parts[0].sequence - 1:
+                if shard is not None:
+                    shard.close()
+                shard = self.shard(parts[0])
+                register = shard.begin()
+            for part in still_to_publish(parts, register, trusts=self._trusts):
+                shard.publish(self._records(part), part.sequence)
+        except BaseException:
+            # Whether a transaction has ended may be unknown. The next producer finds out.
+            if shard is not None:
+                shard.close()
+            raise
+        self._open[name] = shard, parts[-1].sequence
+
+    def shard(self, part: Part) -> Shard:
+        """Return a new producer for a part's shard."""
+        return LibrdkafkaShard(self._connection, part.name, part.register)
+
+    def _records(self, part: Part) -> Iterable[Plain]:
+        data = self._staging.get(part.staged)
+        if data is None:
+            raise FileNotFoundError(
+                f"WriteToKafka: the staged records {self._staging.full(part.staged)} do not exist: they were staged "
+                "where this process does not see them, or were removed. On a cluster, use a staging path that all "
+                "hosts share"
+            )
+        return (record for chunk in unframed(data) for record in decoded(chunk))
+
+    @override
+    def sweep(self, job: str, micro_batch: int) -> None:
+        self._staging.sweep(job, micro_batch)

@@ -1,0 +1,368 @@
+"""Stages records of a shard, or writes them at once, and the transform `WriteToKafka`.
+
+Owns the arguments that users pass, and how parts of a shard are numbered: the number is in the shard's state, so each
+commit and savepoint has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import apache_beam as beam
+from apache_beam.coders import VarIntCoder
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
+from apache_beam.transforms.window import GlobalWindows
+from typing_extensions import override
+
+from arcbeam.errors import SetupError
+from arcbeam.io.kafka.connection import Connection, Credentials, check_installed
+from arcbeam.io.kafka.outgoing import Chunk, Chunks, Outgoing, RecordRefusedError, Serializer, framed
+from arcbeam.io.kafka.producing import SECONDS, Deliveries, produce, producer
+from arcbeam.io.kafka.publisher import Part, PublishRecords, name_of, sink_of
+from arcbeam.io.parts.places import opened, options_of
+from arcbeam.io.publishing import Publish, attempt
+from arcbeam.secrets import install, parted, without_credentials
+from arcbeam.sizes import threshold
+
+_NAME: Final = "WriteToKafka"
+_PART: Final = threshold(32 << 20)
+"""Bytes of a part of a bounded input, approximately: a transaction must end in time."""
+_OWNED: Final = {
+    "transactional.id": "the transform makes one for each shard",
+    "enable.idempotence": "it is on",
+    "acks": "it is all",
+    "request.required.acks": "it is all",
+    "group.id": "a writer needs none",
+}
+LOST: Final = ("refuse", "publish")
+
+Committable = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where records are staged.
+
+    Attributes:
+        path: a folder or URL.
+        options: see `arcbeam.io.parts.places.opened`.
+        secrets: likewise.
+    """
+
+    path: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = ()
+
+    def __call__(self) -> Any:
+        """Open it, in a process that has the job's secrets."""
+        return opened(self.path, self.options, self.secrets)
+
+
+@dataclass(frozen=True)
+class Sink:
+    """What staging needs.
+
+    Attributes:
+        name: the name of the sink in the job.
+        register: see `Part`.
+        storage: where records are staged.
+        connection: how to ask for topics.
+    """
+
+    name: str
+    register: str
+    storage: Storage
+    connection: Connection
+
+
+class _Stager:
+    """Stages parts, in a process.
+
+    Args:
+        sink: what to stage.
+
+    Raises:
+        RecordRefusedError: the topic of the register does not exist.
+        SetupError: the runner does not know commits.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        if not attempt().job:
+            raise SetupError(
+                f"{_NAME} writes exactly once with ArcbeamRunner only: this runner does not know commits",
+                f"run the pipeline with ArcbeamRunner, or use {_NAME}(exactly_once=False)",
+            )
+        self._sink, self._staging = sink, sink.storage()
+        self._partitions: dict[str, int] = {}
+        self._check(sink.register, 0)
+
+    def part(self, shard: int, sequence: int, chunks: Iterable[bytes], topics: Mapping[str, int], records: int) -> Part:
+        """Stage chunks as a part.
+
+        Args:
+            shard: the shard.
+            sequence: the number of the part.
+            chunks: its records.
+            topics: their topics, each with the highest number of a partition that a record names.
+            records: their number.
+
+        Raises:
+            RecordRefusedError: a topic or partition does not exist. Once committed, the records would block the job.
+        """
+        by = attempt()
+        for topic, most in topics.items():
+            self._check(topic, most)
+        writing = self._staging.begin(by)
+        try:
+            writing.write(framed(chunks))
+            staged = writing.finish()
+        except BaseException:
+            writing.abandon()
+            raise
+        name = name_of(by.job, self._sink.name, shard)
+        return Part(name, sequence, staged.staged, records, self._sink.register)
+
+    def _check(self, topic: str, number: int) -> None:
+        if number >= self._partitions.get(topic, 0):
+            self._partitions[topic] = _partitions_of(self._sink.connection, topic)
+            if number >= self._partitions[topic]:
+                what = f"has no partition {number}" if self._partitions[topic] else "does not exist"
+                raise RecordRefusedError(f"{_NAME}: the topic {topic} {what}")
+
+
+def _partitions_of(connection: Connection, topic: str) -> int:
+    """Return the number of partitions of a topic; 0 if it does not exist."""
+    from confluent_kafka import KafkaException
+
+    client = producer(connection)
+    try:
+        found = client.list_topics(topic, timeout=SECONDS).topics[topic]
+    except KafkaException as e:
+        raise ConnectionError(f"Kafka, topic {topic}: {e.args[0].str()}") from None
+    finally:
+        client.close()
+    return 0 if found.error is not None else len(found.partitions)
+
+
+def _add(topics: dict[str, int], more: Mapping[str, int]) -> None:
+    """Add the topics of a chunk."""
+    for topic, number in more.items():
+        topics[topic] = max(number, topics.get(topic, 0))
+
+
+class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """(shard, chunk) -> committables, one for each shard and bundle.
+
+    Args:
+        sink: what to stage.
+    """
+
+    PARTS = ReadModifyWriteStateSpec("parts", VarIntCoder())
+    """The number of parts of the shard so far."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    @override
+    def setup(self) -> None:
+        self._stager: _Stager | None = None
+
+    @override
+    def start_bundle(self) -> None:
+        self._chunks: dict[int, tuple[int, list[bytes], dict[str, int], int]] = {}
+
+    @override
+    def process(self, element: tuple[int, Chunk], parts: Any = beam.DoFn.StateParam(PARTS)) -> None:
+        shard, (chunk, number, more) = element
+        if shard in self._chunks:
+            sequence, chunks, topics, count = self._chunks[shard]
+        else:
+            sequence, chunks, topics, count = (parts.read() or 0) + 1, [], {}, 0
+            parts.write(sequence)
+        chunks.append(chunk)
+        _add(topics, more)
+        self._chunks[shard] = sequence, chunks, topics, count + number
+
+    @override
+    def finish_bundle(self) -> Iterator[Any]:
+        waiting, self._chunks = self._chunks, {}
+        if waiting and self._stager is None:
+            self._stager = _Stager(self._sink)
+        for shard, (sequence, chunks, topics, count) in waiting.items():
+            assert self._stager is not None
+            part = self._stager.part(shard, sequence, chunks, topics, count)
+            yield GlobalWindows.windowed_value({"parts": [part.plain()]})
+
+
+class StageGrouped(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """(shard, chunks) of a bounded input -> one committable, with parts of limited size.
+
+    Args:
+        sink: what to stage.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    @override
+    def process(self, element: tuple[int, Iterable[Chunk]]) -> Iterator[Committable]:
+        shard, all = element
+        stager = _Stager(self._sink)
+        parts: list[dict[str, Any]] = []
+        chunks: list[bytes] = []
+        topics: dict[str, int] = {}
+        count = size = 0
+        for chunk, number, more in all:
+            chunks.append(chunk)
+            _add(topics, more)
+            count, size = count + number, size + len(chunk)
+            if size >= _PART:
+                parts.append(stager.part(shard, len(parts) + 1, chunks, topics, count).plain())
+                chunks, topics, count, size = [], {}, 0, 0
+        if chunks:
+            parts.append(stager.part(shard, len(parts) + 1, chunks, topics, count).plain())
+        yield {"parts": parts}
+
+
+class WriteNow(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """Writes elements at once, and waits for their delivery at the end of the bundle.
+
+    Args:
+        outgoing: how elements become records.
+        connection: how to connect.
+    """
+
+    def __init__(self, outgoing: Outgoing, connection: Connection) -> None:
+        self._outgoing, self._connection = outgoing, connection
+
+    @override
+    def setup(self) -> None:
+        self._producer = producer(self._connection)
+        self._deliveries = Deliveries()
+
+    @override
+    def process(self, element: Any) -> None:
+        produce(self._producer, [self._outgoing.plain(element)], self._deliveries.delivered)
+
+    @override
+    def finish_bundle(self) -> None:
+        left = self._producer.flush(SECONDS)
+        self._deliveries.check(left)
+
+    @override
+    def teardown(self) -> None:
+        self._producer.close()
+
+
+class WriteToKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
+    """Write records to topics, exactly once.
+
+    Elements are pairs (key, value) or `ProducerRecord`s. Records are staged while the pipeline runs, as files below
+    `staging`. After the commit of their micro-batch they are produced, in one transaction for each shard. A bounded
+    pipeline produces at its end. Readers with `read_committed` see each record once, and those of a key in the order in
+    which the stage before this emitted them. A shard remembers in the offset of a consumer group
+    (`arcbeam.<job>.<sink>.<shard>`) which of its transactions was the last, so a repeated publishing finds it.
+
+    If that offset is gone although the job has published, the job fails by name, see `on_lost_register`. The broker
+    removes offsets that have not changed for offsets.retention.minutes (7 days by default).
+
+    Args:
+        producer_config: settings of librdkafka without secrets, at least "bootstrap.servers".
+        topic: for elements that name none. None: all do; then `register_topic` is required.
+        staging: a folder or URL that all hosts share, for records between their commit and their publishing. Required
+            for exactly once.
+        exactly_once: False: records are produced while the pipeline runs, and may be repeated.
+        key_serializer: a function that returns a key's bytes. None: keys are bytes.
+        value_serializer: the same for values. None is a tombstone.
+        shards: how many transactions a micro-batch has. More are faster, and each needs a producer.
+        name: the name of the sink, part of the names of its groups. None: a hash of the transform's label.
+        register_topic: the topic at whose partition 0 groups have their offsets. None: `topic`.
+        on_lost_register: "refuse", or "publish": what was committed last is then produced, perhaps a second time.
+        credentials: see `ReadFromKafka`.
+
+    Raises:
+        ImportError: the package confluent-kafka is missing.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is invalid, or `producer_config` has a secret.
+    """
+
+    def __init__(
+        self,
+        producer_config: Mapping[str, Any],
+        topic: str | None = None,
+        *,
+        staging: str | None = None,
+        exactly_once: bool = True,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        shards: int = 1,
+        name: str | None = None,
+        register_topic: str | None = None,
+        on_lost_register: str = "refuse",
+        credentials: Credentials = None,
+        label: str | None = None,
+    ) -> None:
+        super().__init__(label)
+        check_installed(_NAME)
+        self._connection = Connection.checked(f"{_NAME}(producer_config)", producer_config, credentials, _OWNED)
+        for argument, function in (("key_serializer", key_serializer), ("value_serializer", value_serializer)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{_NAME}({argument}={function!r}): expected a function that returns bytes")
+        most = int(producer_config.get("message.max.bytes", 1_000_000))
+        self._outgoing = Outgoing(topic or "", key_serializer, value_serializer, most)
+        if not isinstance(shards, int) or not 1 <= shards <= 256:
+            raise ValueError(f"{_NAME}(shards={shards!r}): expected a number from 1 to 256")
+        if on_lost_register not in LOST:
+            raise ValueError(f"{_NAME}(on_lost_register={on_lost_register!r}): expected one of {LOST}")
+        self._register = register_topic or topic or ""
+        if exactly_once:
+            if not staging:
+                raise ValueError(
+                    f"{_NAME} requires staging, a folder or URL that all hosts share, or exactly_once=False"
+                )
+            if without_credentials(staging) != staging:
+                raise ValueError(
+                    f"{_NAME}(staging={without_credentials(staging)!r}): pass credentials as options "
+                    "(--s3_access_key_id, --s3_secret_access_key) or in the workers' environment"
+                )
+            if not self._register:
+                raise ValueError(f"{_NAME} without a topic requires register_topic, or exactly_once=False")
+        elif staging or name or register_topic or on_lost_register != "refuse" or shards != 1:
+            raise ValueError(f"{_NAME}(exactly_once=False): staging, shards, name and registers belong to exactly_once")
+        if name is not None and not name.replace("-", "").replace("_", "").isalnum():
+            raise ValueError(f"{_NAME}(name={name!r}): expected letters, digits, '-' and '_'")
+        self._staging, self._exactly, self._shards, self._name = staging or "", exactly_once, shards, name
+        self._trusts = on_lost_register == "publish"
+
+    @override
+    def expand(self, records: Any) -> Any:
+        if not self._exactly:
+            _ = records | "Write" >> beam.ParDo(WriteNow(self._outgoing, self._connection))
+            return beam.pvalue.PDone(records.pipeline)
+        options = parted(options_of(records.pipeline))
+        install(options.secrets)
+        storage = Storage(self._staging, options.options, tuple(sorted(options.secrets)))
+        name = self._name or sink_of(records.pipeline.transforms_stack[-1].full_label)
+        sink = Sink(name, self._register, storage, self._connection)
+        chunks = (
+            records
+            | "Chunk" >> beam.ParDo(Chunks(self._outgoing, self._shards)).with_output_types(tuple[int, Chunk])
+            | "Windows" >> beam.WindowInto(GlobalWindows())
+        )
+        if records.is_bounded:
+            stage = "Stage" >> beam.ParDo(StageGrouped(sink)).with_output_types(Committable)
+            committables = chunks | "Group" >> beam.GroupByKey() | stage
+        else:
+            committables = chunks | "Stage" >> beam.ParDo(Stage(sink)).with_output_types(Committable)
+        _ = committables | Publish(PublishRecords(self._connection, storage, trusts=self._trusts))
+        return beam.pvalue.PDone(records.pipeline)
+
+    @override
+    def default_label(self) -> str:
+        return f"{_NAME}({self._outgoing.topic or self._register or 'several topics'})"
+
+    @override
+    def display_data(self) -> dict[str, Any]:
+        return {"topic": self._outgoing.topic, "servers": str(self._connection.config.get("bootstrap.servers"))}

@@ -1,0 +1,191 @@
+"""Clients of a cluster in memory, for tests of what reading makes of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.runners.sdf_utils import RestrictionTrackerView, ThreadsafeRestrictionTracker
+
+from arcbeam.io.kafka.clients import Fetched
+from arcbeam.io.kafka.discovery import Discover
+from arcbeam.io.kafka.partitions import KnownTracker, Offsets, Partition
+from arcbeam.io.kafka.reading import Read
+
+
+@dataclass(frozen=True)
+class Message:
+    """A record as librdkafka gives it."""
+
+    at: int
+    milliseconds: int = 0
+    kind: int = 1
+    data: bytes = b"v"
+
+    def offset(self) -> int:
+        return self.at
+
+    def timestamp(self) -> tuple[int, int]:
+        return self.kind, self.milliseconds
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return self.data
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return 0
+
+    def headers(self) -> None:
+        return None
+
+
+@dataclass
+class Log:
+    """A partition. It is also its own client.
+
+    Attributes:
+        messages: the readable records.
+        last: the offset after the last record, readable or not; None: no broker answers.
+        reaches: how far fetches advance without readable records; None: to `last`.
+        committed: the offset of the group.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    last: int | None = 0
+    reaches: int | None = None
+    group: str = "g"
+    commits: bool = True
+    committed: int | None = None
+    returned: list[Fetched] = field(default_factory=list)
+    closed: bool = False
+
+    def reader(self, partition: Partition) -> Log:
+        return self
+
+    def fetch(self, position: int, most: int, *, patient: bool = False) -> Fetched:
+        some = [message for message in self.messages if message.offset() >= position][:most]
+        if some:
+            return Fetched(some, some[-1].offset() + 1)
+        reaches = self.last if self.reaches is None else self.reaches
+        return Fetched([], max(position, reaches or 0))
+
+    def end(self) -> int | None:
+        return self.last
+
+    def give_back(self, fetched: Fetched) -> None:
+        self.returned.append(fetched)
+
+    def commit(self, position: int) -> None:
+        self.committed = position
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Topics:
+    """A cluster's topics. It is also its own client.
+
+    Attributes:
+        described: id and number of partitions of each topic.
+        ends: what any question for offsets is answered.
+        down: whether no broker answers.
+    """
+
+    described: dict[str, tuple[str, int]]
+    ends: int = 100
+    down: bool = False
+
+    def cluster(self) -> Topics:
+        return self
+
+    def topics(self, names: Sequence[str] | None) -> Mapping[str, tuple[str, int]]:
+        if self.down:
+            raise ConnectionError("down")
+        return {name: of for name, of in self.described.items() if names is None or name in names}
+
+    def offsets(self, partitions: Sequence[tuple[str, int]], where: Any, *, committed: bool) -> list[int]:
+        return [self.ends] * len(partitions)
+
+    def close(self) -> None:
+        pass
+
+
+class Finalizer:
+    """Collects callbacks."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Any] = []
+
+    def register(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+    def finalize(self) -> None:
+        for callback in self.callbacks:
+            callback()
+
+
+@dataclass
+class Processed:
+    """What a call of `process` gave.
+
+    Attributes:
+        outputs: `TimestampedValue`s.
+        errors: the same, of the output for errors.
+        rest: the restriction that remains.
+        delay: seconds until it is processed; None if it was not deferred.
+        watermark: in seconds.
+    """
+
+    outputs: list[Any]
+    errors: list[Any]
+    rest: Any
+    delay: float | None
+    watermark: float | None
+
+
+def _processed(process: Any, element: Any, tracker: Any, estimator: Any, stop_after: int | None, *more: Any) -> Any:
+    safe = ThreadsafeRestrictionTracker(tracker)
+    outputs, errors, rest = [], [], None
+    for output in process(element, *more, RestrictionTrackerView(safe), estimator):
+        if isinstance(output, TaggedOutput):
+            errors.append(output.value)
+        else:
+            outputs.append(output)
+        if len(outputs) == stop_after:
+            _, rest = tracker.try_split(0)
+    deferred = safe.deferred_status()
+    delay = None
+    if deferred is not None:
+        rest, at = deferred
+        delay = at.micros / 1e6
+    else:
+        safe.check_done()
+    watermark = estimator.current_watermark()
+    return Processed(outputs, errors, rest, delay, None if watermark is None else watermark.micros / 1e6)
+
+
+def read(
+    fn: Read, partition: Partition, restriction: Any = None, *, estimator: Any = None, stop_after: int | None = None
+) -> tuple[Processed, Finalizer]:
+    """Process a partition; the runner stops it after a number of outputs."""
+    offsets, finalizer = Offsets(), Finalizer()
+    tracker = offsets.create_tracker(restriction or offsets.initial_restriction(partition))
+    estimator = estimator or ManualWatermarkEstimator(None)
+    return _processed(fn.process, partition, tracker, estimator, stop_after, finalizer), finalizer
+
+
+def discover(fn: Discover, known: Any = (), estimator: Any = None) -> Processed:
+    """Search once."""
+    found: Processed = _processed(
+        fn.process, None, KnownTracker(known), estimator or ManualWatermarkEstimator(None), None
+    )
+    return found

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from arcbeam.errors import SetupError
+from arcbeam.io.kafka import ReadFromKafka
+from arcbeam.io.kafka.connection import Connection
+
+SERVERS = {"bootstrap.servers": "localhost:9"}
+pytestmark = pytest.mark.contract("KAFKA-05")
+
+
+@pytest.mark.parametrize("name", ["sasl.password", "ssl.key.pem", "ssl.key.password", "sasl.oauthbearer.client.secret"])
+def test_secret_setting_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' is a secret.*credentials="):
+        ReadFromKafka({**SERVERS, name: "x"}, ["t"])
+
+
+def test_setting_of_the_transform_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'auto\.offset\.reset' cannot be given: use start"):
+        ReadFromKafka({**SERVERS, "auto.offset.reset": "earliest"}, ["t"])
+
+
+def test_missing_servers_are_named() -> None:
+    with pytest.raises(ValueError, match=r"bootstrap\.servers"):
+        ReadFromKafka({}, ["t"])
+
+
+def test_environment_gives_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = Connection.checked("x", SERVERS, {"sasl.password": "KAFKA_PASSWORD"}, {})
+    with pytest.raises(SetupError, match="KAFKA_PASSWORD is not set"):
+        connection.settings()
+    monkeypatch.setenv("KAFKA_PASSWORD", "s3cret")
+    assert connection.settings()["sasl.password"] == "s3cret"
+    assert b"s3cret" not in pickle.dumps(connection)
+
+
+def test_function_gives_credentials() -> None:
+    connection = Connection.checked("x", SERVERS, lambda: {"sasl.password": "s3cret"}, {})
+    assert connection.settings({"group.id": "g"}) == {
+        "log_level": 2,
+        **SERVERS,
+        "sasl.password": "s3cret",
+        "group.id": "g",
+    }
+    assert "s3cret" not in repr(connection)
+
+
+def test_error_of_a_client_hides_credentials() -> None:
+    def refuse(settings: dict[str, Any]) -> None:
+        raise ValueError(f'Invalid value "{settings["sasl.password"]}" for configuration property "sasl.password"')
+
+    connection = Connection.checked("x", SERVERS, lambda: {"sasl.password": "s3cret"}, {})
+    with pytest.raises(SetupError) as error:
+        connection.made(refuse)
+    assert "s3cret" not in str(error.value)
+    assert error.value.__suppress_context__
+
+
+def test_value_is_not_the_name_of_a_variable() -> None:
+    with pytest.raises(ValueError, match=r"credentials\['sasl\.password'\] is not the name of an environment variable"):
+        ReadFromKafka(SERVERS, ["t"], credentials={"sasl.password": "my secret!"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "give one of topics, topic_pattern and topic_partitions"),
+        ({"topics": "t"}, "are lists"),
+        ({"topics": ["t"], "start": "first"}, "start='first'"),
+        ({"topics": ["t"], "stop": "group"}, "stop='group'"),
+        ({"topics": ["t"], "start": "group"}, r"requires the setting 'group\.id'"),
+        ({"topics": ["t"], "commit_offset_in_finalize": True}, r"requires the setting 'group\.id'"),
+        ({"topics": ["t"], "timestamp_policy": "append"}, "timestamp_policy='append'"),
+        ({"topics": ["t"], "max_delay": -1}, "must not be negative"),
+        ({"topics": ["t"], "discovery_seconds": 0}, "discovery_seconds=0"),
+    ],
+)
+def test_invalid_argument_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ReadFromKafka(SERVERS, **arguments)
+
+
+def test_stop_makes_the_read_bounded() -> None:
+    pipeline = beam.Pipeline()
+    assert (pipeline | "a" >> ReadFromKafka(SERVERS, ["t"], stop="latest")).is_bounded
+    assert not (pipeline | "b" >> ReadFromKafka(SERVERS, ["t"])).is_bounded
+    records, errors = pipeline | "c" >> ReadFromKafka(SERVERS, ["t"], stop="latest", with_errors=True)
+    assert records.is_bounded
+    assert errors.is_bounded
+
+
+def test_package_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ImportError, match=r"arcbeam\[kafka\]"):
+        ReadFromKafka(SERVERS, ["t"])

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
+
+from arcbeam.io.kafka.clients import TopicGoneError
+from arcbeam.io.kafka.discovery import Discover, Wanted
+from arcbeam.io.kafka.partitions import ENDLESS, Partition
+from arcbeam.io.kafka.times import CREATED, Times
+from tests.io.kafka.fakes import Topics, discover
+
+NOW = 1_000.0
+pytestmark = pytest.mark.contract("KAFKA-03")
+
+
+def wanted(**how: Any) -> Wanted:
+    given: dict[str, Any] = {"topics": ("t",), "pattern": "", "partitions": (), "start": "earliest", "stop": None}
+    return Wanted(**{**given, **how}, committed=True)
+
+
+def search(topics: Topics, of: Wanted | None = None, seconds: float | None = 30.0, idle: bool = True) -> Discover:
+    return Discover(topics, of or wanted(), seconds, Times(CREATED, 5_000_000, idle), lambda: NOW)  # type: ignore[arg-type]
+
+
+def test_first_search_finds_all_partitions() -> None:
+    found = discover(search(Topics({"t": ("a", 2)})))
+    assert [output.value for output in found.outputs] == [Partition("t", "a", 0), Partition("t", "a", 1)]
+    assert {output.timestamp for output in found.outputs} == {MIN_TIMESTAMP}
+    assert (found.rest, found.watermark, found.delay) == (
+        (("t", "a", 0), ("t", "a", 1)),
+        NOW - 5,
+        pytest.approx(30, abs=1),
+    )
+
+
+def test_later_partition_is_read_from_its_beginning() -> None:
+    estimator = ManualWatermarkEstimator(Timestamp(900))
+    fn = search(Topics({"t": ("a", 2)}), wanted(start="latest"))
+    found = discover(fn, (("t", "a", 0),), estimator)
+    (output,) = found.outputs
+    assert (output.value, output.timestamp) == (Partition("t", "a", 1, 0), Timestamp(900))
+    assert discover(fn, found.rest, estimator).outputs == []
+
+
+def test_first_partitions_begin_at_start() -> None:
+    found = discover(search(Topics({"t": ("a", 1)}), wanted(start="latest")))
+    assert found.outputs[0].value == Partition("t", "a", 0, 100, ENDLESS)
+
+
+def test_offsets_of_start_and_stop_are_kept() -> None:
+    of = wanted(start={("t", 0): 3}, stop={("t", 0): 9})
+    found = discover(search(Topics({"t": ("a", 1)}), of, None))
+    assert (found.outputs[0].value, found.rest) == (Partition("t", "a", 0, 3, 9), None)
+
+
+def test_missing_offset_of_start_is_named() -> None:
+    with pytest.raises(LookupError, match=r"start=.*no offset for partition 1 of the topic t"):
+        discover(search(Topics({"t": ("a", 2)}), wanted(start={("t", 0): 3})))
+
+
+def test_recreated_topic_is_refused() -> None:
+    with pytest.raises(TopicGoneError, match="topic t was deleted and created again"):
+        discover(search(Topics({"t": ("b", 1)})), (("t", "a", 0),))
+
+
+def test_deleted_topic_is_refused() -> None:
+    with pytest.raises(TopicGoneError, match="topic t is read by this job, but was deleted"):
+        discover(search(Topics({}), wanted(topics=(), pattern="t")), (("t", "a", 0),))
+
+
+def test_unknown_topic_is_named() -> None:
+    with pytest.raises(LookupError, match="topic t does not exist"):
+        discover(search(Topics({})))
+
+
+def test_unknown_partition_is_named() -> None:
+    with pytest.raises(LookupError, match="topic t has no partition 7"):
+        discover(search(Topics({"t": ("a", 2)}), wanted(topics=(), partitions=(("t", 7),))))
+
+
+def test_pattern_finds_whole_names() -> None:
+    topics = Topics({"t1": ("a", 1), "t2": ("b", 1), "xt1": ("c", 1)})
+    found = discover(search(topics, wanted(topics=(), pattern="t.")))
+    assert [repr(output.value) for output in found.outputs] == ["t1[0]", "t2[0]"]
+
+
+def test_search_waits_for_the_broker() -> None:
+    found = discover(search(Topics({}, down=True)), (("t", "a", 0),))
+    assert (found.outputs, found.rest, found.watermark) == ([], (("t", "a", 0),), None)
+
+
+def test_old_records_do_not_follow_the_clock() -> None:
+    estimator = ManualWatermarkEstimator(Timestamp(900))
+    found = discover(search(Topics({"t": ("a", 1)}), idle=False), (("s", "a", 0),)[:0], estimator)
+    assert found.outputs[0].timestamp == MIN_TIMESTAMP

@@ -1,0 +1,82 @@
+"""Reading and writing in the harness of a worker, with a real broker and without Spark."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from arcbeam.harness.operations.publishoperation import OpenPublisher
+from arcbeam.io.kafka import ReadFromKafka, WriteToKafka
+from arcbeam.model.attempts import Attempt, here
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from tests.harness.drive import Collect, Driven
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
+from tests.io.kafka.test_librdkafka import put
+from tools.broker import Broker
+
+
+@pytest.mark.contract("KAFKA-01", "KAFKA-06", "KAFKA-07")
+def test_bounded_copy_is_published_once(broker: Broker, tmp_path: Path) -> None:
+    source, target = broker.topic("h-in", 3), broker.topic("h-out", 2)
+    for number in (0, 1):
+        put(broker, source, range(number, 500, 2), number)
+    config = {"bootstrap.servers": broker.address}
+    with here.running(Attempt("h-job", 0, (0,), "token")), Driven(shards=2) as p:
+        records = p | ReadFromKafka({**config, "group.id": "h"}, [source], stop="latest")
+        _ = records | Collect()
+        _ = records | WriteToKafka(config, target, staging=str(tmp_path), shards=2)
+    assert sorted(int(value) for _, value in p.values()) == list(range(500))
+    (name,) = {name for report in p.reports for name in report.committables}
+    encoded = [each for report in p.reports for each in report.committables.get(name, [])]
+    (stage,) = (stage for stage in p.plan.stages if name in stage.publishers)
+    for _ in range(2):
+        publisher = OpenPublisher(stage, name)
+        publisher.publish(encoded, again=True)
+        publisher.close()
+    with Driven(shards=2) as written:
+        _ = written | ReadFromKafka(config, [target], stop="latest") | Collect()
+    values = [int(value) for _, value in written.values()]
+    assert sorted(values) == list(range(500))
+    group = Consumer({**config, "group.id": "h"})
+    places = [TopicPartition(source, number) for number in range(3)]
+    assert [max(0, place.offset) for place in group.committed(places, 10)] == [250, 250, 0]
+
+
+@pytest.mark.contract("KAFKA-01", "KAFKA-03", "KAFKA-06", "KAFKA-07")
+def test_stream_is_published_part_by_part(broker: Broker, tmp_path: Path) -> None:
+    source, target = broker.topic("s-in", 2), broker.topic("s-out")
+    config = {"bootstrap.servers": broker.address}
+    put(broker, source, range(0, 400, 2), 0)
+    put(broker, source, range(1, 400, 2), 1)
+    committed: list[Any] = []
+
+    def cut(shard: Shard, came: list[Any]) -> None:
+        now = int(time.time() * 1e6)
+        half = (len(came) + 1) // 2
+        for n, some in enumerate((came[:half], came[half:], [], [])):
+            at = Timestamp(now + n * 3_000_000)
+            shard.run(MicroBatch([(key, [one]) for key, one in some], MIN_TIMESTAMP, at, looks=3, runs=2))
+            committed.extend(shard.closed[-1].committables)
+        shard.run(MicroBatch((), MAX_TIMESTAMP, at, drain=True))
+
+    with here.running(Attempt("s-job", 1, (0,), "token")), InMicroBatches(cut) as p:
+        records = p | ReadFromKafka({**config, "group.id": "s"}, [source], discovery_seconds=1)
+        _ = records | Collect()
+        pairs = records | beam.Map(lambda pair: (b"k", pair[1]))
+        _ = pairs | WriteToKafka(config, target, staging=str(tmp_path))
+    assert sorted(int(value) for _, value in p.values()) == list(range(400))
+    (name,) = {each.stage for each in committed}
+    (stage,) = (stage for stage in p.plan.stages if name in stage.publishers)
+    publisher = OpenPublisher(stage, name)
+    for each in committed:
+        publisher.publish([each.payload], again=True)
+    assert len(committed) == 2
+    publisher.close()
+    with Driven(shards=2) as written:
+        _ = written | ReadFromKafka(config, [target], stop="latest") | Collect()
+    assert [int(value) for _, value in written.values()] == [int(value) for _, value in p.values()]

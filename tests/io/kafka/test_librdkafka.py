@@ -1,0 +1,187 @@
+"""Reading from a real broker, without a runner."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from apache_beam.io.restriction_trackers import OffsetRange
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from arcbeam.io.kafka.clients import Clients, LibrdkafkaCluster, LibrdkafkaReader, OffsetsGoneError, TopicGoneError
+from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.discovery import Discover, Wanted
+from arcbeam.io.kafka.partitions import ENDLESS, Offsets, Partition
+from arcbeam.io.kafka.reading import Read
+from arcbeam.io.kafka.records import Decoder
+from arcbeam.io.kafka.times import CREATED, Times
+from tests.io.kafka.fakes import discover, read
+from tools.broker import Broker
+
+
+def clients(broker: Broker, group: str = "g") -> Clients:
+    return Clients(Connection({"bootstrap.servers": broker.address}), True, group, True)
+
+
+def partition(broker: Broker, topic: str, number: int = 0, **more: Any) -> Partition:
+    (id, _) = LibrdkafkaCluster(clients(broker)).topics([topic])[topic]
+    return Partition(topic, id, number, **more)
+
+
+def reader(broker: Broker, group: str = "g") -> Read:
+    fn = Read(clients(broker, group), Decoder(None, None, metadata=False, errors=False), Times(CREATED, 0, True))
+    fn.setup()
+    return fn
+
+
+def put(broker: Broker, topic: str, values: Sequence[int], number: int = 0, *, ends: str = "") -> Any:
+    """Produce values; in a transaction that ends in a way, or stays open."""
+    config = {"bootstrap.servers": broker.address}
+    producer = Producer({**config, "transactional.id": uuid.uuid4().hex} if ends else config)
+    if ends:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, str(value).encode(), b"k", number)
+    producer.flush(30)
+    if ends == "commit":
+        producer.commit_transaction(30)
+    elif ends == "abort":
+        producer.abort_transaction(30)
+    return producer
+
+
+def values(outputs: Sequence[Any]) -> list[int]:
+    return [int(output.value[1]) for output in outputs]
+
+
+@pytest.mark.contract("KAFKA-01")
+def test_aborted_transactions_leave_no_backlog(broker: Broker) -> None:
+    topic = broker.topic("aborted")
+    put(broker, topic, [1, 2], ends="commit")
+    put(broker, topic, [3, 4, 5], ends="abort")
+    put(broker, topic, [6], ends="commit")
+    put(broker, topic, [7, 8], ends="abort")
+    of = partition(broker, topic)
+    processed, finalizer = read(reader(broker, "aborted"), of)
+    assert values(processed.outputs) == [1, 2, 6]
+    (low, high) = (0, LibrdkafkaReader(clients(broker), of).end())
+    assert (processed.rest.start, high) == (12, 12)
+    assert Offsets().restriction_size(of, processed.rest) == low
+    finalizer.finalize()
+    client = Consumer({"bootstrap.servers": broker.address, "group.id": "aborted"})
+    for _ in range(100):
+        (committed,) = client.committed([TopicPartition(topic, 0)], 10)
+        if committed.offset >= 0:
+            break
+        time.sleep(0.05)
+    assert committed.offset == high
+
+
+@pytest.mark.contract("KAFKA-02")
+def test_open_transaction_counts_as_a_further_record(broker: Broker) -> None:
+    topic = broker.topic("open")
+    put(broker, topic, [1], ends="commit")
+    producer = put(broker, topic, [2], ends="later")
+    fn, of = reader(broker), partition(broker, topic)
+    before = time.time()
+    processed, _ = read(fn, of)
+    assert values(processed.outputs) == [1]
+    assert processed.watermark is not None
+    assert processed.watermark < before
+    producer.commit_transaction(30)
+    over = time.monotonic() + 20
+    later, _ = read(fn, of, processed.rest)
+    while not later.outputs and time.monotonic() < over:
+        later, _ = read(fn, of, later.rest)
+    assert values(later.outputs) == [2]
+
+
+@pytest.mark.contract("KAFKA-03")
+def test_recreated_topic_is_noticed_by_a_new_consumer(broker: Broker) -> None:
+    topic = broker.topic("recreated")
+    put(broker, topic, range(5))
+    of = partition(broker, topic)
+    admin = broker.admin()
+    admin.delete_topics([topic], operation_timeout=30)[topic].result()
+    time.sleep(0.5)
+    broker.topic(topic)
+    put(broker, topic, range(9))
+    with pytest.raises(TopicGoneError, match="recreated was deleted and created again"):
+        read(reader(broker), of, OffsetRange(5, ENDLESS))
+
+
+@pytest.mark.contract("KAFKA-01")
+def test_removed_records_are_named(broker: Broker) -> None:
+    topic = broker.topic("removed")
+    put(broker, topic, range(5))
+    admin = broker.admin()
+    for future in admin.delete_records([TopicPartition(topic, 0, 4)]).values():
+        future.result()
+    of = partition(broker, topic)
+    assert values(read(reader(broker), of)[0].outputs) == [4]
+    with pytest.raises(OffsetsGoneError, match=r"removed\[0\]: the record at offset 2"):
+        read(reader(broker), of, OffsetRange(2, ENDLESS))
+
+
+@pytest.mark.contract("KAFKA-03")
+def test_starts_and_stops_are_found(broker: Broker) -> None:
+    topic = broker.topic("starts", 2)
+    put(broker, topic, range(3))
+    time.sleep(0.05)
+    at = int(time.time() * 1_000)
+    put(broker, topic, [3], ends="commit")
+    put(broker, topic, [4], ends="later")
+    cluster = LibrdkafkaCluster(clients(broker, "starts"))
+    places = [(topic, 0), (topic, 1)]
+    assert cluster.offsets(places, "latest", committed=True) == [5, 0]
+    assert cluster.offsets(places, "latest", committed=False) == [6, 0]
+    assert cluster.offsets(places, at, committed=True) == [3, 0]
+    assert cluster.offsets(places, "group", committed=True) == [0, 0]
+    wanted = Wanted((topic,), "", (), "earliest", "latest", True)
+    found = discover(Discover(clients(broker), wanted, None, Times(CREATED, 0, True)))
+    assert [(of.value.start, of.value.stop) for of in found.outputs] == [(0, 5), (0, 0)]
+    (first, second) = (read(reader(broker), of.value)[0] for of in found.outputs)
+    assert (values(first.outputs), first.rest, second.outputs) == ([0, 1, 2, 3], None, [])
+
+
+def test_reader_far_from_position_starts_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = broker.topic("jumps")
+    put(broker, topic, range(50))
+    of = partition(broker, topic)
+    one = LibrdkafkaReader(clients(broker), of)
+    monkeypatch.setattr("arcbeam.io.kafka.clients._SKIPS", 10)
+    for position in (0, 5, 40, 3):
+        assert one.fetch(position, 2).records[0].offset() == position
+    fetched = one.fetch(5, 3)
+    one.give_back(fetched)
+    assert [record.offset() for record in one.fetch(6, 3).records] == [6, 7]
+    assert one.fetch(8, 1).records[0].offset() == 8
+    one.close()
+
+
+@pytest.mark.long
+@pytest.mark.contract("KAFKA-01")
+def test_broker_down_is_reported_once(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with Broker(tmp_path / "broker") as broker, caplog.at_level(logging.WARNING, "arcbeam.kafka"):
+        topic = broker.topic("down")
+        put(broker, topic, [1])
+        fn, of = reader(broker), partition(broker, topic)
+        processed, _ = read(fn, of)
+        broker.kill()
+        for _ in range(3):
+            processed, _ = read(fn, of, processed.rest)
+            assert (processed.outputs, processed.rest.start) == ([], 1)
+        broker.start()
+        put(broker, topic, [2])
+        over = time.monotonic() + 60
+        while not processed.outputs and time.monotonic() < over:
+            processed, _ = read(fn, of, processed.rest)
+        assert values(processed.outputs) == [2]
+    said = [record.getMessage() for record in caplog.records if "down[0]" in record.getMessage()]
+    assert ["retried" in text for text in said].count(True) == 1
+    assert "succeeds again" in said[-1]

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from apache_beam.io.restriction_trackers import OffsetRange
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+
+from arcbeam.io.kafka import reading
+from arcbeam.io.kafka.partitions import ENDLESS, Offsets, Partition, PartitionCoder
+from arcbeam.io.kafka.records import Decoder, UndecodableError
+from arcbeam.io.kafka.times import CREATED, Times
+from tests.io.kafka.fakes import Log, Message, read
+
+PARTITION = Partition("t", "id", 0)
+NOW = 1_000.0
+pytestmark = pytest.mark.contract("KAFKA-01")
+
+
+def reader(log: Log, times: Times = Times(CREATED, 2_000_000, True), **how: Any) -> reading.Read:
+    decoder = Decoder(how.get("key"), how.get("value"), metadata=False, errors=how.get("errors", False))
+    fn = reading.Read(log, decoder, times, lambda: NOW)  # type: ignore[arg-type]
+    fn.setup()
+    return fn
+
+
+def log_of(*offsets: int, last: int | None = None, **more: Any) -> Log:
+    end = max(offsets, default=-1) + 1 if last is None else last
+    return Log([Message(offset, 500_000 + 1_000 * offset) for offset in offsets], end, **more)
+
+
+@pytest.mark.contract("KAFKA-02")
+def test_caught_up_partition_follows_the_clock() -> None:
+    processed, _ = read(reader(log_of(0, 1, 2)), PARTITION)
+    assert [output.value for output in processed.outputs] == [(b"k", b"v")] * 3
+    assert [output.timestamp for output in processed.outputs] == [500, 501, 502]
+    assert (processed.rest.start, processed.watermark, processed.delay) == (3, NOW - 2, pytest.approx(0.1, abs=0.05))
+
+
+@pytest.mark.contract("KAFKA-02")
+def test_partition_without_records_is_idle() -> None:
+    processed, finalizer = read(reader(log_of()), PARTITION)
+    assert (processed.rest.start, processed.watermark, finalizer.callbacks) == (0, NOW - 2, [])
+
+
+@pytest.mark.contract("KAFKA-02")
+def test_open_transaction_holds_the_watermark() -> None:
+    processed, _ = read(reader(log_of(0, 1, last=5, reaches=2)), PARTITION)
+    assert (processed.rest.start, processed.watermark) == (2, 499)
+
+
+def test_unreachable_broker_promises_nothing() -> None:
+    log = log_of(0)
+    log.last, log.reaches = None, 1
+    processed, _ = read(reader(log), PARTITION)
+    assert (processed.watermark, processed.delay) == (498, pytest.approx(1.0, abs=0.2))
+
+
+@pytest.mark.contract("KAFKA-02")
+def test_idle_partition_without_clock_keeps_its_watermark() -> None:
+    processed, _ = read(reader(log_of(0), Times(CREATED, 0, False)), PARTITION)
+    assert processed.watermark == 500
+
+
+def test_gaps_at_the_end_are_claimed() -> None:
+    log = log_of(0, 4, last=12)
+    processed, finalizer = read(reader(log), PARTITION)
+    finalizer.finalize()
+    assert (len(processed.outputs), processed.rest.start, log.committed) == (2, 12, 12)
+    assert Offsets().restriction_size(PARTITION, processed.rest) == 0
+
+
+def test_watermark_never_goes_back() -> None:
+    estimator = ManualWatermarkEstimator(None)
+    log = Log([Message(0, 900_000)], 1, reaches=1)
+    log.last = 2
+    assert read(reader(log), PARTITION, estimator=estimator)[0].watermark == 898
+    log.messages.append(Message(1, 600_000))
+    log.last = 3
+    processed, _ = read(reader(log), PARTITION, OffsetRange(1, ENDLESS), estimator=estimator)
+    assert processed.watermark == 898
+
+
+def test_stopped_reading_returns_what_was_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_TOGETHER", 2)
+    log = log_of(*range(10))
+    processed, finalizer = read(reader(log), PARTITION, stop_after=3)
+    finalizer.finalize()
+    assert (len(processed.outputs), processed.rest.start, log.committed) == (4, 4, 4)
+    assert [message.offset() for message in log.returned[0].records] == [4, 5]
+    assert Offsets().restriction_size(PARTITION, processed.rest) == 6
+
+
+def test_stop_within_a_fetch_ends_the_reading() -> None:
+    partition = Partition("t", "id", 0, 2, 5)
+    processed, _ = read(reader(log_of(*range(10))), partition)
+    assert (len(processed.outputs), processed.rest) == (3, None)
+
+
+def test_stop_in_a_gap_ends_the_reading() -> None:
+    processed, _ = read(reader(log_of(0, 8)), Partition("t", "id", 0, 0, 5))
+    assert (len(processed.outputs), processed.rest) == (1, None)
+
+
+def test_partition_is_never_cut_in_two() -> None:
+    tracker = Offsets().create_tracker(OffsetRange(0, 100))
+    tracker.try_claim(3)
+    assert tracker.try_split(0.5) is None
+    assert tracker.try_split(0)[1].start == 4
+
+
+def test_drain_drops_only_endless_rest() -> None:
+    assert Offsets().truncate(PARTITION, OffsetRange(3, ENDLESS)) is None
+    assert Offsets().truncate(PARTITION, OffsetRange(3, 9)) == OffsetRange(3, 9)
+
+
+@pytest.mark.contract("KAFKA-04")
+def test_undecodable_records_have_their_own_output() -> None:
+    log = Log([Message(0, 1_000, data=b"1"), Message(1, 2_000, data=b"x")], 2)
+    processed, _ = read(reader(log, value=int, errors=True), PARTITION)
+    assert [output.value for output in processed.outputs] == [(b"k", 1)]
+    (error,) = processed.errors
+    assert (error.timestamp, error.value.record.value, error.value.record.offset) == (2, b"x", 1)
+    assert "invalid literal" in error.value.error
+
+
+@pytest.mark.contract("KAFKA-04")
+def test_undecodable_record_fails_without_that_output() -> None:
+    with pytest.raises(UndecodableError, match=r"t\[0\].*offset 1.*with_errors=True"):
+        read(reader(Log([Message(1, data=b"x")], 2), value=int), PARTITION)
+
+
+@pytest.mark.contract("KAFKA-02")
+def test_append_time_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"message\.timestamp\.type=LogAppendTime"):
+        read(reader(log_of(0), Times("LogAppendTime", 0, True)), PARTITION)
+
+
+@pytest.mark.contract("KAFKA-02")
+def test_function_gives_the_event_time() -> None:
+    processed, _ = read(reader(log_of(0, last=2, reaches=1), Times(lambda pair: 77 + len(pair), 0, True)), PARTITION)
+    assert (processed.outputs[0].timestamp, processed.watermark) == (79, 79)
+
+
+def test_teardown_closes_consumers() -> None:
+    log = log_of()
+    fn = reader(log)
+    read(fn, PARTITION)
+    fn.teardown()
+    assert log.closed
+
+
+def test_partition_survives_its_coder() -> None:
+    partition = Partition("t", "id", 3, 5, 9)
+    assert PartitionCoder().decode(PartitionCoder().encode(partition)) == partition
+    assert repr(partition) == "t[3]"
