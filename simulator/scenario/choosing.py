@@ -53,7 +53,7 @@ def plain_scenario_of(seed: int) -> Scenario:
             *_stalls(random.Random(f"stalled {seed}")),
             *_deaths(random.Random(f"deaths {seed}")),
         ),
-        requests=(*_requests(chance), *_rescales(pipeline, random.Random(f"rescale {seed}"))),
+        requests=(*_requests(chance), *_rescales(pipeline, random.Random(f"other shards {seed}"))),
         exchanges=_exchanges(random.Random(f"exchanges {seed}")),
     )
 
