@@ -45,6 +45,15 @@ def test_resumed_job_has_output_of_undisturbed_job(seed: int, tmp_path: Path) ->
     replay_suspended(seed, tmp_path)
 
 
+@pytest.mark.usefixtures("spark")
+@pytest.mark.contract("STORE-12")
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.long] if n > 0 else []) for n, seed in enumerate(seeds())]
+)
+def test_rescaled_job_has_output_of_undisturbed_job(seed: int, tmp_path: Path) -> None:
+    replay_suspended(seed, tmp_path, shards=(2, 5, 128, 3))
+
+
 @pytest.mark.long
 @pytest.mark.contract("API-01")
 def test_output_on_spark_connect_satisfies_the_simulator() -> None:

@@ -78,7 +78,7 @@ class LevelRescaling:
             self._filled.add(shard)
             put(shard, row, value)
 
-        self._put, self._put_format = filling, put
+        self._put = put
         self._stateful = {number for number, of in stages.items() if of.stateful}
         self._clocks = RescaledClocks(had, shards, filling)
         self._lots = RescaledLots(shards, self._stateful, filling)
@@ -97,8 +97,8 @@ class LevelRescaling:
         self._cut.clear()
         self._named.clear()
         beginning, place = b"", None
-        known, hashed = b"\xff", 0
-        put, shards = self._put, self._shards
+        known, shard = b"\xff", 0
+        put, shards, filled = self._put, self._shards, self._filled
         for row, value in rows.scan(b""):
             if row[:3] != beginning:
                 beginning, place, known = row[:3], self._place_of(source, row, value, rows), b"\xff"
@@ -110,7 +110,9 @@ class LevelRescaling:
                 if found is None:
                     continue
                 known, hashed = found
-            put(hashed % shards, row, value)
+                shard = hashed % shards
+                filled.add(shard)
+            put(shard, row, value)
         self._windows.end_shard()
 
     def end(self) -> Mapping[int, int]:
@@ -124,7 +126,7 @@ class LevelRescaling:
         self._windows.end()
         self._clocks.end(self._stateful)
         for shard in sorted(self._filled):
-            self._put_format(shard, bytes((Kind.FORMAT,)), _FORMAT)
+            self._put(shard, bytes((Kind.FORMAT,)), _FORMAT)
         return Counter(self._windows.timers)
 
     def _place_of(self, source: int, row: bytes, value: bytes, rows: Rows) -> _Place | None:
@@ -180,6 +182,8 @@ class LevelRescaling:
             # Rows of other windows of an empty key may be those of a timer for a window's end.
             return row, key_hash(b"")
         piece = row[_AFTER_STAGE : end - len(END)]
+        if b"\0" not in piece:  # most keys: neither escaped nor cut
+            return row[:end], key_hash(piece)
         if row[row.index(END, end) + len(END)] == Section.KEY:
             self._named[stage, piece] = key_hash(value)
         return row[:end], self._hash_of(stage, rows, piece)

@@ -18,7 +18,7 @@ from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.private import make_folder
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.shards.compaction import merged, publish, scan
-from arcbeam.store.shards.shardfile import Block, ShardFileReader, in_blocks, local_reader, write_shard_file
+from arcbeam.store.shards.shardfile import Block, ShardFileReader, local_reader, write_shard_file
 
 ATTEMPT: Final = "rescaled"
 """The attempt in the names of such files."""
@@ -53,9 +53,11 @@ class _New:
     parts: list[tuple[Path, int]] = field(default_factory=list)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the rows in memory in order."""
-        # Keys are distinct: values are never compared.
-        return in_blocks(sorted(self.rows))
+        """Yield the rows in memory in order, as one block."""
+        if self.rows:
+            # Keys are distinct: values are never compared.
+            self.rows.sort()
+            yield [key for key, _ in self.rows], [value for _, value in self.rows]
 
 
 class LevelWriter:

@@ -117,32 +117,40 @@ def replay(seed: int, folder: Path, options: Sequence[str] = ()) -> Replayed:
     return Replayed(what, outs, judge(what.pipeline, outs), behind, mark.exists())
 
 
-def replay_suspended(seed: int, folder: Path, options: Sequence[str] = ()) -> int:
+def replay_suspended(seed: int, folder: Path, options: Sequence[str] = (), shards: Sequence[int] = ()) -> int:
     """Like `replay`, but the job is suspended one to five times, and resumed with other numbers of tasks.
+
+    Args:
+        seed: the seed.
+        folder: an empty folder for its output.
+        options: additional options of the pipeline.
+        shards: the number of shards for each part of the job, which is suspended that often less one. Empty: that of
+            the seed.
 
     Returns:
         How often it was suspended; at least once.
     """
     for hurried in (False, True):
         run = folder / f"hurried {hurried}"
-        if made := _suspended(seed, run, options, hurried=hurried):
+        if made := _suspended(seed, run, options, shards, hurried=hurried):
             return made
     raise AssertionError("it ended before it could be suspended")
 
 
-def _suspended(seed: int, folder: Path, options: Sequence[str], *, hurried: bool) -> int:
+def _suspended(seed: int, folder: Path, options: Sequence[str], shards: Sequence[int], *, hurried: bool) -> int:
     """Return how often the job was suspended before it ended; hurried: at its first micro-batches."""
     what = chosen(seed)
     out, state = folder / "out", folder / "state"
     out.mkdir(parents=True)
     chance = random.Random(f"suspended {seed}")
     ways = ways_to_run(seed)
-    given = ["--streaming", f"--shards={what.pipeline.shards}", "--allow_unsafe_triggers", f"--checkpoint_dir={state}"]
-    wanted, made = chance.randint(1, 5), 0
+    given = ["--streaming", "--allow_unsafe_triggers", f"--checkpoint_dir={state}"]
+    wanted, made = len(shards) - 1 if shards else chance.randint(1, 5), 0
     while True:
-        p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([*given, *options, *next(ways)]))
+        of_part = f"--shards={shards[made] if shards else what.pipeline.shards}"
+        p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([*given, of_part, *options, *next(ways)]))
         Builder(p, what.pipeline, None).build(str(out))
-        with slots(chance.randint(1, 4)):
+        with slots(chance.randint(1, 8 if shards else 4)):
             result = p.run()
             if made < wanted:
                 result.wait_until_finish(1 if hurried else int(chance.uniform(200, 1500)))
