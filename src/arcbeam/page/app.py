@@ -7,7 +7,8 @@ Owns routes and templates. What is shown is chosen in `arcbeam.page.views`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from starlette.staticfiles import StaticFiles
 from arcbeam.explain import STYLE, plan_of
 from arcbeam.model.plan import Plan
 from arcbeam.page import charts, stagepage, states, views
+from arcbeam.page.charts import Chart
 from arcbeam.page.graph import Graph, graph_of
 from arcbeam.page.live import Board, Rendered, updates
 from arcbeam.page.security import Guard
@@ -34,6 +36,8 @@ from arcbeam.streaming.status.words import driver_line
 _HERE: Final = Path(__file__).parent
 
 
+CHARTS_KEPT: Final = 20
+"""Of at most this many jobs and resolutions the charts are kept."""
 ENDED_SHOWN: Final = 100
 """So many of the jobs that have ended are in the list, unless all are requested."""
 
@@ -89,6 +93,7 @@ class Pages:
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined
         )
+        self._drawn: OrderedDict[tuple[str, int], tuple[Record, Sequence[Chart]]] = OrderedDict()
         self._graphs: dict[str, tuple[tuple[Record, Record], Graph | None]] = {}
 
     def routes(self, path: str, view: View) -> list[Route]:
@@ -164,7 +169,7 @@ class Pages:
             "causes": record["causes"],
             "driver": driver_line(record),
             "graph": self._graph(found.id, record),
-            "charts": list(charts.charts_of(history, span)) if history["rings"] else [],
+            "charts": self._charts(found.id, history, span),
             "events": list(charts.events_of(history)),
             "spans": charts.SPANS,
             "span": span,
@@ -172,6 +177,18 @@ class Pages:
             "height": charts.HEIGHT,
         }
         return Shown("job.html", states.is_live(found), values)
+
+    def _charts(self, id: str, history: Record, span: int) -> Sequence[Chart]:
+        """Return the charts of a job, made once for each record of its history: that changes once a minute."""
+        if not history["rings"]:
+            return ()
+        known = self._drawn.get((id, span))
+        if known is None or known[0] is not history:
+            known = self._drawn[id, span] = history, tuple(charts.charts_of(history, span))
+            self._drawn.move_to_end((id, span))
+            while len(self._drawn) > CHARTS_KEPT:
+                self._drawn.popitem(last=False)
+        return known[1]
 
     def stage(self, request: Request) -> Shown:
         """Return the page of a stage."""
