@@ -25,6 +25,7 @@ _APART = {
     "model/windows.py": _FORMAT,
     "model/texts.py": _SHOWN,
     "model/observers.py": "a text for users",
+    "page/app.py": _SHOWN,
     "page/live.py": _SHOWN,
     "page/memory.py": _SHOWN,
     "jobs/naming.py": "the search for a name, which may fail",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from arcbeam.engine.protocol.reports import Counts
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IndeterminateError, MissingFileError
-from arcbeam.store.log.historyfile import history_in
+from arcbeam.store.log.historyfile import StoredHistory, history_in
 from arcbeam.store.log.planfile import plan_in
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import HISTORY, PLAN
@@ -26,13 +28,18 @@ pytestmark = pytest.mark.contract("OPS-07")
 _NUMBERS = {"read": 1, "rates": 2, "join": 3}
 
 
+def at_once(function: Callable[[], None]) -> Callable[[], None]:
+    function()
+    return lambda: None
+
+
 class Driver:
     """A driver that commits micro-batches, with a clock of its own."""
 
     def __init__(self, blobs: DurableBlobs, seconds: float = 1000.0) -> None:
         self.blobs, self.seconds = blobs, seconds
         self.log = opened(blobs)
-        self.writer = HistoryWriter(blobs, self.log, self, lambda: self.seconds)
+        self.writer = HistoryWriter(blobs, self.log, self, lambda: self.seconds, aside=at_once)
 
     def now(self) -> Timestamp:
         return Timestamp(round(self.seconds * 1e6))
@@ -122,6 +129,31 @@ def test_store_that_fails_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
         driver.run(4)
     driver.writer.close("DONE")
     assert total(kept(driver.blobs), 0) == 24
+
+
+def test_driver_does_not_wait_for_the_file() -> None:
+    allowed, threads = threading.Event(), list[str]()
+
+    class Slow(MemoryBlobs):
+        def put(self, name: str, data: bytes) -> None:
+            if name == HISTORY:
+                threads.append(threading.current_thread().name)
+                allowed.wait(20)
+            super().put(name, data)
+
+    driver = Driver(Slow())
+    driver.writer = HistoryWriter(driver.blobs, driver.log, driver, lambda: driver.seconds)
+    driver.run(1)
+    driver.seconds += 100
+    driver.writer.beat()
+    assert history_in(driver.blobs) == StoredHistory()
+    driver.run(1)
+    driver.seconds += 100
+    driver.writer.beat()
+    allowed.set()
+    driver.writer.close("DONE")
+    assert total(kept(driver.blobs), 0) == 6
+    assert set(threads) == {"history"}
 
 
 def test_slow_writing_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:

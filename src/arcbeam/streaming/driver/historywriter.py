@@ -7,6 +7,7 @@ written, the job continues. Must not know what they mean.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -29,14 +30,26 @@ _WRITE_SHARE: Final = 0.005
 """The limit of the time for writing. With hundreds of stages a file takes long to make, and is written less often."""
 
 
+def in_thread(function: Callable[[], None]) -> Callable[[], None]:
+    """Start a function in a thread of its own. Return a function that waits for its end."""
+    thread = threading.Thread(target=function, name="history", daemon=True)
+    thread.start()
+    return thread.join
+
+
+def _nothing() -> None:
+    """Wait for nothing."""
+
+
 class HistoryWriter:
-    """The history of one driver. Called on the driver's thread.
+    """The history of one driver. Called on the driver's thread; files are written by another one.
 
     Args:
         blobs: the job's folder; None: nothing is read, kept or written.
         log: the driver's commit log.
         clock: the driver's clock.
         seconds: a monotonic clock, in seconds.
+        aside: starts a function beside the driver's thread, and returns a function that waits for its end.
         plan: the record of the job's plan, which is written at once; None: none is written.
     """
 
@@ -47,12 +60,14 @@ class HistoryWriter:
         clock: Clock,
         seconds: Callable[[], float] = time.monotonic,
         plan: Mapping[str, Any] | None = None,
+        aside: Callable[[Callable[[], None]], Callable[[], None]] = in_thread,
     ) -> None:
         self._blobs, self._log, self._clock, self._seconds = blobs, log, clock, seconds
         self._measured: Mapping[str, Any] = {}
         self._parts: dict[str, float] = {}
         self._sampled, self._due = float("-inf"), seconds() + _WRITE_SECONDS
         self._new, self._warned = False, False
+        self._aside, self._written, self._writing = aside, _nothing, False
         if blobs is None:
             return
         if plan is not None:
@@ -100,7 +115,7 @@ class HistoryWriter:
         Returns:
             True.
         """
-        if self._new and self._seconds() >= self._due:
+        if self._new and not self._writing and self._seconds() >= self._due:
             self._write()
         return True
 
@@ -117,6 +132,7 @@ class HistoryWriter:
             self._sample()
         if self._new:
             self._write()
+        self._written()
 
     def _sample(self) -> None:
         status = status_of(self._log.head)
@@ -138,12 +154,21 @@ class HistoryWriter:
             return StoredHistory()
 
     def _write(self) -> None:
+        """Write the file beside the driver's thread: of hundreds of stages it takes most of a second."""
+        self._written()
+        stored, self._new, self._writing = self._history.stored(), False, True
+        self._due = self._seconds() + _WRITE_SECONDS
+        self._written = self._aside(lambda: self._put(stored))
+
+    def _put(self, stored: StoredHistory) -> None:
         assert self._blobs is not None
-        began, self._new = self._seconds(), False
+        began = self._seconds()
         try:
-            leave_history(self._blobs, self._history.stored())
+            leave_history(self._blobs, stored)
             self._warned = False
         except StoreError as e:
             _LOG.log(logging.DEBUG if self._warned else logging.WARNING, "'history' in the job's folder is old: %s", e)
             self._warned = True
+        finally:
+            self._writing = False
         self._due = began + max(_WRITE_SECONDS, (self._seconds() - began) / _WRITE_SHARE)
