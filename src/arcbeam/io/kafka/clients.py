@@ -23,6 +23,8 @@ _LOG = logging.getLogger("arcbeam.kafka")
 
 _SECONDS: Final = 10.0
 """For a request to a broker."""
+_DOWN_SECONDS: Final = 2.0
+"""The same, while brokers are known to be down: the micro-batch waits."""
 _NEW_SECONDS: Final = 3.0
 """For the first records of a new consumer: it has to connect."""
 _SECONDS_WITHOUT: Final = 0.005
@@ -230,7 +232,8 @@ class LibrdkafkaReader(PartitionReader):
     def _seek(self, position: int) -> None:
         from confluent_kafka import OFFSET_BEGINNING
 
-        if self._next is not None and 0 <= position - self._next <= _SKIPS:
+        # After trouble it starts again: then the broker confirms the position also if there are no records.
+        if self._next is not None and 0 <= position - self._next <= _SKIPS and not self._trouble.now:
             return
         self._kept = None
         self._check_topic()
@@ -295,6 +298,9 @@ class LibrdkafkaReader(PartitionReader):
         self._trouble.begins(error)
         return position
 
+    def _timeout(self) -> float:
+        return _DOWN_SECONDS if self._trouble.now else _SECONDS
+
     def _check_topic(self) -> None:
         """Check that the topic is the one that was found. While it is read, the search for partitions checks this.
 
@@ -304,7 +310,7 @@ class LibrdkafkaReader(PartitionReader):
         from confluent_kafka import KafkaException, TopicCollection
 
         topic = self._partition.topic
-        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=_SECONDS)
+        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout())
         try:
             id = str(asked[topic].result().topic_id)
         except KafkaException as e:
@@ -321,7 +327,7 @@ class LibrdkafkaReader(PartitionReader):
         asked = self._admin.list_offsets(
             {self._place(0): OffsetSpec.latest()},
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=_SECONDS,
+            request_timeout=self._timeout(),
         )
         (future,) = asked.values()
         try:
@@ -329,7 +335,6 @@ class LibrdkafkaReader(PartitionReader):
         except KafkaException as e:
             self._trouble.begins(e)
             return None
-        self._trouble.ends()
         return end
 
     @override
