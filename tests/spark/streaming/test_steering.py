@@ -118,9 +118,9 @@ def test_suspended_and_resumed_job_has_undisturbed_output(tmp_path: Path, caplog
         micro_batch=f"micro-batch {micro_batch}",
     )
 
-    # From the folder alone, with another number of slots.
+    # From the folder alone, with another number of shards; the resumed script below has the first one.
     feed(job.source, 25)
-    second = resume(str(job.state), ["--job_name=again"])
+    second = resume(str(job.state), ["--job_name=again", "--shards=7"])
     assert (second.plan.name, second.job_id[:6]) == ("again", "again-")
     wait(second, lambda: len(job.panes()) == 6)
     status = second.status()
@@ -147,8 +147,11 @@ def test_suspended_and_resumed_job_has_undisturbed_output(tmp_path: Path, caplog
     copy_savepoint(FolderBlobs(job.state), head, "early", copy, tmp_path / "scratch")
     for file in job.out.iterdir():
         file.unlink()
+    command = ["savepoints", str(tmp_path / "copy"), "rescale", "4", "--force"]
+    assert "from 3 to 4 shards" in CliRunner().invoke(main.main, command, catch_exceptions=False).output
     assert resume(str(tmp_path / "copy")).wait_until_finish() == "DONE"
     assert job.panes() == expected(10, 35)
+    assert known(read_newest(copy)).shape.shards == 4  # type: ignore[arg-type]
 
 
 @pytest.mark.long

@@ -70,18 +70,18 @@ def wait(result: Any, until: Callable[[], bool]) -> None:
         assert result.wait_until_finish(50) == "RUNNING"
 
 
-def submit(source: Path, state: Path, place: Place, windowed: Any, **arguments: Any) -> Any:
-    options = ["--streaming", "--shards=2", f"--checkpoint_dir={state}", *place.options]
+def submit(source: Path, state: Path, place: Place, windowed: Any, shards: int = 2, **arguments: Any) -> Any:
+    options = ["--streaming", f"--shards={shards}", f"--checkpoint_dir={state}", *place.options]
     p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(options))
     lines = fed(p, source) | "Line" >> beam.Map(str).with_output_types(str) | "Windows" >> beam.WindowInto(windowed)
     _ = lines | WriteParts(place.path, **arguments)
     return p.run()
 
 
-@pytest.mark.contract("END-03", "END-01", "END-06", "STORE-01")
-@pytest.mark.parametrize("kind", ["local", pytest.param("s3", marks=pytest.mark.long)])
+@pytest.mark.contract("END-03", "END-01", "END-06", "STORE-01", "STORE-12")
+@pytest.mark.parametrize(("kind", "shards"), [("local", 5), pytest.param("s3", 2, marks=pytest.mark.long)])
 def test_open_parts_survive_suspension_and_windows_complete(
-    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+    tmp_path: Path, kind: str, shards: int, request: pytest.FixtureRequest
 ) -> None:
     place: Place = request.getfixturevalue(kind)
     source, state = tmp_path / "source", tmp_path / "state"
@@ -96,7 +96,7 @@ def test_open_parts_survive_suspension_and_windows_complete(
     assert place.staged() == 0
 
     feed(source, 120, end=True)
-    assert submit(source, state, place, window.FixedWindows(50), **said).wait_until_finish() == "DONE"
+    assert submit(source, state, place, window.FixedWindows(50), shards, **said).wait_until_finish() == "DONE"
     assert place.lines() == [str(n) for n in range(120)]
     assert place.staged() == 0
     assert all(place.files()[name] == data for name, data in seen.items()), "published files must not change"
