@@ -8,7 +8,15 @@ import pytest
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage
-from arcbeam.streaming.physicalplan import PhysicalPlan, levels_of, placed, shape_of, side_name, side_number
+from arcbeam.streaming.physicalplan import (
+    PhysicalPlan,
+    levels_of,
+    output_names,
+    placed,
+    shape_of,
+    side_name,
+    side_number,
+)
 
 KEYED, SPREAD, SIDE = Routing.KEYED, Routing.SPREAD, Routing.SIDE
 
@@ -56,6 +64,7 @@ def test_stage_is_one_level_after_its_inputs() -> None:
 def test_outputs_have_unique_names_of_their_collections() -> None:
     first = at().layout.stages[0]
     assert first.flow.outputs == ("words", "words#2", "counts")
+    assert [output_names(PLAN)["s0", sink] for sink in (0, 1, 2)] == ["words", "words#2", "counts"]
     third = at().layout.stages[3]
     assert third.flow.inputs == (Port("the s1", "counts"), Port("the s0", "counts"))
     rates = Port("the s2", "rates (side)")

@@ -24,6 +24,8 @@ UPDATE_SECONDS: Final = 1.0
 """The least time between two updates of a page."""
 UPDATE_BYTES: Final = 20_000
 """The most that an update contains. What does not fit follows in the next ones, the longest unsent first."""
+_URGENT: Final = frozenset({"notices", "headline"})
+"""The fragments that never wait."""
 HEARTBEAT_SECONDS: Final = 15.0
 _SHARE: Final = 0.01
 """The most of a core that rendering takes for all who see one address: large pages are updated less often."""
@@ -150,9 +152,7 @@ class Stream:
         if rendered.shape != self._shape:
             return [message("reload")]
         changed = [id for id, digest in rendered.digests.items() if self._sent.get(id) != digest]
-        # The first fragment is the headline. It never waits.
-        first = next(iter(rendered.fragments), None)
-        changed.sort(key=lambda id: (id != first, self._turns.get(id, 0)))
+        changed.sort(key=lambda id: (id not in _URGENT, self._turns.get(id, 0)))
         chosen: list[str] = []
         size = 0
         for id in changed:
