@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -203,7 +204,7 @@ def served(folder: Path, how: str = "waiting") -> Iterator[tuple[subprocess.Pope
     """Run a server in a separate process, with jobs that run until they are cancelled. Yield its first output."""
     code = (
         "from tests.cli.test_server import main, waiting\n"
-        f"main(['serve-{how}', '--port=0', '--folder', {str(folder)!r}, '--json', '--', '--shards=3'])\n"
+        f"main(['serve-{how}', '--port=0', '--page=0', '--folder', {str(folder)!r}, '--json', '--', '--shards=3'])\n"
     )
     root = Path(__file__).resolve().parents[2]
     process = subprocess.Popen(
@@ -257,6 +258,8 @@ def test_stopped_or_killed_server_ends_jobs(tmp_path: Path, number: int, code: i
             id = client.run()
             stream = client.jobs.GetStateStream(job_pb.GetJobStateRequest(job_id=id), timeout=WAIT)
             assert [next(stream).state for _ in range(3)][-1] == job_pb.JobState.RUNNING
+            with urllib.request.urlopen(f"{output['page']}job/{id}", timeout=WAIT) as page:
+                assert "The job is running" in page.read().decode()
             process.send_signal(number)
             assert process.wait(30) == code
     with serving(folder, Fake()) as (_, client):

@@ -48,6 +48,7 @@ class Fake:
     answer: Callable[[], None] = lambda: None
     now: MetricsNow | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
+    snapshot: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Executor:
         return Executor(self)
@@ -83,6 +84,9 @@ class Executor:
     def status(self) -> Mapping[str, Any]:
         self._fake.answer()
         return self._fake.status
+
+    def snapshot(self, whole: bool = True) -> Mapping[str, Any]:
+        return self._fake.snapshot
 
     def metrics(self) -> MetricsNow | None:
         return self._fake.now

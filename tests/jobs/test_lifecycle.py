@@ -17,7 +17,7 @@ from arcbeam.errors import (
     UserCodeError,
     WorkerLostError,
 )
-from arcbeam.jobs import lifecycle
+from arcbeam.jobs import registry
 from arcbeam.jobs.execution import JobEvents, JobState, Level, Submission
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.registry import MessageLogged, StateChanged
@@ -213,7 +213,7 @@ def test_events_after_end_are_dropped(jobs: Jobs, fake: Fake) -> None:
 
 
 def test_flood_of_messages_keeps_errors(jobs: Jobs, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "MESSAGES_PER_JOB", 3)
+    monkeypatch.setattr(registry, "MESSAGES_PER_JOB", 3)
 
     def flood(submission: Submission, events: JobEvents) -> None:
         for number in range(50):

@@ -13,7 +13,8 @@ from apache_beam.portability.api import beam_artifact_api_pb2 as artifact_pb
 from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 
 from arcbeam.errors import SetupError
-from arcbeam.jobs.server import JobServer, ServerSettings, check_exposure
+from arcbeam.jobs.exposure import check_exposure
+from arcbeam.jobs.server import JobServer, ServerSettings
 from tests.jobs.fakes import WAIT, Fake, connected, serving
 
 pytestmark = pytest.mark.contract("OPS-05")

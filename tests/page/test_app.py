@@ -234,7 +234,9 @@ def test_only_names_of_this_machine_and_only_reading() -> None:
     page = client(Fixed())
     assert page.get("/", headers={"Host": "evil.example"}).status_code == 421
     assert page.get("/", headers={"Host": "localhost:8081"}).status_code == 200
-    assert page.post("/").status_code == 405
+    assert page.put("/").status_code == 405
+    assert page.post("/").status_code == 403
+    assert page.post("/", headers={"Origin": BASE}).status_code == 405
 
 
 @pytest.mark.contract("PAGE-02")

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from arcbeam.page.app import app_of
-from arcbeam.page.serving import PageServer
+from arcbeam.page.serving import PageServer, PageSettings
 from arcbeam.page.sources import Listed
 from tests.page import samples
+from tests.page.test_control import EVERY, Controlled, Noted
 
 api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright: pip install arcbeam[dev]")
 axe = pytest.importorskip(
@@ -26,6 +26,7 @@ axe = pytest.importorskip(
 api.expect.set_options(timeout=20_000)
 
 CHROMIUM: Final = shutil.which("chromium")
+TITLES: Final = ("Take a savepoint", "Suspend the job", "Drain the job", "Cancel the job")
 VIEWS: Final = ("", "job/a", "job/a/stage/1")
 
 pytestmark = [
@@ -58,7 +59,7 @@ def jobs() -> samples.Jobs:
 
 @pytest.fixture
 def server(jobs: samples.Jobs) -> Iterator[PageServer]:
-    with PageServer(app_of(jobs), 0) as server:
+    with PageServer(jobs, PageSettings()) as server:
         yield server
 
 
@@ -136,7 +137,7 @@ def test_lost_contact_is_shown_and_ends(open_page: Any, server: PageServer, jobs
     assert port is not None
     server.__exit__()
     api.expect(page.locator("#contact")).to_contain_text("no contact for")
-    with PageServer(app_of(jobs), port):
+    with PageServer(jobs, PageSettings(port)):
         api.expect(page.locator("#contact")).to_have_text("live")
 
 
@@ -154,3 +155,31 @@ def test_page_is_complete_without_javascript(open_page: Any) -> None:
     for selector in ("h1", "#headline", "#causes", ".graph", "table"):
         assert page.inner_text(selector) == other.inner_text(selector)
     assert other.query_selector("noscript") is not None
+
+
+@pytest.mark.contract("PAGE-04")
+@pytest.mark.parametrize("javascript", [True, False])
+def test_requests_are_made_by_clicks(browser: Any, javascript: bool) -> None:
+    control = Noted()
+    control.go.set()
+    source = Controlled(control, Listed("a", "/data/flights", samples.record(3, samples.now())))
+    with PageServer(source, PageSettings()) as server:
+        page = browser.new_page(java_script_enabled=javascript, viewport={"width": 320, "height": 700})
+        for title, what in zip(TITLES, EVERY, strict=True):
+            if not javascript and what != "drain":
+                continue
+            page.goto(f"{server.address}job/a")
+            page.click(f"text={title}")
+            page.click("text=Back, change nothing")
+            page.click(f"text={title}")
+            page.press("body", "Escape")
+            if what == "savepoint":
+                assert page.evaluate("document.documentElement.scrollWidth") <= 320
+                found = axe.Axe().run(page).response["violations"]
+                assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
+            assert what not in [each for each, _ in control.asked]
+            page.locator("button").dblclick()
+            page.wait_for_url("**/job/a/request/*")
+            api.expect(page.locator("#result")).to_contain_text("The request is done", timeout=20_000)
+        page.close()
+    assert [what for what, _ in control.asked] == (list(EVERY) if javascript else ["drain"])

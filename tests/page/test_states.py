@@ -61,7 +61,7 @@ def test_lost_contact_is_never_well(progress: Any) -> None:
     assert "12 s ago" in row.state.text
     for path in ("/", "/job/a"):
         answer = client(Fixed(job)).get(path)
-        assert "no contact for 12 s" in answer.text
+        assert "<strong>No contact</strong> for 12 s" in answer.text
         assert 'http-equiv="refresh"' in answer.text
 
 

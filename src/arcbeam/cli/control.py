@@ -6,7 +6,6 @@ file in it, so the job may run on any machine. Imports gRPC and Beam only when a
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from arcbeam.errors import ArcbeamError, JobFailedError, SetupError
 if TYPE_CHECKING:
     from arcbeam.jobs.client import JobClient
     from arcbeam.store.blobs.durable import DurableBlobs
-    from arcbeam.store.log.requests import Answer, Asked, Request
+    from arcbeam.store.log.requests import Asked
     from arcbeam.store.manifest.values import Manifest
 
 T = TypeVar("T")
@@ -306,63 +305,23 @@ def request_of_folder(out: Output, folder: str, what: Asked, name: str, seconds:
         JobFailedError: there is no final answer in time.
     """
     from arcbeam.model.timestamps import Timestamp
-    from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log import requests
-    from arcbeam.store.log.jobname import job_in
     from arcbeam.store.log.savepoints import named_now, path_of
 
     name = "" if what is requests.Asked.CANCEL else name or named_now(what)
     blobs = opened(folder)
-    request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000), new, later=seconds <= 0)
-    if seconds <= 0:
-        # The next driver ignores a cancellation of this one.
-        by = "only the present driver" if what is requests.Asked.CANCEL else "the job's present or next driver"
-        out.text(
-            f"the request '{what}' is stored in {shown_job(folder)}; {by} will handle it",
-            id=shown_job(folder),
-            request=request.id,
-        )
-        return ""
-    try:
-        answer = _answered(blobs, request, seconds)
-    except BaseException:
-        # An interrupted user does not expect the request to be carried out later.
-        with contextlib.suppress(StoreError):
-            requests.withdraw(blobs, request)
-        raise
-    if answer is None:
-        requests.withdraw(blobs, request)
-        # A driver may have taken it meanwhile.
-        answer = requests.answer_to(blobs, request)
-    if answer is None:
-        raise JobFailedError(
-            f"no driver of {job_in(blobs)} answered '{what}' within {seconds:g} s; the request is withdrawn",
-            f"check whether a driver runs: arcbeam status {shown_job(folder)}; if not, resume the job: arcbeam resume "
-            f"{shown_job(folder)}; or leave the request for the next driver: --wait=0",
-        )
-    if not answer.settled:
-        raise JobFailedError(
-            f"'{what}' of {job_in(blobs)} has begun, but did not finish within {seconds:g} s",
-            f"it continues; see its progress: arcbeam status {shown_job(folder)}",
-        )
-    if answer.said is requests.Said.REFUSED:
-        raise requests.refusal(what, job_in(blobs), answer.text, answer.remedy)
-    return path_of(folder, name) if name else folder
-
-
-def _answered(blobs: DurableBlobs, request: Request, seconds: float) -> Answer | None:
-    """Return the final answer, if it comes within some seconds; else the newest answer, if any."""
-    from arcbeam.store.log.requests import answer_to
-
-    found: list[Answer] = []
-
-    def settled() -> Answer | None:
-        answer = answer_to(blobs, request)
-        if answer is not None:
-            found.append(answer)
-        return answer if answer is not None and answer.settled else None
-
-    return _within(seconds, settled) or (found[-1] if found else None)
+    if seconds > 0:
+        requests.carried_out(blobs, what, name, seconds, new=new, place=shown_job(folder))
+        return path_of(folder, name) if name else folder
+    request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000), new, later=True)
+    # The next driver ignores a cancellation of this one.
+    by = "only the present driver" if what is requests.Asked.CANCEL else "the job's present or next driver"
+    out.text(
+        f"the request '{what}' is stored in {shown_job(folder)}; {by} will handle it",
+        id=shown_job(folder),
+        request=request.id,
+    )
+    return ""
 
 
 def _within(seconds: float, look: Callable[[], T], every: float = _POLL_SECONDS) -> T:

@@ -13,31 +13,60 @@ from pathlib import Path
 import click
 
 from arcbeam.cli.control import opened
-from arcbeam.cli.server import token_of
+from arcbeam.cli.server import TLS_CA, token_of
 from arcbeam.console.output import Output
 from arcbeam.jobs.termination import await_event
 
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
-@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...")
+_CALL_SECONDS = 3.0
+"""Limit for a call to the job server: a viewer waits for it."""
+
+
+@click.argument("folders", nargs=-1, metavar="[FOLDER]...")
+@click.option("--endpoint", default="", metavar="HOST:PORT", help="Also show the jobs of this job server.")
+@TLS_CA
 @click.option("--port", type=click.IntRange(0, 65535), default=8081, show_default=True, help="Port; 0: a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--open", "browse", is_flag=True, help="Open the page in a browser.")
-@click.option(
-    "--token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with a token for browsers: /?token=TOKEN.",
-)
-def page(out: Output, folders: tuple[str, ...], port: int, browse: bool, token_file: Path | None) -> None:
-    """Show the streaming jobs in each FOLDER in a browser, until Ctrl-C.
+@click.option("--token-file", type=_FILE, help="File with the token of browsers, and of the job server if it has one.")
+@click.option("--tls-cert", type=_FILE, help="PEM certificate chain of the page.")
+@click.option("--tls-key", type=_FILE, help="PEM key of the certificate.")
+@click.option("--insecure", is_flag=True, help="Accept other machines without a token and TLS.")
+def page(
+    out: Output,
+    folders: tuple[str, ...],
+    endpoint: str,
+    tls_ca: Path | None,
+    port: int,
+    host: str,
+    browse: bool,
+    token_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    insecure: bool,
+) -> None:
+    """Show and control jobs in a browser, until Ctrl-C.
 
-    FOLDER is the folder or URL of a streaming job (--checkpoint_dir), also when no driver runs it. The page
-    changes nothing. Only this machine can reach it.
+    FOLDER is the folder or URL of a streaming job (--checkpoint_dir), also when no driver runs it. A browser gives the
+    token once, in a form or as /?token=TOKEN.
     """
-    from arcbeam.page.app import app_of
-    from arcbeam.page.serving import PageServer
-    from arcbeam.page.sources import FolderSource
+    if not folders and not endpoint:
+        raise click.UsageError("give the folder of a job, or the --endpoint of a job server")
+    from arcbeam.page.services import ServiceSource
+    from arcbeam.page.serving import PageServer, PageSettings
+    from arcbeam.page.sources import FolderSource, Several, Source
 
-    source = FolderSource([opened(folder) for folder in folders])
-    with PageServer(app_of(source, token_of(token_file) or ""), port) as server:
+    token = token_of(token_file)
+    sources: list[Source] = [FolderSource([opened(folder) for folder in folders])] if folders else []
+    with contextlib.ExitStack() as stack:
+        if endpoint:
+            from arcbeam.jobs.client import JobClient
+
+            client = stack.enter_context(JobClient(endpoint, token, tls_ca, seconds=_CALL_SECONDS))
+            sources.append(ServiceSource(client, f"the job server {endpoint}"))
+        settings = PageSettings(port, host, token, tls_cert, tls_key, insecure)
+        server = stack.enter_context(PageServer(Several(*sources), settings))
         out.text(f"the page is at {server.address}\n  stop: Ctrl-C", address=server.address)
         sys.stdout.flush()
         if browse:

@@ -25,6 +25,7 @@ from arcbeam.jobs.termination import await_event, relayed
 if TYPE_CHECKING:
     from arcbeam.jobs.client import JobClient
     from arcbeam.jobs.execution import ExecutorFactory
+    from arcbeam.jobs.server import JobServer, ServerSettings
 
 PORT = 8099
 """The usual port of Beam's job servers."""
@@ -64,6 +65,12 @@ def serving(
     @click.option("--tls-cert", type=_FILE, help="PEM certificate chain.")
     @click.option("--tls-key", type=_FILE, help="PEM key of the certificate.")
     @click.option("--insecure", is_flag=True, help="Accept other machines without a token and TLS.")
+    @click.option(
+        "--page",
+        type=click.IntRange(0, 65535),
+        metavar="PORT",
+        help="Show the jobs in a browser, with the same host, token and TLS.",
+    )
     @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[PIPELINE_OPTIONS]...")
     def serve(
         out: Output,
@@ -75,6 +82,7 @@ def serving(
         tls_cert: Path | None,
         tls_key: Path | None,
         insecure: bool,
+        page: int | None,
         options: tuple[str, ...],
     ) -> None:
         """Serve Beam's Job API. Submit a pipeline with --runner=PortableRunner --job_endpoint=localhost:PORT.
@@ -97,7 +105,7 @@ def serving(
             insecure=insecure,
             defaults=_defaults(options),
         )
-        with _signalled() as (stopped, again):
+        with _signalled() as (stopped, again), contextlib.ExitStack() as stack:
 
             def ready() -> None:
                 out.progress("starting Spark", state="starting")
@@ -107,14 +115,17 @@ def serving(
             try:
                 if stopped.is_set():
                     return
+                shown = stack.enter_context(_page(server, settings, page))
                 out.text(
                     f"serving Beam's Job API on {server.endpoint}\n"
                     f"  run a pipeline: --runner=PortableRunner --job_endpoint={server.endpoint} "
                     f"--environment_type={EMBEDDED_TYPE}\n"
-                    "  stop: Ctrl-C",
+                    + (f"  the page is at {shown}\n" if shown else "")
+                    + "  stop: Ctrl-C",
                     endpoint=server.endpoint,
                     port=server.port,
                     folder=str(settings.folder),
+                    **({"page": shown} if shown else {}),
                 )
                 sys.stdout.flush()
                 await_event(stopped)
@@ -123,6 +134,23 @@ def serving(
                 server.stop(again=again)
 
     return serve
+
+
+@contextlib.contextmanager
+def _page(server: JobServer, settings: ServerSettings, port: int | None) -> Iterator[str]:
+    """Serve the page of a job server's jobs. Yield its address; "" without a port."""
+    if port is None:
+        yield ""
+        return
+    from arcbeam.jobs.overview import Overview
+    from arcbeam.page.services import ServiceSource
+    from arcbeam.page.serving import PageServer, PageSettings
+
+    source = ServiceSource(Overview(server.jobs), "this job server")
+    of = settings
+    where = PageSettings(port, of.host, of.token, of.certificate, of.key, of.insecure)
+    with PageServer(source, where, "give another --page; 0: a free port") as page:
+        yield page.address
 
 
 def _unless(stopped: threading.Event, work: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 
 from arcbeam.errors import ArcbeamError, JobFailedError, JobNotFoundError, SetupError, SubmissionError
-from arcbeam.jobs.controlservice import request_savepoint, status_of
+from arcbeam.jobs.controlservice import details_of, overview_of, request_savepoint, status_of
 from arcbeam.store.log.requests import Asked
 
 _SECONDS = 30.0
@@ -66,15 +66,23 @@ class JobClient:
         endpoint: host:port.
         token: of the server, if it requires one.
         certificates: PEM file with the server's certificate, or its authority's; None: no TLS.
+        seconds: limit for a call that only asks.
 
     Raises:
         SetupError: the file cannot be read.
     """
 
-    def __init__(self, endpoint: str, token: str | None = None, certificates: Path | None = None) -> None:
-        self._endpoint = endpoint
+    def __init__(
+        self,
+        endpoint: str,
+        token: str | None = None,
+        certificates: Path | None = None,
+        seconds: float = _SECONDS,
+    ) -> None:
+        self._endpoint, self._seconds = endpoint, seconds
         self._metadata = [("authorization", f"Bearer {token}")] if token else []
-        options = [("grpc.max_receive_message_length", -1)]
+        # A server that was away for long answers soon after it has started again.
+        options = [("grpc.max_receive_message_length", -1), ("grpc.max_reconnect_backoff_ms", 2000)]
         if certificates is None:
             self._channel = grpc.insecure_channel(endpoint, options)
         else:
@@ -188,6 +196,25 @@ class JobClient:
         with self._errors():
             return status_of(self._channel, job_id, timeout=_SECONDS, metadata=self._metadata)
 
+    def overview(self) -> list[dict[str, Any]]:
+        """Return all jobs with what they do now; see `Overview.overview`. Only on arcbeam's server.
+
+        Raises:
+            ArcbeamError: see `_errors`.
+        """
+        with self._errors():
+            return overview_of(self._channel, timeout=self._seconds, metadata=self._metadata)
+
+    def details(self, job_id: str, more: bool = True) -> dict[str, Any]:
+        """Return a job with what it does now; see `Overview.details`. Only on arcbeam's server.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            ArcbeamError: see `_errors`.
+        """
+        with self._errors():
+            return details_of(self._channel, job_id, more, timeout=self._seconds, metadata=self._metadata)
+
     def end(self, job_id: str, seconds: float) -> str:
         """Wait until a job ends or is suspended, or some seconds have passed.
 
@@ -237,6 +264,11 @@ class JobClient:
                 case grpc.StatusCode.UNAUTHENTICATED:
                     raise SetupError(
                         f"authentication failed at the job server {self._endpoint}", "give its token with --token-file"
+                    ) from e
+                case grpc.StatusCode.UNIMPLEMENTED:
+                    raise SubmissionError(
+                        f"the job server at {self._endpoint} cannot do that: {details}",
+                        "use a job server of this version of arcbeam (`arcbeam serve`)",
                     ) from e
                 case _:
                     raise ArcbeamError(f"the job server at {self._endpoint} failed: {code.name} {details}") from e

@@ -5,6 +5,8 @@ Owns its names and messages, on both sides. Messages are Structs: there is no sc
     /arcbeam.Steering/Savepoint   {job_id, savepoint} -> {path}
     /arcbeam.Steering/Suspend     {job_id, savepoint} -> {path}
     /arcbeam.Steering/Status      {job_id} -> {status}: JSON, for a Struct has no integers
+    /arcbeam.Steering/Jobs        {} -> {jobs}: JSON; see `Overview.overview`
+    /arcbeam.Steering/Job         {job_id, more} -> {job}: JSON; see `Overview.details`
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import grpc
 from google.protobuf import struct_pb2
 
 from arcbeam.jobs.lifecycle import Jobs
+from arcbeam.jobs.overview import Overview
 from arcbeam.store.log.requests import Asked
 
 _SERVICE = "arcbeam.Steering"
-_STATUS = "Status"
+_STATUS, _JOBS, _JOB = "Status", "Jobs", "Job"
 _METHODS = {Asked.SAVEPOINT: "Savepoint", Asked.SUSPEND: "Suspend"}
 
 
@@ -40,7 +43,20 @@ def job_control(jobs: Jobs) -> Any:
         answer["status"] = json.dumps(jobs.status(str(request["job_id"])))
         return answer
 
-    methods = {name: method(what) for what, name in _METHODS.items()} | {_STATUS: status}
+    overview = Overview(jobs)
+
+    def listed(request: Any, context: Any = None) -> Any:
+        answer = struct_pb2.Struct()
+        answer["jobs"] = json.dumps(overview.overview())
+        return answer
+
+    def details(request: Any, context: Any = None) -> Any:
+        answer = struct_pb2.Struct()
+        answer["job"] = json.dumps(overview.details(str(request["job_id"]), bool(request["more"])))
+        return answer
+
+    methods = {name: method(what) for what, name in _METHODS.items()}
+    methods |= {_STATUS: status, _JOBS: listed, _JOB: details}
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
             call, struct_pb2.Struct.FromString, struct_pb2.Struct.SerializeToString
@@ -78,7 +94,19 @@ def status_of(channel: Any, job: str, **call: Any) -> dict[str, Any]:
     return found
 
 
-def _call(channel: Any, method: str, fields: dict[str, str], **call: Any) -> Any:
+def overview_of(channel: Any, **call: Any) -> list[dict[str, Any]]:
+    """Return a server's jobs; see `Overview.overview` and `status_of`."""
+    found: list[dict[str, Any]] = json.loads(_call(channel, _JOBS, {}, **call)["jobs"])
+    return found
+
+
+def details_of(channel: Any, job: str, more: bool, **call: Any) -> dict[str, Any]:
+    """Return one of a server's jobs; see `Overview.details` and `status_of`."""
+    found: dict[str, Any] = json.loads(_call(channel, _JOB, {"job_id": job, "more": more}, **call)["job"])
+    return found
+
+
+def _call(channel: Any, method: str, fields: dict[str, str | bool], **call: Any) -> Any:
     request = struct_pb2.Struct()
     request.update(fields)
     ask = channel.unary_unary(

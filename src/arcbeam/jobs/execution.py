@@ -185,6 +185,10 @@ class JobEvents(Protocol):
         """
         ...
 
+    def progress(self, record: Mapping[str, Any]) -> None:
+        """Replace the last progress of a bounded job, which is kept after its end: `stages`, as JSON's values."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class MetricsNow:
@@ -248,6 +252,18 @@ class PipelineExecutor(Protocol):
 
         Raises:
             RequestRefusedError: it is a batch job, or has not begun.
+        """
+        ...
+
+    def snapshot(self, whole: bool = True) -> Mapping[str, Any]:
+        """Return what the run does now, as JSON's values. From any thread.
+
+        Args:
+            whole: with the stages of a streaming job, which may be hundreds.
+
+        Returns:
+            `status` of a streaming run, or None; `progress` of a bounded run, with `stages`, or None; `folder`, for
+            people, or "". Empty before the run.
         """
         ...
 

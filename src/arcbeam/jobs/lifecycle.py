@@ -35,9 +35,10 @@ from arcbeam.jobs.execution import (
     Submission,
     error_text,
 )
-from arcbeam.jobs.registry import JobEvent, JobRecord, Registry, StateChanged
+from arcbeam.jobs.registry import JobEvent, JobRecord, RecordedEvents, Registry, StateChanged
 from arcbeam.model import texts
 from arcbeam.store.log.requests import Asked, refusal
+from arcbeam.store.log.savepoints import split_path
 
 _LOG = logging.getLogger("arcbeam.jobs")
 
@@ -46,9 +47,6 @@ KEPT_JOBS = 1000
 
 PREPARED_SECONDS = 24 * 3600
 """A job that was prepared and not started for this time counts as ended in the number above."""
-
-MESSAGES_PER_JOB = 10_000
-"""After this number only warnings and errors of a job are kept, and twice as many of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +333,24 @@ class Jobs:
             )
         return live.executor.status()
 
+    def snapshot(self, id: str, whole: bool = True) -> Mapping[str, Any]:
+        """Return what a job does now; see `PipelineExecutor.snapshot`. Empty if it does not run."""
+        with self._lock:
+            live = self._live.get(id)
+        return {} if live is None else live.executor.snapshot(whole)
+
+    def home(self, record: JobRecord) -> str:
+        """Return the folder or URL with a streaming job's state, with secrets; "" if it has none."""
+        given = self.options(record).get("checkpoint_dir")
+        if given:
+            return split_path(str(given))[0]
+        home = self._homes / record.id
+        return str(home) if home.is_dir() else ""
+
+    def options(self, record: JobRecord) -> Mapping[str, Any]:
+        """Return a job's options by plain names, with the server's defaults."""
+        return {**self._defaults, **self._plain(record.options)}
+
     def metrics(self, id: str) -> MetricsNow:
         """Return a job's current metrics; empty if it has none.
 
@@ -423,7 +439,7 @@ class Jobs:
         error: BaseException | None = None
         state: JobState | None = None
         try:
-            state = executor.run(submission, _Events(self, submission.job_id))
+            state = executor.run(submission, RecordedEvents(self.registry, self._move, self.now, submission.job_id))
         except BaseException as e:  # SystemExit too: one job never takes the server down
             error = e
         try:
@@ -457,44 +473,3 @@ class Jobs:
             else:
                 self.registry.log(id, Level.ERROR, error_text(error), self.now())
                 self._move(id, JobState.FAILED)
-
-
-class _Events:
-    """The `JobEvents` of one job: writes all events to the registry."""
-
-    def __init__(self, jobs: Jobs, id: str) -> None:
-        self._jobs = jobs
-        self._id = id
-        self._counts = {False: 0, True: 0}
-        self._lock = threading.Lock()
-
-    def running(self) -> None:
-        """The job runs."""
-        self._safely(lambda: self._jobs._move(self._id, JobState.RUNNING))
-
-    def turned(self, state: JobState) -> None:
-        """The job is in another state."""
-        self._safely(lambda: self._jobs._move(self._id, state))
-
-    def message(self, level: Level, text: str) -> None:
-        """Something that people should know."""
-        warns = level >= Level.WARNING
-        with self._lock:
-            # Separate counts: a micro-batch message a minute fills the limit in some weeks.
-            self._counts[warns] += 1
-            count = self._counts[warns]
-        if count > MESSAGES_PER_JOB * (2 if warns else 1):
-            if warns or count != MESSAGES_PER_JOB + 1:
-                return
-            level, text = Level.WARNING, f"more than {MESSAGES_PER_JOB} messages: only warnings and errors follow"
-        self._safely(lambda: self._jobs.registry.log(self._id, level, text, self._jobs.now()))
-
-    def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None:
-        """The metrics so far."""
-        self._safely(lambda: self._jobs.registry.set_metrics(self._id, attempted, committed))
-
-    def _safely(self, write: Callable[[], Any]) -> None:
-        try:
-            write()
-        except (ArcbeamError, sqlite3.Error):
-            _LOG.exception("an event of %s could not be recorded", self._id)

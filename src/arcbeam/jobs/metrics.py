@@ -48,3 +48,39 @@ class JobMetrics(metric.MetricResults):  # type: ignore[misc]  # Beam is untyped
             ]
             for kind, committed, tried in zip(kinds, self._committed, self._attempted, strict=False)
         }
+
+
+_LONGEST_SET = 100
+"""Strings of a set that are shown."""
+
+
+def metrics_record(metrics: metric.MetricResults) -> list[dict[str, Any]]:
+    """Return user metrics as JSON's values: `kind`, `step`, `namespace`, `name`, and `value`, the committed one.
+
+    A value is a number; for a distribution `sum`, `count`, `min` and `max`; for a set its first strings, and how many
+    there are.
+    """
+    return [
+        {
+            "kind": kind,
+            "step": result.key.step,
+            "namespace": result.key.metric.namespace,
+            "name": result.key.metric.name,
+            "value": _plain(result.committed),
+        }
+        for kind, results in metrics.query().items()
+        for result in results
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, int | float | str):
+        return value
+    if hasattr(value, "count") and hasattr(value, "sum"):
+        return {name: getattr(value, name) for name in ("sum", "count", "min", "max")}
+    if hasattr(value, "timestamp"):
+        return value.value
+    found = getattr(value, "string_set", value)
+    if isinstance(found, set | frozenset):
+        return {"strings": sorted(map(str, found))[:_LONGEST_SET], "number": len(found)}
+    return str(value)

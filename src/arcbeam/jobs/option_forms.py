@@ -10,6 +10,7 @@ import argparse
 import threading
 import uuid
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 from apache_beam.portability.api import beam_job_api_pb2 as job_pb
@@ -76,6 +77,14 @@ def plain_of_bytes(raw: bytes) -> dict[str, Any]:
     with _vault_lock:
         known = _vault.get(withheld[0])
     return {**found, WITHHELD: withheld} if known is None else secrets.joined(found, known)
+
+
+def shown_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options for people: without the values of secrets, also of those that another process stored."""
+    known = dict(options)
+    _, *withheld = known.pop(WITHHELD, None) or [""]
+    kept = secrets.parted(known)
+    return {**kept.options, **dict.fromkeys((*kept.secrets, *withheld), secrets.MASK)}
 
 
 def _whole(value: Any) -> Any:

@@ -7,20 +7,25 @@ pipelines, options and metrics only as bytes. `execution` defines the states, `l
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from arcbeam.errors import JobNotFoundError, SetupError
+from arcbeam.errors import ArcbeamError, JobNotFoundError, SetupError
 from arcbeam.jobs.execution import TERMINAL, JobState, Level
 from arcbeam.model import texts
 from arcbeam.sizes import threshold
 from arcbeam.store.blobs.private import check_ours, make_folder, make_private, new_file
+
+_LOG = logging.getLogger("arcbeam.jobs")
 
 VERSION = 1
 """Version of the schema; stored in the file's `user_version`."""
@@ -53,7 +58,18 @@ CREATE TABLE metric (
 CREATE INDEX metric_of_job ON metric (job, committed);
 """
 
+_PROGRESS = """
+CREATE TABLE IF NOT EXISTS progress (
+    job TEXT PRIMARY KEY REFERENCES job (id) ON DELETE CASCADE,
+    record TEXT NOT NULL        -- JSON: the last progress of a bounded job
+)
+"""
+"""A later table: earlier servers of the same version ignore it."""
+
 _PAGE = threshold(1000, 2)
+
+MESSAGES_PER_JOB = 10_000
+"""After this number only warnings and errors of a job are kept, and twice as many of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +181,7 @@ class Registry:
             if not found:
                 for statement in _SCHEMA.split(";\n"):
                     self._db.execute(statement)
+            self._db.execute(_PROGRESS)
             self._db.execute(f"PRAGMA user_version={VERSION}")
 
     def close(self) -> None:
@@ -223,6 +240,40 @@ class Registry:
         with self._lock:
             found: bytes = self._db.execute("SELECT pipeline FROM job WHERE id = ?", (id,)).fetchone()[0]
             return found
+
+    def errors(self, of: str = "") -> dict[str, str]:
+        """Return the last error of each job that failed or was cancelled, by id.
+
+        Args:
+            of: the id of one job; "": all jobs.
+        """
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT id, (SELECT text FROM event WHERE event.job = job.id AND level = ? ORDER BY seq DESC LIMIT 1) "
+                f"FROM job WHERE state IN ('{JobState.FAILED}', '{JobState.CANCELLED}') AND (? = '' OR id = ?)",
+                (int(Level.ERROR), of, of),
+            ).fetchall()
+        return {id: text for id, text in rows if text}
+
+    def messages(self, id: str, limit: int) -> list[MessageLogged]:
+        """Return the last messages of a job, oldest first."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT seq, level, text, at FROM event WHERE job = ? AND level IS NOT NULL ORDER BY seq DESC LIMIT ?",
+                (id, limit),
+            ).fetchall()
+        return [MessageLogged(seq, Level(level), text, at) for seq, level, text, at in reversed(rows)]
+
+    def set_progress(self, id: str, record: str) -> None:
+        """Replace the last progress of a bounded job."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO progress (job, record) VALUES (?, ?)", (id, record))
+
+    def progress(self, id: str) -> str:
+        """Return the last progress of a bounded job; "" if there is none."""
+        with self._lock:
+            found = self._db.execute("SELECT record FROM progress WHERE job = ?", (id,)).fetchone()
+        return "" if found is None else str(found[0])
 
     def set_files(self, id: str, files: str) -> None:
         """Record the staged files."""
@@ -331,3 +382,56 @@ class Registry:
         with self._changed:
             self._version += 1
             self._changed.notify_all()
+
+
+class RecordedEvents:
+    """The `JobEvents` of one job: writes all events to the registry.
+
+    Args:
+        registry: of all jobs.
+        move: changes a job's state, if that is allowed.
+        now: returns µs since 1970.
+        id: of the job.
+    """
+
+    def __init__(
+        self, registry: Registry, move: Callable[[str, JobState], bool], now: Callable[[], int], id: str
+    ) -> None:
+        self._registry, self._move, self._now, self._id = registry, move, now, id
+        self._counts = {False: 0, True: 0}
+        self._lock = threading.Lock()
+
+    def running(self) -> None:
+        """The job runs."""
+        self._safely(lambda: self._move(self._id, JobState.RUNNING))
+
+    def turned(self, state: JobState) -> None:
+        """The job is in another state."""
+        self._safely(lambda: self._move(self._id, state))
+
+    def message(self, level: Level, text: str) -> None:
+        """Something that people should know."""
+        warns = level >= Level.WARNING
+        with self._lock:
+            # Separate counts: a micro-batch message a minute fills the limit in some weeks.
+            self._counts[warns] += 1
+            count = self._counts[warns]
+        if count > MESSAGES_PER_JOB * (2 if warns else 1):
+            if warns or count != MESSAGES_PER_JOB + 1:
+                return
+            level, text = Level.WARNING, f"more than {MESSAGES_PER_JOB} messages: only warnings and errors follow"
+        self._safely(lambda: self._registry.log(self._id, level, text, self._now()))
+
+    def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None:
+        """The metrics so far."""
+        self._safely(lambda: self._registry.set_metrics(self._id, attempted, committed))
+
+    def progress(self, record: Mapping[str, Any]) -> None:
+        """The progress of a bounded job so far."""
+        self._safely(lambda: self._registry.set_progress(self._id, json.dumps(record)))
+
+    def _safely(self, write: Callable[[], Any]) -> None:
+        try:
+            write()
+        except (ArcbeamError, sqlite3.Error):
+            _LOG.exception("an event of %s could not be recorded", self._id)

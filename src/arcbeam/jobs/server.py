@@ -5,7 +5,6 @@ Owns addresses, TLS and tokens. Must not know what the services do.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from arcbeam.errors import SetupError
 from arcbeam.jobs.artifacts import StagingServicer
 from arcbeam.jobs.controlservice import job_control
 from arcbeam.jobs.execution import ExecutorFactory
+from arcbeam.jobs.exposure import check_exposure, is_loopback
 from arcbeam.jobs.guard import Guard
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.option_forms import plain_of_bytes
@@ -133,7 +133,7 @@ class JobServer:
         if given is not None:
             return given if ":" in given else f"{given}:{self.port}"
         host = self._settings.host
-        if _is_loopback(host):
+        if is_loopback(host):
             return f"localhost:{self.port}" if ":" not in host else f"[{host}]:{self.port}"
         if host in ("0.0.0.0", "::"):
             return f"{socket.gethostname()}:{self.port}"
@@ -144,36 +144,6 @@ class JobServer:
         self.jobs.close(grace, again)
         self._server.stop(1.0).wait()
         self._registry.close()
-
-
-def check_exposure(settings: ServerSettings) -> None:
-    """Refuse to let other machines run code here without protection.
-
-    Raises:
-        SetupError: a token or TLS is missing.
-    """
-    if (settings.certificate is None) != (settings.key is None):
-        raise SetupError("TLS needs both a certificate and its key", "give --tls-cert and --tls-key")
-    if settings.token == "":
-        raise SetupError("the token is empty")
-    if _is_loopback(settings.host) or settings.insecure:
-        return
-    missing = [what for what, value in (("a token", settings.token), ("TLS", settings.certificate)) if value is None]
-    if missing:
-        raise SetupError(
-            f"other machines can reach {settings.host}, and any client of a job server can run code on it; "
-            f"missing: {' and '.join(missing)}",
-            "give --token-file, --tls-cert and --tls-key; or --insecure if the network itself is protected",
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _credentials(settings: ServerSettings) -> Any:

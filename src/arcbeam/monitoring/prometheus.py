@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, NamedTuple
 
@@ -22,6 +23,7 @@ from arcbeam.streaming.status.status import StageStatus, Status
 _LOG = logging.getLogger("arcbeam")
 
 FAMILIES: Final = {
+    "up": ("gauge", "On the page only: 0 if the driver seems dead or there is no contact, else 1."),
     "elements": ("counter", "Elements that tasks have read."),
     "tasks": ("counter", "Tasks that have ended."),
     "micro_batch": ("counter", "The newest committed micro-batch."),
@@ -74,14 +76,18 @@ def name_of(family: str) -> str:
 
 
 class _Page:
-    """A page of metrics; the lines of a family are together."""
+    """A page of metrics; the lines of a family are together.
 
-    def __init__(self, job: str) -> None:
-        self._job = job
+    Attributes:
+        job: the id of the job whose metrics are added.
+    """
+
+    def __init__(self) -> None:
+        self.job = ""
         self._lines: dict[str, list[str]] = {}
 
     def add(self, family: str, value: float, **labels: str) -> None:
-        described = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"job": self._job, **labels}.items())
+        described = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"job": self.job, **labels}.items())
         name = name_of(family)
         number = {float("inf"): "+Inf", float("-inf"): "-Inf"}.get(value, repr(value))
         self._lines.setdefault(family, []).append(f"{name}{{{described}}} {number}\n")
@@ -115,24 +121,45 @@ class Counter(NamedTuple):
     value: int
 
 
-def exposed(job: str, status: Status | None, progress: JobProgress | None, counters: Iterable[Counter] = ()) -> str:
-    """Return all metrics of a job.
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """A job with metrics.
 
-    Args:
+    Attributes:
         job: its id.
         status: of a streaming job.
         progress: of any job that has begun.
         counters: of the user; committed values.
+        up: whether a driver runs it; None: the driver itself answers.
     """
-    page = _Page(job)
-    if progress is not None:
-        page.add("elements", progress.elements)
-        page.add("tasks", progress.tasks)
-    if status is not None:
-        _of_job(page, status)
-        _of_stages(page, status)
-    for step, namespace, name, value in counters:
-        page.add("user", value, step=step, namespace=namespace, name=name)
+
+    job: str
+    status: Status | None = None
+    progress: JobProgress | None = None
+    counters: Iterable[Counter] = ()
+    up: bool | None = None
+
+
+def exposed(job: str, status: Status | None, progress: JobProgress | None, counters: Iterable[Counter] = ()) -> str:
+    """Return all metrics of a job; see `Exposed`."""
+    return exposed_jobs([Exposed(job, status, progress, counters)])
+
+
+def exposed_jobs(jobs: Iterable[Exposed]) -> str:
+    """Return all metrics of some jobs."""
+    page = _Page()
+    for each in jobs:
+        page.job = each.job
+        if each.up is not None:
+            page.add("up", int(each.up))
+        if each.progress is not None:
+            page.add("elements", each.progress.elements)
+            page.add("tasks", each.progress.tasks)
+        if each.status is not None:
+            _of_job(page, each.status)
+            _of_stages(page, each.status)
+        for step, namespace, name, value in each.counters:
+            page.add("user", value, step=step, namespace=namespace, name=name)
     return page.text()
 
 

@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from arcbeam.explain import STYLE, plan_of
 from arcbeam.model.plan import Plan
-from arcbeam.page import charts, stagepage, states, views
+from arcbeam.page import charts, details, stagepage, states, views
 from arcbeam.page.charts import Chart
+from arcbeam.page.control import ControlPages, links
+from arcbeam.page.exposition import CONTENT_TYPE, exposition
 from arcbeam.page.graph import Graph, graph_of
 from arcbeam.page.live import Board, Rendered, updates
 from arcbeam.page.security import Guard
+from arcbeam.page.shown import Shown, View
 from arcbeam.page.sources import Record, Source
 from arcbeam.page.views import JobRow
 from arcbeam.streaming.status.words import driver_line
@@ -42,42 +45,28 @@ ENDED_SHOWN: Final = 100
 """So many of the jobs that have ended are in the list, unless all are requested."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What a page shows.
-
-    Attributes:
-        template: its name.
-        live: whether it may change.
-        values: for the template.
-        code: the HTTP status.
-    """
-
-    template: str
-    live: bool
-    values: Mapping[str, Any] = field(default_factory=dict)
-    code: int = 200
-
-
-View = Callable[[Request], Shown]
-
-
-def app_of(source: Source, token: str = "") -> Starlette:
+def app_of(source: Source, token: str = "", *, local: bool = True) -> Starlette:
     """Return the page as an ASGI application.
 
     Args:
         source: of its jobs.
         token: that a browser has to give; "": none.
+        local: answer to names of this machine only.
     """
-    pages = Pages(source)
+    pages, control = Pages(source), ControlPages(source)
     routes = [
         *pages.routes("", pages.jobs),
         *pages.routes("/job/{id}", pages.job),
         *pages.routes("/job/{id}/stage/{number:int}", pages.stage),
+        *pages.routes("/job/{id}/details", pages.details),
+        *pages.routes("/job/{id}/control/{what}", control.confirmation),
+        Route("/job/{id}/control/{what}", control.begin, methods=["POST"]),
+        *pages.routes("/job/{id}/request/{number}", control.result),
+        Route("/metrics", lambda _: PlainTextResponse(exposition(source), media_type=CONTENT_TYPE)),
         Route("/static/graph.css", lambda _: Response(STYLE, media_type="text/css")),
         Mount("/static", StaticFiles(directory=_HERE / "static")),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)])
+    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, local=local)])
 
 
 class Pages:
@@ -152,10 +141,9 @@ class Pages:
         if found is None:
             return Shown("missing.html", False, {"what": "There is no such job here.", "error": ""}, 404)
         if (record := found.record) is None and found.state:
-            rows = None if found.progress is None else list(states.batch_rows(found.progress))
-            return Shown(
-                "batch.html", states.is_live(found), {"row": states.row_of(found), "stages": rows, "why": found.why}
-            )
+            rows = None if found.progress is None else list(states.batch_rows(found.progress, states.is_live(found)))
+            of = {"row": states.row_of(found), "stages": rows, "why": found.why, "control": links(found)}
+            return Shown("batch.html", states.is_live(found), of)
         if record is None:
             what = f"The job in {found.label} cannot be read."
             return Shown("missing.html", True, {"what": what, "error": found.error}, 503)
@@ -175,6 +163,7 @@ class Pages:
             "span": span,
             "width": charts.WIDTH,
             "height": charts.HEIGHT,
+            "control": links(found),
         }
         return Shown("job.html", states.is_live(found), values)
 
@@ -202,6 +191,21 @@ class Pages:
             "stage": stagepage.stage_of(record, _plan(self._source.plan(id)), number),
         }
         return Shown("stage.html", states.is_live(found), values)
+
+    def details(self, request: Request) -> Shown:
+        """Return what is shown of a job on request only."""
+        found = self._source.job(request.path_params["id"])
+        if found is None:
+            return Shown("missing.html", False, {"what": "There is no such job here.", "error": ""}, 404)
+        of = self._source.details(found.id) or {}
+        values = {
+            "row": states.row_of(found),
+            "options": details.option_rows(of),
+            "metrics": details.metric_rows(of),
+            "messages": list(details.message_rows(of)),
+            "savepoints": list(details.savepoint_rows(of)),
+        }
+        return Shown("details.html", False, values)
 
     def _graph(self, id: str, record: Record) -> Graph | None:
         """Return the graph of a job, laid out once; None if its plan is unknown."""

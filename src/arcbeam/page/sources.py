@@ -1,33 +1,40 @@
 """Where the page's jobs are from.
 
-Owns the protocol of a source, and the sources of folders and of services: a job server, or jobs in this process. The
-page knows records only; see `arcbeam.streaming.status.status.as_record` and `arcbeam.jobs.lifecycle.Jobs.details`.
+Owns the protocol of a source, and the source of folders. The page knows records only; see
+`arcbeam.streaming.status.status.as_record` and `arcbeam.jobs.overview`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
 from arcbeam.errors import ArcbeamError
 from arcbeam.page.memory import Kept, Memory
+from arcbeam.secrets import MASK
 from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.log import jobgraphs
+from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.historyfile import history_in
+from arcbeam.store.log.inspection import savepoints
 from arcbeam.store.log.planfile import plan_in
+from arcbeam.store.log.requests import Asked, carried_out
+from arcbeam.store.log.savepoints import named_now, path_of
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.history import job_record
 from arcbeam.streaming.status.words import is_over
 
 Record = Mapping[str, Any]
 
-_HISTORY_SECONDS: Final = 15.0
+HISTORY_SECONDS: Final = 15.0
 """A driver writes figures over time once a minute."""
-_PLAN_SECONDS: Final = 2.0
-_HISTORIES: Final = 20
+PLAN_SECONDS: Final = 2.0
+HISTORIES: Final = 20
 """The number of jobs of which this is kept."""
 
 
@@ -61,6 +68,26 @@ class Listed:
     silent: float | None = None
 
 
+class Control(Protocol):
+    """The way to control a job."""
+
+    def request(self, what: Asked, name: str, seconds: float, /) -> str:
+        """Send a request, and wait until it is carried out; a drain, until the job drains.
+
+        Args:
+            what: a savepoint, suspension, drain or cancellation.
+            name: of the savepoint; "": a name with the time.
+            seconds: to wait at most.
+
+        Returns:
+            The savepoint's path; the job's folder if there is no savepoint, or "".
+
+        Raises:
+            ArcbeamError: it is refused, or there is no answer in time.
+        """
+        ...
+
+
 class Source(Protocol):
     """Some jobs. Its methods may block, and several threads call them."""
 
@@ -83,6 +110,19 @@ class Source(Protocol):
         """Return the record of a job's plan, as `arcbeam.explain.plan_record`; None if there is none."""
         return None
 
+    def details(self, id: str) -> Record | None:
+        """Return what is shown of a job on request only; None if there is no such job, or nothing.
+
+        Returns:
+            `options`, by plain names and without secrets, `messages`, `metrics` (see `arcbeam.jobs.overview`), and
+            `savepoints`: each as `arcbeam.store.log.inspection.SavepointReport`, with its `path`. Each may be missing.
+        """
+        return None
+
+    def control(self, id: str) -> Control | None:
+        """Return the way to control a job; None if there is no such job, or it cannot be controlled."""
+        return None
+
     def grows(self) -> bool:
         """Return whether it may get more jobs."""
         return False
@@ -103,8 +143,8 @@ class FolderSource(Source):
         # The folder's name may have characters that an address must not have.
         self._folders = {hashlib.sha256(str(blobs).encode()).hexdigest()[:12]: blobs for blobs in folders}
         self._memory = Memory(list(self._folders), self._read, _is_over)
-        self._histories = Kept(lambda id: _history_in(self._folders[id]), _HISTORY_SECONDS, _HISTORIES)
-        self._plans = Kept(lambda id: _plan_in(self._folders[id]), _PLAN_SECONDS, _HISTORIES)
+        self._histories = Kept(lambda id: history_in_folder(self._folders[id]), HISTORY_SECONDS, HISTORIES)
+        self._plans = Kept(lambda id: plan_in_folder(self._folders[id]), PLAN_SECONDS, HISTORIES)
 
     @override
     def jobs(self) -> Iterator[Listed]:
@@ -126,6 +166,14 @@ class FolderSource(Source):
             return Listed(id, str(blobs), None, str(e))
 
     @override
+    def details(self, id: str) -> Record | None:
+        return None if (blobs := self._folders.get(id)) is None else details_in_folder(blobs)
+
+    @override
+    def control(self, id: str) -> Control | None:
+        return None if (blobs := self._folders.get(id)) is None else FolderControl(blobs)
+
+    @override
     def history(self, id: str) -> Record | None:
         return self._histories.get(id) if id in self._folders else None
 
@@ -138,7 +186,25 @@ def _is_over(job: Listed) -> bool:
     return job.record is not None and is_over(job.record)
 
 
-def _history_in(blobs: DurableBlobs) -> Record | None:
+class FolderControl(Control):
+    """Controls a job by requests in its folder, as the command line does.
+
+    Args:
+        blobs: the folder.
+    """
+
+    def __init__(self, blobs: DurableBlobs) -> None:
+        self._blobs = blobs
+
+    @override
+    def request(self, what: Asked, name: str, seconds: float, /) -> str:
+        name = "" if what is Asked.CANCEL else name or named_now(what)
+        carried_out(self._blobs, what, name, seconds)
+        return path_of(str(self._blobs), name) if name else str(self._blobs)
+
+
+def history_in_folder(blobs: DurableBlobs) -> Record | None:
+    """Return the record of the figures over time in a job's folder; see `Source.history`."""
     try:
         return job_record(history_in(blobs))
     except ArcbeamError:
@@ -146,8 +212,66 @@ def _history_in(blobs: DurableBlobs) -> Record | None:
         return None
 
 
-def _plan_in(blobs: DurableBlobs) -> Record | None:
+def plan_in_folder(blobs: DurableBlobs) -> Record | None:
+    """Return the record of the plan in a job's folder; see `Source.plan`."""
     try:
         return plan_in(blobs)
     except ArcbeamError:
         return None
+
+
+def details_in_folder(blobs: DurableBlobs) -> dict[str, Any]:
+    """Return the options and savepoints of the job in a folder, as far as they can be read."""
+    found: dict[str, Any] = {}
+    with contextlib.suppress(ArcbeamError):
+        newest = read_newest(blobs)
+        program = None if newest is None else jobgraphs.readable(blobs, known(newest).program)
+        if program is not None:
+            found["options"] = {**program.options, **dict.fromkeys(program.secrets, MASK)}
+        saved = savepoints(blobs)
+        found["savepoints"] = [{**asdict(each), "path": path_of(str(blobs), each.name)} for each in saved]
+    return found
+
+
+class Several(Source):
+    """The jobs of several sources.
+
+    Args:
+        sources: whose ids differ.
+    """
+
+    def __init__(self, *sources: Source) -> None:
+        self._sources = sources
+
+    @override
+    def jobs(self) -> Iterator[Listed]:
+        for source in self._sources:
+            yield from source.jobs()
+
+    @override
+    def job(self, id: str) -> Listed | None:
+        return next((found for source in self._sources if (found := source.job(id)) is not None), None)
+
+    @override
+    def history(self, id: str) -> Record | None:
+        return next((found for source in self._sources if (found := source.history(id)) is not None), None)
+
+    @override
+    def plan(self, id: str) -> Record | None:
+        return next((found for source in self._sources if (found := source.plan(id)) is not None), None)
+
+    @override
+    def details(self, id: str) -> Record | None:
+        return next((found for source in self._sources if (found := source.details(id)) is not None), None)
+
+    @override
+    def control(self, id: str) -> Control | None:
+        return next((found for source in self._sources if (found := source.control(id)) is not None), None)
+
+    @override
+    def grows(self) -> bool:
+        return any(source.grows() for source in self._sources)
+
+    @override
+    def notices(self) -> Sequence[str]:
+        return [notice for source in self._sources for notice in source.notices()]

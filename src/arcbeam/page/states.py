@@ -63,7 +63,7 @@ def headline(job: Listed) -> Headline:
     """Return the condition of a job without a status, or without contact."""
     if job.silent is not None:
         state = job.state or "running"
-        text = f"no contact for {long_shown(job.silent)}. What is shown is from then: the job was {state}."
+        text = f"for {long_shown(job.silent)}. What is shown is from then: the job was {state}."
         return Headline(text, "its job server, or its network, answers again", level="error", label="No contact")
     match job.state:
         case "FAILED":
@@ -92,13 +92,20 @@ def headline(job: Listed) -> Headline:
     return Headline(f"{done} of {len(stages)} stages are done.{now}")
 
 
-def batch_rows(progress: Mapping[str, Any]) -> Iterator[BatchRow]:
-    """Yield the rows of a bounded job's stages, producers first."""
+def batch_rows(progress: Mapping[str, Any], live: bool) -> Iterator[BatchRow]:
+    """Yield the rows of a bounded job's stages, producers first.
+
+    Args:
+        progress: of the job.
+        live: whether the job runs.
+    """
     for stage in progress["stages"]:
         total, waits = stage.get("of"), stage["state"] == "waiting"
         yield BatchRow(
             stage["stage"],
-            Cell(stage["state"], "its input is not complete yet" if waits else ""),
+            Cell(stage["state"], "its input is not complete yet" if waits else "")
+            if live or stage["state"] == "done"
+            else Cell("unfinished", "the job ended before it"),
             Cell(f"{stage['tasks']:,} of {total:,}" if total else f"{stage['tasks']:,}", _rounds(stage)),
             Cell(f"{stage['elements']:,}", "that its tasks have read"),
             Cell("–", "tasks of this job report no tries")

@@ -180,6 +180,15 @@ class SparkExecutor(PipelineExecutor):
         return as_record(status)
 
     @override
+    def snapshot(self, whole: bool = True) -> Mapping[str, Any]:
+        with self._lock:
+            job = self._job
+        status = None if job is None else job.status()
+        if status is None:
+            return {}
+        return {"status": as_record(status if whole else replace(status, stages=())), "progress": None}
+
+    @override
     def metrics(self) -> MetricsNow | None:
         with self._lock:
             job = self._job

@@ -8,7 +8,7 @@ with such a name (`--spark_conf spark.x.password=…`), and a URL with credentia
 *name*, which identifies it when a job is resumed: that of the option, or `spark_conf:` and the setting's.
 """
 
-from arcbeam.secrets.known import install, installed, redacted
+from arcbeam.secrets.known import MASK, install, installed, redacted
 from arcbeam.secrets.parting import (
     Parted,
     how_to_give,
@@ -21,6 +21,7 @@ from arcbeam.secrets.parting import (
 )
 
 __all__ = [
+    "MASK",
     "Parted",
     "how_to_give",
     "in_environment",

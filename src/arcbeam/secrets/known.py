@@ -10,7 +10,8 @@ from arcbeam.secrets.parting import PARAMETER, USER
 
 _SHORTEST = 6
 """Shortest value that is removed from texts; shorter ones occur in too many texts."""
-_GONE = "…"
+MASK = "…"
+"""What is shown of a secret."""
 
 
 class _Known:
@@ -58,8 +59,8 @@ def installed(name: str) -> str | None:
 def redacted(text: str) -> str:
     """Return a text without URLs' credentials and without the values of this process's secrets."""
     for value in _known.hidden():
-        text = text.replace(value, _GONE)
-    return PARAMETER.sub(rf"\1{_GONE}", USER.sub(rf"\1{_GONE}@", text)) if "://" in text else text
+        text = text.replace(value, MASK)
+    return PARAMETER.sub(rf"\1{MASK}", USER.sub(rf"\1{MASK}@", text)) if "://" in text else text
 
 
 errors.redact = redacted

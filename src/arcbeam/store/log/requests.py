@@ -9,13 +9,15 @@ Owns the files and the requesting side. The job's driver, on any machine, looks 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from arcbeam.errors import RequestRefusedError
+from arcbeam.errors import JobFailedError, RequestRefusedError
 from arcbeam.model.commits import CommitMode, deletion, renaming
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -29,6 +31,7 @@ from arcbeam.store.manifest.values import ENDED, Manifest
 
 VERSION = 1
 _DAY = 24 * 3600 * 1_000_000
+_POLL_SECONDS = 0.2
 
 
 class Asked(StrEnum):
@@ -238,6 +241,64 @@ def answer_to(blobs: DurableBlobs, request: Request) -> Answer | None:
 def withdraw(blobs: DurableBlobs, request: Request) -> None:
     """Withdraw a request. A driver that has accepted it carries it out nevertheless."""
     blobs.delete(request_name(request.id))
+
+
+def carried_out(
+    blobs: DurableBlobs, what: Asked, name: str, seconds: float, *, new: str = "", place: str = ""
+) -> Answer:
+    """Leave a request in a job's folder, and wait for the final answer.
+
+    Args:
+        blobs: the job's folder.
+        what: the request.
+        name: of a savepoint; "" for a cancellation.
+        seconds: to wait at most.
+        new: as in `Request`.
+        place: the folder in remedies, for people; "": as `blobs` names it.
+
+    Raises:
+        RequestRefusedError: the request cannot succeed.
+        JobFailedError: there is no final answer in time.
+    """
+    place = place or str(blobs)
+    request = ask(blobs, what, name, Timestamp(time.time_ns() // 1000), new)
+    try:
+        answer = _answered(blobs, request, seconds)
+    except BaseException:
+        # An interrupted user does not expect the request to be carried out later.
+        with contextlib.suppress(StoreError):
+            withdraw(blobs, request)
+        raise
+    if answer is None:
+        withdraw(blobs, request)
+        # A driver may have taken it meanwhile.
+        answer = answer_to(blobs, request)
+    if answer is None:
+        raise JobFailedError(
+            f"no driver of {job_in(blobs)} answered '{what}' within {seconds:g} s; the request is withdrawn",
+            f"check whether a driver runs: arcbeam status {place}; if not, resume the job: arcbeam resume {place}; or "
+            "leave the request for the next driver: --wait=0",
+        )
+    if not answer.settled:
+        raise JobFailedError(
+            f"'{what}' of {job_in(blobs)} has begun, but did not finish within {seconds:g} s",
+            f"it continues; see its progress: arcbeam status {place}",
+        )
+    if answer.said is Said.REFUSED:
+        raise refusal(what, job_in(blobs), answer.text, answer.remedy)
+    return answer
+
+
+def _answered(blobs: DurableBlobs, request: Request, seconds: float) -> Answer | None:
+    """Return the final answer, if it comes within some seconds; else the newest answer, if any."""
+    deadline, newest = time.monotonic() + seconds, None
+    while True:
+        answer = answer_to(blobs, request)
+        newest = answer or newest
+        left = deadline - time.monotonic()
+        if (answer is not None and answer.settled) or left <= 0:
+            return newest
+        time.sleep(min(_POLL_SECONDS, left))
 
 
 # The driver's side.

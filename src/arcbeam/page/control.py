@@ -1,0 +1,307 @@
+"""Control of jobs from the page: what each request does, its confirmation, its progress and its result.
+
+Owns the words, the forms, and the requests under way. Complete without JavaScript. Each request goes the way of the
+command line: a file in the job's folder, or a call of its job server. Must not know how a job carries it out.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+from arcbeam.errors import ArcbeamError
+from arcbeam.model import texts
+from arcbeam.page import states
+from arcbeam.page.security import FormTokens, form_of
+from arcbeam.page.shown import Shown
+from arcbeam.page.sources import Control, Listed, Source
+from arcbeam.page.states import is_live
+from arcbeam.store.log.requests import Asked
+from arcbeam.streaming.status.status import undone
+
+_KEPT: Final = 200
+"""Requests that are remembered, with their results."""
+WAIT_SECONDS: Final = 60.0
+"""How long a request waits for its job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consequences:
+    """What a request does, for a user who has to decide.
+
+    Attributes:
+        title: of the dialog.
+        does: in a sentence.
+        effects: on windows and timers, part files, and state.
+        after: how to continue.
+        named: whether the user may name its savepoint.
+    """
+
+    title: str
+    does: str
+    effects: tuple[tuple[str, str], ...]
+    after: str
+    named: bool = True
+
+
+CONSEQUENCES: Final = {
+    Asked.SAVEPOINT: Consequences(
+        "Take a savepoint",
+        "The next micro-batch that the job commits gets a name. The job continues.",
+        (
+            ("windows and timers", "nothing fires because of it"),
+            ("part files", "unchanged"),
+            ("state", "the savepoint's files are kept until the savepoint is deleted"),
+        ),
+        "To go back to it: arcbeam resume FOLDER/savepoints/NAME. To delete it: arcbeam savepoints FOLDER delete NAME.",
+    ),
+    Asked.SUSPEND: Consequences(
+        "Suspend the job",
+        "The job takes a savepoint and stops. It can be resumed where it stopped.",
+        (
+            ("windows and timers", "none fires because of it; they stay in the state, and fire after the job resumes"),
+            ("part files", "all output that is committed is published"),
+            ("state", "kept in the job's folder"),
+        ),
+        "To continue: arcbeam resume FOLDER, or submit the pipeline again with the same --checkpoint_dir.",
+    ),
+    Asked.DRAIN: Consequences(
+        "Drain the job",
+        "The job stops reading, finishes what it has read, and ends. This cannot be undone.",
+        (
+            ("windows and timers", "all fire, also windows that are incomplete"),
+            ("part files", "all output is published"),
+            ("state", "used up; savepoints from before stay"),
+        ),
+        "To run it again: submit the pipeline with another --checkpoint_dir, or go back to an earlier savepoint.",
+    ),
+    Asked.CANCEL: Consequences(
+        "Cancel the job",
+        "The job ends at once. What its present micro-batch has done is discarded.",
+        (
+            ("windows and timers", "none fires because of it"),
+            (
+                "part files",
+                "output of committed micro-batches stays; what is not published yet is when the job resumes",
+            ),
+            ("state", "as of the last commit; a job without a --checkpoint_dir loses it"),
+        ),
+        "To continue from the last commit: arcbeam resume FOLDER. Suspend or drain the job to end it without repeats.",
+        named=False,
+    ),
+}
+
+CANCEL_BOUNDED: Final = Consequences(
+    "Cancel the job",
+    "The job ends at once.",
+    (
+        ("part files", "they are published when all work is done: if that has begun, some of the output is there"),
+        ("state", "a bounded job keeps none"),
+    ),
+    "To run it again, submit it: it begins from its beginning.",
+    named=False,
+)
+
+
+def allowed(job: Listed) -> tuple[Asked, ...]:
+    """Return the requests that make sense for a job as it is now."""
+    if not is_live(job) or job.silent is not None or job.state == "STOPPED":
+        return ()
+    if job.record is None:
+        return (Asked.CANCEL,) if job.state in ("STARTING", "RUNNING") else ()
+    if job.state == "CANCELLING":
+        return ()
+    match job.record["mode"]:
+        case "running":
+            return (Asked.SAVEPOINT, Asked.SUSPEND, Asked.DRAIN, Asked.CANCEL)
+        case "draining":
+            return (Asked.CANCEL,)
+    return ()
+
+
+def consequences(job: Listed, what: Asked) -> Consequences:
+    """Return what a request does to a job."""
+    if job.record is None:
+        return CANCEL_BOUNDED
+    return CONSEQUENCES[what]
+
+
+def draining(job: Listed) -> str:
+    """Return what a draining job has left to do, in a line; "" if it does not drain."""
+    record = job.record
+    if record is None or record["mode"] != "draining" or not is_live(job):
+        return ""
+    left = undone(record)
+    return f"micro-batch {record['micro_batch']:,}: {left or 'nothing is left but its end'}"
+
+
+@dataclass(slots=True)
+class Operation:
+    """A request under way, or its result.
+
+    Attributes:
+        what: the request.
+        job: its id.
+        state: "running", "done" or "refused".
+        text: the result, or the reason.
+        remedy: what to do about a refusal.
+    """
+
+    what: Asked
+    job: str
+    state: str = "running"
+    text: str = ""
+    remedy: str = ""
+
+
+class Operations:
+    """The requests of this page's users, each on a thread of its own, so that no viewer waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, Operation] = OrderedDict()
+
+    def new(self) -> str:
+        """Return the number of a further request. A form has one, so that sending it twice does nothing twice."""
+        return f"{time.time_ns():x}-{secrets.token_hex(8)}"
+
+    def begin(self, number: str, job: str, what: Asked, call: Callable[[], str]) -> None:
+        """Begin a request, unless one of this number has begun.
+
+        Args:
+            number: from `new`.
+            job: its id.
+            what: the request.
+            call: carries it out, and returns the result for people. Raises ArcbeamError if it is refused.
+        """
+        with self._lock:
+            if number in self._known:
+                return
+            operation = self._known[number] = Operation(what, job)
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+
+        def work() -> None:
+            try:
+                operation.text = call()
+                operation.state = "done"
+            except ArcbeamError as e:
+                operation.text, operation.remedy = e.message, e.remedy
+                operation.state = "refused"
+            except Exception as e:
+                operation.text = texts.said(repr, e)
+                operation.state = "refused"
+
+        threading.Thread(target=work, name=f"page-{what}", daemon=True).start()
+
+    def get(self, number: str) -> Operation | None:
+        """Return a request; None if there is no such request, or it is forgotten."""
+        with self._lock:
+            return self._known.get(number)
+
+
+def carry_out(control: Control, what: Asked, name: str) -> str:
+    """Carry a request out. Return the result for people.
+
+    Raises:
+        ArcbeamError: it is refused, or its job does not answer in time.
+    """
+    place = control.request(what, name, WAIT_SECONDS)
+    match what:
+        case Asked.SAVEPOINT:
+            return f"The savepoint is taken. To go back to it: arcbeam resume {place}"
+        case Asked.SUSPEND:
+            return f"The job is suspended. To continue: arcbeam resume {place}"
+        case Asked.DRAIN:
+            return "The job drains. Its page shows what is left."
+    return "The job is cancelled, or is about to be."
+
+
+_TITLES: Final = {"running": "is under way", "done": "is done", "refused": "is refused"}
+
+
+def links(job: Listed) -> dict[str, Any]:
+    """Return the values of the template `control.html`, for the page of a job."""
+    return {
+        "links": [(what.value, consequences(job, what).title) for what in allowed(job)],
+        "draining": draining(job),
+    }
+
+
+class ControlPages:
+    """The pages of requests.
+
+    Args:
+        source: of the jobs.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._operations, self._tokens = Operations(), FormTokens()
+
+    def confirmation(self, request: Request) -> Shown:
+        """Return what a request does, and its form. Changes nothing."""
+        found = self._source.job(request.path_params["id"])
+        what = _asked(request)
+        if found is None or what is None:
+            return _missing("There is no such job or request here.")
+        number = self._operations.new()
+        values = {
+            "row": states.row_of(found),
+            "what": what.value,
+            "about": consequences(found, what),
+            "after": consequences(found, what).after.replace("FOLDER", _folder(found)),
+            "possible": what in allowed(found),
+            "number": number,
+            "token": self._tokens.token(request, found.id, what, number),
+        }
+        return Shown("confirm.html", False, values)
+
+    async def begin(self, request: Request) -> Response:
+        """Begin the request of a form of this page, and lead to its result."""
+        form, what, id = await form_of(request), _asked(request), request.path_params["id"]
+        number = form.get("number", "")
+        if what is None or not self._tokens.holds(form.get("form_token", ""), request, id, what, number):
+            return PlainTextResponse("this form is not of this page, or the page was restarted; nothing was done", 403)
+        control = await run_in_threadpool(self._source.control, id)
+        if control is None:
+            return PlainTextResponse("there is no such job here; nothing was done", 404)
+        self._operations.begin(number, id, what, partial(carry_out, control, what, form.get("name", "").strip()))
+        return RedirectResponse(f"/job/{id}/request/{number}", 303)
+
+    def result(self, request: Request) -> Shown:
+        """Return how far a request is, and its result."""
+        id, number = request.path_params["id"], request.path_params["number"]
+        operation = self._operations.get(number)
+        if operation is None or operation.job != id:
+            return _missing("There is no such request here, or it is forgotten.")
+        values = {
+            "id": id,
+            "title": CONSEQUENCES[operation.what].title,
+            "how": _TITLES[operation.state],
+            "operation": operation,
+        }
+        return Shown("request.html", operation.state == "running", values)
+
+
+def _folder(job: Listed) -> str:
+    return str((job.record or {}).get("folder") or "FOLDER")
+
+
+def _missing(what: str) -> Shown:
+    return Shown("missing.html", False, {"what": what, "error": ""}, 404)
+
+
+def _asked(request: Request) -> Asked | None:
+    what = request.path_params["what"]
+    return Asked(what) if what in CONSEQUENCES else None

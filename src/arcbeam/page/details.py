@@ -1,0 +1,102 @@
+"""What the page shows of a job on request: options, user metrics, messages, savepoints.
+
+Owns the choice and the words. Returns plain text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arcbeam.page.sources import Record
+from arcbeam.page.views import Cell
+from arcbeam.streaming.status.words import ago, bytes_shown, shown
+
+_KINDS: Final = {
+    "counters": "counter",
+    "distributions": "distribution",
+    "gauges": "gauge",
+    "string_sets": "string set",
+    "bounded_tries": "bounded trie",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """A user metric."""
+
+    name: str
+    kind: str
+    step: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointRow:
+    """A savepoint."""
+
+    name: str
+    time: Cell
+    micro_batch: str
+    size: Cell
+    resume: str
+    problem: str
+
+
+def option_rows(details: Record) -> list[tuple[str, str]]:
+    """Return names and values of options, by name."""
+    return [(f"--{name}", _text(value)) for name, value in sorted(details.get("options", {}).items())]
+
+
+def metric_rows(details: Record) -> list[MetricRow]:
+    """Return the user metrics, by step and name."""
+    rows = [
+        MetricRow(
+            f"{each['namespace']}: {each['name']}" if each["namespace"] else each["name"],
+            _KINDS.get(each["kind"], each["kind"]),
+            each["step"],
+            _value(each["value"]),
+        )
+        for each in details.get("metrics", ())
+    ]
+    return sorted(rows, key=lambda row: (row.step, row.name))
+
+
+def message_rows(details: Record) -> Iterator[tuple[Cell, str, str]]:
+    """Yield time, level and text of the messages, newest first."""
+    for each in reversed(details.get("messages", ())):
+        yield Cell(ago(each["time"]), shown(each["time"])), each["level"], each["text"]
+
+
+def savepoint_rows(details: Record) -> Iterator[SavepointRow]:
+    """Yield the savepoints, newest first."""
+    for each in reversed(details.get("savepoints", ())):
+        own = f"only this savepoint needs {bytes_shown(each['own'])} of it"
+        resume = f"arcbeam resume {each['path']}" if each.get("program") else "run its script with --from_savepoint"
+        yield SavepointRow(
+            each["name"],
+            Cell(ago(each["time"]), shown(each["time"])),
+            f"{each['micro_batch']:,}",
+            Cell("–", "it cannot be read") if each["problem"] else Cell(bytes_shown(each["size"]), own),
+            resume,
+            each["problem"],
+        )
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "nothing is committed yet"
+    if isinstance(value, Mapping):
+        if "strings" in value:
+            more = value["number"] - len(value["strings"])
+            return ", ".join(value["strings"]) + (f", and {more:,} more" if more else "")
+        if not value["count"]:
+            return "no values yet"
+        mean = value["sum"] / value["count"]
+        return f"{value['count']:,} values from {value['min']:,} to {value['max']:,}, mean {mean:,.4g}"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

@@ -1,0 +1,196 @@
+"""Control of jobs: confirmations, forms, and what a forged or repeated form does."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from typing_extensions import override
+
+from arcbeam.errors import RequestRefusedError
+from arcbeam.page.app import app_of
+from arcbeam.page.control import allowed
+from arcbeam.page.sources import Control, FolderSource, Listed
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import requests
+from arcbeam.store.log.requests import Answer, Asked, Said
+from arcbeam.streaming.status.folder import record_of
+from tests.page.test_app import BASE, EVIL, Fixed, client, job  # noqa: F401  # a fixture
+
+pytestmark = pytest.mark.contract("PAGE-04")
+
+ORIGIN = {"Origin": BASE}
+EVERY = tuple(Asked(what) for what in ("savepoint", "suspend", "drain", "cancel"))
+
+
+class Noted(Control):
+    """Notes requests; answers when it may."""
+
+    def __init__(self, refusal: str = "") -> None:
+        self.asked: list[tuple[Asked, str]] = []
+        self.go, self._refusal = threading.Event(), refusal
+
+    @override
+    def request(self, what: Asked, name: str, seconds: float, /) -> str:
+        self.asked.append((what, name))
+        assert self.go.wait(10)
+        if self._refusal:
+            raise RequestRefusedError(self._refusal, "wait")
+        return f"/jobs/a/savepoints/{name}"
+
+
+class Controlled(Fixed):
+    def __init__(self, control: Control, *found: Listed) -> None:
+        super().__init__(*found)
+        self._control = control
+
+    @override
+    def control(self, id: str) -> Control | None:
+        return self._control
+
+
+def running(folder: FolderBlobs, **change: Any) -> Listed:
+    return Listed("a", "/a", {**record_of(folder), "due": None, "mode": "running", **change})
+
+
+def fields(text: str) -> dict[str, str]:
+    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', text))
+
+
+def result(page: TestClient, address: str, until: str) -> str:
+    deadline = time.monotonic() + 10
+    while until not in (text := page.get(address).text):
+        assert time.monotonic() < deadline, text
+    return text
+
+
+@pytest.mark.parametrize("what", EVERY)
+def test_confirmation_says_what_happens(job: FolderBlobs, what: Asked) -> None:  # noqa: F811
+    control = Noted()
+    page = client(Controlled(control, running(job)))
+    assert f'href="/job/a/control/{what}"' in page.get("/job/a").text
+    text = page.get(f"/job/a/control/{what}").text
+    assert all(f"<dt>{name}</dt>" in text for name in ("windows and timers", "part files", "state"))
+    assert "arcbeam " in text or "submit" in text
+    assert "<script" not in text
+    assert control.asked == []
+
+
+@pytest.mark.parametrize("what", EVERY)
+def test_form_sent_twice_asks_once(job: FolderBlobs, what: Asked) -> None:  # noqa: F811
+    control = Noted()
+    page = client(Controlled(control, running(job)))
+    form = fields(page.get(f"/job/a/control/{what}").text) | {"name": "before"}
+    answers = [page.post(f"/job/a/control/{what}", data=form, headers=ORIGIN) for _ in range(2)]
+    assert {answer.status_code for answer in answers} == {303}
+    (address,) = {answer.headers["location"] for answer in answers}
+    assert 'http-equiv="refresh"' in page.get(address).text
+    control.go.set()
+    text = result(page, address, "The request is done")
+    assert "refresh" not in text
+    assert control.asked == [(what, "before")]
+    assert ("arcbeam resume /jobs/a/savepoints/before" in text) == (what in (Asked.SAVEPOINT, Asked.SUSPEND))
+
+
+def test_refusal_shows_its_reason(job: FolderBlobs) -> None:  # noqa: F811
+    control = Noted(f"cannot suspend the job: {EVIL}")
+    control.go.set()
+    page = client(Controlled(control, running(job)))
+    form = fields(page.get("/job/a/control/suspend").text)
+    address = page.post("/job/a/control/suspend", data=form, headers=ORIGIN).headers["location"]
+    text = result(page, address, "The request is refused")
+    assert "cannot suspend the job: &lt;script&gt;" in text
+    assert "what to do: wait" in text
+    assert page.get(address.replace("/a/", "/b/")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("headers", "change"),
+    [
+        ({}, {}),
+        ({"Origin": "null"}, {}),
+        ({"Origin": "http://evil.example"}, {}),
+        ({"Origin": "http://127.0.0.1:9999"}, {}),
+        (ORIGIN, {"form_token": "0"}),
+        (ORIGIN, {"form_token": ""}),
+        (ORIGIN, {"number": "another"}),
+    ],
+)
+def test_forged_form_does_nothing(job: FolderBlobs, headers: dict[str, str], change: dict[str, str]) -> None:  # noqa: F811
+    control = Noted()
+    page = client(Controlled(control, running(job)))
+    form = fields(page.get("/job/a/control/cancel").text) | change
+    assert page.post("/job/a/control/cancel", data=form, headers=headers).status_code == 403
+    other = fields(page.get("/job/a/control/savepoint").text)
+    assert page.post("/job/a/control/cancel", data=other, headers=ORIGIN).status_code == 403
+    assert page.post("/job/b/control/savepoint", data=other, headers=ORIGIN).status_code == 403
+    assert control.asked == []
+
+
+def test_form_of_another_session_does_nothing(job: FolderBlobs) -> None:  # noqa: F811
+    control = Noted()
+    app = app_of(Controlled(control, running(job)), "secret")
+    mine = TestClient(app, base_url=BASE, follow_redirects=False)
+    mine.get("/?token=secret")
+    form = fields(mine.get("/job/a/control/cancel").text)
+    other = TestClient(app, base_url=BASE, follow_redirects=False)
+    assert other.post("/job/a/control/cancel", data=form, headers=ORIGIN).status_code == 401
+    assert control.asked == []
+
+
+def test_requests_fit_the_state(job: FolderBlobs) -> None:  # noqa: F811
+    live = running(job)
+    assert allowed(live) == EVERY
+    assert allowed(running(job, mode="draining")) == (Asked.CANCEL,)
+    assert allowed(running(job, mode="suspended")) == allowed(running(job, mode="done")) == ()
+    assert allowed(running(job, ended={"state": "FAILED", "why": ""})) == ()
+    assert allowed(Listed("a", "a", None, state="RUNNING")) == (Asked.CANCEL,)
+    assert allowed(Listed("a", "a", live.record, state="RUNNING", silent=3.0)) == ()
+    page = client(Controlled(Noted(), running(job, mode="done")))
+    assert "Not now" in page.get("/job/a/control/drain").text
+    assert page.get("/job/a/control/delete").status_code == 404
+    assert "Draining" in client(Fixed(running(job, mode="draining"))).get("/job/a").text
+
+
+def test_request_to_folder_is_answered_by_its_driver(job: FolderBlobs) -> None:  # noqa: F811
+    source = FolderSource([job])
+    (listed,) = source.jobs()
+    page = client(source)
+    form = fields(page.get(f"/job/{listed.id}/control/savepoint").text) | {"name": "before"}
+    address = page.post(f"/job/{listed.id}/control/savepoint", data=form, headers=ORIGIN).headers["location"]
+    deadline = time.monotonic() + 10
+    while not (waiting := requests.waiting(job)):
+        assert time.monotonic() < deadline
+    asked = requests.read(job, waiting[0])
+    assert asked is not None
+    assert (asked.what, asked.savepoint) == (Asked.SAVEPOINT, "before")
+    requests.answer(job, asked.id, Answer(Said.REFUSED, "it has no state"))
+    assert "it has no state" in result(page, address, "The request is refused")
+
+
+def test_without_token_only_the_login_answers(tmp_path: Path) -> None:
+    app = app_of(Fixed(), "secret")
+    page = TestClient(app, base_url=BASE, follow_redirects=False)
+    paths = [
+        re.sub(r"\{(\w+)(:\w+)?\}", "x", path).replace("/static", "/static/page.css")
+        for route in app.routes
+        if (path := getattr(route, "path", None)) is not None
+    ]
+    assert {"/", "/job/x", "/static/page.css", "/job/x/control/x"} <= set(paths)
+    for path in [*paths, "/nothing", "/metrics"]:
+        assert page.get(path).status_code == 401, path
+        assert page.post(path, headers=ORIGIN).status_code == 401, path
+    assert page.get("/login").status_code == 200
+    assert page.post("/login", data={"token": "wrong"}, headers=ORIGIN).status_code == 401
+    assert page.post("/login", data={"token": "secret"}).status_code == 403
+    answer = page.post("/login", data={"token": "secret"}, headers=ORIGIN)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert page.get("/").status_code == 200

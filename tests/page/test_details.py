@@ -1,0 +1,122 @@
+"""What the page shows on request, and the metrics of all its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from apache_beam.metrics.cells import DistributionData, DistributionResult, GaugeData, GaugeResult
+from apache_beam.metrics.execution import MetricKey, MetricResult
+from apache_beam.metrics.metricbase import MetricName
+from starlette.testclient import TestClient
+
+from arcbeam.console.progressline import StageProgress
+from arcbeam.jobs.metrics import JobMetrics, metrics_record
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.page.app import app_of
+from arcbeam.page.exposition import exposition
+from arcbeam.page.services import ServiceSource
+from arcbeam.page.sources import FolderSource, Listed
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.savepoints import pinned
+from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.records import status_from
+from arcbeam.streaming.status.status import as_record
+from tests.monitoring.test_prometheus import _STATUS
+from tests.page.test_app import BASE, EVIL, Fixed, client, job  # noqa: F401  # a fixture
+from tests.page.test_services import Gone
+from tests.streaming.jobs import opened
+
+pytestmark = pytest.mark.contract("PAGE-05")
+
+
+class Found(JobMetrics):
+    """Metrics of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+
+    def query(self, filter: Any = None) -> dict[str, list[Any]]:
+        values = {
+            "counters": 7,
+            "distributions": DistributionResult(DistributionData(12, 4, 1, 5)),
+            "gauges": GaugeResult(GaugeData(3, 9)),
+            "string_sets": {EVIL, *(f"{n:03}" for n in range(150))},
+        }
+        key = MetricKey(EVIL, MetricName("ns", EVIL))
+        return {kind: [MetricResult(key, value, value)] for kind, value in values.items()}
+
+
+def test_details_of_a_service_show_each_kind(job: FolderBlobs) -> None:  # noqa: F811
+    metrics = metrics_record(Found())
+    message = {"time": 5, "level": "WARNING", "text": f"slow {EVIL}"}
+    options = {"shards": 3, "s3_secret_access_key": "…", EVIL: [EVIL]}
+    service = Gone(messages=[message], metrics=metrics, options=options, folder="")
+    text = client(ServiceSource(service, "the server")).get("/job/a/details").text
+    assert "<script" not in text
+    for shown in (">7<", "4 values from 1 to 5, mean 3", ">3<", "and 51 more", "slow &lt;script", "--shards", "…"):
+        assert shown in text, shown
+    assert client(Fixed()).get("/job/a/details").status_code == 404
+
+
+def test_savepoints_have_their_size_and_command(job: FolderBlobs) -> None:  # noqa: F811
+    log = opened(job)
+    log.propose(pinned(log.draft(Timestamp(1_000_000)), "before"))
+    source = FolderSource([job])
+    (listed,) = source.jobs()
+    text = client(source).get(f"/job/{listed.id}/details").text
+    assert '<th scope="row">before</th>' in text
+    assert "--from_savepoint" in text, "this job has no job graph"
+    details = source.details(listed.id)
+    assert details is not None
+    assert details["savepoints"][0]["path"] == f"{job}/savepoints/before"
+
+
+def test_status_comes_back_from_its_record(job: FolderBlobs) -> None:  # noqa: F811
+    assert status_from(as_record(_STATUS)) == _STATUS
+    record = record_of(job)
+    back = status_from({**record, "field of a later version": 1})
+    assert back is not None
+    assert as_record(back) == {name: record[name] for name in as_record(back)}
+    assert status_from({"mode": "running"}) is None
+
+
+def test_metrics_cover_all_jobs(job: FolderBlobs) -> None:  # noqa: F811
+    status = {**record_of(job), "due": None, "name": "twin"}
+    stages = [asdict(StageProgress("Count", "running", 3, 8, 0, 70, 1.5))]
+    batch = Listed("c", "c at h", None, name="words", state="RUNNING", progress={"stages": stages})
+    source = Fixed(
+        Listed("a", "/a", status),
+        Listed("b", "/b", status),
+        batch,
+        Listed("d", "/d", {**status, "mode": "done", "name": "ended"}),
+        Listed("e", "/e", {**status, "mode": "suspended", "name": "suspended"}),
+        Listed("f", "/f", {**status, "name": "failed", "ended": {"state": "FAILED", "why": ""}}),
+        Listed("g", "/g", None, name="lost", state="RUNNING", silent=3.0),
+        Listed("h", "/h", None, error="unreadable"),
+    )
+    text = exposition(source)
+    assert 'arcbeam_micro_batch_total{job="twin (/a)"} 1' in text
+    assert 'arcbeam_stage_state_rows{job="twin (/b)",stage="read"}' in text
+    assert 'arcbeam_tasks_total{job="words"} 3' in text
+    for up, name in ((1, "twin (/a)"), (1, "words"), (0, "failed"), (0, "lost"), (0, "/h")):
+        assert f'arcbeam_up{{job="{name}"}} {up}\n' in text
+    assert 'micro_batch_total{job="failed"}' not in text
+    assert '"ended"' not in text
+    assert '"suspended"' not in text
+    assert text.count("# TYPE arcbeam_micro_batch_total") == 1
+
+
+def test_counters_of_a_service_are_metrics() -> None:
+    metrics = [{"kind": "counters", "step": "Parse", "namespace": "n", "name": "bad", "value": 7}]
+    source = ServiceSource(Gone(metrics=metrics), "the server")
+    assert 'arcbeam_user_total{job="words",step="Parse",namespace="n",name="bad"} 7' in exposition(source)
+
+
+def test_prometheus_gives_the_token_in_its_header() -> None:
+    page = TestClient(app_of(Fixed(), "secret"), base_url=BASE)
+    assert page.get("/metrics", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    answer = page.get("/metrics", headers={"Authorization": "Bearer secret"})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

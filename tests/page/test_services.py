@@ -1,0 +1,144 @@
+"""Jobs of a service: of a job server over gRPC, with a fake executor; with and without contact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arcbeam.console.progressline import StageProgress
+from arcbeam.errors import JobNotFoundError, SetupError, UserCodeError
+from arcbeam.jobs.client import JobClient
+from arcbeam.jobs.execution import JobEvents, Level, Submission
+from arcbeam.page.services import ServiceSource
+from arcbeam.page.sources import FolderSource, Several
+from arcbeam.page.states import is_live
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.streaming.status.folder import record_of
+from tests.jobs.fakes import Client, Fake, serving
+from tests.page.test_app import client, job  # noqa: F401  # a fixture
+
+pytestmark = pytest.mark.contract("PAGE-03")
+
+PROGRESS = {"stages": [asdict(StageProgress("Count", "running", 3, 8, 0, 70, 1.5))]}
+
+
+@pytest.fixture
+def fake() -> Fake:
+    return Fake()
+
+
+@pytest.fixture
+def server(tmp_path: Path, fake: Fake) -> Iterator[tuple[Client, ServiceSource]]:
+    with serving(tmp_path / "jobs", fake) as (server, stubs), JobClient(f"localhost:{server.port}") as jobs:
+        yield stubs, ServiceSource(jobs, "the server")
+
+
+def test_bounded_job_of_server_shows_its_stages(server: tuple[Client, ServiceSource], fake: Fake) -> None:
+    stubs, source = server
+    fake.behave, fake.snapshot = fake.until_cancelled, {"status": None, "progress": PROGRESS, "folder": ""}
+    id = stubs.run(name="words", shards=3, s3_secret_access_key="hidden-hidden")
+    (listed,) = source.jobs()
+    assert (listed.id, listed.name, listed.progress) == (id, "words", PROGRESS)
+    assert "3 of 8" in client(source).get(f"/job/{id}").text
+    details = source.details(id)
+    assert details is not None
+    assert (details["options"]["shards"], details["options"]["s3_secret_access_key"]) == (3, "…")
+    assert source.job("other") is None
+
+
+def test_failed_job_of_server_keeps_error_and_stages(server: tuple[Client, ServiceSource], fake: Fake) -> None:
+    stubs, source = server
+
+    def fail(submission: Submission, events: JobEvents) -> None:
+        events.running()
+        events.message(Level.WARNING, "slow")
+        events.progress(PROGRESS)
+        raise UserCodeError("Count", "KeyError: 'x'", "at line 7")
+
+    fake.behave = fail
+    id = stubs.run()
+    assert stubs.states(id)[-1] == "FAILED"
+    (listed,) = source.jobs()
+    assert (listed.state, listed.progress) == ("FAILED", None)
+    assert "KeyError: 'x'" in listed.why
+    assert not is_live(listed)
+    found = source.job(id)
+    assert found is not None
+    assert (found.progress, found.why) == (PROGRESS, listed.why)
+    details = source.details(id)
+    assert details is not None
+    assert [message["level"] for message in details["messages"]] == ["WARNING", "ERROR"]
+
+
+class Gone:
+    """A service that can be switched off."""
+
+    def __init__(self, **entry: Any) -> None:
+        self.entry = {"id": "a", "name": "words", "state": "RUNNING", "changed": 1, "error": "", **entry}
+        self.gone, self.calls = False, 0
+
+    def overview(self) -> list[Mapping[str, Any]]:
+        return [self.details("a", False)]
+
+    def details(self, id: str, more: bool) -> Mapping[str, Any]:
+        self.calls += 1
+        if self.gone:
+            raise SetupError("no job server answers")
+        if id != "a":
+            raise JobNotFoundError("no such job")
+        return self.entry
+
+
+def test_service_without_contact_shows_no_stale_state(job: FolderBlobs) -> None:  # noqa: F811
+    now = [100.0]
+    service = Gone(status=record_of(job))
+    source = ServiceSource(service, "the server", lambda: now[0])
+    page = client(source)
+    assert "No contact" not in page.get("/job/a").text
+    page.get("/")
+    service.gone, now[0] = True, 107.0
+    for path in ("/", "/job/a"):
+        text = page.get(path).text
+        assert "no contact with the server for 7 s" in text
+        assert "<strong>No contact</strong>" in text
+        assert "<strong>OK</strong>" not in text
+    service.gone, now[0] = False, 110.0
+    assert "no contact" not in page.get("/").text.lower()
+    assert page.get("/job/b").status_code == 404
+
+
+def test_viewers_share_calls_of_service() -> None:
+    now = [0.0]
+    service = Gone()
+    source = ServiceSource(service, "the server", lambda: now[0])
+    for _ in range(5):
+        list(source.jobs())
+    assert service.calls == 1
+    service.gone, now[0] = True, 10.0
+    for _ in range(5):
+        list(source.jobs())
+    assert service.calls == 2
+
+
+def test_ended_job_of_service_is_shown_from_its_folder(job: FolderBlobs) -> None:  # noqa: F811
+    service = Gone(state="FAILED", error="disk full", folder=str(job))
+    source = ServiceSource(service, "the server")
+    found = source.job("a")
+    assert found is not None
+    assert found.record is not None
+    assert found.record["ended"] == {"state": "FAILED", "why": "disk full"}
+    assert source.history("a") is not None
+    assert "disk full" in client(source).get("/job/a").text
+    service.entry["folder"] = "/nowhere"
+    assert source.history("b") is None
+
+
+def test_folders_and_services_are_shown_together(job: FolderBlobs) -> None:  # noqa: F811
+    both = Several(FolderSource([job]), ServiceSource(Gone(), "the server"))
+    assert len(list(both.jobs())) == 2
+    assert all(both.job(each.id) is not None for each in both.jobs())
+    assert both.grows()
