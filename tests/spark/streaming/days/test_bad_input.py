@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.runners.runner import PipelineState
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import trigger, window
 from apache_beam.utils.timestamp import Timestamp
@@ -23,6 +24,21 @@ from tests.spark.streaming.fed import fed, feed
 pytestmark = pytest.mark.usefixtures("spark")
 
 
+@pytest.fixture
+def start() -> Iterator[Callable[[beam.Pipeline], Any]]:
+    """Starts a job. The end of the test cancels those that still run, because it failed: later tests share Spark."""
+    results: list[Any] = []
+
+    def started(pipeline: beam.Pipeline) -> Any:
+        results.append(pipeline.run())
+        return results[-1]
+
+    yield started
+    for result in results:
+        if not PipelineState.is_terminal(result.state):
+            result.cancel()
+
+
 def test_future_event_waits_without_delaying_others(tmp_path: Path) -> None:
     with pipeline() as p:
         far = Timestamp.from_rfc3339("9999-01-01T00:00:00Z")
@@ -35,7 +51,7 @@ def test_future_event_waits_without_delaying_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("ENG-02", "END-04")
-def test_stalled_source_delays_only_its_windows(tmp_path: Path) -> None:
+def test_stalled_source_delays_only_its_windows(start: Callable[[beam.Pipeline], Any], tmp_path: Path) -> None:
     alone, both, state, mended = (tmp_path / name for name in ("alone", "both", "state", "mended"))
     alone.mkdir()
     both.mkdir()
@@ -47,7 +63,7 @@ def test_stalled_source_delays_only_its_windows(tmp_path: Path) -> None:
             keyed = of | f"{name} keyed" >> beam.Map(lambda n: (0, n))
             grouped = keyed | f"{name} windows" >> beam.WindowInto(window.FixedWindows(5)) | name >> beam.GroupByKey()
             _ = grouped | f"{name} noted" >> beam.Map(lambda pair, to: note(sorted(pair[1]), to), str(folder))
-        return p.run()
+        return start(p)
 
     result = submit()
     while len(panes(alone)) < 3:
@@ -97,7 +113,9 @@ def keyed_by_two(n: int, read: str) -> tuple[int, int]:
 
 
 @pytest.mark.contract("END-02", "END-03", "WM-06")
-def test_unclosed_windows_are_reported_and_output_by_drain(tmp_path: Path) -> None:
+def test_unclosed_windows_are_reported_and_output_by_drain(
+    start: Callable[[beam.Pipeline], Any], tmp_path: Path
+) -> None:
     """One window is the global one of an unbounded source; the others are of a source without a watermark."""
     source, state, read = (tmp_path / name for name in ("source", "state", "read"))
     outs = {name: tmp_path / name for name in ("global", "held")}
@@ -119,7 +137,7 @@ def test_unclosed_windows_are_reported_and_output_by_drain(tmp_path: Path) -> No
             _ = grouped | f"Note {name}" >> beam.Map(
                 lambda pair, to: note((pair[0], sorted(pair[1])), to), str(outs[name])
             )
-        return p.run()
+        return start(p)
 
     def kept(result: Any, least: int) -> int:
         """Wait until both groupings have state and the job reports both; return the bytes of their state."""
