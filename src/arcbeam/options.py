@@ -57,6 +57,7 @@ OF_THE_RUN = (
     "allow_dropped_state",
     "force_resume",
     "metrics_address",
+    "otlp_endpoint",
 )
 """Options of one run of one job, such as the point where it begins. Other runs and other jobs do not inherit them."""
 
@@ -153,6 +154,12 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             default=None,
             help="Address at which the running job serves metrics in Prometheus' text form: a port, reachable only "
             "from this machine, or host:port; port 0 is any free port (default: no metrics).",
+        )
+        batch.add_argument(
+            "--otlp_endpoint",
+            default=None,
+            help="URL of an OpenTelemetry collector (OTLP over HTTP), such as http://localhost:4318. A streaming job "
+            "sends it a trace of each micro-batch; needs arcbeam[otel] (default: no traces).",
         )
         batch.add_argument(
             "--on_sigterm",

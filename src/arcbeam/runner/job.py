@@ -27,6 +27,7 @@ from arcbeam.jobs.termination import OnSigterm
 from arcbeam.model import texts
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
+from arcbeam.monitoring import tracing
 from arcbeam.monitoring.prometheus import Counter, exposed, exposing
 from arcbeam.options import ArcbeamOptions, given
 from arcbeam.runner.jobgraph import StoredJobGraph
@@ -173,6 +174,8 @@ class Job:
         self._cancelled = threading.Event()
         self._begun = threading.Event()
         self._ended = threading.Event()
+        self._trace: tracing.Committed = tracing.nothing
+        tracing.check(options.otlp_endpoint, plan.bounded)
         secrets.install(secrets.parted(given(options)).secrets)
         self._spark = open_session(session_options(options))
 
@@ -229,7 +232,11 @@ class Job:
                 for text in self._plan.warnings:
                     _LOG.warning("%s: %s", self.name, text)
                     self.warned(text)
-                with ProgressLine(self._run.progress), exposing(options.metrics_endpoint, self.exposition):
+                with (
+                    ProgressLine(self._run.progress),
+                    exposing(options.metrics_endpoint, self.exposition),
+                    tracing.tracing(options.otlp_endpoint, self.name, self._run_id) as self._trace,
+                ):
                     outcome = self._run.run()
             _LOG.info("%s: done in %.1f s: %s", self.name, time.monotonic() - started, outcome.summary())
             if isinstance(outcome, streamingjob.Outcome) and outcome.state is EndState.STOPPED:
@@ -441,6 +448,8 @@ class Job:
             self._streaming = True
             seconds = time.monotonic() - self._started
             announce(f"{self.name}: first micro-batch committed ({seconds:.1f} s after the job began)")
+        assert isinstance(self._run, streamingjob.StreamRun)
+        self._trace(self._run)
         self._keep(logging.INFO, line)
         self._follower.streaming(line)
 

@@ -23,6 +23,7 @@ from arcbeam import ArcbeamRunner
 from arcbeam.cli import main
 from arcbeam.streaming.status.reasons import Cause
 from arcbeam.streaming.status.status import Status
+from tests.monitoring.collector import collector, spans_of
 from tests.offsets import WholeUpTo
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.contract("WM-06", "OPS-02")]
@@ -294,12 +295,11 @@ def test_timer_that_holds_output_timestamp_is_named(tmp_path: Path) -> None:
     assert re.search(rf"clock .*{WHEN}", cause.frees)
 
 
-@pytest.mark.contract("OPS-03", "OPS-04")
-def test_job_serves_metrics_and_logs_micro_batches(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="arcbeam"):
-        p = beam.Pipeline(
-            runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", "--shards=2", "--metrics_address=0"])
-        )
+@pytest.mark.contract("OPS-03", "OPS-04", "OPS-09")
+def test_job_serves_metrics_and_logs_and_traces_micro_batches(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with collector(200) as (url, traced), caplog.at_level("INFO", logger="arcbeam"):
+        options = ["--streaming", "--shards=2", "--metrics_address=0", f"--otlp_endpoint={url}"]
+        p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(options))
         _ = grouped(numbers(p, "Meter"))
         result = p.run()
         try:
@@ -320,5 +320,8 @@ def test_job_serves_metrics_and_logs_micro_batches(tmp_path: Path, caplog: pytes
     assert [micro_batch["micro_batch"] for micro_batch in micro_batches] == list(range(1, len(micro_batches) + 1))
     assert {"seconds", "plan", "spark", "user", "commit"} == micro_batches[-1]["seconds"].keys()
     assert any("Meter" in micro_batch["waits"] for micro_batch in micro_batches)
+    spans = [span for _, body in traced for span in spans_of(body) if span.name == "micro-batch"]
+    assert len(spans) == len(micro_batches)
+    assert all(0 < span.start_time_unix_nano < span.end_time_unix_nano for span in spans)
     made = [out for stage in status.stages for out in stage.outputs if out.least is not None and out.elements]
     assert all(out.least <= out.mean <= out.most and out.bytes for out in made)  # type: ignore[operator]

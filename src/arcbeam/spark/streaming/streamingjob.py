@@ -141,6 +141,7 @@ class StreamRun(Sinks, Watch):
     Attributes:
         store: URL of the job's folder.
         kept: whether the folder outlives the run.
+        commit_seconds: how long the newest commit took.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class StreamRun(Sinks, Watch):
         self._end: End | None = None
         self._mode = Mode.RUNNING
         self._took, self._ran = Duration(0), False
-        self._proposed, self._committing = 0.0, 0.0
+        self._proposed, self.commit_seconds = 0.0, 0.0
         self._measured: Callable[[], dict[str, Any]] = dict
 
     def progress(self) -> JobProgress:
@@ -364,7 +365,7 @@ class StreamRun(Sinks, Watch):
         found = self._counters.figures(self._log.head.micro_batch + 1, levels, physical.ports)
         took, user = self._took / 1e6, found.get("user", 0.0)
         spark = max(0.0, took - cluster.planned - user)
-        parts = {"seconds": took, "plan": cluster.planned, "spark": spark, "commit": self._committing}
+        parts = {"seconds": took, "plan": cluster.planned, "spark": spark, "commit": self.commit_seconds}
         # In a job with a script, the recorded time is the script's.
         wall = {} if self._plan.script is None else {"committed": self._clock.now()}
         return {**found, **wall, **{name: round(seconds, 4) for name, seconds in parts.items()}}
@@ -383,7 +384,7 @@ class StreamRun(Sinks, Watch):
             "job": self._job,
             "micro_batch": status.micro_batch,
             "time": status.time,
-            "seconds": {**status.seconds, "commit": round(self._committing, 4)},
+            "seconds": {**status.seconds, "commit": round(self.commit_seconds, 4)},
             "elements": sum(report.elements_in for report in reports),
             "late": sum(stage.micro_batch["late"] for stage in status.stages if stage.micro_batch),
             "rate": status.rate,
@@ -434,7 +435,7 @@ class StreamRun(Sinks, Watch):
             self._note_trouble(event)
         if not isinstance(event, CommitDecided) or self._machine.head is None:
             return
-        self._committing = time.monotonic() - self._proposed
+        self.commit_seconds = time.monotonic() - self._proposed
         reports, line = self._counters.committed(event.micro_batch, self._machine.head.times, self._took, ran=self._ran)
         if reports:
             left = self._left()

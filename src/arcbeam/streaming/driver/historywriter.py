@@ -19,8 +19,8 @@ from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.historyfile import StoredHistory, history_in, leave_history
 from arcbeam.store.log.planfile import leave_plan
 from arcbeam.streaming.interfaces import Clock
-from arcbeam.streaming.status.history import PARTS, History, sample_of, totals_of
-from arcbeam.streaming.status.status import status_of
+from arcbeam.streaming.status.history import History, sample_of, totals_of
+from arcbeam.streaming.status.status import PARTS, status_of
 
 _LOG = logging.getLogger("arcbeam.streaming")
 

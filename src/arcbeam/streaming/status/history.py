@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.sizes import threshold
 from arcbeam.store.log.historyfile import Chunk, HistoryEvent, StoredHistory
-from arcbeam.streaming.status.status import Status
+from arcbeam.streaming.status.status import PARTS, Status
 
 RINGS: Final = ((1_000_000, 600), (10_000_000, 720), (300_000_000, 2016))
 """Microseconds of a point, and the number of points, of each resolution."""
@@ -28,7 +28,6 @@ _IN_CHUNK: Final = threshold(60, 3)
 _EVENTS: Final = 500
 _TEXT: Final = 300
 
-PARTS: Final = ("seconds", "plan", "spark", "user", "commit")
 JOB_GAUGES: Final = ("watermark", "behind", "backlog", "restrictions", "state_bytes", "held")
 JOB_COUNTERS: Final = ("micro_batches", *PARTS)
 STAGE_GAUGES: Final = ("input", "output", "backlog", "restrictions", "state_bytes", "held")

@@ -22,7 +22,8 @@ from arcbeam.streaming.status.snapshot import Since, standing_of
 _SHOWN: Final = 4
 """The maximum of items of remaining work in a line."""
 
-_PARTS: Final = ("seconds", "plan", "spark", "user", "commit")
+PARTS: Final = ("seconds", "plan", "spark", "user", "commit")
+"""The measured parts of a micro-batch: the whole without its commit, then its parts in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +313,7 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
         rate_of(made),
         sum(of.live for of in standing.stages),
         sum(of.size for of in standing.stages),
-        {name: standing.figures[name] for name in _PARTS if name in standing.figures},
+        {name: standing.figures[name] for name in PARTS if name in standing.figures},
         tuple(stages),
         reasons.causes(),
         _by_level(manifest, "size"),
