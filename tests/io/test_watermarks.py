@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
+from arcbeam.errors import SetupError
 from arcbeam.io import WithWatermark, WithWatermarkPolicy
 from arcbeam.io.watermarks import EventTime, _EventTimes
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW
@@ -230,3 +232,10 @@ def test_invalid_policy_is_refused() -> None:
             ValueError, match=r"WithWatermarkPolicy.*: expected a tuple, a list or a dict of collections, not "
         ):
             WithWatermarkPolicy("max").expand(wrong)
+
+
+def test_quantile_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasketches", None)
+    WithWatermark(None, 1)
+    with pytest.raises(SetupError, match=r"quantile=0\.9\): the package datasketches is not installed"):
+        WithWatermark(None, 1, quantile=0.9)

@@ -6,6 +6,7 @@ watermark is computed. A runner that knows this transform observes the times. On
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import numbers
 import operator
@@ -21,6 +22,7 @@ from apache_beam.typehints import typehints
 from apache_beam.utils.timestamp import Duration, Timestamp
 from typing_extensions import override
 
+from arcbeam.errors import SetupError
 from arcbeam.io.fields import fields_of, type_of_field
 from arcbeam.io.spans import micros_of
 from arcbeam.io.windowfns import describe
@@ -91,6 +93,7 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         ValueError: a duration is negative; the policy or the quantile is invalid; `max_jump` is combined with a
             quantile; `confirmed_by` is below one; the input's type has no such field, or one that is not a time; or
             event times are set for elements that are already in windows.
+        SetupError: `quantile` is given, and the package datasketches is not installed.
     """
 
     def __init__(
@@ -127,6 +130,12 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             )
         if confirmed_by != CONFIRMED_BY and jump is None:
             raise ValueError(f"WithWatermark(confirmed_by={confirmed_by}): requires max_jump, which is missing")
+        if quantile is not None and importlib.util.find_spec("datasketches") is None:
+            raise SetupError(
+                f"WithWatermark(quantile={quantile!r}): the package datasketches is not installed",
+                "`pip install datasketches` for the driver and the workers (for Python 3.14 it has no wheel: pip "
+                "builds it, with CMake, a C++ compiler and sources from GitHub), or use max_jump instead",
+            )
         self._observing = Observing(_span("delay", delay), Policy(policy), skew, idle, quantile, jump, confirmed_by)
 
     @override

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
+import sys
 
 import pytest
 
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.sketches import GENERATION, Recent, quantile_of, sketched, with_more
 from arcbeam.engine.watermarks.stages import StageFlow, Watermarks
+from arcbeam.errors import SetupError
 from arcbeam.model.observers import Observer
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 
@@ -66,3 +69,9 @@ def test_watermark_follows_quantile_instead_of_maximum() -> None:
         resumed.report("read", shard, Local(None, {"main": OutputTime()}))
     assert resumed.advance().recent == times.recent
     assert Timestamp(times.seen["clicks"]) == resumed.times().seen["clicks"]
+
+
+def test_worker_without_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasketches", None)
+    with pytest.raises(SetupError, match=re.escape(sys.executable)):
+        sketched([_NOW])

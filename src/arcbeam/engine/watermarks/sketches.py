@@ -7,9 +7,11 @@ Owns the meaning of "recent", and how sketches of shards and micro-batches are m
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from arcbeam.errors import SetupError
 from arcbeam.model.timestamps import Timestamp
 
 _SIZE: Final = 100
@@ -74,8 +76,13 @@ def quantile_of(recent: Recent, quantile: float) -> Timestamp | None:
 
 
 def _opened(data: bytes) -> Any:
-    from datasketches import tdigest_double
-
+    try:
+        from datasketches import tdigest_double
+    except ModuleNotFoundError as error:
+        raise SetupError(
+            f"an observed quantile needs the package datasketches, which {sys.executable} does not have",
+            "install it for the driver and for all workers",
+        ) from error
     return tdigest_double.deserialize(data) if data else tdigest_double(_SIZE)
 
 
