@@ -29,7 +29,7 @@ test-all: $(VENV)/.dev java ## All tests, the long ones too, with new random exa
 	$(BIN)/python tools/run_tests.py --hypothesis-seed=$(SEED)
 	$(SIMULATE_NEW)
 
-test-versions: $(VENV)/.dev java ## A smoke set with Beam 2.76, 2.77 and PySpark 4.1 to 4.3, in environments below build/.
+test-versions: $(VENV)/.dev java ## A smoke set with each Beam, PySpark and Python, and upgrades of jobs, in environments below build/.
 	$(BIN)/python tools/test_versions.py
 
 fresh: $(VENV)/.dev ## New random examples and simulations; SEED=… tries those of a seed again.

@@ -10,7 +10,9 @@ import pytest
 
 import arcbeam.io
 from arcbeam import errors
+from arcbeam.cli import doctor
 from tools.check_docs import DOCS, ROOT
+from tools.test_versions import BEAMS, COMBINATIONS, Combination
 
 _PAGE = (DOCS / "reference" / "io.md").read_text(encoding="utf-8")
 _WORDS = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", _PAGE))))
@@ -42,11 +44,15 @@ def test_page_of_errors_names_every_error() -> None:
 def test_versions_page_has_ranges_of_package() -> None:
     page = (DOCS / "reference" / "versions.md").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    ranges = {re.split(r"[<>=]", each)[0]: each for each in project["dependencies"]}
-    beam = re.search(r">=(\d+\.\d+),", ranges["apache-beam"])
-    spark = re.search(r">=(\d+\.\d+),", ranges["pyspark"])
-    assert beam is not None
-    assert spark is not None
+    accepted = doctor.ranges(project["dependencies"])
+    beam, spark = accepted["apache-beam"], accepted["pyspark"]
+    assert beam.below is not None
+    minors = [f"{beam.minimum[0]}.{minor}" for minor in range(beam.minimum[1], beam.below[1])]
+    assert minors == BEAMS, "tools/test_versions.py runs each of them"
     minor = ".".join(project["version"].split(".")[:2])
-    assert f"| {minor} | {beam[1]} | {spark[1]} to " in page
+    assert f"| {minor} | {', '.join(minors)} | {'.'.join(map(str, spark.minimum))} to " in page
     assert project["requires-python"].removeprefix(">=") in page
+    rows = re.findall(r"^\| (3\.\d+) \| (.*) \|$", page, re.MULTILINE)
+    passed = {Combination(*each.split("/"), python) for python, both in rows for each in both.split(", ")}
+    assert passed <= set(COMBINATIONS)
+    assert {each.beam for each in passed} == {each.beam for each in COMBINATIONS}

@@ -14,28 +14,62 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from arcbeam.spark.session.java import Check, check_java, find_java
 
-PYTHON_MINIMUM = (3, 11)
-BEAM = "2.77"
-"""The minor version of Beam whose internals this project is written against."""
-PYSPARK_MINIMUM = (4, 1)
-PYARROW_MINIMUM = (18,)
-PANDAS_MINIMUM = (2, 2)
 MEMORY_MINIMUM_MB = 2048
 DISK_MINIMUM_MB = 1024
 
 
-def check_python(version: tuple[int, int, int]) -> Check:
-    """Check a Python version."""
-    found = ".".join(map(str, version))
-    if version[:2] >= PYTHON_MINIMUM:
-        return Check("Python", True, found)
-    wanted = ".".join(map(str, PYTHON_MINIMUM))
-    return Check("Python", False, f"{found} is too old", f"install Python {wanted} or newer, and install arcbeam there")
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The versions from `minimum` on, before `below` (None: without an end)."""
+
+    minimum: tuple[int, ...]
+    below: tuple[int, ...] | None = None
+
+    @staticmethod
+    def parse(text: str) -> Range:
+        """Read `>=2.76,<2.78`, in any order, with other text around it."""
+        lower = re.search(r">=\s*([\d.]+)", text)
+        upper = re.search(r"<\s*([\d.]+)", text)
+        return Range(_numbers(lower[1]) if lower else (), _numbers(upper[1]) if upper else None)
+
+    def __contains__(self, version: str) -> bool:
+        numbers = _numbers(version)
+        if numbers[: len(self.minimum)] < self.minimum:
+            return False
+        return self.below is None or numbers[: len(self.below)] < self.below
+
+    def __str__(self) -> str:
+        lower = f">={'.'.join(map(str, self.minimum))}" if self.minimum else ""
+        upper = f"<{'.'.join(map(str, self.below))}" if self.below else ""
+        return ",".join(filter(None, (lower, upper)))
+
+
+def ranges(requirements: Iterable[str]) -> dict[str, Range]:
+    """Return the accepted versions of each distribution that is always needed, from a package's requirements."""
+    found = {}
+    for requirement in requirements:
+        needed, _, marker = requirement.partition(";")
+        if (name := re.match(r"[A-Za-z0-9_.-]+", needed)) and "extra" not in marker:
+            found[name[0]] = Range.parse(needed)
+    return found
+
+
+def accepted() -> dict[str, Range]:
+    """Return the versions that the installed arcbeam accepts, by distribution, and of Python; empty if not installed.
+
+    Their only source is `pyproject.toml`, of which the installed metadata is a copy.
+    """
+    try:
+        metadata = importlib.metadata.metadata("arcbeam")
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    return {**ranges(metadata.get_all("Requires-Dist") or ()), "python": Range.parse(metadata["Requires-Python"] or "")}
 
 
 def installed(distribution: str) -> str | None:
@@ -46,24 +80,29 @@ def installed(distribution: str) -> str | None:
         return None
 
 
-def check_beam(version: str | None) -> Check:
-    """Check the installed Beam: exactly one minor version is accepted, because arcbeam uses its internals."""
-    remedy = f"pip install 'apache-beam=={BEAM}.*'"
-    if version is None:
-        return Check("Apache Beam", False, "not installed", remedy)
-    if _numbers(version)[:2] != _numbers(BEAM):
-        return Check("Apache Beam", False, f"{version}; arcbeam needs {BEAM}", remedy)
-    return Check("Apache Beam", True, version)
+def check_python(version: tuple[int, int, int], range_: Range) -> Check:
+    """Check a Python version."""
+    found = ".".join(map(str, version))
+    if found in range_:
+        return Check("Python", True, found)
+    return Check("Python", False, f"{found}; arcbeam needs {range_}", "install arcbeam in such a Python")
 
 
-def check_minimum(name: str, distribution: str, version: str | None, minimum: tuple[int, ...]) -> Check:
-    """Check a distribution with a minimum version."""
-    remedy = f"pip install '{distribution}>={'.'.join(map(str, minimum))}'"
+def check_version(name: str, distribution: str, version: str | None, range_: Range) -> Check:
+    """Check the version of a distribution."""
+    remedy = f"pip install '{distribution}{range_}'"
     if version is None:
         return Check(name, False, "not installed", remedy)
-    if _numbers(version)[: len(minimum)] < minimum:
-        return Check(name, False, f"{version} is too old", remedy)
+    if version not in range_:
+        return Check(name, False, f"{version}; arcbeam needs {range_}", remedy)
     return Check(name, True, version)
+
+
+def check_itself(version: str | None) -> Check:
+    """Check that arcbeam's metadata is installed: without it the accepted versions are unknown."""
+    if version is None:
+        return Check("arcbeam", False, "not installed", "pip install arcbeam; in its source tree: pip install -e .")
+    return Check("arcbeam", True, version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -128,13 +167,21 @@ def checks(environ: Mapping[str, str] | None = None) -> list[Check]:
         environ: has JAVA_HOME and PATH (default: this process's environment).
     """
     v = sys.version_info
+    of = accepted()
+    anything = Range(())
     found = [
-        check_python((v.major, v.minor, v.micro)),
+        check_itself(installed("arcbeam")),
+        check_python((v.major, v.minor, v.micro), of.get("python", anything)),
         check_java(find_java(environ)),
-        check_minimum("PySpark", "pyspark", installed("pyspark") or installed("pyspark-client"), PYSPARK_MINIMUM),
-        check_minimum("PyArrow", "pyarrow", installed("pyarrow"), PYARROW_MINIMUM),
-        check_minimum("pandas", "pandas", installed("pandas"), PANDAS_MINIMUM),
-        check_beam(installed("apache-beam")),
+        *(
+            check_version(name, distribution, version, of.get(distribution, anything))
+            for name, distribution, version in (
+                ("PySpark", "pyspark", installed("pyspark") or installed("pyspark-client")),
+                ("PyArrow", "pyarrow", installed("pyarrow")),
+                ("pandas", "pandas", installed("pandas")),
+                ("Apache Beam", "apache-beam", installed("apache-beam")),
+            )
+        ),
         check_memory(available_memory_mb()),
         check_temp(tempfile.gettempdir()),
         check_ports(environ),

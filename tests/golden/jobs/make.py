@@ -1,9 +1,10 @@
 """Makes golden job folders: those of a job of `ticks` that was killed, and of one that was suspended.
 
-    python -m tests.golden.jobs.make NAME        writes tests/golden/jobs/NAME/{running,suspended}.tar.gz, .txt
+    python -m tests.golden.jobs.make FOLDER        writes FOLDER/{running,suspended}.tar.gz, .txt, and MADE_WITH
 
-NAME is the version that wrote the folders. A golden folder is never replaced: a later version must resume it.
-`expected.txt` is the output of an uninterrupted job; the `.txt` beside an archive is the output published before.
+A golden folder in `tests/golden/jobs` is never replaced: a later version must resume it. There is one of each supported
+Beam, made with that Beam, in its environment of `tools/test_versions.py`. `expected.txt` is the output of an
+uninterrupted job; the `.txt` beside an archive is the output published before.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import sys
 import tarfile
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "ticks.py"
 ARCBEAM = str(Path(sys.executable).with_name("arcbeam"))
+MADE_WITH = "MADE_WITH"
+"""The file in a golden folder that names its versions."""
 LIMIT = 230
 _BEHIND = 30
 """Seconds by which the job's watermark is behind the last tick: `WithWatermark` waits so long."""
@@ -32,15 +36,20 @@ def environment(output: Path, limit: int | None = None) -> dict[str, str]:
     return {**os.environ, **given, **({} if limit is None else {"GOLDEN_LIMIT": str(limit)})}
 
 
+def made_with() -> str:
+    """The versions of this process that decide whether a stored pipeline is usable."""
+    return f"Python {sys.version_info[0]}.{sys.version_info[1]}, Beam {metadata.version('apache-beam')}"
+
+
 def lines(output: Path) -> list[str]:
     """All lines that were published, sorted."""
     return sorted(line for path in output.glob("[!.]*") for line in path.read_text(encoding="utf-8").splitlines())
 
 
-def main(name: str) -> None:
+def main(target: Path) -> None:
     """Run the job, keep its folder as it is while it waits, and again when it is suspended."""
-    target = HERE / name
     target.mkdir()
+    (target / MADE_WITH).write_text(made_with() + "\n", encoding="utf-8")
     with tempfile.TemporaryDirectory() as scratch:
         job, output = Path(scratch) / "job", Path(scratch) / "output"
         output.mkdir()
@@ -71,4 +80,4 @@ def _keep(job: Path, output: Path, name: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1]))
