@@ -95,6 +95,14 @@ def test_stop_makes_the_read_bounded() -> None:
     assert errors.is_bounded
 
 
+@pytest.mark.parametrize(
+    ("arguments", "seconds"),
+    [({"topics": ["t"]}, 1.0), ({"topics": ["t"], "stop": "latest"}, None), ({"topic_partitions": [("t", 0)]}, None)],
+)
+def test_search_is_repeated_where_partitions_can_appear(arguments: dict[str, Any], seconds: float | None) -> None:
+    assert ReadFromKafka(SERVERS, **arguments)._seconds == seconds
+
+
 def test_package_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"arcbeam\[kafka\]"):

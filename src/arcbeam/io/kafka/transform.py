@@ -88,7 +88,8 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             without further records then holds the watermark; use `WithWatermark(idle_after=…)` after this.
         commit_offset_in_finalize: whether the offsets of "group.id" are committed after each commit of the job. None:
             if there is a "group.id".
-        discovery_seconds: between two searches for partitions. None: there is only one.
+        discovery_seconds: between two searches for partitions. The watermark waits as long for each search, so that
+            records of a new partition are not late. None: there is only one search.
         credentials: secret settings: names of environment variables by setting, or a function that returns them.
             Both are read by the processes that connect.
 
@@ -116,7 +117,7 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         max_delay: Duration | timedelta | float | None = None,
         idle_follows_clock: bool = True,
         commit_offset_in_finalize: bool | None = None,
-        discovery_seconds: float | None = 30.0,
+        discovery_seconds: float | None = 1.0,
         credentials: Credentials = None,
         label: str | None = None,
     ) -> None:
@@ -143,7 +144,7 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         self._times = Times(timestamp_policy, delay, idle_follows_clock)
         if discovery_seconds is not None and not discovery_seconds > 0:
             raise ValueError(f"{_NAME}(discovery_seconds={discovery_seconds!r}): expected a number above 0, or None")
-        self._seconds = None if stop is not None else discovery_seconds
+        self._seconds = None if stop is not None or topic_partitions is not None else discovery_seconds
         self._with_errors, self._with_metadata = with_errors, with_metadata
         self._is_raw = key_deserializer is None and value_deserializer is None
 
