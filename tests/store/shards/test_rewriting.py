@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,7 +45,22 @@ def test_each_shard_has_its_rows(rows: dict[tuple[int, bytes], bytes], chance: o
 
 
 def test_local_files_are_removed_after_an_error(tmp_path: Path) -> None:
-    with patch.object(rewriting, "_MEMORY", 1), LevelWriter(MemoryBlobs(), tmp_path, 0, 2) as writer:
-        writer.put(0, b"k", b"v")
-        assert list(tmp_path.iterdir())
+    def failing() -> None:
+        with LevelWriter(MemoryBlobs(), tmp_path, 0, 2) as writer:
+            writer.put(0, b"k", b"v")
+            assert list(tmp_path.iterdir())
+            raise RuntimeError("user code")
+
+    with patch.object(rewriting, "_MEMORY", 1), pytest.raises(RuntimeError, match="user code"):
+        failing()
     assert not list(tmp_path.iterdir())
+
+
+def test_shard_has_rows_of_memory_and_of_local_files(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    rows = [(b"%d" % number, b"v" * 100) for number in range(10)]
+    with patch.object(rewriting, "_MEMORY", 1000), LevelWriter(blobs, tmp_path, 0, 1) as writer:
+        for row in rows:
+            writer.put(0, *row)
+        (shard,) = writer.written(7, 3)
+    assert list(scan(blobs, shard.files)) == rows
