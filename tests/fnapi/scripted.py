@@ -35,6 +35,7 @@ class ScriptedWorker:
         self._reading = threading.Event()
         self._reading.set()
         self._data_call: Any = None
+        self._entries: list[Any] = []
 
     def __enter__(self) -> Self:
         self._listen(self._control.Control(iter(self._responses.get, None), metadata=self._metadata), self._requests)
@@ -92,11 +93,22 @@ class ScriptedWorker:
         each = fn_pb.Elements.Data(instruction_id=id, transform_id=transform, data=data, is_last=last)
         self._outputs.put(fn_pb.Elements(data=[each]))
 
+    def set_timers(self, id: str, transform: str, family: str, data: bytes, last: bool = False) -> None:
+        """Send timers that were set."""
+        self._open_data()
+        to = {"instruction_id": id, "transform_id": transform, "timer_family_id": family}
+        self._outputs.put(fn_pb.Elements(timers=[fn_pb.Elements.Timers(timers=data, is_last=last, **to)]))
+
+    def message(self) -> Any:
+        """Return the next `Elements` of the runner."""
+        self._open_data()
+        return self._inputs.get(timeout=SECONDS)
+
     def input(self) -> Any:
         """Return the next `Elements.Data` of the runner."""
-        self._open_data()
-        (each,) = self._inputs.get(timeout=SECONDS).data
-        return each
+        if not self._entries:
+            self._entries += self.message().data
+        return self._entries.pop(0)
 
     def inputs(self) -> Iterator[Any]:
         """Yield the runner's `Elements.Data` up to the last one."""
@@ -112,6 +124,7 @@ class ScriptedWorker:
         list(fn_grpc.BeamFnLoggingStub(self._channel).Logging(iter([entries]), metadata=self._metadata))
 
     def state(self, **request: Any) -> Any:
-        """Ask for state."""
+        """Ask for state, without waiting; return a function that returns the answer."""
         requests = iter([fn_pb.StateRequest(**request)])
-        return next(fn_grpc.BeamFnStateStub(self._channel).State(requests, metadata=self._metadata, timeout=SECONDS))
+        answers = fn_grpc.BeamFnStateStub(self._channel).State(requests, metadata=self._metadata, timeout=SECONDS)
+        return lambda: next(answers)

@@ -131,10 +131,7 @@ class _Drive:
         return self._reports
 
     def _run(self, stage: Stage) -> None:
-        for side in stage.side_inputs:
-            channel = self._plan.channels[side.channel]
-            if channel.routing is Routing.SIDE_KEYED and side.channel not in self._sides.multimaps:
-                self._sides.build(channel, self._exchanged(channel), self._settings.group_memory_bytes)
+        self._build_sides(stage)
         bounded = BoundedStage(stage, self._settings, self._sides)
         self._prepare(bounded)
         source = [[Row(0, 0, 0, b"")]] if stage.source is None else self._exchanged(self._plan.channels[stage.source])
@@ -150,6 +147,12 @@ class _Drive:
         if errors:
             raise RuntimeError(*errors)
         self._outputs[stage.id] = outputs
+
+    def _build_sides(self, stage: Stage) -> None:
+        for side in stage.side_inputs:
+            channel = self._plan.channels[side.channel]
+            if channel.routing is Routing.SIDE_KEYED and side.channel not in self._sides.multimaps:
+                self._sides.build(channel, self._exchanged(channel), self._settings.group_memory_bytes)
 
     def _task(self, stage: BoundedStage, rows: list[Row], partition: int) -> list[Row]:
         outbox = _ListOutbox()

@@ -49,6 +49,16 @@ def test_invalid_options_are_refused() -> None:
         p.run()
 
 
+@pytest.mark.contract("API-03")
+def test_environment_of_a_job_server_is_refused() -> None:
+    p = _pipeline("--environment_type=LOOPBACK")
+    _ = p | beam.Create([1])
+    with pytest.raises(
+        InvalidPipelineError, match=r"(?s)--environment_type=LOOPBACK is for job servers.*arcbeam serve"
+    ):
+        p.run()
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [("/jobs/nightly.py", "nightly"), ("a b.py", "a-b"), ("/jobs/report/__main__.py", "report"), (None, "")],

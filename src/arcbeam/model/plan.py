@@ -111,6 +111,40 @@ class Transform:
 
 
 @dataclass(frozen=True, slots=True)
+class RemotePort:
+    """A collection on its way into or out of an SDK worker.
+
+    Attributes:
+        pcoll: id of the PCollection.
+        coder: id of the windowed coder with which the worker reads or writes it.
+        ours: id of the coder that reads the same bytes here: what only the worker's SDK can decode is bytes.
+    """
+
+    pcoll: str
+    coder: str
+    ours: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """The transforms of a stage that an SDK worker runs.
+
+    Attributes:
+        environment: the worker's environment; opaque, like the components.
+        components: the transforms, and all that they name.
+        source: the input.
+        sinks: the outputs that leave the worker, by tag.
+        timers: for each timer family, by transform and name, the id of the coder that reads its timers here.
+    """
+
+    environment: bytes = field(repr=False)
+    components: bytes = field(repr=False)
+    source: RemotePort
+    sinks: Mapping[str, RemotePort]
+    timers: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """Transforms that run in one bundle.
 
@@ -134,6 +168,7 @@ class Stage:
         publishers: those of its transforms that take committables, by name.
         shape: the form of its stored state (state, restrictions, elements blocked by a side input), for people; states
             of different shapes are incompatible. "" if it stores nothing.
+        remote: the transforms that an SDK worker runs; None if the task's process runs all.
     """
 
     id: str
@@ -154,6 +189,7 @@ class Stage:
     observed: Mapping[int, Ways] = field(default_factory=dict)
     publishers: tuple[str, ...] = ()
     shape: str = ""
+    remote: Remote | None = None
 
     @property
     def stateful(self) -> bool:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 
 READ_URN = "arcbeam:read:v1"
 WRITE_URN = "arcbeam:write:v1"
+REMOTE_URN = "arcbeam:remote:v1"
+"""Stands for the transforms that an SDK worker runs; its outputs' tags are those of the worker's sinks."""
 PRECOMBINE_URN = "arcbeam:precombine:v1"
 LATE_URN = "arcbeam:late:v1"
 """Follows the read of a grouping and passes on its output; dropped elements leave by its `LATE_TAG`."""

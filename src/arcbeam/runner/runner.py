@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
+from apache_beam.portability.python_urns import EMBEDDED_PYTHON
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms import core
 
+from arcbeam.errors import InvalidPipelineError
 from arcbeam.harness.encoding.mainmodule import MainClasses
 from arcbeam.options import ArcbeamOptions, given
 from arcbeam.runner.job import Job, session_options
@@ -47,6 +49,7 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             SetupError: there is no Spark to run it on.
         """
         ours = options.view_as(ArcbeamOptions)
+        _check_environment(options)
         proto = pipeline_proto(pipeline, options)
         name = options.view_as(GoogleCloudOptions).job_name or script_name() or "beam"
         plan = plan_of(proto, ours, name=name, drain=self._is_drain)
@@ -62,6 +65,16 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             job_graph_to_store(name, proto.SerializeToString(), given(options), worker_setup) if resumable else None
         )
         return ArcbeamResult(plan, Job(plan, ours, worker_setup, program=program))
+
+
+def _check_environment(options: PipelineOptions) -> None:
+    """Refuse another environment than the embedded one: this runner would not use it."""
+    asked = options.view_as(PortableOptions).environment_type
+    if asked not in (None, EMBEDDED_PYTHON):
+        raise InvalidPipelineError(
+            f"--environment_type={asked} is for job servers; ArcbeamRunner runs user code in Spark's Python workers",
+            "omit it, or submit to `arcbeam serve` with --runner=PortableRunner",
+        )
 
 
 def script_name() -> str:

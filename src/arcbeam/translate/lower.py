@@ -27,7 +27,7 @@ from arcbeam.model.urns import (
     ReadSpec,
     WriteSpec,
 )
-from arcbeam.translate import describe, identity, keys, phases, teststream, unbounded
+from arcbeam.translate import describe, identity, keys, phases, teststream, unbounded, workers
 from arcbeam.translate.validate import validate
 
 _PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
@@ -66,10 +66,12 @@ def translate(
             f"TestStream {script.unique_name!r} needs a streaming job: its end is not known in advance",
             "set --streaming",
         )
-    if not allow_non_deterministic_keys:
+    in_workers = workers.any_workers(pipeline.components)
+    # The SDK of a worker has made the keys of its pipeline deterministic.
+    if not allow_non_deterministic_keys and not in_workers:
         pipeline = keys.with_deterministic_keys(pipeline)
-    context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain, bounded=bounded)
-    plan = _Lowering(context.components, stages, bounded, script).plan(name)
+    context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain, bounded=bounded, workers=in_workers)
+    plan = _Lowering(context, stages, bounded, script).plan(name)
     return plan if bounded else replace(plan, warnings=unbounded.warnings_of(pipeline))
 
 
@@ -88,8 +90,9 @@ class _Edge:
 class _Lowering:
     """One translation. Invariant: stage ids are in topological order."""
 
-    def __init__(self, components: Any, stages: list[Any], bounded: bool, script: Any) -> None:
-        self._components = components
+    def __init__(self, context: Any, stages: list[Any], bounded: bool, script: Any) -> None:
+        self._context = context
+        self._components = context.components
         self._bounded = bounded
         self._script = script
         self._stages = [s for s in stages if s.transforms]
@@ -177,6 +180,7 @@ class _Lowering:
         transforms: list[Any] = []
         sinks: list[int] = []
         source: int | None = None
+        remote = self._runs_in_worker(stage)
         splittable = any(t.spec.urn == phases.PROCESS_URN for t in stage.transforms)
         time_sorted = False
         for transform in stage.transforms:
@@ -199,6 +203,8 @@ class _Lowering:
                     written = _with_spec(transform, WRITE_URN, write.to_bytes())
                     written.unique_name = f"{transform.unique_name}/{edge.routing.value}"
                     transforms.append(written)
+            elif remote:
+                transforms.append(transform)
             elif transform.spec.urn == _PRECOMBINE:
                 transforms.append(_with_spec(transform, PRECOMBINE_URN, transform.spec.payload))
             elif LATE_ANNOTATION in transform.annotations:
@@ -209,11 +215,12 @@ class _Lowering:
                 transforms.append(transform)
         own = [t for t in transforms if t.spec.urn not in (READ_URN, WRITE_URN)]
         ordered = _ordered(own)
+        part, here = workers.divided(self._context, transforms) if remote else (None, transforms)
         return Stage(
             id=stage_id,
             name=describe.stage_name([t.unique_name for t in own] or self._passed_on(stage)) or stage.name,
             transforms=tuple(Transform(t.unique_name, t.unique_name, t.spec.urn) for t in ordered),
-            payload=self._payload(stage, transforms),
+            payload=self._payload(stage, here),
             source=source,
             sinks=tuple(sinks),
             side_inputs=self._side_inputs(stage),
@@ -224,8 +231,14 @@ class _Lowering:
             observed=_observed(transforms),
             publishers=tuple(t.unique_name for t in ordered if t.spec.urn == PUBLISH_URN),
             shape=self._shape(stage, ordered, source),
+            remote=part,
             **_par_do_facts(stage),
         )
+
+    def _runs_in_worker(self, stage: Any) -> bool:
+        reads_and_writes = (phases.DATA_INPUT, phases.DATA_OUTPUT)
+        own = (t for t in stage.transforms if t.spec.urn not in reads_and_writes)
+        return any(workers.has_workers(self._components, t.environment_id) for t in own)
 
     def _late(self, stage: Any, transform: Any) -> Any:
         """Return the transform that outputs the elements that the stage's grouping drops."""
@@ -282,6 +295,7 @@ class _Lowering:
             mode = "elements"
         # What leaves an exchange may be declared with another coder than what entered it (a Reshuffle's output type).
         coder = self._written_coders.get(buffer, "")
+        coder = self._context.ours(coder) if coder else ""
         # The producer of a collection counts it. A collection that an exchange merges is counted after the
         # exchange.
         return edge, ReadSpec(mode, time_sorted, coder, counts=pcoll not in self._written_pcolls[buffer])
@@ -331,6 +345,8 @@ class _Lowering:
 
     def _payload(self, stage: Any, transforms: list[Any]) -> bytes:
         """Return the components of just this stage, from which the harness makes a bundle descriptor."""
+        pcolls = {p for t in transforms for p in (*t.inputs.values(), *t.outputs.values())}
+        ours = {pcoll: self._context.ours(self._components.pcollections[pcoll].coder_id) for pcoll in sorted(pcolls)}
         payload = runner_pb.Components(
             coders=self._components.coders,
             windowing_strategies=self._components.windowing_strategies,
@@ -341,8 +357,9 @@ class _Lowering:
                 coder.spec.urn = INTERVAL_WINDOW_URN
         for transform in transforms:
             payload.transforms[transform.unique_name].CopyFrom(transform)
-            for pcoll in (*transform.inputs.values(), *transform.outputs.values()):
-                payload.pcollections[pcoll].CopyFrom(self._components.pcollections[pcoll])
+        for pcoll, coder in ours.items():
+            payload.pcollections[pcoll].CopyFrom(self._components.pcollections[pcoll])
+            payload.pcollections[pcoll].coder_id = coder
         read = _read_of(stage)
         if read is not None and read.spec.payload in self._grouped:
             for pcoll in read.outputs.values():

@@ -70,6 +70,28 @@ class _EmbeddedContext(translations.TransformContext):  # type: ignore[misc]  # 
     def add_data_channel_coder(self, pcoll_id: str, is_input: bool = False) -> None:
         """Do nothing: there is no data plane."""
 
+    def ours(self, coder_id: str) -> str:
+        """Return the coder: all values are decoded."""
+        return coder_id
+
+
+class _WorkersContext(translations.TransformContext):  # type: ignore[misc]  # Beam is untyped
+    """A context with SDK workers: between stages, values that the runner cannot decode are prefixed by their length."""
+
+    def ours(self, coder_id: str) -> str:
+        """Return the coder that reads the same bytes as the coder of an edge between stages.
+
+        What only an SDK's worker can decode is bytes.
+        """
+        coder: str = self.safe_coders[self.maybe_length_prefixed_coder(coder_id)]
+        return coder
+
+    def port(self, pcoll: str) -> tuple[str, str]:
+        """Return the windowed coder of a PCollection on the way into or out of a worker, and the runner's for it."""
+        self.add_data_channel_coder(pcoll)
+        coder: str = self.data_channel_coders[pcoll]
+        return coder, self.safe_coders[coder]
+
 
 def par_do_payload(transform: Any) -> Any:
     """Return the ParDoPayload of a transform; None if it is not a ParDo or a part of a splittable one."""
@@ -291,7 +313,9 @@ def _copied(pcoll: str) -> bytes:
     return buffer
 
 
-def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool = True) -> tuple[Any, list[Any]]:
+def optimized(
+    pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool = True, workers: bool = False
+) -> tuple[Any, list[Any]]:
     """Run the phases on a copy of the pipeline.
 
     Args:
@@ -300,13 +324,15 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         drain: insert a truncation before every splittable DoFn.
         bounded: side inputs are complete before the stage that reads them begins. In a streaming job elements wait
             for side inputs.
+        workers: SDK workers run the transforms.
 
     Returns:
         The context (its `components` hold what the phases added) and the stages, in topological order. Reads and
         writes between stages are transforms with the URNs DATA_INPUT and DATA_OUTPUT, whose payload names a buffer.
     """
     pipeline = copy.deepcopy(pipeline)
-    context = _EmbeddedContext(pipeline.components, frozenset(_KNOWN_URNS), is_drain=drain)
+    kind = _WorkersContext if workers else _EmbeddedContext
+    context = kind(pipeline.components, frozenset(_KNOWN_URNS), is_drain=drain)
     stages: list[Any] = list(
         translations.leaf_transform_stages(
             pipeline.root_transform_ids,

@@ -29,6 +29,7 @@ from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.plan import Plan
 from arcbeam.options import ArcbeamOptions
 from arcbeam.sizes import by_identity
+from arcbeam.translate import workers
 from arcbeam.translate.lower import translate
 
 
@@ -174,8 +175,11 @@ def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool 
 def is_streaming(proto: Any, options: PipelineOptions) -> bool:
     """Return whether a pipeline makes a streaming job: the options request it, or some input is unbounded.
 
-    The output of a splittable DoFn is unbounded if its elements may be. So is each output of a TestStream.
+    The output of a splittable DoFn is unbounded if its elements may be. So is each output of a TestStream. What runs in
+    SDK workers always runs as a streaming job.
     """
+    if workers.any_workers(proto.components):
+        return True
     unbounded = (p.is_bounded == runner_pb.IsBounded.UNBOUNDED for p in proto.components.pcollections.values())
     return bool(options.view_as(StandardOptions).streaming) or any(unbounded)
 

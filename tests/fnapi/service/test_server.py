@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 
 import grpc
@@ -14,8 +15,9 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service import server as server_module
 from arcbeam.fnapi.service.connection import _MOST_UNSENT, Connection
-from arcbeam.fnapi.service.instruction import _MOST_WAITING, Arrival, Instruction, Output, Responded
+from arcbeam.fnapi.service.instruction import _MOST_WAITING, Arrival, Asked, Instruction, Output, Responded
 from arcbeam.fnapi.service.server import Server, server_here
+from arcbeam.fnapi.wire import outgoing
 from tests.fnapi.scripted import SECONDS, ScriptedWorker
 
 
@@ -56,12 +58,14 @@ def test_bundle_makes_a_round_trip(connection: Connection, worker: ScriptedWorke
     bundle = connection.begin("s1")
     request = worker.request()
     assert request.process_bundle.process_bundle_descriptor_id == "s1"
-    connection.send(bundle, "source", b"some", False, never)
-    connection.send(bundle, "source", b"more", True, never)
+    connection.send(bundle, outgoing.elements(bundle.id, "source", b"some"), never)
+    connection.send(bundle, outgoing.elements(bundle.id, "source", b"more"), never)
+    connection.send(bundle, outgoing.end(bundle.id, "source", ()), never)
     came = list(worker.inputs())
     assert [(each.instruction_id, each.transform_id, each.data) for each in came] == [
         (request.instruction_id, "source", b"some"),
         (request.instruction_id, "source", b"more"),
+        (request.instruction_id, "source", b""),
     ]
     worker.put_out(bundle.id, "sink", b"out", last=True)
     assert taken(bundle, 1) == [Output("sink", b"out", True)]
@@ -69,6 +73,27 @@ def test_bundle_makes_a_round_trip(connection: Connection, worker: ScriptedWorke
     (end,) = taken(bundle, 1)
     assert isinstance(end, Responded)
     connection.end_bundle(bundle)
+
+
+def test_all_ends_are_in_one_message_without_data(connection: Connection, worker: ScriptedWorker) -> None:
+    """A Python worker ignores data there. A Go worker stops reading after as many ends as it expects."""
+    bundle = connection.begin("s1")
+    connection.send(bundle, outgoing.timers(bundle.id, "t", "f", b"timer"), never)
+    connection.send(bundle, outgoing.end(bundle.id, "source", [("t", "f"), ("t", "g")]), never)
+    timer, end = worker.message(), worker.message()
+    assert [(each.transform_id, each.timer_family_id, each.timers) for each in timer.timers] == [("t", "f", b"timer")]
+    assert [(each.transform_id, each.data, each.is_last) for each in end.data] == [("source", b"", True)]
+    assert [(each.transform_id, each.timer_family_id, each.timers, each.is_last) for each in end.timers] == [
+        ("t", "f", b"", True),
+        ("t", "g", b"", True),
+    ]
+
+
+def test_timers_of_the_worker_arrive(connection: Connection, worker: ScriptedWorker) -> None:
+    bundle = connection.begin("s1")
+    worker.set_timers(bundle.id, "t", "f", b"timer")
+    worker.set_timers(bundle.id, "t", "f", b"", last=True)
+    assert taken(bundle, 2) == [Output("t", b"timer", False, "f"), Output("t", b"", True, "f")]
 
 
 def test_instruction_ids_are_never_used_again(connection: Connection, worker: ScriptedWorker) -> None:
@@ -111,7 +136,7 @@ def test_lost_worker_fails_open_instructions(connection: Connection, worker: Scr
     with pytest.raises(SdkWorkerLostError):
         connection.begin("s1")
     with pytest.raises(SdkWorkerLostError):
-        connection.send(bundle, "source", b"", True, never)
+        connection.send(bundle, outgoing.elements(bundle.id, "source", b"x"), never)
 
 
 def test_what_arrived_before_the_end_can_be_taken(connection: Connection, worker: ScriptedWorker) -> None:
@@ -135,7 +160,7 @@ def test_unexpected_worker_is_refused(server: Server, connection: Connection) ->
         with pytest.raises(grpc.RpcError, match="no worker with this id"):
             stranger.descriptor("s1")
         with pytest.raises(grpc.RpcError, match="no worker with this id"):
-            stranger.state(id="1")
+            stranger.state(id="1")()
 
 
 def test_second_control_stream_is_refused(server: Server, connection: Connection, worker: ScriptedWorker) -> None:
@@ -178,9 +203,10 @@ def test_who_waits_for_room_takes_what_arrives(connection: Connection, worker: S
         if len(arrived) == out:
             worker.resume()
 
-    for n in range(count):
-        connection.send(bundle, "source", part, n == count - 1, took)
-    assert len(list(worker.inputs())) == count
+    for _ in range(count):
+        connection.send(bundle, outgoing.elements(bundle.id, "source", part), took)
+    connection.send(bundle, outgoing.end(bundle.id, "source", ()), took)
+    assert len(list(worker.inputs())) == count + 1
     while len(arrived) < out:
         arrived += bundle.take(lambda: False)
 
@@ -196,10 +222,30 @@ def test_unread_output_waits_in_the_worker(connection: Connection, worker: Scrip
         first += len(bundle.take(lambda: False))
 
 
-def test_state_of_a_stage_without_state_is_refused(worker: ScriptedWorker) -> None:
-    key = fn_pb.StateKey(bag_user_state=fn_pb.StateKey.BagUserState())
-    response = worker.state(id="7", state_key=key)
-    assert (response.id, response.error) == ("7", "this stage has no state of kind 'bag_user_state'")
+def test_state_request_is_answered_by_its_bundle(connection: Connection, worker: ScriptedWorker) -> None:
+    bundle = connection.begin("s1")
+    answer = worker.state(id="7", instruction_id=bundle.id)
+    (asked,) = taken(bundle, 1)
+    assert isinstance(asked, Asked)
+    connection.answer(fn_pb.StateResponse(id=asked.request.id, get=fn_pb.StateGetResponse(data=b"x")))
+    found = answer()
+    assert (found.id, found.get.data) == ("7", b"x")
+
+
+@pytest.mark.parametrize("when", ["before", "after", "never"])
+def test_state_request_of_an_ended_bundle_is_answered(
+    connection: Connection, worker: ScriptedWorker, when: str
+) -> None:
+    bundle = connection.begin("s1")
+    if when == "after":
+        connection.end_bundle(bundle)
+    answer = worker.state(id="7", instruction_id="unknown" if when == "never" else bundle.id)
+    if when == "before":
+        while not bundle._arrived:
+            time.sleep(0.001)
+        connection.end_bundle(bundle)
+    found = answer()
+    assert (found.id, found.error) == ("7", "the bundle has ended")
 
 
 def test_log_entry_names_transform_and_place(worker: ScriptedWorker, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,12 +21,15 @@ from arcbeam.engine.task.stagecontext import StageContext
 from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.fnapi.stage.remoterunner import RemoteRunner
+from arcbeam.fnapi.stage.remotestage import RemoteStage
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.runner import StreamingRunner
 from arcbeam.harness.streaming.streamingstage import StreamingStage
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE
 from arcbeam.testing.views import MemoryView
 from tests.harness.drive import Driven, _collected, _Drive, _ListOutbox
 
@@ -107,16 +110,21 @@ class _StreamingDrive(_Drive):
 
     def _run(self, stage: Stage) -> None:
         keyed = stage.source is not None and self._plan.channels[stage.source].routing == "keyed"
-        if stage.source is None or not (stage.splittable or stage.stable or keyed):
+        if stage.remote is None and (stage.source is None or not (stage.splittable or stage.stable or keyed)):
             super()._run(stage)
             return
-        rows = [row for rows in self._exchanged(self._plan.channels[stage.source]) for row in rows]
+        self._build_sides(stage)
         shard = Shard(stage, self._settings, self._sides, self._streaming.run_id)
         try:
-            if self._cut is None:
-                shard.run(MicroBatch(list(shard.stage.elements(rows)), MAX_TIMESTAMP))
+            if stage.source is None:
+                came: list[tuple[bytes, Elements]] = [(b"", [(b"", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])]
             else:
-                self._cut(shard, [(key, one) for key, some in shard.stage.elements(rows) for one in some])
+                rows = [row for rows in self._exchanged(self._plan.channels[stage.source]) for row in rows]
+                came = list(shard.stage.elements(rows))
+            if self._cut is None:
+                shard.run(MicroBatch(came, MAX_TIMESTAMP))
+            else:
+                self._cut(shard, [(key, one) for key, some in came for one in some])
             shard.finish()
         finally:
             shard.stage.close()
@@ -145,7 +153,7 @@ class Shard:
     drain: bool = False
 
     def __post_init__(self) -> None:
-        self.stage = StreamingStage(self.of, self.settings)
+        self.stage = self._opened()
         self.view = MemoryView()
         self.committed_output = MIN_TIMESTAMP
         self._looks = 0
@@ -156,7 +164,7 @@ class Shard:
         """Run a micro-batch, and commit it."""
         if micro_batch.fresh:
             self.stage.close()
-            self.stage = StreamingStage(self.of, self.settings)
+            self.stage = self._opened()
         seen = {name: len(of) for name, of in _collected.items()}
         committed = self.view.snapshot()
         for _ in range(micro_batch.runs):
@@ -174,6 +182,11 @@ class Shard:
         self.micro_batches += 1
         self.now, self.drain = micro_batch.now, micro_batch.drain
         return report
+
+    def _opened(self) -> StreamingStage:
+        if self.of.remote is None:
+            return StreamingStage(self.of, self.settings)
+        return RemoteStage(self.of, self.settings, self.run_id)
 
     def settle(self, micro_batch: MicroBatch) -> None:
         """Run a micro-batch, and further ones without input as long as its budget leaves work."""
@@ -209,7 +222,8 @@ class Shard:
         task_clock = TaskClock(
             micro_batch.now, lambda: Timestamp(micro_batch.now + micro_batch.takes - micro_batch.late), running=int
         )
-        runner = self._runner = StreamingRunner(self.stage.parts, self.view, spec.placed, task_clock)
+        kind = StreamingRunner if self.of.remote is None else RemoteRunner
+        runner = self._runner = kind(self.stage.parts, self.view, spec.placed, task_clock)
         clock = Clock(self.view, NUMBER, ("main",))
         place = StageContext(
             spec.placed,

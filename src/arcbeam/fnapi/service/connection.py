@@ -15,7 +15,7 @@ from typing import Any, Final
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 
 from arcbeam.fnapi.lost import SdkWorkerLostError
-from arcbeam.fnapi.service.instruction import Arrival, Instruction, Output, Responded
+from arcbeam.fnapi.service.instruction import Arrival, Asked, Instruction, Output, Responded
 from arcbeam.sizes import threshold
 
 _MOST_UNSENT: Final = threshold(16 << 20)
@@ -44,6 +44,7 @@ class Connection:
         self._requests: deque[Any] = deque()
         self._unsent: deque[Any] = deque()
         self._unsent_bytes = 0
+        self._answers: deque[Any] = deque()
         self._connected = self._closed = False
         self._lost = ""
 
@@ -76,11 +77,11 @@ class Connection:
         """Forget a bundle. What the worker still sends for it is dropped."""
         with self._changed:
             self._instructions.pop(bundle.id, None)
-        bundle.close()
+        for arrival in bundle.close():
+            if isinstance(arrival, Asked):
+                self._answer_late(arrival.request)
 
-    def send(
-        self, bundle: Instruction, transform: str, data: bytes, last: bool, took: Callable[[Arrival], None]
-    ) -> None:
+    def send(self, bundle: Instruction, message: Any, took: Callable[[Arrival], None]) -> None:
         """Send input of a bundle. While too much waits for the worker, take what arrives for the bundle.
 
         SUBTLE: a worker that waits for room to send does not read. If the task only waited for room, too, neither would
@@ -88,9 +89,7 @@ class Connection:
 
         Args:
             bundle: the bundle.
-            transform: id of the source in the descriptor.
-            data: whole encoded elements.
-            last: whether no more follow.
+            message: `Elements`; see `arcbeam.fnapi.wire.outgoing`.
             took: is called with each arrival.
 
         Raises:
@@ -99,16 +98,23 @@ class Connection:
         while not self._has_room():
             for arrival in bundle.take(self._has_room):
                 took(arrival)
-        message = fn_pb.Elements(
-            data=[fn_pb.Elements.Data(instruction_id=bundle.id, transform_id=transform, data=data, is_last=last)]
-        )
         with self._changed:
             problem = self._problem()
             if problem is not None:
                 raise problem
             self._unsent.append(message)
-            self._unsent_bytes += len(data)
+            self._unsent_bytes += message.ByteSize()
             self._changed.notify_all()
+
+    def answer(self, response: Any) -> None:
+        """Send a `StateResponse`."""
+        with self._changed:
+            self._answers.append(response)
+            self._changed.notify_all()
+
+    def _answer_late(self, request: Any) -> None:
+        # A worker waits for the answer, whatever has become of the bundle.
+        self.answer(fn_pb.StateResponse(id=request.id, error="the bundle has ended"))
 
     def _has_room(self) -> bool:
         return self._unsent_bytes <= _MOST_UNSENT
@@ -165,8 +171,12 @@ class Connection:
         for message in self._queued(self._unsent):
             yield message
             with self._changed:
-                self._unsent_bytes -= sum(len(each.data) for each in message.data)
+                self._unsent_bytes -= message.ByteSize()
                 self._changed.notify_all()
+
+    def answers(self) -> Iterator[Any]:
+        """Yield `StateResponse`s until the end."""
+        yield from self._queued(self._answers)
 
     def _queued(self, queue: deque[Any]) -> Iterator[Any]:
         while True:
@@ -185,13 +195,20 @@ class Connection:
         """Add `Elements` of the worker. Waits while a bundle does not take its outputs."""
         for each in elements.data:
             self._add(each.instruction_id, Output(each.transform_id, each.data, each.is_last))
+        for each in elements.timers:
+            output = Output(each.transform_id, each.timers, each.is_last, each.timer_family_id)
+            self._add(each.instruction_id, output)
 
-    def _add(self, id: str, arrival: Arrival) -> None:
+    def asked(self, request: Any) -> None:
+        """Add a `StateRequest`."""
+        if not self._add(request.instruction_id, Asked(request)):
+            self._answer_late(request)
+
+    def _add(self, id: str, arrival: Arrival) -> bool:
         with self._changed:
             instruction = self._instructions.get(id)
         # Without one: of a bundle that has failed, or that the task has given up.
-        if instruction is not None:
-            instruction.add(arrival)
+        return instruction is not None and instruction.add(arrival)
 
     def end(self, why: str) -> None:
         """The worker has ended: open instructions fail. Only the first call counts."""

@@ -23,14 +23,16 @@ class Output:
     """Encoded elements of one of the bundle's outputs.
 
     Attributes:
-        transform: id of the sink in the descriptor.
+        transform: id of the sink in the descriptor; of the transform that sets timers.
         data: the elements. One may begin in a message and end in a later one.
         last: no more follow for this sink.
+        family: the family of timers; None for elements.
     """
 
     transform: str
     data: bytes
     last: bool
+    family: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,18 @@ class Responded:
     response: Any
 
 
-Arrival = Output | Responded
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The worker asks for state; its bundle waits for the answer.
+
+    Attributes:
+        request: `StateRequest`.
+    """
+
+    request: Any
+
+
+Arrival = Output | Responded | Asked
 
 
 class Instruction:
@@ -66,8 +79,12 @@ class Instruction:
         self._bytes = 0
         self._open = True
 
-    def add(self, arrival: Arrival) -> None:
-        """Add an arrival, for the task's thread. Waits while too much waits already. Dropped after `close`."""
+    def add(self, arrival: Arrival) -> bool:
+        """Add an arrival, for the task's thread. Waits while too much waits already.
+
+        Returns:
+            Whether it was added: not after `close`.
+        """
         with self._changed:
             if isinstance(arrival, Output):
                 while self._open and self._bytes > _MOST_WAITING:
@@ -76,6 +93,7 @@ class Instruction:
             if self._open:
                 self._arrived.append(arrival)
                 self._changed.notify_all()
+            return self._open
 
     def take(self, until: Callable[[], bool]) -> list[Arrival]:
         """Return what has arrived. If that is nothing, wait for something, or until a condition is true.
@@ -101,9 +119,11 @@ class Instruction:
         """Drop what arrives later; the caller has the lock. What has arrived can still be taken."""
         self._open = False
 
-    def close(self) -> None:
-        """End the task's interest: what still arrives is dropped."""
+    def close(self) -> list[Arrival]:
+        """End the task's interest: what still arrives is dropped. Return what was not taken."""
         with self._changed:
             self._open = False
+            left = list(self._arrived)
             self._arrived.clear()
             self._changed.notify_all()
+        return left

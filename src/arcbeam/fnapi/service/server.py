@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
-from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_fn_api_pb2_grpc as fn_grpc
 from apache_beam.utils.thread_pool_executor import UnboundedThreadPoolExecutor
 from typing_extensions import override
@@ -147,17 +146,14 @@ class _Data(fn_grpc.BeamFnDataServicer):  # type: ignore[misc]  # Beam is untype
 
 
 class _State(fn_grpc.BeamFnStateServicer):  # type: ignore[misc]  # Beam is untyped
-    """Answers each request with an error: stages that need state are not given to workers."""
-
     def __init__(self, server: Server) -> None:
         self._server = server
 
     @override
     def State(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
-        self._server.connection_of(context)
-        for request in request_iterator:
-            kind = request.state_key.WhichOneof("type")
-            yield fn_pb.StateResponse(id=request.id, error=f"this stage has no state of kind '{kind}'")
+        connection = self._server.connection_of(context)
+        _reading(request_iterator, connection.asked)
+        yield from connection.answers()
 
 
 class _Logging(fn_grpc.BeamFnLoggingServicer):  # type: ignore[misc]  # Beam is untyped

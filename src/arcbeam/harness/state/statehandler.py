@@ -22,6 +22,7 @@ from arcbeam.sizes import cache_size, threshold
 CellId = tuple[str, str, bytes]
 """(transform id, state name, encoded window): a cell of one key."""
 
+_SIDES = ("iterable_side_input", "multimap_side_input", "multimap_keys_side_input")
 _T = TypeVar("_T")
 _CACHED_SIDE_BYTES = threshold(1 << 20)
 """Side-input contents up to this encoded size are cached in decoded form."""
@@ -178,30 +179,27 @@ class StateHandler(ABC):
 
     def _side(self, kind: str | None, state_key: Any, coder: Any) -> Iterable[Any]:
         """Return the elements of an iterable side input, the values of a multimap's key, or its keys."""
-        if kind == "multimap_side_input":
-            side = state_key.multimap_side_input
-            id: tuple[Any, ...] = (side.transform_id, side.side_input_id, side.window, side.key)
-        elif kind == "iterable_side_input":
-            side = state_key.iterable_side_input
-            id = (side.transform_id, side.side_input_id, side.window)
-        elif kind == "multimap_keys_side_input":
-            side = state_key.multimap_keys_side_input
-            id = (side.transform_id, side.side_input_id, side.window, None)
-        else:
-            raise _unserved(kind)
+        id = _side_id(kind, state_key)
         known = self._decoded.get(id)
-        if known is not None:
-            return known
+        return self._decoded.read(id, self.side_chunks(state_key), coder) if known is None else known
+
+    def side_chunks(self, state_key: Any) -> Iterator[bytes]:
+        """Return the same, encoded: each chunk has whole elements.
+
+        Raises:
+            ArcbeamError: the stage has no such side input, or the kind of state key is another one.
+        """
+        kind = state_key.WhichOneof("type")
+        id = _side_id(kind, state_key)
         channel = self._channels.get(id[:2])
         if channel is None or self._sides is None:
             raise ArcbeamError(f"'{id[1]}' is not a side input of transform '{id[0]}' in this stage")
+        side = getattr(state_key, kind)
         if kind == "multimap_side_input":
-            chunks = self._sides.values(channel, side.window, side.key)
-        elif kind == "iterable_side_input":
-            chunks = self._sides.chunks(channel, side.window)
-        else:
-            chunks = self._sides.keys(channel, side.window)
-        return self._decoded.read(id, chunks, coder)
+            return self._sides.values(channel, side.window, side.key)
+        if kind == "iterable_side_input":
+            return self._sides.chunks(channel, side.window)
+        return self._sides.keys(channel, side.window)
 
 
 class _Decoded:
@@ -235,6 +233,14 @@ class _Decoded:
         while self._size > _CACHED_SIDES_BYTES:
             self._size -= self._lists.pop(next(iter(self._lists)))[0]
         return elements
+
+
+def _side_id(kind: str | None, state_key: Any) -> tuple[Any, ...]:
+    if kind not in _SIDES:
+        raise _unserved(kind)
+    side = getattr(state_key, kind)
+    id = side.transform_id, side.side_input_id, side.window
+    return id if kind == "iterable_side_input" else (*id, side.key if kind == "multimap_side_input" else None)
 
 
 def _id(state: Any) -> CellId:

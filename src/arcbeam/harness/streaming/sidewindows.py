@@ -57,7 +57,7 @@ class SideWindows:
 
     def __init__(self, stage: Stage, windows: Windows) -> None:
         self._windows = windows
-        components = runner_pb.Components.FromString(stage.payload)
+        components = runner_pb.Components.FromString(stage.payload if stage.remote is None else stage.remote.components)
         context = pipeline_context.PipelineContext(components)
         self._sides: dict[int, _Side] = {}
         for side in stage.side_inputs:

@@ -18,6 +18,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.windows import Windows
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.operations.lateoperation import LateOperation, late_operation
+from arcbeam.harness.operations.standin import StandIn
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.state import bags
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
@@ -83,9 +84,11 @@ class StageParts:
         if self.driven is not None:
             self.driven.counts_for(root.output_blocks)
         self.timers = TimerLog(self.windows)
+        operations: dict[str, Any] = self.processor.sdk.ops
+        stand_in = next((op for op in operations.values() if isinstance(op, StandIn)), None)
         self.families = {
             names[timer.transform, timer.family]: StreamingTimerFamily(
-                self.processor.sdk.ops[timer.transform],
+                stand_in.timers_of(timer.transform) if stand_in is not None else operations[timer.transform],
                 timer.family,
                 timer.domain is TimeDomain.PROCESSING,
                 names[timer.transform, timer.family],

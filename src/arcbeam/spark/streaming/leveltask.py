@@ -23,6 +23,7 @@ from pyspark import TaskContext
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.errors import UserCodeError
+from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.harness.bundle import usererrors
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model import texts
@@ -251,7 +252,7 @@ class LevelTask:
         self, plan: MicroBatchPlan, error: BaseException, micro_batch: str, about: Callable[[], str]
     ) -> BaseException:
         """Return what to raise to Spark. A recorded error ends this run of the micro-batch, but not a later run."""
-        if isinstance(error, InputLostError):
+        if isinstance(error, InputLostError | SdkWorkerLostError):
             return error
         described = usererrors.described(error, micro_batch)
         if isinstance(described, UserCodeError):
@@ -385,8 +386,12 @@ class OpenGraceful:
 
 
 def _opened(job: StreamingJob, stage: str) -> TaskStage:
-    """Open a stage in this worker. To run user code elsewhere, open another `TaskStage` here."""
+    """Open a stage in this worker: its user code runs in this process, or in an SDK worker."""
     # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
+    if job.physical.stages[stage].remote is not None:
+        from arcbeam.fnapi.stage.remotestage import RemoteStage
+
+        return RemoteStage(job.physical.stages[stage], job.settings, job.id)
     from arcbeam.harness.streaming.streamingstage import StreamingStage
 
     return StreamingStage(job.physical.stages[stage], job.settings)

@@ -1,0 +1,1 @@
+"""The SDK workers that a process has, and how they are started."""

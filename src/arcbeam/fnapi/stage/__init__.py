@@ -1,0 +1,1 @@
+"""Stages whose transforms run in an SDK worker."""

@@ -1,0 +1,277 @@
+"""The operation in the place of a worker's transforms, between a stage's read and its writes.
+
+Owns a bundle in the worker: what is sent, what comes back, and when it has ended. Must not know how the worker was
+started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from apache_beam.coders.coder_impl import create_InputStream, create_OutputStream
+from apache_beam.metrics import monitoring_infos
+from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+from apache_beam.portability.api import metrics_pb2
+from apache_beam.runners.common import NameContext
+from apache_beam.runners.pipeline_context import PipelineContext
+from apache_beam.runners.worker import bundle_processor, operation_specs
+from typing_extensions import override
+
+from arcbeam.fnapi.descriptors import SOURCE, sink_of
+from arcbeam.fnapi.lost import SdkWorkerLostError
+from arcbeam.fnapi.service.connection import Connection
+from arcbeam.fnapi.service.instruction import Arrival, Asked, Instruction, Output, Responded
+from arcbeam.fnapi.stage.staterequests import StateRequests
+from arcbeam.fnapi.stage.workererrors import error_in
+from arcbeam.fnapi.wire import outgoing
+from arcbeam.fnapi.wire.incoming import WholeElements
+from arcbeam.fnapi.wire.skipping import CutShortError, skipper
+from arcbeam.fnapi.wire.times import from_millis, to_millis
+from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.operations.standin import StandIn
+from arcbeam.model.plan import Remote
+from arcbeam.model.urns import REMOTE_URN
+from arcbeam.sizes import threshold
+
+_MESSAGE: Final = threshold(1 << 20)
+"""Bytes of a message to the worker."""
+
+
+class ShortIds:
+    """The metrics that a worker names by short ids.
+
+    Args:
+        worker: the worker.
+    """
+
+    def __init__(self, worker: Connection) -> None:
+        self._worker = worker
+        self._infos: dict[str, Any] = {}
+
+    def infos(self, data: Any) -> list[Any]:
+        """Return `MonitoringInfo`s of payloads by short id."""
+        if unknown := [id for id in data if id not in self._infos]:
+            request = fn_pb.MonitoringInfosMetadataRequest(monitoring_info_id=unknown)
+            self._infos.update(self._worker.ask(monitoring_infos=request).monitoring_infos.monitoring_info)
+        found = []
+        for id, payload in data.items():
+            info = metrics_pb2.MonitoringInfo()
+            info.CopyFrom(self._infos[id])
+            info.payload = payload
+            found.append(info)
+        return found
+
+
+class _Sink:
+    """An output of the worker: its bytes become elements.
+
+    Args:
+        skip: skips an element.
+        coder: coder of its elements.
+    """
+
+    def __init__(self, skip: Any, coder: Any) -> None:
+        self._skip, self._decode = skip, coder.get_impl().decode_from_stream
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a bundle."""
+        self._whole, self.ended = WholeElements(self._skip), False
+
+    def elements(self, output: Output) -> list[Any]:
+        """Return the windowed values that are complete with an output.
+
+        Raises:
+            SdkWorkerLostError: the worker does not follow the protocol.
+        """
+        data = self._whole.of(output.data)
+        if output.last:
+            self.ended = True
+            try:
+                self._whole.end()
+            except CutShortError as e:
+                raise SdkWorkerLostError(f"an output of the SDK worker is malformed: {e}") from None
+        stream, decode, found = create_InputStream(data), self._decode, []
+        while stream.size() > 0:
+            found.append(decode(stream, True))
+        return found
+
+
+class RemoteOperation(StandIn):
+    """Sends its input to a worker, and emits what the worker puts out.
+
+    A bundle of the stage is a bundle in the worker. It is done when the worker has responded and all outputs have
+    ended. Everything happens on the task's thread.
+    """
+
+    def __init__(self, name: Any, spec: Any, factory: Any, coder: Any, tags: list[str]) -> None:
+        super().__init__(name, spec, factory, coder)
+        self._tags = tags
+        self._bundle: Instruction | None = None
+        self._infos: dict[Any, Any] = {}
+        self._families: dict[tuple[str, str], Any] = {}
+
+    def connect(self, worker: Connection, remote: Remote, descriptor: Any, requests: StateRequests) -> None:
+        """Set the worker, once, before any bundle.
+
+        Args:
+            worker: the worker.
+            remote: its part of the stage.
+            descriptor: the `ProcessBundleDescriptor` of that part.
+            requests: answers the worker's requests for state.
+        """
+        self._requests = requests
+        self._worker, self._descriptor = worker, descriptor.id
+        self._short_ids = ShortIds(worker)
+        self._source = remote.source.pcoll
+        worker.descriptors[descriptor.id] = descriptor
+        coders = PipelineContext(descriptor).coders
+        self._encode = coders.get_by_id(remote.source.ours).get_impl().encode_to_stream
+        self._sinks = {
+            sink_of(tag): (
+                n,
+                _Sink(skipper(descriptor.coders, remote.sinks[tag].ours), coders.get_by_id(remote.sinks[tag].ours)),
+            )
+            for n, tag in enumerate(self._tags)
+        }
+        self._timers = {
+            family: _Sink(skipper(descriptor.coders, id), coders.get_by_id(id)) for family, id in remote.timers.items()
+        }
+        self._encode_timer = {
+            family: coders.get_by_id(id).get_impl().encode_nested for family, id in remote.timers.items()
+        }
+
+    @override
+    def start(self) -> None:
+        super().start()
+        self._unsent = create_OutputStream()
+        self._response: Any = None
+        for sink in self._all_sinks():
+            sink.begin()
+        self._requests.begin()
+        self._bundle = self._worker.begin(self._descriptor)
+
+    @override
+    def _take(self, block: Block) -> None:
+        encode, unsent = self._encode, self._unsent
+        for element in to_millis(block).elements():
+            encode(element, unsent, True)
+            if unsent.size() >= _MESSAGE:
+                self._send()
+                unsent = self._unsent
+        assert self._bundle is not None
+        for arrival in self._bundle.take(lambda: True):
+            self._took(arrival)
+
+    def _send(self) -> None:
+        assert self._bundle is not None
+        data, self._unsent = self._unsent.get(), create_OutputStream()
+        if data:
+            self._worker.send(self._bundle, outgoing.elements(self._bundle.id, SOURCE, data), self._took)
+
+    @override
+    def timers_of(self, transform: str) -> _TimersOf:
+        return _TimersOf(self, transform)
+
+    def set_by(self, transform: str, family: str, log: Any) -> None:
+        """Set what takes the timers of a family that the worker sets and clears: a coder of the SDK's timers."""
+        self._families[transform, family] = log
+
+    def fire(self, transform: str, family: str, timer: Any) -> None:
+        """Fire a timer of the SDK, in the open bundle."""
+        assert self._bundle is not None
+        data = self._encode_timer[transform, family](timer)
+        self._worker.send(self._bundle, outgoing.timers(self._bundle.id, transform, family, data), self._took)
+
+    def _took(self, arrival: Arrival) -> None:
+        if isinstance(arrival, Responded):
+            if arrival.response.error:
+                raise error_in(arrival.response.error, self.name_context.step_name)
+            self._response = arrival.response.process_bundle
+            return
+        if isinstance(arrival, Asked):
+            self._worker.answer(self._requests.answer(arrival.request))
+            return
+        if arrival.family is not None:
+            owner = arrival.transform, arrival.family
+            for timer in self._timers[owner].elements(arrival):
+                self._families[owner].encode_to_stream(timer, None, True)
+            return
+        index, sink = self._sinks[arrival.transform]
+        elements = sink.elements(arrival)
+        if elements:
+            with self.scoped_process_state:
+                self._outputs[index].emit(from_millis(Block.of(elements)))
+
+    def _ended(self) -> bool:
+        return self._response is not None and all(sink.ended for sink in self._all_sinks())
+
+    def _all_sinks(self) -> Iterator[_Sink]:
+        yield from (sink for _, sink in self._sinks.values())
+        yield from self._timers.values()
+
+    @override
+    def finish(self) -> None:
+        super().finish()
+        assert self._bundle is not None
+        self._send()
+        self._worker.send(self._bundle, outgoing.end(self._bundle.id, SOURCE, self._timers), self._took)
+        while not self._ended():
+            for arrival in self._bundle.take(lambda: False):
+                self._took(arrival)
+        response = self._response
+        infos = response.monitoring_infos or self._short_ids.infos(response.monitoring_data)
+        # What the stage reads is counted here, too.
+        mine = (info for info in infos if info.labels.get(monitoring_infos.PCOLLECTION_LABEL) != self._source)
+        self._infos = {monitoring_infos.to_key(info): info for info in mine}
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Forget the open bundle, if any."""
+        if self._bundle is not None:
+            self._worker.end_bundle(self._bundle)
+            self._bundle = None
+
+    def monitoring_infos(self, transform_id: str, tag_to_pcollection_id: Any) -> dict[Any, Any]:
+        """Return the worker's metrics of the last bundle."""
+        return self._infos
+
+    @override
+    def reset(self) -> None:
+        super().reset()
+        self._infos = {}
+
+
+class _TimersOf:
+    """The timers of one of the worker's transforms, as the SDK's operations have them.
+
+    Args:
+        operation: represents the transform.
+        transform: its id.
+    """
+
+    def __init__(self, operation: RemoteOperation, transform: str) -> None:
+        self._operation, self._transform = operation, transform
+
+    def add_timer_info(self, family: str, info: Any) -> None:
+        """Set what takes the timers of a family."""
+        self._operation.set_by(self._transform, family, info.timer_coder_impl)
+
+    def process_timer(self, family: str, timer: Any) -> None:
+        """Fire a timer."""
+        self._operation.fire(self._transform, family, timer)
+
+
+def register() -> None:
+    """Register our operation in the SDK's factory. Idempotent."""
+
+    @bundle_processor.BeamTransformFactory.register_urn(REMOTE_URN, None)  # type: ignore[untyped-decorator]
+    def make(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:
+        (pcoll,) = transform.inputs.values()
+        coders = factory.get_output_coders(transform)
+        tags = sorted(coders)
+        spec = operation_specs.WorkerFlatten(None, [coders[tag] for tag in tags])
+        name = NameContext(transform.unique_name, transform_id)
+        op = RemoteOperation(name, spec, factory, factory.get_windowed_coder(pcoll), tags)
+        return factory.augment_oldstyle_op(op, transform.unique_name, consumers, tags)

@@ -1,0 +1,79 @@
+"""A stage of an unbounded pipeline whose transforms run in an SDK worker.
+
+The task's process has the stage's data path and state, as for embedded Python. Implements
+`arcbeam.streaming.interfaces.TaskStage`, which it must not import: it is in a layer above.
+"""
+
+from __future__ import annotations
+
+from types import FrameType
+
+from typing_extensions import override
+
+from arcbeam.engine.protocol.layout import Placed
+from arcbeam.fnapi.descriptors import descriptor
+from arcbeam.fnapi.environments.workers import workers_here
+from arcbeam.fnapi.service.server import server_here
+from arcbeam.fnapi.stage import remoteoperation
+from arcbeam.fnapi.stage.remoteoperation import RemoteOperation
+from arcbeam.fnapi.stage.remoterunner import RemoteRunner
+from arcbeam.fnapi.stage.staterequests import StateRequests
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.streaming.streamingstage import StreamingStage
+from arcbeam.model.interfaces import StateView
+from arcbeam.model.plan import Stage
+from arcbeam.model.rows import BundleReport
+
+remoteoperation.register()
+
+
+class RemoteStage(StreamingStage):
+    """One stage, ready to run micro-batches; see `TaskStage`.
+
+    Args:
+        stage: the stage to run; it has a part for a worker.
+        settings: the job's settings.
+        job: id of the job. Its stages share a worker.
+
+    Raises:
+        SdkWorkerLostError: there is no worker.
+    """
+
+    def __init__(self, stage: Stage, settings: Settings, job: str) -> None:
+        super().__init__(stage, settings)
+        assert stage.remote is not None
+        self._job, self._environment = job, stage.remote.environment
+        self._remote: RemoteOperation = next(
+            op for op in self.parts.processor.sdk.ops.values() if isinstance(op, RemoteOperation)
+        )
+        self._worker = workers_here.acquire(job, self._environment)
+        made = descriptor(f"{job}/{stage.uid}", stage.remote, server_here().address)
+        self._remote.connect(self._worker, stage.remote, made, StateRequests(stage, self.parts.state))
+
+    @override
+    def runner(self, view: StateView, placed: Placed) -> RemoteRunner:
+        return RemoteRunner(self.parts, view, placed, self._clock)
+
+    @override
+    def end(self, report: BundleReport, *, late: int, closed: int) -> None:
+        super().end(report, late=late, closed=closed)
+        report.needs_teardown = True
+
+    @override
+    def needs_teardown(self) -> bool:
+        return True
+
+    @override
+    def running_step(self, frame: FrameType | None = None) -> str:
+        return str(self._remote.name_context.step_name)
+
+    @override
+    def abandon(self) -> None:
+        self._remote.give_up()
+        super().abandon()
+
+    @override
+    def close(self) -> list[str]:
+        errors = super().close()
+        workers_here.release(self._job, self._environment, self._worker)
+        return errors

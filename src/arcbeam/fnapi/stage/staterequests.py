@@ -1,0 +1,122 @@
+"""What a worker asks for while it processes a bundle: side inputs, and the state of the bundle's user key.
+
+Owns pages, and the encoding of windows, which workers write with milliseconds. Runs on the task's thread: the state and
+the side inputs of a task are for one thread. Must not know where side inputs are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.runners.pipeline_context import PipelineContext
+
+from arcbeam.harness.streaming.state import ViewState
+from arcbeam.model.plan import Stage
+from arcbeam.sizes import threshold
+
+_PAGE: Final = threshold(1 << 20)
+"""Bytes of an answer, if it does not end earlier; one chunk is never divided."""
+
+
+class _Raw:
+    """A coder of what is encoded already."""
+
+    def encode(self, data: bytes) -> bytes:
+        return data
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+_RAW: Final = _Raw()
+
+
+class StateRequests:
+    """Answers the requests of one stage's bundles, one bundle after the other.
+
+    Args:
+        stage: the stage; it has a part for a worker.
+        state: side inputs and state.
+    """
+
+    def __init__(self, stage: Stage, state: ViewState) -> None:
+        assert stage.remote is not None
+        self._state = state
+        part = runner_pb.Components.FromString(stage.remote.components)
+        here, there = PipelineContext(runner_pb.Components.FromString(stage.payload)), PipelineContext(part)
+        self._windows: dict[tuple[str, str], tuple[Any, Any]] = {}
+        for side in stage.side_inputs:
+            pcoll = part.pcollections[part.transforms[side.transform].inputs[side.tag]]
+            coder = part.windowing_strategies[pcoll.windowing_strategy_id].window_coder_id
+            self._windows[side.transform, side.tag] = there.coders.get_by_id(coder), here.coders.get_by_id(coder)
+        main = part.windowing_strategies[part.pcollections[stage.remote.source.pcoll].windowing_strategy_id]
+        self._main = there.coders.get_by_id(main.window_coder_id), here.coders.get_by_id(main.window_coder_id)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a bundle: pages that were not read are dropped."""
+        self._pages: dict[bytes, Iterator[bytes]] = {}
+        self._number = 0
+
+    def answer(self, request: Any) -> Any:
+        """Return the `StateResponse` of a `StateRequest`. What cannot be answered is an error in it."""
+        response = fn_pb.StateResponse(id=request.id)
+        try:
+            key = self._ours(request.state_key)
+            match request.WhichOneof("request"):
+                case "get":
+                    self._get(request.get.continuation_token, key, response.get)
+                case "append":
+                    _check_written(key)
+                    self._append(key, request.append.data)
+                    response.append.SetInParent()
+                case "clear":
+                    _check_written(key)
+                    self._state.clear(key)
+                    response.clear.SetInParent()
+        except Exception as e:
+            return fn_pb.StateResponse(id=request.id, error=f"{type(e).__name__}: {e}")
+        return response
+
+    def _append(self, key: Any, data: bytes) -> None:
+        # SUBTLE: what is appended may be several elements, or none. A bag's content is their concatenation, so their
+        # limits do not matter here.
+        self._state.extend(key, _RAW, [data] if data else [])
+
+    def _get(self, token: bytes, key: Any, response: Any) -> None:
+        if token:
+            chunks = self._pages.pop(token)
+        elif key.WhichOneof("type") == "bag_user_state":
+            chunks = iter(self._state.blocking_get(key, _RAW))
+        else:
+            chunks = self._state.side_chunks(key)
+        page, size = [], 0
+        for chunk in chunks:
+            page.append(chunk)
+            size += len(chunk)
+            if size >= _PAGE:
+                self._number += 1
+                response.continuation_token = b"%d" % self._number
+                self._pages[response.continuation_token] = chunks
+                break
+        response.data = b"".join(page)
+
+    def _ours(self, state_key: Any) -> Any:
+        """Return the key with the window as it is encoded here."""
+        ours = fn_pb.StateKey()
+        ours.CopyFrom(state_key)
+        kind = ours.WhichOneof("type")
+        if kind is not None:
+            part = getattr(ours, kind)
+            there, here = self._windows.get((part.transform_id, getattr(part, "side_input_id", "")), self._main)
+            part.window = here.encode(there.decode(part.window))
+        return ours
+
+
+def _check_written(key: Any) -> None:
+    kind = key.WhichOneof("type")
+    if kind != "bag_user_state":
+        raise ValueError(f"state of kind '{kind}' cannot be written")

@@ -1,0 +1,46 @@
+"""Event times on the Fn API: milliseconds, where this runner has microseconds.
+
+Owns the rounding, and the moments that have another value there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW
+
+_MILLI: Final = 1000
+_END: Final = int(END_OF_GLOBAL_WINDOW)
+_THEIR_END: Final = _END + 1
+"""The end of the global window on the Fn API: the next whole millisecond."""
+
+
+def to_millis(block: Block) -> Block:
+    """Return a block whose times are whole milliseconds: none later than before, but the end of the global window.
+
+    SUBTLE: the SDK's coder rounds towards 1970. So the last moment of a window that ends at 1970 would be 1970, which
+    is outside of the window.
+    """
+    micros = block.micros
+    if type(micros) is not Each:
+        return block if micros % _MILLI == 0 else _with_times(block, _rounded(micros))
+    return _with_times(block, Each(map(_rounded, micros)))
+
+
+def _rounded(micros: int) -> int:
+    return _THEIR_END if micros == _END else micros - micros % _MILLI
+
+
+def from_millis(block: Block) -> Block:
+    """Return a block from a worker with the end of the global window as it is here."""
+    micros = block.micros
+    if type(micros) is not Each:
+        return _with_times(block, _END) if micros == _THEIR_END else block
+    if _THEIR_END not in micros:
+        return block
+    return _with_times(block, Each(_END if each == _THEIR_END else each for each in micros))
+
+
+def _with_times(block: Block, micros: Any) -> Block:
+    return Block(block.values, micros, block.windows, block.panes)

@@ -1,0 +1,145 @@
+"""Pipelines whose transforms run in SDK workers: what can run there, and the two parts of such a stage.
+
+Owns which environments have workers, and what is refused in them. Must not know how a worker is started, or the Fn API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+
+from arcbeam.errors import Unsupported
+from arcbeam.model.observers import ANNOTATION
+from arcbeam.model.plan import Remote, RemotePort
+from arcbeam.model.urns import LATE_ANNOTATION, PUBLISH_ANNOTATION, READ_URN, REMOTE_URN, WRITE_URN
+from arcbeam.translate import phases, teststream
+
+_WITH_WORKERS = frozenset([common_urns.environments.EXTERNAL.urn])
+_WINDOWS = frozenset(
+    [
+        common_urns.global_windows.urn,
+        common_urns.fixed_windows.urn,
+        common_urns.sliding_windows.urn,
+        common_urns.session_windows.urn,
+    ]
+)
+_REMEDY = "omit --environment_type to run Python in Spark's workers"
+_STATES = ("read_modify_write_spec", "bag_spec", "combining_spec", "set_spec")
+_ANNOTATIONS = {
+    ANNOTATION: "an observed watermark",
+    LATE_ANNOTATION: "a collection of late elements",
+    PUBLISH_ANNOTATION: "a publisher",
+}
+
+
+def has_workers(components: Any, environment_id: str) -> bool:
+    """Return whether an environment has SDK workers; else its transforms run in the task's process."""
+    return bool(environment_id) and components.environments[environment_id].urn in _WITH_WORKERS
+
+
+def any_workers(components: Any) -> bool:
+    """Return whether some transform of a pipeline runs in an SDK worker."""
+    return any(has_workers(components, each) for each in _used(components))
+
+
+def _used(components: Any) -> set[str]:
+    return {t.environment_id for t in components.transforms.values() if t.environment_id and not t.subtransforms}
+
+
+def refused(pipeline: Any) -> Iterator[Unsupported]:
+    """Yield what cannot run in SDK workers, for a pipeline that needs them."""
+    components = pipeline.components
+    if not any_workers(components):
+        return
+    for transform in components.transforms.values():
+        name, urn = transform.unique_name, transform.spec.urn
+        if urn == teststream.URN:
+            yield Unsupported(name, "a TestStream beside SDK workers", _REMEDY)
+        if transform.environment_id and not transform.subtransforms:
+            if not has_workers(components, transform.environment_id):
+                yield Unsupported(name, "embedded Python beside SDK workers in one pipeline", _REMEDY)
+            for annotation, what in _ANNOTATIONS.items():
+                if annotation in transform.annotations:
+                    yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
+        for what in _in_par_do(phases.par_do_payload(transform)):
+            yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
+        for pcoll in transform.outputs.values():
+            strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
+            if urn == common_urns.primitives.ASSIGN_WINDOWS.urn and strategy.window_fn.urn not in _WINDOWS:
+                yield Unsupported(name, "windows of its own in an SDK worker", _REMEDY)
+
+
+def _in_par_do(payload: Any) -> Iterator[str]:
+    if payload is None:
+        return
+    for name, spec in payload.state_specs.items():
+        if spec.WhichOneof("spec") not in _STATES:
+            yield f"the state '{name}' (an ordered list or a map)"
+    if payload.requires_time_sorted_input:
+        yield "time-sorted input"
+    if payload.restriction_coder_id:
+        yield "a splittable DoFn"
+    if payload.requests_finalization:
+        yield "bundle finalization"
+    if payload.requires_stable_input:
+        yield "stable input"
+
+
+def divided(context: Any, transforms: list[Any]) -> tuple[Remote, list[Any]]:
+    """Divide a stage that an SDK worker runs.
+
+    Args:
+        context: what `phases.optimized` returned.
+        transforms: of the stage, with our reads and writes.
+
+    Returns:
+        The worker's part; and the transforms of the task's process: read, the stand-in for the worker, writes.
+    """
+    components = context.components
+    reads = [t for t in transforms if t.spec.urn == READ_URN]
+    writes = [t for t in transforms if t.spec.urn == WRITE_URN]
+    own = [t for t in transforms if t.spec.urn not in (READ_URN, WRITE_URN)]
+    (source,) = (pcoll for t in reads for pcoll in t.outputs.values())
+    written = dict.fromkeys(pcoll for t in writes for pcoll in t.inputs.values())
+    sinks = {f"out{n}": pcoll for n, pcoll in enumerate(pcoll for pcoll in written if pcoll != source)}
+    ports = {pcoll: RemotePort(pcoll, *context.port(pcoll)) for pcoll in (source, *sinks.values())}
+    timers: dict[tuple[str, str], str] = {}
+    own = [_with_timer_coders(context, transform, timers) for transform in own]
+    part = runner_pb.Components(coders=components.coders, windowing_strategies=components.windowing_strategies)
+    for transform in own:
+        part.transforms[transform.unique_name].CopyFrom(transform)
+        part.environments[transform.environment_id].CopyFrom(components.environments[transform.environment_id])
+        for pcoll in (*transform.inputs.values(), *transform.outputs.values()):
+            part.pcollections[pcoll].CopyFrom(components.pcollections[pcoll])
+    (environment,) = part.environments.values()
+    remote = Remote(
+        environment.SerializeToString(deterministic=True),
+        part.SerializeToString(deterministic=True),
+        ports[source],
+        {tag: ports[pcoll] for tag, pcoll in sinks.items()},
+        timers,
+    )
+    stand_in = runner_pb.PTransform(
+        unique_name=own[0].unique_name,
+        inputs={"in": source},
+        outputs=sinks,
+        spec=runner_pb.FunctionSpec(urn=REMOTE_URN),
+    )
+    return remote, [*reads, stand_in, *writes]
+
+
+def _with_timer_coders(context: Any, transform: Any, timers: dict[tuple[str, str], str]) -> Any:
+    """Return a transform whose timers can be read here; add the coders to a table, by transform and family."""
+    payload = phases.par_do_payload(transform)
+    if payload is None or not payload.timer_family_specs:
+        return transform
+    for family, spec in payload.timer_family_specs.items():
+        spec.timer_family_coder_id = context.maybe_length_prefixed_coder(spec.timer_family_coder_id)
+        timers[transform.unique_name, family] = context.ours(spec.timer_family_coder_id)
+    changed = runner_pb.PTransform()
+    changed.CopyFrom(transform)
+    changed.spec.payload = payload.SerializeToString(deterministic=True)
+    return changed

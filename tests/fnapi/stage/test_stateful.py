@@ -1,0 +1,135 @@
+"""State and timers in SDK workers: the same results as embedded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import PickleCoder, VarIntCoder
+from apache_beam.transforms import window
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import (
+    BagStateSpec,
+    CombiningValueStateSpec,
+    OrderedListStateSpec,
+    ReadModifyWriteStateSpec,
+    SetStateSpec,
+    TimerSpec,
+    on_timer,
+)
+from apache_beam.utils.timestamp import Timestamp
+
+from arcbeam.errors import UnsupportedPipelineError
+from tests.fnapi.stage.inworkers import InWorkers, worker_service
+from tests.harness.drive import Collect
+from tests.harness.streaming.microbatches import InMicroBatches
+
+WINDOWS = [window.GlobalWindows(), window.FixedWindows(10), window.SlidingWindows(10, 5)]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    with worker_service() as address:
+        yield address
+
+
+class Interpreter(beam.DoFn):
+    """Obeys its elements: (what, argument)."""
+
+    BAG = BagStateSpec("bag", PickleCoder())
+    VALUE = ReadModifyWriteStateSpec("value", VarIntCoder())
+    SUM = CombiningValueStateSpec("sum", PickleCoder(), sum)
+    SET = SetStateSpec("set", VarIntCoder())
+    EVENT = TimerSpec("event", TimeDomain.WATERMARK)
+    CLOCK = TimerSpec("clock", TimeDomain.REAL_TIME)
+
+    def process(
+        self,
+        element: Any,
+        time: Any = beam.DoFn.TimestampParam,
+        bag: Any = beam.DoFn.StateParam(BAG),
+        value: Any = beam.DoFn.StateParam(VALUE),
+        sum: Any = beam.DoFn.StateParam(SUM),
+        set: Any = beam.DoFn.StateParam(SET),
+        event: Any = beam.DoFn.TimerParam(EVENT),
+        clock: Any = beam.DoFn.TimerParam(CLOCK),
+    ) -> Iterator[Any]:
+        key, (what, n) = element
+        match what:
+            case "add":
+                bag.add((n, str(n)))
+                value.write(n)
+                sum.add(n)
+                set.add(n)
+            case "clear":
+                (bag, value, sum, set)[n % 4].clear()
+            case "event":
+                event.set(time + 1 + n % 7, dynamic_timer_tag=str(n % 3))
+            case "forget":
+                event.clear(dynamic_timer_tag=str(n % 3))
+            case "clock":
+                clock.set(Timestamp(n))
+        yield key, what, n, sorted(bag.read()), value.read(), sum.read(), sorted(set.read())
+
+    @on_timer(EVENT)
+    def on_event(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        tag: Any = beam.DoFn.DynamicTimerTagParam,
+        time: Any = beam.DoFn.TimestampParam,
+        bag: Any = beam.DoFn.StateParam(BAG),
+        event: Any = beam.DoFn.TimerParam(EVENT),
+    ) -> Iterator[Any]:
+        yield key, "event", tag, sorted(bag.read())
+        bag.add((int(time), tag))
+        if tag == "1":
+            event.set(time + 1, dynamic_timer_tag="again")
+
+    @on_timer(CLOCK)
+    def on_clock(self, key: Any = beam.DoFn.KeyParam, bag: Any = beam.DoFn.StateParam(BAG)) -> Iterator[Any]:
+        yield key, "clock", len(list(bag.read()))
+        bag.clear()
+
+
+def _build(p: Any, seed: int) -> None:
+    chance = random.Random(seed)
+    windows = WINDOWS[seed % len(WINDOWS)]
+    whats = ["add", "add", "add", "clear", "event", "event", "forget", *(["clock"] if seed % 2 else [])]
+    elements = [
+        ((chance.choice([1, "a", ("b", None)])), (chance.choice(whats), chance.randrange(20)), chance.randrange(25))
+        for _ in range(chance.choice([3, 30]))
+    ]
+    came = p | beam.Create(elements, reshuffle=False)
+    timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[Any, Any])
+    _ = timed | beam.WindowInto(windows) | beam.ParDo(Interpreter()) | Collect()
+
+
+def _found(p: Any) -> list[str]:
+    return sorted(repr((value, time.micros // 1000, at)) for value, time, at in p.windowed())
+
+
+@pytest.mark.contract("API-03", "ENG-12")
+@pytest.mark.parametrize("seed", range(6))
+def test_stateful_pipeline_equals_embedded_python(service: str, seed: int) -> None:
+    with InMicroBatches(None) as expected:
+        _build(expected, seed)
+    with InWorkers(service) as p:
+        _build(p, seed)
+    assert _found(p) == _found(expected)
+    assert p.left == expected.left
+
+
+def test_ordered_list_in_a_worker_is_refused_by_name() -> None:
+    class Ordered(beam.DoFn):
+        LIST = OrderedListStateSpec("times", PickleCoder())
+
+        def process(self, element: Any, times: Any = beam.DoFn.StateParam(LIST)) -> Any:
+            yield list(times.read())
+
+    p = InWorkers("localhost:1")
+    _ = p | beam.Create([(1, 2)]) | "Keep" >> beam.ParDo(Ordered())
+    with pytest.raises(UnsupportedPipelineError, match=r"Keep: the state 'times' .an ordered list or a map. in an SDK"):
+        p.run()
