@@ -16,8 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from arcbeam.page.app import app_of  # noqa: E402  # the path has the tests now
-from arcbeam.page.serving import PageServer  # noqa: E402
+from arcbeam.page.serving import PageServer, PageSettings  # noqa: E402  # the path has the tests now
 from arcbeam.page.sources import Listed  # noqa: E402
 from tests.page import samples  # noqa: E402
 
@@ -47,7 +46,7 @@ def main(folder: Path) -> int:
         plans={"a": samples.plan_of(5)},
         histories={"a": samples.history(now)},
     )
-    with PageServer(app_of(jobs), 0) as server, sync_playwright() as playwright:
+    with PageServer(jobs, PageSettings()) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name, path, scheme in _VIEWS:
             page = browser.new_page(viewport={"width": 1000, "height": 300}, color_scheme=scheme)
