@@ -14,10 +14,41 @@ from arcbeam.harness.operations.publishoperation import OpenPublisher
 from arcbeam.io.kafka import ReadFromKafka, WriteToKafka
 from arcbeam.model.attempts import Attempt, here
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from examples import kafka_to_kafka
 from tests.harness.drive import Collect, Driven
 from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 from tests.io.kafka.test_librdkafka import put
 from tools.broker import Broker
+
+
+class Cutting:
+    """Runs a stage in micro-batches, each of which is repeated, and drains it.
+
+    Attributes:
+        committed: the committables.
+    """
+
+    def __init__(self) -> None:
+        self.committed: list[Any] = []
+
+    def __call__(self, shard: Shard, came: list[Any]) -> None:
+        now = int(time.time() * 1e6)
+        half = (len(came) + 1) // 2
+        for n, some in enumerate((came[:half], came[half:], [], [])):
+            at = Timestamp(now + n * 3_000_000)
+            shard.run(MicroBatch([(key, [one]) for key, one in some], MIN_TIMESTAMP, at, looks=3, runs=2))
+            self.committed.extend(shard.closed[-1].committables)
+        shard.run(MicroBatch((), MAX_TIMESTAMP, at, drain=True))
+
+
+def published(plan: Any, committed: list[Any]) -> None:
+    """Publish committables of micro-batches, one after the other."""
+    (name,) = {each.stage for each in committed}
+    (stage,) = (stage for stage in plan.stages if name in stage.publishers)
+    publisher = OpenPublisher(stage, name)
+    for each in committed:
+        publisher.publish([each.payload], again=True)
+    publisher.close()
 
 
 @pytest.mark.contract("KAFKA-01", "KAFKA-06", "KAFKA-07")
@@ -53,16 +84,7 @@ def test_stream_is_published_part_by_part(broker: Broker, tmp_path: Path) -> Non
     config = {"bootstrap.servers": broker.address}
     put(broker, source, range(0, 400, 2), 0)
     put(broker, source, range(1, 400, 2), 1)
-    committed: list[Any] = []
-
-    def cut(shard: Shard, came: list[Any]) -> None:
-        now = int(time.time() * 1e6)
-        half = (len(came) + 1) // 2
-        for n, some in enumerate((came[:half], came[half:], [], [])):
-            at = Timestamp(now + n * 3_000_000)
-            shard.run(MicroBatch([(key, [one]) for key, one in some], MIN_TIMESTAMP, at, looks=3, runs=2))
-            committed.extend(shard.closed[-1].committables)
-        shard.run(MicroBatch((), MAX_TIMESTAMP, at, drain=True))
+    cut = Cutting()
 
     with here.running(Attempt("s-job", 1, (0,), "token")), InMicroBatches(cut) as p:
         records = p | ReadFromKafka({**config, "group.id": "s"}, [source], discovery_seconds=1)
@@ -70,13 +92,21 @@ def test_stream_is_published_part_by_part(broker: Broker, tmp_path: Path) -> Non
         pairs = records | beam.Map(lambda pair: (b"k", pair[1]))
         _ = pairs | WriteToKafka(config, target, staging=str(tmp_path))
     assert sorted(int(value) for _, value in p.values()) == list(range(400))
-    (name,) = {each.stage for each in committed}
-    (stage,) = (stage for stage in p.plan.stages if name in stage.publishers)
-    publisher = OpenPublisher(stage, name)
-    for each in committed:
-        publisher.publish([each.payload], again=True)
-    assert len(committed) == 2
-    publisher.close()
+    published(p.plan, cut.committed)
+    assert len(cut.committed) == 2
     with Driven(shards=2) as written:
         _ = written | ReadFromKafka(config, [target], stop="latest") | Collect()
     assert [int(value) for _, value in written.values()] == [int(value) for _, value in p.values()]
+
+
+@pytest.mark.contract("KAFKA-07")
+def test_example_numbers_the_records_of_each_key(broker: Broker, tmp_path: Path) -> None:
+    source, target = broker.topic("e-in"), broker.topic("e-out")
+    put(broker, source, range(20))
+    cut = Cutting()
+    with here.running(Attempt("e-job", 1, (0,), "token")), InMicroBatches(cut) as p:
+        kafka_to_kafka.build(p, broker.address, source, target, str(tmp_path))
+    published(p.plan, cut.committed)
+    with Driven(shards=1) as written:
+        _ = written | ReadFromKafka({"bootstrap.servers": broker.address}, [target], stop="latest") | Collect()
+    assert [value for _, value in written.values()] == [b"%d\t%d" % (n + 1, n) for n in range(20)]
