@@ -1,4 +1,4 @@
-"""A large job without its tasks: of driver, machine, commit log and status only; the reports of tasks are made up.
+"""A large job without its tasks: driver, machine, commit log and status; the reports of tasks are made up.
 
 Owns the made-up tasks, and counting what the driver asks of the object store. Must not know what is done with figures.
 """

@@ -42,7 +42,7 @@ def test_runs_are_read_by_key_in_order(seed: int) -> None:
         room = chance.randint(1, 60)
         for key, payloads in merged:
             assert key not in found
-            found[key] = payloads
+            found[key] = list(payloads)
             room -= 1
             if not room:
                 break
@@ -65,7 +65,7 @@ def test_small_runs_are_merged_but_large_ones_stay() -> None:
         runs.add({b"key": [b"%d" % micro_batch], b"%03d" % micro_batch: [b""]})
         assert sum(1 for _ in view.scan(b"")) < rows + MANY + 1
     assert runs_of(view) < 4 * FAN
-    found = dict(runs.merged({}))
+    found = {key: list(payloads) for key, payloads in runs.merged({})}
     assert found[b"key"] == [b"%d" % micro_batch for micro_batch in range(10 * MANY)]
     assert found.keys() == large.keys() | {b"key"} | {b"%03d" % micro_batch for micro_batch in range(10 * MANY)}
 

@@ -10,11 +10,13 @@ window of few elements is one entry of the state.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from struct import Struct, pack
 from typing import Any, Protocol, Self
 
 from typing_extensions import override
 
+from arcbeam.engine.rows.lent import LENT_BYTES, Lent
 from arcbeam.errors import StateFormatError
 from arcbeam.model.interfaces import StateView
 from arcbeam.sizes import threshold
@@ -37,11 +39,12 @@ class Contents(Protocol):
         """Add elements."""
         ...
 
-    def take(self, keep: bool) -> Any:
+    def take(self, keep: bool, *, lend: bool = True) -> Any:
         """Return the contents of a pane.
 
         Args:
             keep: whether the elements also count for the next pane.
+            lend: whether many elements may stay in the view; see `engine.rows.lent`.
         """
         ...
 
@@ -95,13 +98,17 @@ class Values:
     Args:
         chunks: blocks of elements.
         rest: the elements after these blocks.
+
+    Attributes:
+        lent: the blocks, if they are in the view; else None.
     """
 
-    __slots__ = ("_chunks", "_rest")
+    __slots__ = ("_chunks", "_rest", "lent")
 
-    def __init__(self, chunks: tuple[bytes, ...], rest: Sequence[bytes] = ()) -> None:
+    def __init__(self, chunks: tuple[bytes, ...] | Lent, rest: Sequence[bytes] = ()) -> None:
         self._chunks = chunks
         self._rest = rest
+        self.lent = chunks if isinstance(chunks, Lent) else None
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._chunks:
@@ -112,10 +119,11 @@ class Values:
     @property
     def size(self) -> int:
         """Return their approximate size in bytes."""
-        return sum(map(len, self._chunks)) + sum(map(len, self._rest))
+        rest = sum(map(len, self._rest))
+        return rest + (sum(map(len, self._chunks)) if self.lent is None else self.lent.size)
 
     def __repr__(self) -> str:
-        return f"Values({sum(map(len, self._chunks))} bytes and {len(self._rest)} more elements)"
+        return f"Values({self.size} bytes)"
 
 
 class InMemory(Contents):
@@ -135,7 +143,7 @@ class InMemory(Contents):
         self.values += values
 
     @override
-    def take(self, keep: bool) -> Any:
+    def take(self, keep: bool, *, lend: bool = True) -> Any:
         taken = self.values
         # SUBTLE: the pane keeps the list; later elements must not be added to it.
         self.values = taken.copy() if keep else []
@@ -162,7 +170,7 @@ class Bag:
         tail: the blocks after the entries.
     """
 
-    __slots__ = ("_entry", "_fresh", "_pending", "_tail", "_view", "address", "entries")
+    __slots__ = ("_adopted", "_entry", "_fresh", "_lent", "_pending", "_tail", "_view", "address", "entries")
 
     def __init__(
         self,
@@ -178,6 +186,9 @@ class Bag:
         self._fresh = fresh
         self._tail = tail
         self._pending: list[bytes] = []
+        # A pane that was taken and kept, whose reader may still read the entries.
+        self._lent: Lent | None = None
+        self._adopted: Iterable[bytes] | None = None
         self.address = address
         self.entries = entries
 
@@ -185,13 +196,32 @@ class Bag:
         """Add elements."""
         self._pending += values
 
-    def take(self, keep: bool) -> Values:
+    def adopt(self, contents: Iterable[bytes]) -> None:
+        """Add elements to a bag without any, as the contents of a pane. If nothing else is added and they are not kept,
+        the next pane is these contents.
+        """
+        self._adopted = contents
+
+    def take(self, keep: bool, *, lend: bool = True) -> Iterable[bytes]:
         """Return the elements as the contents of a pane.
 
         Args:
             keep: whether the bag also keeps them.
+            lend: see `Contents`.
         """
-        chunks = [data for n in range(self.entries) if (data := self._view.get(self._entry(self.address, n)))]
+        if self._adopted is not None:
+            if not keep and not self._pending:
+                adopted, self._adopted = self._adopted, None
+                return adopted
+            self._settle()
+        chunks: list[bytes] = []
+        size = 0
+        for n in range(self.entries):
+            if data := self._view.get(self._entry(self.address, n)):
+                chunks.append(data)
+                size += len(data)
+                if lend and size > LENT_BYTES:
+                    return self._lend(size // (n + 1) * self.entries, keep)
         if keep:
             self._settle()
         chunks += [self._tail] if self._tail else []
@@ -200,14 +230,36 @@ class Bag:
             self.clear()
         return values
 
+    def _lend(self, size: int, keep: bool) -> Values:
+        """Return the elements as the contents of a pane; the entries stay until its reader has returned."""
+        if keep:
+            self._settle()
+        entries = _Entries(self._view, self._entry, self.address, self.entries)
+        tail = tuple(value for values in _blocks(self._tail) for value in values)
+        lent = Lent(entries, size, b"", _nothing if keep else entries.remove)
+        values = Values(lent, (*tail, *self._pending))
+        if keep:
+            self._lent = lent
+        else:
+            self.entries = 0
+            self.clear()
+        return values
+
     def clear(self) -> None:
         """Remove all elements."""
-        for n in range(self.entries):
-            self._view.delete(self._entry(self.address, n))
+        entries = _Entries(self._view, self._entry, self.address, self.entries)
+        if self._lent is None or self._lent.is_released:
+            entries.remove()
+        else:
+            self._lent.also(entries.remove)
         self.entries, self.address, self._tail, self._pending = 0, b"", b"", []
+        self._lent = self._adopted = None
 
     def absorb(self, other: Self) -> None:
         """Add the elements of another bag, which is not used again. Moves the entries of the bag with fewer entries."""
+        for each in (self, other):
+            if each._lent is not None and not each._lent.is_released:
+                each._lent.held()
         if other.entries > self.entries:
             self.entries, other.entries = other.entries, self.entries
             self.address, other.address = other.address, self.address
@@ -232,6 +284,9 @@ class Bag:
         return self._tail
 
     def _settle(self) -> None:
+        if self._adopted is not None:
+            self._pending = [*self._adopted, *self._pending]
+            self._adopted = None
         if self._pending:
             self._tail += block(self._pending)
             self._pending = []
@@ -242,6 +297,29 @@ class Bag:
         while self._view.get(self._entry(address, 0)) is not None:
             address += b"+"
         return address
+
+
+def _nothing() -> None:
+    """Remove nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """The entries of a bag in the view, as they are now."""
+
+    view: StateView
+    entry: Callable[[bytes, int], bytes]
+    address: bytes
+    count: int
+
+    def __iter__(self) -> Iterator[bytes]:
+        for n in range(self.count):
+            if data := self.view.get(self.entry(self.address, n)):
+                yield data
+
+    def remove(self) -> None:
+        for n in range(self.count):
+            self.view.delete(self.entry(self.address, n))
 
 
 class Accumulated:
@@ -266,11 +344,12 @@ class Accumulated:
         """Add elements."""
         self._value = self._combiner.add(self._loaded(), values)
 
-    def take(self, keep: bool) -> Any:
+    def take(self, keep: bool, *, lend: bool = True) -> Any:
         """Return the result as the contents of a pane.
 
         Args:
             keep: whether the elements also count for the next pane.
+            lend: has no effect.
         """
         # SUBTLE: the result may share objects with the accumulator, so the accumulator is not used after `extract`.
         # Storing may change the accumulator, so it comes before.

@@ -178,6 +178,21 @@ class Grouping:
         call.advance(clocks)
         return self._finished(call)
 
+    def end_large(self, key: bytes, window: Window, came: Iterable[bytes], count: int, clocks: Clocks) -> list[Effect]:
+        """Do the same as `end` with elements that may be larger than memory, and without late ones.
+
+        Args:
+            key: see `end`.
+            window: see `end`.
+            came: the elements, as the contents of a pane.
+            count: their number.
+            clocks: see `end`.
+        """
+        call = _Call(self._rules, self._view, self._prefix(key), key, clocks.at_most(self._rules.bounds(window).end))
+        call.adopt(window, came, count)
+        call.advance(clocks)
+        return self._finished(call)
+
     def _finished(self, call: _Call) -> list[Effect]:
         effects = call.finish()
         self._more += call.more
@@ -253,6 +268,10 @@ class _Call(KeyWindows[Stored]):
             entry.requested = entry.requested._replace(event=None)
         else:
             entry.requested = entry.requested._replace(alarm=None)
+
+    def adopt(self, window: Window, came: Iterable[bytes], count: int) -> None:
+        """Open a new window with these elements."""
+        self._open(window).adopt(came, count)
 
     # The state.
 

@@ -7,7 +7,7 @@ it grows and absorbs other windows. Must not know the key's other windows, nor h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from arcbeam.engine.grouping.contents import Accumulated, Bag, Contents
@@ -201,6 +201,14 @@ class OpenWindow(Generic[C]):
             late = zip(values[start:], times[start:], strict=True)
             self._out += [_new(DropLate, (key, window, value, time, watermark, reason)) for value, time in late]
 
+    def adopt(self: OpenWindow[Stored], contents: Iterable[bytes], count: int) -> None:
+        """Add elements to a new window, as the contents of a pane; their number does not matter to its trigger."""
+        assert isinstance(self.contents, Bag)
+        self.contents.adopt(contents)
+        self.record.room -= count
+        self.record.unseen += count
+        self.record.fresh += count
+
     def look(self, clocks: Clocks, ticked: bool = False) -> None:
         """Fire everything that is due.
 
@@ -360,7 +368,7 @@ class OpenWindow(Generic[C]):
         """Apply the state of the trigger after a merge."""
         if self._machine().finished():
             if self.record.fresh:
-                count, contents = self.record.fresh, self.contents.take(keep=False)
+                count, contents = self.record.fresh, self.contents.take(keep=False, lend=False)
                 self._out.append(DropHeld(self._key, self.window, contents, count, clocks.input_watermark))
             self._close()
         else:

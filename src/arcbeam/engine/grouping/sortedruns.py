@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
+from itertools import chain
 from typing import Final
 
 from arcbeam.engine.rows.keyspace import after
+from arcbeam.engine.rows.lent import LENT_BYTES, Lent
 from arcbeam.errors import StateFormatError
 from arcbeam.model.interfaces import StateView
 from arcbeam.sizes import threshold
@@ -95,7 +98,8 @@ class SortedRuns:
         Args:
             more: newer payloads; they follow the stored ones.
         """
-        return Merged(self._view, [self._rows_of(number) for number in self._directory()], more, self._many)
+        runs = [self._rows_of(number) for number in self._directory()]
+        return Merged(self._view, runs, more, self._many, lends=True)
 
     def clear(self) -> None:
         """Remove the rest of a window that was read completely."""
@@ -225,9 +229,10 @@ class Merged:
         runs: the prefixes of each run's rows, in order of arrival.
         more: newer payloads, by key.
         many: counts the keys of the runs.
+        lends: whether a key's payloads are lent, if they are large (`engine.rows.lent`); until the next key is read.
     """
 
-    __slots__ = ("_heap", "_keys", "_many", "_more", "_readers")
+    __slots__ = ("_heap", "_keys", "_lends", "_many", "_more", "_readers")
 
     def __init__(
         self,
@@ -235,7 +240,10 @@ class Merged:
         runs: Iterable[bytes],
         more: Mapping[bytes, Iterable[bytes]] | None = None,
         many: Many | None = None,
+        *,
+        lends: bool = False,
     ) -> None:
+        self._lends = lends
         self._more = more or {}
         self._many = many or Many()
         readers = [_Reader(view, start) for start in runs]
@@ -255,17 +263,28 @@ class Merged:
                 own = keys.pop()
                 yield own, more[own]
             payloads: list[bytes] = []
+            size = 0
+            stretches: list[_Stretch] = []
             while heap and heap[0][0] == key:
                 reader = readers[heap[0][1]]
-                payloads.append(reader.take())
+                if size > LENT_BYTES and self._lends:
+                    stretches.append(reader.pass_over())
+                else:
+                    payloads.append(reader.take())
+                    size += len(payloads[-1])
                 if reader.key is None:
                     heappop(heap)
                     many.more -= 1
                 elif reader.key != key:
                     heapreplace(heap, (reader.key, heap[0][1]))
                     many.more -= 1
-            if keys and keys[-1] == key:
-                payloads += more[keys.pop()]
+            newer = list(more[keys.pop()]) if keys and keys[-1] == key else []
+            if stretches:
+                lent = _lent(payloads, stretches, newer)
+                yield key, lent
+                lent.release()
+                continue
+            payloads += newer
             yield key, payloads
         while keys:
             own = keys.pop()
@@ -281,6 +300,61 @@ class Merged:
         for reader in self._readers:
             reader.leave()
         return {key: self._more[key] for key in self._keys}
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """The records of one key in a run.
+
+    Attributes:
+        first, start: the row with the first record, and its position there.
+        last, end: the row with the last record, and its end there.
+        rows: the rows that contain nothing after these records.
+        size: the bytes of the payloads.
+        newest: the last payload.
+    """
+
+    view: StateView
+    first: bytes
+    start: int
+    last: bytes
+    end: int
+    rows: range
+    size: int
+    newest: bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        for row, data in self.view.scan(self.first, after(self.last)):
+            position = self.start if row == self.first else 0
+            end = self.end if row == self.last else len(data)
+            while position < end:
+                of_key, of_payload = _HEAD.unpack_from(data, position)
+                position += _HEAD.size + of_key + of_payload
+                yield data[position - of_payload : position]
+
+    def remove(self) -> None:
+        prefix = self.first[: -_NUMBER.size]
+        for number in self.rows:
+            self.view.delete(prefix + _NUMBER.pack(number))
+
+
+def _lent(payloads: list[bytes], stretches: list[_Stretch], newer: list[bytes]) -> Lent:
+    size = sum(map(len, payloads)) + sum(each.size for each in stretches) + sum(map(len, newer))
+
+    def remove() -> None:
+        for each in stretches:
+            each.remove()
+
+    last = newer[-1] if newer else stretches[-1].newest
+    return Lent(_Joined((payloads, *stretches, newer)), size, last, remove)
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    parts: tuple[Iterable[bytes], ...]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return chain.from_iterable(self.parts)
 
 
 class _Reader:
@@ -307,14 +381,27 @@ class _Reader:
         self._advance()
         return payload
 
+    def pass_over(self) -> _Stretch:
+        """Move on to the next key. The records stay in their rows; return where they are."""
+        key, first, start = self.key, self._row, self._position
+        size = 0
+        while self.key == key:
+            last, newest, end = self._row, self._left[self._start : self._end], self._end
+            size += len(newest)
+            self._position = end
+            self._advance(remove=False)
+        # The row with the next key is removed after that.
+        stop = _number_of(last) if self._row == last else _number_of(last) + 1
+        return _Stretch(self._view, first, start, last, end, range(_number_of(first), stop), size, newest)
+
     def leave(self) -> None:
         """Store the unread rest of the current row."""
         if self.key is not None and self._position:
             self._view.put(self._row, self._left[self._position :])
 
-    def _advance(self) -> None:
+    def _advance(self, *, remove: bool = True) -> None:
         if self._position == len(self._left):
-            if self._row:
+            if self._row and remove:
                 self._view.delete(self._row)
             self._row, self._left = next(self._rows, (b"", b""))
             self._position = 0
@@ -331,6 +418,10 @@ class _Reader:
         if self._end > len(self._left):
             raise _cut_off()
         self.key = self._left[key : self._start]
+
+
+def _number_of(row: bytes) -> int:
+    return int(_NUMBER.unpack(row[-_NUMBER.size :])[0])
 
 
 def _cut_off() -> StateFormatError:

@@ -12,13 +12,14 @@ after their end, follow `engine.grouping.openwindow`. Must not know what is in a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from arcbeam.engine.grouping.contents import Values, block
 from arcbeam.engine.grouping.groupings import Together, WindowedElement, by_window
 from arcbeam.engine.grouping.openwindow import Rules
 from arcbeam.engine.grouping.sortedruns import Many, Merged, SortedRuns
 from arcbeam.engine.rows.keyspace import NAME_LIMIT, moment, part, time_of
+from arcbeam.engine.rows.lent import Lent
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import NO_PANE, Window
@@ -64,15 +65,20 @@ class Gathered:
         parts: the payloads in order: as in `Together.packed`, or values.
         behind: payloads that arrived after the window's end, while this was waiting; they are not part of the pane.
         size: the approximate number of bytes.
+        lent: the payloads, if they are in the view; else None.
     """
 
-    __slots__ = ("_unpack", "behind", "parts", "size")
+    __slots__ = ("_unpack", "behind", "lent", "parts", "size")
 
     parts: Sequence[bytes | Values]
 
     def __init__(self, payloads: Iterable[bytes], unpack: Unpack) -> None:
         self._unpack = unpack
         self.behind: Sequence[bytes] = ()
+        self.lent: Lent | None = None
+        if isinstance(payloads, Lent) and not payloads.last.startswith(_BEHIND):
+            self.lent, self.parts, self.size = payloads, _LentParts(payloads), payloads.size
+            return
         if isinstance(payloads, AsCame):
             self.parts = payloads.packed
             self.size = sum(map(len, payloads.packed))
@@ -82,7 +88,7 @@ class Gathered:
         if payloads[-1].startswith(_BEHIND):
             self.behind = [payload for payload in payloads if payload.startswith(_BEHIND)]
             payloads = [payload for payload in payloads if not payload.startswith(_BEHIND)]
-        self.parts = [payload[1:] if payload.startswith(_PACKED) else Values((payload[1:],)) for payload in payloads]
+        self.parts = list(map(_part, payloads))
 
     def __iter__(self) -> Iterator[bytes]:
         for each in self.parts:
@@ -100,6 +106,28 @@ class Gathered:
 
     def __repr__(self) -> str:
         return f"Gathered({self.size} bytes)"
+
+
+def _part(payload: bytes) -> bytes | Values:
+    return payload[1:] if payload.startswith(_PACKED) else Values((payload[1:],))
+
+
+class _LentParts(Sequence[bytes | Values]):
+    """The same parts, of lent payloads."""
+
+    __slots__ = ("_lent",)
+
+    def __init__(self, lent: Lent) -> None:
+        self._lent = lent
+
+    def __iter__(self) -> Iterator[bytes | Values]:
+        return map(_part, self._lent)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._lent)
+
+    def __getitem__(self, at: Any) -> Any:
+        return list(self)[at]
 
 
 class WindowBuffer:

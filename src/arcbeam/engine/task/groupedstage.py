@@ -203,7 +203,7 @@ class GroupedLogic(StageLogic):
             place.tally.fired += 1
             waiting += 1
             size += contents.size
-            if waiting >= MOST_PANES or size >= MOST_BYTES:
+            if waiting >= MOST_PANES or size >= MOST_BYTES or contents.lent is not None:
                 waiting = size = 0
                 self._emit()
                 if groups.stored and place.budget.exhausted() and groups.leave():
@@ -224,13 +224,19 @@ class GroupedLogic(StageLogic):
             raise self._located(e) from e
 
     def _continue(self, key: bytes, window: Window, contents: Gathered, clocks: Clocks) -> None:
+        grouping = self._grouping
         try:
-            came, late = list(contents), contents.late()
-            times = [self._grouping.rules.bounds(window).end] * len(came)
-            effects = self._grouping.end(key, window, (came, times), late, clocks)
+            if contents.lent is not None:
+                count = sum(1 for _ in contents)
+                effects = grouping.end_large(key, window, contents, count, clocks)
+            else:
+                came, late = list(contents), contents.late()
+                count = len(came) + len(late[0])
+                times = [grouping.rules.bounds(window).end] * len(came)
+                effects = grouping.end(key, window, (came, times), late, clocks)
         except StateFormatError as e:
             raise self._located(e, key) from e
-        self._place.tally.unparked += len(came) + len(late[0])
+        self._place.tally.unparked += count
         self._carry_out(effects)
 
     @override
@@ -264,7 +270,7 @@ class GroupedLogic(StageLogic):
         return Clocks(self._place.now, watermark, min(self._place.committed_output, watermark))
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
-        place = self._place
+        place, lends = self._place, False
         for effect in effects:
             # Unpacked as tuples: a pattern with fields looks up each of them by its name.
             match effect:
@@ -272,6 +278,7 @@ class GroupedLogic(StageLogic):
                     self._panes.append(effect)
                     if isinstance(effect.contents, Values | Gathered):
                         self._pane_bytes += effect.contents.size
+                        lends = lends or effect.contents.lent is not None
                 case SetHold():
                     key, window, at = effect
                     self._holds.set(Holder(_STATE, _PANE, key, self._ordered(window)), at, floor=place.committed_output)
@@ -288,7 +295,8 @@ class GroupedLogic(StageLogic):
                     place.drop(effect)
                 case _:
                     assert_never(effect)
-        if len(self._panes) >= MOST_PANES or self._pane_bytes >= MOST_BYTES:
+        # A lent pane is emitted before the grouping changes the rows that it is in.
+        if len(self._panes) >= MOST_PANES or self._pane_bytes >= MOST_BYTES or lends:
             self._emit()
 
     def _emit(self) -> None:
@@ -296,6 +304,9 @@ class GroupedLogic(StageLogic):
         panes, self._panes, self._pane_bytes = self._panes, [], 0
         if panes:
             self._place.record(self._place.runner.panes(panes))
+            for pane in panes:
+                if isinstance(pane.contents, Values | Gathered) and pane.contents.lent is not None:
+                    pane.contents.lent.release()
 
     def _ordered(self, window: Window) -> bytes:
         if window is not self._window:

@@ -76,7 +76,7 @@ class _Contents(InMemory):
             self.values = []
 
     @override
-    def take(self, keep: bool) -> list[Any] | Values:
+    def take(self, keep: bool, *, lend: bool = True) -> list[Any] | Values:
         values, spilled = super().take(keep), self.spilled
         if spilled is None:
             return values  # type: ignore[no-any-return]

@@ -162,6 +162,19 @@ class Chunks:
         yield from self._memory
 
 
+def in_file(payloads: Iterable[bytes]) -> Chunks:
+    """Return payloads that were moved to a local file, a few at a time."""
+    chunks, spool, size = Chunks(), Spool(), 0
+    for payload in payloads:
+        chunks.append(payload)
+        size += len(payload)
+        if size >= _SEGMENT_BYTES:
+            chunks.spill(spool)
+            size = 0
+    chunks.spill(spool)
+    return chunks
+
+
 class Values:
     """The values of a group, decoded during iteration; may be iterated any number of times.
 

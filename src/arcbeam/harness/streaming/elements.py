@@ -6,6 +6,7 @@ other value is the SDK's object, which the engine does not inspect.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Any, Final
@@ -17,7 +18,7 @@ from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElemen
 from arcbeam.engine.grouping.windowbuffer import Gathered
 from arcbeam.harness.bundle.windows import Windows, column, our_pane, their_pane
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
-from arcbeam.harness.encoding.frames import key_groups
+from arcbeam.harness.encoding.frames import in_file, key_groups
 from arcbeam.harness.encoding.stamps import Stamp, Stamps
 from arcbeam.model.rows import Row
 from arcbeam.model.windows import Window
@@ -194,19 +195,23 @@ class Packed:
 class PaneValues:
     """The values of a pane that is too large to be decoded at once; may be iterated any number of times.
 
-    SUBTLE: the encoded contents belong to the pane, not to the state, so user code may keep this object.
+    User code may keep this object. Those of a very large pane are read from the state; if user code still has the
+    object after its call, they are moved to a local file.
     """
 
-    __slots__ = ("_codec", "_contents", "_packed")
+    __slots__ = ("__weakref__", "_codec", "_contents", "_packed")
 
     def __init__(self, contents: Values | Gathered, codec: Codec, packed: Packed) -> None:
         self._contents = contents
         self._codec, self._packed = codec, packed
+        if contents.lent is not None:
+            kept = weakref.ref(self)
+            contents.lent.keep_if(lambda: kept() is not None, in_file)
 
     @staticmethod
     def of(contents: Values | Gathered, codec: Codec, packed: Packed) -> Any:
         """Return the values of a pane for the SDK: a list if they are few."""
-        if contents.size > _EAGER_BYTES:
+        if contents.size > _EAGER_BYTES or contents.lent is not None:
             return PaneValues(contents, codec, packed)
         if isinstance(contents, Values):
             return list(map(codec.decode, contents))
