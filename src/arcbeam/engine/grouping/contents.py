@@ -247,11 +247,12 @@ class Bag:
 
     def clear(self) -> None:
         """Remove all elements."""
-        entries = _Entries(self._view, self._entry, self.address, self.entries)
-        if self._lent is None or self._lent.is_released:
-            entries.remove()
-        else:
-            self._lent.also(entries.remove)
+        if self.entries:
+            entries = _Entries(self._view, self._entry, self.address, self.entries)
+            if self._lent is None or self._lent.is_released:
+                entries.remove()
+            else:
+                self._lent.also(entries.remove)
         self.entries, self.address, self._tail, self._pending = 0, b"", b"", []
         self._lent = self._adopted = None
 
