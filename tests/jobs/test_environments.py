@@ -9,10 +9,11 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 from apache_beam.portability import python_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.portability.api import endpoints_pb2
 from apache_beam.transforms import environments as sdk
 
 from arcbeam.errors import InvalidPipelineError, UnsupportedPipelineError
-from arcbeam.jobs.environments import Sdk, embedded
+from arcbeam.jobs.environments import Sdk, runnable
 
 pytestmark = pytest.mark.contract("API-03", "API-04")
 
@@ -31,7 +32,10 @@ def docker(image: str, *capabilities: str) -> Any:
 PYTHON = docker("apache/beam_python3.11_sdk:2.77.0", "beam:version:sdk_base:apache/beam_python3.11_sdk:2.77.0")
 EMBEDDED = environment(python_urns.EMBEDDED_PYTHON)
 PROCESS = environment("beam:env:process:v1", runner_pb.ProcessPayload(command="/bin/boot"))
-EXTERNAL = environment("beam:env:external:v1", runner_pb.ExternalPayload())
+EXTERNAL = environment(
+    "beam:env:external:v1",
+    runner_pb.ExternalPayload(endpoint=endpoints_pb2.ApiServiceDescriptor(url="localhost:7"), params={"a": "b"}),
+)
 LOOPBACK = environment(python_urns.EMBEDDED_PYTHON_LOOPBACK)
 
 
@@ -50,7 +54,7 @@ def pipeline(**users: Any) -> Any:
 
 
 def rewritten(proto: Any) -> Any:
-    return runner_pb.Pipeline.FromString(embedded(proto.SerializeToString(), HERE))
+    return runner_pb.Pipeline.FromString(runnable(proto.SerializeToString(), HERE))
 
 
 def refusals(proto: Any) -> dict[str, str]:
@@ -72,10 +76,15 @@ def refusals(proto: Any) -> dict[str, str]:
     ],
     ids=["embedded", "embedded grpc", "docker", "docker without capabilities", "default", "any of", "nested any of"],
 )
-def test_supported_environment_becomes_embedded(given: Any) -> None:
+def test_supported_environment_becomes_runnable(given: Any) -> None:
     result = rewritten(pipeline(a=given)).components.environments["env-a"]
     assert result.urn == python_urns.EMBEDDED_PYTHON
     assert not result.payload
+
+
+@pytest.mark.parametrize("given", [EXTERNAL, any_of(PROCESS, EXTERNAL)], ids=["external", "any of"])
+def test_external_environment_keeps_its_workers(given: Any) -> None:
+    assert rewritten(pipeline(a=given)).components.environments["env-a"] == EXTERNAL
 
 
 def test_other_fields_of_environment_are_kept() -> None:
@@ -94,19 +103,19 @@ def test_all_unsupported_environments_are_listed_together() -> None:
         pipeline(
             a=PYTHON,
             b=PROCESS,
-            c=EXTERNAL,
+            c=environment("beam:env:external:v1", runner_pb.ExternalPayload()),
             d=LOOPBACK,
             e=docker("apache/beam_java17_sdk:2.77.0"),
             f=docker("my/image:1"),
             g=environment("beam:env:moon:v1"),
-            h=any_of(PROCESS, EXTERNAL),
+            h=any_of(PROCESS, docker("my/image:1")),
             i=environment("beam:env:external:v1", None, ("beam:version:sdk_base:apache/beam_go_sdk:2.77.0",)),
             j=any_of(),
         )
     )
     assert found == {
         "Step b": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
-        "Step c": "an EXTERNAL or LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Step c": "an EXTERNAL environment without an address (set --environment_config=HOST:PORT)",
         "Step d": "a LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
         "Step e": "a Java environment (apache/beam_java17_sdk:2.77.0) ()",
         "Step f": "the container image 'my/image:1' (use --environment_type=beam:env:embedded_python:v1, and "
@@ -151,7 +160,7 @@ def test_environment_of_windowing_strategy_is_required() -> None:
 
 def test_malformed_pipeline_is_refused() -> None:
     with pytest.raises(InvalidPipelineError):
-        embedded(b"\x0a\xff\xff\xff no proto")
+        runnable(b"\x0a\xff\xff\xff no proto")
     broken = pipeline(a=environment("beam:env:docker:v1"))
     broken.components.environments["env-a"].payload = b"\x0a\xff\xff\xff"
     with pytest.raises(InvalidPipelineError, match="'env-a'"):
@@ -174,7 +183,7 @@ def test_submission_of_installed_sdk_is_accepted(type: str | None) -> None:
     p = beam.Pipeline(options=options)
     _ = p | beam.Create([1]) | beam.Map(lambda x: x)
     proto = p.to_runner_api(default_environment=sdk.Environment.from_options(options.view_as(PortableOptions)))
-    result = runner_pb.Pipeline.FromString(embedded(proto.SerializeToString()))
+    result = runner_pb.Pipeline.FromString(runnable(proto.SerializeToString()))
     assert {e.urn for e in result.components.environments.values()} == {python_urns.EMBEDDED_PYTHON}
     image = sdk.DockerEnvironment.default_docker_image()
     assert image == f"apache/beam_python{Sdk.here().python}_sdk:{Sdk.here().beam}"

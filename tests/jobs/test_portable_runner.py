@@ -17,7 +17,7 @@ from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import Unsupported, UnsupportedPipelineError, UserCodeError
-from arcbeam.jobs.environments import embedded
+from arcbeam.jobs.environments import runnable
 from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, Submission
 from tests.jobs.fakes import WAIT, Fake, serving
 
@@ -63,7 +63,7 @@ def test_submitted_job_has_metrics(submit: Callable[..., Any], fake: Fake) -> No
     options = PipelineOptions.from_dictionary(dict(submission.options)).get_all_options()
     assert options["shards"] == 7
     assert options["spark_conf"] == ["a=b", "c=d"]
-    rewritten = runner_pb.Pipeline.FromString(embedded(submission.pipeline))
+    rewritten = runner_pb.Pipeline.FromString(runnable(submission.pipeline))
     assert any("Double" in t.unique_name for t in rewritten.components.transforms.values())
 
 

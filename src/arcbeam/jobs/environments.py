@@ -1,7 +1,7 @@
 """The environments of a pipeline that this runner supports.
 
-Owns the rewriting of environments to the embedded Python one. A pure function of the pipeline; must not know how an
-environment is started.
+Owns which environments stay, and which become the embedded Python one. A pure function of the pipeline; must not know
+how an environment is started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ _EMBEDDED_REMEDY = f"use --environment_type={EMBEDDED_TYPE}"
 _ENV = common_urns.environments
 _NAMES = {
     _ENV.PROCESS.urn: "a PROCESS environment",
-    _ENV.EXTERNAL.urn: "an EXTERNAL or LOOPBACK environment",
     python_urns.EMBEDDED_PYTHON_LOOPBACK: "a LOOPBACK environment",
     python_urns.SUBPROCESS_SDK: "a subprocess environment",
 }
@@ -58,12 +57,13 @@ class Sdk:
         return f"Python {self.python} and Beam {self.beam}"
 
 
-def embedded(pipeline: bytes, here: Sdk | None = None) -> bytes:
-    """Put a pipeline into the embedded Python environment.
+def runnable(pipeline: bytes, here: Sdk | None = None) -> bytes:
+    """Choose the environments in which a pipeline runs.
 
     Embedded Python environments, and the SDK's default container image, are replaced by the embedded one if their
-    versions of Python and Beam are the same. Their dependencies, capabilities and resource hints stay. Unused
-    environments are omitted if they could not be embedded.
+    versions of Python and Beam are the same. Their dependencies, capabilities and resource hints stay. EXTERNAL
+    environments of such versions stay as they are: their workers run the transforms. Among alternatives, the first that
+    can be embedded is chosen, else the first EXTERNAL one. Unused environments are omitted if they cannot run.
 
     Args:
         pipeline: a serialized Pipeline proto.
@@ -93,11 +93,13 @@ def embedded(pipeline: bytes, here: Sdk | None = None) -> bytes:
             refusals = [_refusal(candidate, here) for candidate in candidates]
         except DecodeError as e:
             raise InvalidPipelineError(f"the payload of environment '{id}' is malformed: {e}") from e
-        if None in refusals:
-            chosen = candidates[refusals.index(None)]
+        can_run = [each for each, refusal in zip(candidates, refusals, strict=True) if refusal is None]
+        if can_run:
+            chosen = next((each for each in can_run if each.urn != _ENV.EXTERNAL.urn), can_run[0])
             copy = runner_pb.Environment()
             copy.CopyFrom(chosen)
-            copy.urn, copy.payload = python_urns.EMBEDDED_PYTHON, b""
+            if copy.urn != _ENV.EXTERNAL.urn:
+                copy.urn, copy.payload = python_urns.EMBEDDED_PYTHON, b""
             found[id].CopyFrom(copy)
         elif id in users:
             refusal = next((r for r in refusals if r), _Refusal("an environment without alternatives", ""))
@@ -138,7 +140,7 @@ def _expanded(environment: Any) -> Iterator[Any]:
 
 
 def _refusal(environment: Any, here: Sdk) -> _Refusal | None:
-    """Return why an environment cannot be embedded; None if it can."""
+    """Return why transforms cannot run in an environment; None if they can."""
     urn = environment.urn
     images = [
         c.removeprefix(_VERSION_CAPABILITY) for c in environment.capabilities if c.startswith(_VERSION_CAPABILITY)
@@ -151,6 +153,10 @@ def _refusal(environment: Any, here: Sdk) -> _Refusal | None:
         return foreign or _image_refusal(image, here)
     if foreign is not None:
         return foreign
+    if urn == _ENV.EXTERNAL.urn:
+        if runner_pb.ExternalPayload.FromString(environment.payload).endpoint.url:
+            return None
+        return _Refusal("an EXTERNAL environment without an address", "set --environment_config=HOST:PORT")
     return _Refusal(_NAMES.get(urn, f"an environment '{urn}'"), _EMBEDDED_REMEDY)
 
 

@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, TypeOptions
 from typing_extensions import override
 
 from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
-from arcbeam.jobs.environments import embedded
+from arcbeam.jobs.environments import EMBEDDED_TYPE, runnable
 from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, MetricsNow, PipelineExecutor, Submission
 from arcbeam.jobs.termination import bring_to_end
 from arcbeam.model.commits import CommitMode
@@ -37,6 +37,7 @@ from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.status.status import as_record
 from arcbeam.translate import validate
 from arcbeam.translate.proto import is_streaming, merged, parsed, pipeline_proto, plan_of
+from arcbeam.translate.workers import any_workers
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -122,6 +123,18 @@ class SparkExecutor(PipelineExecutor):
                 Level.WARNING,
                 f"all jobs of this server run on one Spark session, which does not have {', '.join(ignored)}; "
                 "give such options to the server: arcbeam serve -- PIPELINE_OPTIONS",
+            )
+        if any_workers(proto.components):
+            if not is_local(spark):
+                raise InvalidPipelineError(
+                    "an EXTERNAL or LOOPBACK environment needs a Spark session on this machine, but this one runs on "
+                    "a cluster",
+                    f"set --environment_type={EMBEDDED_TYPE}, or start the server with --spark_master=local[*]",
+                )
+            events.message(
+                Level.BASIC,
+                "transforms run in SDK workers of another program. With LOOPBACK that is the submitting program: it "
+                "must run until the job ends, and the job cannot be resumed after it",
             )
         worker_setup = worker_setup_for(spark, options, _staged(submission))
         program = None
@@ -288,8 +301,8 @@ def _with_secrets(submission: Submission) -> Submission:
 
 
 def _proto(submission: Submission) -> Any:
-    """Return the pipeline, with all its Python environments embedded."""
-    return merged(parsed(embedded(submission.pipeline)))
+    """Return the pipeline, with the environments in which it runs."""
+    return merged(parsed(runnable(submission.pipeline)))
 
 
 def _own(submission: Submission) -> dict[str, Any]:

@@ -1,0 +1,99 @@
+"""Jobs whose transforms run in the submitting program, from the SDK's submitter over the job server to Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.metrics import Metrics
+from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
+
+from arcbeam.jobs.server import JobServer, ServerSettings
+from arcbeam.runner.executor import SparkExecutor
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = JobServer(ServerSettings(folder=tmp_path_factory.mktemp("jobs")), SparkExecutor)
+    yield server.endpoint
+    server.stop()
+
+
+@pytest.fixture
+def pipeline(endpoint: str) -> Callable[[], beam.Pipeline]:
+    options = [
+        "--runner=PortableRunner",
+        f"--job_endpoint={endpoint}",
+        "--environment_type=LOOPBACK",
+        "--experiments=disable_logging_submission_environment",
+    ]
+    return lambda: beam.Pipeline(options=PipelineOptions(options))
+
+
+seen: list[int] = []
+"""Filled by user code: it runs in this process."""
+
+
+def note(x: int) -> int:
+    seen.append(os.getpid())
+    Metrics.counter("test", "noted").inc()
+    return x
+
+
+@pytest.mark.contract("API-03")
+def test_transforms_run_in_the_submitting_program(pipeline: Callable[[], Any]) -> None:
+    p = pipeline()
+    noted = p | beam.Create(list(range(20))) | "Note" >> beam.Map(note)
+    sums = noted | beam.GroupBy(lambda x: x % 2) | "Sum" >> beam.MapTuple(lambda key, some: (key, sum(some)))
+    assert_that(sums, equal_to([(0, 90), (1, 100)]))
+    result = p.run()
+    assert result.wait_until_finish() == "DONE"
+    assert seen == [os.getpid()] * 20
+    (noted,) = result.metrics().query(MetricsFilter().with_name("noted"))["counters"]
+    assert (noted.key.step, noted.committed) == ("Note", 20)
+
+
+def fail(x: int) -> int:
+    seen.append(x)
+    raise ValueError(f"no {x}")
+
+
+@pytest.mark.contract("API-06")
+def test_user_error_is_not_retried_and_names_the_transform(pipeline: Callable[[], Any]) -> None:
+    seen.clear()
+    p = pipeline()
+    _ = p | beam.Create([7]) | "Fail" >> beam.Map(fail)
+    with pytest.raises(RuntimeError, match=r"(?s)ValueError: no 7 \[while running 'Fail'\].*in fail"):
+        p.run().wait_until_finish()
+    assert seen == [7]
+
+
+def end_worker_once(x: int, once: str) -> int:
+    """End the SDK worker that runs this, as a crash does, the first time."""
+    import gc
+
+    from apache_beam.runners.worker import sdk_worker
+
+    if not Path(once).exists():
+        Path(once).touch()
+        for each in gc.get_objects():
+            if isinstance(each, sdk_worker.SdkHarness):
+                each._control_channel._channel.close()
+    return x
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the workers' threads end so
+def test_lost_worker_is_replaced(pipeline: Callable[[], Any], tmp_path: Path) -> None:
+    p = pipeline()
+    out = p | beam.Create([1, 2, 3]) | "End" >> beam.Map(end_worker_once, str(tmp_path / "once"))
+    assert_that(out, equal_to([1, 2, 3]))
+    assert p.run().wait_until_finish() == "DONE"
+    assert (tmp_path / "once").exists()
