@@ -97,6 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     how = "suspend" if known.suspend else "kill -9"
     draw(output / PICTURE, demo.looks, demo.killed, demo.resumed, data.lateness, known.delay, how)
     print(f"Picture: {output / PICTURE}\nFiles:   {output}/stream/{{hours,late,weeks}}")
+    print(f"The job in a browser, whole: arcbeam page {known.output / 'job'}")
     return 0 if same else 1
 
 
@@ -181,12 +182,18 @@ class Demo:
 
     def stream(self) -> None:
         """Run the streaming job: half of the year, a kill -9 or a suspension, a resumption, the other half, a drain."""
+        with contextlib.ExitStack() as page:
+            self._stream(page)
+
+    def _stream(self, page: contextlib.ExitStack) -> None:
         driver = self._job("stream", f"--checkpoint_dir={self._folder}")
         half = self._data.first + YEAR / 2
         started = time.monotonic()
         drain: subprocess.Popen[bytes] | None = None
         while not self.resumed or driver.poll() is None:
             with self._records() as records:
+                if not self.looks:
+                    page.enter_context(self._page())
                 for record in records:
                     if driver.poll() is not None:
                         break
@@ -235,6 +242,18 @@ class Demo:
                 env=self._environment,
                 start_new_session=True,
             )
+
+    @contextlib.contextmanager
+    def _page(self) -> Iterator[None]:
+        """Serve the job's page, and print its address."""
+        command = [ARCBEAM, "page", str(self._folder), "--port=0", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=self._environment) as page:
+            assert page.stdout is not None
+            print(f"The job in a browser: {json.loads(page.stdout.readline() or b'{}').get('address')}", flush=True)
+            try:
+                yield
+            finally:
+                page.terminate()
 
     @contextlib.contextmanager
     def _records(self) -> Iterator[Iterator[Any]]:

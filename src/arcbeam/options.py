@@ -58,6 +58,7 @@ OF_THE_RUN = (
     "force_resume",
     "metrics_address",
     "otlp_endpoint",
+    "page_address",
 )
 """Options of one run of one job, such as the point where it begins. Other runs and other jobs do not inherit them."""
 
@@ -152,7 +153,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         batch.add_argument(
             "--metrics_address",
             default=None,
-            help="Address at which the running job serves metrics in Prometheus' text form: a port, reachable only "
+            help="Address at which the running job serves metrics for Prometheus: a port, reachable only "
             "from this machine, or host:port; port 0 is any free port (default: no metrics).",
         )
         batch.add_argument(
@@ -160,6 +161,12 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             default=None,
             help="URL of an OpenTelemetry collector (OTLP over HTTP), such as http://localhost:4318. A streaming job "
             "sends it a trace of each micro-batch; needs arcbeam[otel] (default: no traces).",
+        )
+        batch.add_argument(
+            "--page_address",
+            default=None,
+            help="Port at which the running job shows itself in a browser on this machine; 0: a free one (default: no "
+            "page).",
         )
         batch.add_argument(
             "--on_sigterm",
@@ -272,13 +279,31 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         Raises:
             InvalidPipelineError: it has another form.
         """
-        given: str | int | None = self.metrics_address
+        return self._endpoint("metrics_address")
+
+    @property
+    def page_port(self) -> int | None:
+        """The port of `--page_address`; None if it is not given.
+
+        Raises:
+            InvalidPipelineError: it has another form, or other machines could reach it.
+        """
+        endpoint = self._endpoint("page_address")
+        if endpoint is not None and endpoint[0] not in (LOOPBACK, "localhost"):
+            raise InvalidPipelineError(
+                f"--page_address={self.page_address} is an address that other machines can reach",
+                "give only a port; for other machines, show the job with `arcbeam page`, which takes a token and TLS",
+            )
+        return None if endpoint is None else endpoint[1]
+
+    def _endpoint(self, option: str) -> tuple[str, int] | None:
+        given: str | int | None = getattr(self, option)
         if given is None:
             return None
         host, _, port = str(given).rpartition(":")
         if not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise InvalidPipelineError(
-                f"--metrics_address={given} is not of the form host:port",
+                f"--{option}={given} is not of the form host:port",
                 "give host:port, or only a port to serve this machine alone",
             )
         return host.strip("[]") or LOOPBACK, int(port)
@@ -325,6 +350,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             )
         _ = self.renamed_stages  # raises
         _ = self.metrics_endpoint  # raises
+        _ = self.page_port  # raises
         for name in ("from_savepoint", "stage_mapping", "allow_dropped_state", "force_resume"):
             if getattr(self, name) and not self.checkpoint_dir:
                 raise InvalidPipelineError(

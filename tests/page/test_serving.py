@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from typing_extensions import override
 
 from arcbeam.cli.main import main
-from arcbeam.errors import SetupError
+from arcbeam.errors import InvalidPipelineError, SetupError
+from arcbeam.options import ArcbeamOptions
 from arcbeam.page.serving import PageServer, PageSettings
 from arcbeam.page.sources import Listed, Source
 from tests.jobs.test_server import self_signed
@@ -92,3 +93,11 @@ def test_command_refuses_what_it_cannot_show(arguments: list[str], refused: str)
     result = CliRunner().invoke(main, ["page", "--port=0", *arguments])
     assert result.exit_code != 0
     assert refused in result.output
+
+
+def test_page_address_is_of_this_machine() -> None:
+    assert ArcbeamOptions(["--page_address=8081"]).page_port == 8081
+    assert ArcbeamOptions([]).page_port is None
+    for wrong in ("0.0.0.0:8081", "page", "localhost:70000"):
+        with pytest.raises(InvalidPipelineError, match=f"--page_address={wrong}"):
+            ArcbeamOptions([f"--page_address={wrong}"]).check()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -30,6 +31,7 @@ class Recorded:
     def __init__(self) -> None:
         self.warnings: list[str] = []
         self.runs = False
+        self.stages: list[dict[str, Any]] = []
 
     def running(self) -> None:
         self.runs = True
@@ -37,6 +39,9 @@ class Recorded:
     def turned(self, state: JobState) -> None: ...
 
     def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None: ...
+
+    def progress(self, record: Mapping[str, Any]) -> None:
+        self.stages = record["stages"]
 
     def message(self, level: Level, text: str) -> None:
         if level is Level.WARNING:
@@ -61,6 +66,24 @@ def test_ignored_session_options_cause_a_warning() -> None:
         SparkExecutor().run(Submission("j-1", "job", pipeline, options), events)
         assert len(events.warnings) == len(ignored)
         assert all(name in text for name, text in zip(ignored, events.warnings, strict=True))
+
+
+@pytest.mark.contract("PAGE-03")
+@pytest.mark.usefixtures("spark")
+def test_bounded_job_reports_progress_of_its_stages() -> None:
+    p = beam.Pipeline()
+    keyed = p | beam.Create(range(40), reshuffle=False) | beam.Map(lambda n: (n % 5, n))
+    _ = keyed | beam.GroupByKey() | beam.Map(len)
+    events, executor = Recorded(), SparkExecutor()
+    assert executor.snapshot() == {}
+    pipeline = pipeline_proto(p).SerializeToString()
+    executor.run(Submission("j-1", "job", pipeline, {"shards": 3}), events)
+    assert [stage["state"] for stage in events.stages] == ["done"] * len(events.stages)
+    assert all(stage["tasks"] == stage["of"] > 0 for stage in events.stages), events.stages
+    assert all(stage["retries"] == 0 and stage["seconds"] > 0 for stage in events.stages)
+    last = events.stages[-1]
+    assert (last["of"], last["elements"]) == (3, 5)
+    assert executor.snapshot() == {"status": None, "progress": {"stages": events.stages}, "folder": ""}
 
 
 @pytest.mark.contract("STORE-05")

@@ -163,6 +163,8 @@ class SparkExecutor(PipelineExecutor):
             state = JobState(self._job.run())
         finally:
             events.metrics(self._job.attempted(), self._job.metrics())
+            if (progress := self._job.snapshot()["progress"]) is not None:
+                events.progress(progress)
         if state is JobState.DONE and submission.home is not None and ours.checkpoint_dir == str(submission.home):
             clear(submission.home)
         return state
@@ -196,10 +198,7 @@ class SparkExecutor(PipelineExecutor):
     def snapshot(self, whole: bool = True) -> Mapping[str, Any]:
         with self._lock:
             job = self._job
-        status = None if job is None else job.status()
-        if status is None:
-            return {}
-        return {"status": as_record(status if whole else replace(status, stages=())), "progress": None}
+        return {} if job is None else job.snapshot(whole)
 
     @override
     def metrics(self) -> MetricsNow | None:

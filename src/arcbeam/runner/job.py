@@ -15,7 +15,8 @@ import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from arcbeam import secrets
 from arcbeam.console.progressline import ProgressLine, announce, watched
@@ -30,7 +31,9 @@ from arcbeam.model.rows import BundleReport
 from arcbeam.monitoring import tracing
 from arcbeam.monitoring.prometheus import Counter, exposed, exposing
 from arcbeam.options import ArcbeamOptions, given
+from arcbeam.runner.asking import Asking
 from arcbeam.runner.jobgraph import StoredJobGraph
+from arcbeam.runner.ownpage import own_page
 from arcbeam.spark import daemon
 from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
@@ -43,11 +46,10 @@ from arcbeam.store.blobs.private import own_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.jobname import job_label
-from arcbeam.store.log.requests import Answer, Asked, Said, refusal
+from arcbeam.store.log.requests import Asked, refusal
 from arcbeam.store.log.savepoints import named_now, path_of, place_of
-from arcbeam.streaming.driver.requests import Ticket
 from arcbeam.streaming.restore.restore import RestoreOptions
-from arcbeam.streaming.status.status import Status
+from arcbeam.streaming.status.status import Status, as_record
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -87,45 +89,6 @@ class Message:
     time: float
     level: int
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """A request to a job in this process.
-
-    Attributes:
-        path: of the savepoint that it creates; "" if there is none, or none that can be resumed.
-        job: its name in messages.
-    """
-
-    ticket: Ticket
-    path: str
-    job: str
-
-    def heard(self) -> Answer:
-        """Wait until the job has accepted the request.
-
-        Raises:
-            RequestRefusedError: the request was refused.
-        """
-        self.ticket.heard.wait()
-        return self._answer()
-
-    def wait(self) -> Answer:
-        """Wait until the request is carried out.
-
-        Raises:
-            RequestRefusedError: the request was refused.
-        """
-        self.ticket.settled.wait()
-        return self._answer()
-
-    def _answer(self) -> Answer:
-        answer = self.ticket.answer
-        assert answer is not None
-        if answer.said is Said.REFUSED:
-            raise refusal(self.ticket.request.what, self.job, answer.text, answer.remedy)
-        return answer
 
 
 class Job:
@@ -168,6 +131,7 @@ class Job:
         self._plan, self._options, self._worker_setup = plan, options, worker_setup
         self.on_sigterm, self.sigterm_seconds = _on_sigterm(plan, options), float(options.sigterm_seconds)
         self._follower, self._program, self._shards = follower or Follower(), program, shards
+        self._observed = bool(id) or options.page_port is not None
         self._run: BatchRun | streamingjob.StreamRun | None = None
         self._started, self._streaming = time.monotonic(), False
         self._messages: deque[Message] = deque(maxlen=_MESSAGES)
@@ -236,6 +200,7 @@ class Job:
                     ProgressLine(self._run.progress),
                     exposing(options.metrics_endpoint, self.exposition),
                     tracing.tracing(options.otlp_endpoint, self.name, self._run_id) as self._trace,
+                    own_page(self, options.page_port, lambda: given(options)),
                 ):
                     outcome = self._run.run()
             _LOG.info("%s: done in %.1f s: %s", self.name, time.monotonic() - started, outcome.summary())
@@ -310,7 +275,8 @@ class Job:
     def _run_of(self, settings: Settings, location: JobLocation) -> BatchRun | streamingjob.StreamRun:
         around = self._plan, self._spark, settings, self._run_id, location
         if self._plan.bounded:
-            return BatchRun(*around, self.reported, self._worker_setup, watched())
+            # A server's job may be looked at from any machine.
+            return BatchRun(*around, self.reported, self._worker_setup, watched() or self._observed)
         store, how = self._take_over()
         if store is None:
             _LOG.info(
@@ -412,6 +378,27 @@ class Job:
         """Return a streaming job's status after its newest micro-batch; None for a batch job, and before it begins."""
         run = self._run
         return run.status() if isinstance(run, streamingjob.StreamRun) else None
+
+    def snapshot(self, whole: bool = True) -> dict[str, Any]:
+        """Return what the job does now, as JSON values; callable from any thread.
+
+        Args:
+            whole: with the stages of a streaming job, which may be hundreds.
+
+        Returns:
+            `status` of a streaming job, as `as_record`, or None; `progress` of a bounded job: `stages`, each as
+            `StageProgress`, or None; `folder` of a job that keeps its state, for people, or "".
+        """
+        run, status = self._run, self.status()
+        if status is not None and not whole:
+            status = replace(status, stages=())
+        stages = [asdict(stage) for stage in run.stages()] if isinstance(run, BatchRun) else []
+        kept = isinstance(run, streamingjob.StreamRun) and run.kept
+        return {
+            "status": None if status is None else as_record(status),
+            "progress": {"stages": stages} if self._plan.bounded else None,
+            "folder": shown(run.store) if isinstance(run, streamingjob.StreamRun) and kept else "",
+        }
 
     def exposition(self) -> str:
         """Return the metrics in Prometheus' text form."""

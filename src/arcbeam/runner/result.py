@@ -13,7 +13,8 @@ from arcbeam.errors import JobCancelledError, UserCodeError
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.jobs.termination import SIGTERMS, TERMINATED, await_event
 from arcbeam.model.plan import Plan
-from arcbeam.runner.job import Asking, Job, Message
+from arcbeam.runner.asking import Asking
+from arcbeam.runner.job import Job, Message
 from arcbeam.store.log.requests import Asked
 from arcbeam.streaming.status.status import Status
 

@@ -88,6 +88,9 @@ def test_watched_jobs_figures_grow_within_tasks(monkeypatch: pytest.MonkeyPatch)
     total = sum(report.elements_in for report in reports)
     progress = result._job._run.progress()
     assert (progress.elements, progress.tasks) == (total, len(reports))
+    stages = result._job._run.stages()
+    assert [(stage.state, stage.tasks, stage.retries) for stage in stages] == [("done", s.of, 0) for s in stages]
+    assert sum(stage.elements for stage in stages) == total
     within = {elements for elements in seen if 0 < elements < total}
     assert len(within) >= 3, seen
     assert seen == sorted(seen)

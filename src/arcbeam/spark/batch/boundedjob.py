@@ -19,7 +19,7 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from arcbeam.console.progressline import JobProgress
+from arcbeam.console.progressline import JobProgress, StageProgress
 from arcbeam.errors import ArcbeamError, JobCancelledError
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.operations.taskcontext import Settings
@@ -29,6 +29,7 @@ from arcbeam.model.rows import BundleReport
 from arcbeam.spark.batch import exchange
 from arcbeam.spark.batch.multimap import MultimapTask
 from arcbeam.spark.batch.rounds import Rounds
+from arcbeam.spark.batch.stageprogress import StageTasks
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import default_parallelism, interrupt
 from arcbeam.spark.session.versions import Versions
@@ -36,7 +37,7 @@ from arcbeam.spark.tasks.collecting import collected, described
 from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
-from arcbeam.spark.tasks.heartbeat import pulsing, unreported
+from arcbeam.spark.tasks.heartbeat import pulses, pulsing, unreported
 from arcbeam.spark.tasks.openstages import HOLDERS
 from arcbeam.spark.tasks.task import OpenGraceful, StageTask
 from arcbeam.store.jobtemp.location import JobLocation
@@ -100,6 +101,7 @@ class BatchRun:
         self._built_multimaps: set[int] = set()
         self._ready_sides: set[int] = set()
         self._side_files: dict[int, list[SideFile]] = {}
+        self._tasks = StageTasks(plan, settings.shards, self._rounds)
         self._unrun: list[str] = []
         self._running: tuple[str, ...] = ()
         self._outcome = Outcome()
@@ -134,6 +136,11 @@ class BatchRun:
         reports = list(self._outcome.reports)
         elements, tasks = unreported(self._location, reports) if self._watched else (0, 0)
         return JobProgress(self._running, elements + sum(r.elements_in for r in reports), tasks + len(reports))
+
+    def stages(self) -> list[StageProgress]:
+        """Return the progress of each stage, in the plan's order; callable from any thread."""
+        written = pulses(self._location) if self._watched else None
+        return self._tasks.progress(list(self._outcome.reports), written)
 
     def run(self) -> Outcome:
         """Run everything; if a Spark job fails, raise what `failure.as_job_failure` returns."""
@@ -258,6 +265,7 @@ class BatchRun:
 
     def _build(self, stage: Stage) -> None:
         self._unrun.append(stage.name)
+        self._tasks.built(stage)
         if stage.source is None:
             source = exchange.impulse(self._spark)
         else:
@@ -341,6 +349,7 @@ class BatchRun:
         self._unrun.clear()
         finished = self._rounds.end(reports)
         self._note_ran({*self._frames, *finished})
+        self._tasks.ran({*self._frames, *finished})
         self._ready_sides |= self._built_multimaps
         for id in sorted(finished):
             self._build_multimaps(self._plan.stage(id))

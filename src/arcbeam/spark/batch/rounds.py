@@ -179,6 +179,15 @@ class Rounds:
         """The stages that have rounds left."""
         return [running.task.stage for running in self._running.values()]
 
+    def begun(self, stage: str) -> int:
+        """Return how many rounds of a stage have begun, or are due; 0: it has no rounds left."""
+        running = self._running.get(stage)
+        return 0 if running is None else running.round
+
+    def parts(self, stage: str, channel: int) -> int:
+        """Return the number of partitions of `output`."""
+        return max(1, min(self.shards, len(self._output.get((stage, channel), []))))
+
     def wait(self) -> float:
         """Return the seconds until a round may start."""
         return min((max(0.0, (r.due or 0.0) - time.time()) for r in self._running.values()), default=0.0)

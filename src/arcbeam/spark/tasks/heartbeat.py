@@ -22,8 +22,27 @@ from arcbeam.spark.tasks import workerlog
 from arcbeam.store.jobtemp.location import JobLocation
 
 _SECONDS = 2.0
-_PULSE = struct.Struct("<qq?")
-"""Task attempt id, elements read so far, whether it has ended."""
+_PULSE = struct.Struct("<qqH?")
+"""Task attempt id, elements read so far, earlier tries of the task, whether it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """The newest figures of a task.
+
+    Attributes:
+        stage: id of its stage.
+        attempt: Spark's task attempt id.
+        elements: that it has read.
+        retries: earlier tries of the task.
+        ended: whether it has ended.
+    """
+
+    stage: str
+    attempt: int
+    elements: int
+    retries: int
+    ended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +63,7 @@ class HeartbeatTask:
         """Run the task: `mapInArrow` calls this."""
         context = TaskContext.get()
         partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+        retries = context.attemptNumber() if context else 0
         workerlog.at("", "")  # forget the worker's previous task
         # SUBTLE: not named by attempt, so that a retry replaces the file of the failed attempt.
         name = f"pulses/{self.stage}-{partition}"
@@ -51,9 +71,9 @@ class HeartbeatTask:
 
         def write(end: bool = False) -> None:
             elements = workerlog.elements()
-            if elements:
+            if elements or retries:
                 with contextlib.suppress(ArcbeamError):
-                    self.location.put_bytes(name, _PULSE.pack(attempt, elements, end))
+                    self.location.put_bytes(name, _PULSE.pack(attempt, elements, retries, end))
 
         def beat() -> None:
             while not ended.wait(_SECONDS):
@@ -69,6 +89,17 @@ class HeartbeatTask:
         write(end=True)
 
 
+def pulses(location: JobLocation) -> list[Pulse]:
+    """Return the newest figures of all tasks that have written some."""
+    found = []
+    with contextlib.suppress(ArcbeamError):
+        for name in location.list("pulses/"):
+            attempt, elements, retries, ended = _PULSE.unpack(location.get_bytes(name))
+            stage = name.removeprefix("pulses/").rpartition("-")[0]
+            found.append(Pulse(stage, attempt, elements, retries, ended))
+    return found
+
+
 def unreported(location: JobLocation, reports: Iterable[BundleReport]) -> tuple[int, int]:
     """Return the progress of tasks that have not reported yet.
 
@@ -76,15 +107,8 @@ def unreported(location: JobLocation, reports: Iterable[BundleReport]) -> tuple[
         The number of elements that they have read, and how many of them have ended.
     """
     reported = {(report.stage, report.attempt) for report in reports}
-    elements = ended = 0
-    with contextlib.suppress(ArcbeamError):
-        for name in location.list("pulses/"):
-            attempt, read, end = _PULSE.unpack(location.get_bytes(name))
-            stage = name.removeprefix("pulses/").rpartition("-")[0]
-            if (stage, attempt) not in reported:
-                elements += read
-                ended += end
-    return elements, ended
+    running = [pulse for pulse in pulses(location) if (pulse.stage, pulse.attempt) not in reported]
+    return sum(pulse.elements for pulse in running), sum(pulse.ended for pulse in running)
 
 
 def pulsing(task: Any, stage: str, location: JobLocation, watched: bool) -> Any:
