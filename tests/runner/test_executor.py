@@ -16,9 +16,11 @@ from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.runner.executor import SparkExecutor, clear, is_suspended, start
 from arcbeam.runner.jobgraph import stored_job_graph
-from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
+from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.chain import read_newest
 from arcbeam.store.log.savepoints import pinned
+from arcbeam.store.manifest.values import Manifest
 from arcbeam.translate.proto import pipeline_proto
 from tests.store.samples import opened
 
@@ -122,6 +124,12 @@ def without_its_end(job: Path) -> None:
     max((job / "manifests").iterdir()).unlink()
 
 
+def shards_of(job: Path) -> int:
+    newest = read_newest(FolderBlobs(job))
+    assert isinstance(newest, Manifest)
+    return newest.shape.shards
+
+
 @pytest.mark.contract("STORE-04", "STORE-05")
 @pytest.mark.usefixtures("spark")
 def test_streaming_job_runs_once_taken_over(tmp_path: Path) -> None:
@@ -136,15 +144,18 @@ def test_streaming_job_runs_once_taken_over(tmp_path: Path) -> None:
     assert SparkExecutor().run(Submission("j-2", "job", pipeline, options), events) is JobState.DONE
     assert events.runs
 
-    # The server's present defaults differ from those of the submission.
+    # The server's present defaults differ from those of the submission. They are no request for other shards.
     submission = Submission("j-3", "job", pipeline, {**options, "shards": 3, "bundle_elements": 7})
-    without_its_end(tmp_path / "job")
-    with pytest.raises(IncompatibleStateError, match="2 shards"):
-        SparkExecutor().run(submission, events)
     server = replace(submission, defaults=frozenset({"shards", "bundle_elements"}))
-    assert SparkExecutor().run(server, events) is JobState.DONE
     without_its_end(tmp_path / "job")
-    assert SparkExecutor().run(replace(submission, again=True, defaults=frozenset()), events) is JobState.DONE
+    assert SparkExecutor().run(server, events) is JobState.DONE
+    assert shards_of(tmp_path / "job") == 2
+    without_its_end(tmp_path / "job")
+    assert SparkExecutor().run(replace(submission, again=True), events) is JobState.DONE
+    assert shards_of(tmp_path / "job") == 2, "stored options request nothing again"
+    without_its_end(tmp_path / "job")
+    assert SparkExecutor().run(submission, events) is JobState.DONE
+    assert shards_of(tmp_path / "job") == 3
     assert stored_job_graph(FolderBlobs(tmp_path / "job")).options["shards"] == 3
     without_its_end(tmp_path / "job")
     SparkExecutor().run(server, events)
