@@ -185,8 +185,8 @@ def _run(tree: Path, tests: Sequence[str], *, seconds: float = _SECONDS, show: b
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     # SUBTLE: Python recognizes a changed source by its time in seconds and its size; a mistake may change neither.
     environment |= {"PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
-    # No -x: a random failure before the right test would hide that the right test is missing.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    # One failure is enough. A mistake may let each test run until it gives up, all together longer than the time.
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     out = None if show else subprocess.DEVNULL
     try:
         ended = subprocess.run(command, cwd=tree, env=environment, timeout=seconds, stdout=out, stderr=out)
