@@ -2,18 +2,20 @@
 
     python tools/run_tests.py [PYTEST ARGUMENT ...]
 
-Tests with the shared session mostly wait for Spark; the others compute. All tests of a file run in one process. The
-output of the first is shown at once, that of the others when all have ended. An argument `-m EXPRESSION` narrows both.
-The exit code is 0 if both succeed.
+Tests with the shared session mostly wait for Spark, and take longest; the others use what processor time is left. All
+tests of a file run in one process. The output of the first is shown at once, that of the others when all have ended. An
+argument `-m EXPRESSION` narrows both. The exit code is 0 if both succeed.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from typing import IO
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     given, chosen = _split(list(arguments))
     with tempfile.TemporaryFile("w+") as output:
         own = ["-q", "-o", "cache_dir=.pytest_cache/others", "-n", str(_cores()), "--dist", "loadfile"]
-        others = _started("not spark", chosen, [*own, *given], output)
+        others = _started("not spark", chosen, [*own, *given], output, last=True)
         try:
             codes = [_started("spark", chosen, given).wait()]
             codes.append(others.wait())
@@ -45,9 +47,14 @@ def _cores() -> int:
     return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
-def _started(which: str, chosen: str, given: list[str], output: object = None) -> subprocess.Popen[bytes]:
+def _started(
+    which: str, chosen: str, given: list[str], output: IO[str] | None = None, last: bool = False
+) -> subprocess.Popen[bytes]:
     expression = f"{which} and ({chosen})" if chosen else which
-    return subprocess.Popen([sys.executable, "-m", "pytest", "-m", expression, *given], stdout=output)  # type: ignore[call-overload, no-any-return]
+    command = [sys.executable, "-m", "pytest", "-m", expression, *given]
+    if last and (nice := shutil.which("nice")) is not None:
+        command = [nice, "-n", "5", *command]
+    return subprocess.Popen(command, stdout=output)
 
 
 if __name__ == "__main__":
