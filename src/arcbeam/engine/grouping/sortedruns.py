@@ -232,7 +232,7 @@ class Merged:
         lends: whether a key's payloads are lent, if they are large (`engine.rows.lent`); until the next key is read.
     """
 
-    __slots__ = ("_heap", "_keys", "_lends", "_many", "_more", "_readers")
+    __slots__ = ("_heap", "_keys", "_lends", "_lent", "_many", "_more", "_readers")
 
     def __init__(
         self,
@@ -244,6 +244,7 @@ class Merged:
         lends: bool = False,
     ) -> None:
         self._lends = lends
+        self._lent: Lent | None = None
         self._more = more or {}
         self._many = many or Many()
         readers = [_Reader(view, start) for start in runs]
@@ -280,9 +281,10 @@ class Merged:
                     many.more -= 1
             newer = list(more[keys.pop()]) if keys and keys[-1] == key else []
             if stretches:
-                lent = _lent(payloads, stretches, newer)
+                lent = self._lent = _lent(payloads, stretches, newer)
                 yield key, lent
                 lent.release()
+                self._lent = None
                 continue
             payloads += newer
             yield key, payloads
@@ -297,6 +299,9 @@ class Merged:
 
     def leave(self) -> dict[bytes, Iterable[bytes]]:
         """Stop reading: the rest stays. Return the rest of `more`, which is stored nowhere else."""
+        if self._lent is not None:
+            # SUBTLE: before the rest of a row is stored, and whoever has them: else they would be read again.
+            self._lent.release()
         for reader in self._readers:
             reader.leave()
         return {key: self._more[key] for key in self._keys}
