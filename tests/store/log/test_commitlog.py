@@ -325,7 +325,7 @@ def test_changed_pipeline_is_refused_by_stage(memory: DurableBlobs) -> None:
     with pytest.raises(IncompatibleStateError) as refused:
         CommitLog.open(memory, changed, Timestamp(0))
     check_message("changed-pipeline", str(refused.value))
-    with pytest.raises(IncompatibleStateError, match=r" 4 shards .* 8:"):
+    with pytest.raises(IncompatibleStateError, match=r" 4 shards .* 8 "):
         CommitLog.open(memory, replace(shape, shards=8), Timestamp(0))
     more = replace(shape, stages=(*shape.stages, StageShape("e", 1, "new"), StageShape("f", 1, "")))
     assert CommitLog.open(memory, more, Timestamp(0)).head.shape == more
