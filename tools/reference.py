@@ -124,10 +124,13 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 def commands_page() -> str:
     """The page of commands."""
+    from arcbeam.cli.main import main as whole
+
     lines = [_COMMANDS_HEAD, _NOTE.format("the commands' help")]
     server: dict[str, str] = {}
     for name, command in commands():
-        context = click.Context(command, info_name=name)
+        # As under `arcbeam`: a command keeps the help option that it makes first.
+        context = click.Context(command, info_name=name, **whole.context_settings)
         usage = " ".join(["arcbeam", name, *command.collect_usage_pieces(context)])
         lines += ["", f"## {name}", "", f"```\n{usage}\n```", "", *_described(command.help or "")]
         rows = dict(_row(each) for each in command.params if isinstance(each, click.Option) and not each.hidden)
