@@ -300,7 +300,7 @@ class Merged:
     def leave(self) -> dict[bytes, Iterable[bytes]]:
         """Stop reading: the rest stays. Return the rest of `more`, which is stored nowhere else."""
         if self._lent is not None:
-            # SUBTLE: before the rest of a row is stored, and whoever has them: else they would be read again.
+            # SUBTLE: its reader has no next key, which would remove its rows. They would be read again.
             self._lent.release()
         for reader in self._readers:
             reader.leave()
