@@ -10,6 +10,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,9 @@ def main(context: click.Context) -> None:
     context.obj = False
 
 
-main.add_command(arcbeam_command.main.commands["jobs"])
-main.add_command(arcbeam_command.main.commands["cancel"])
+# Copies: a command keeps the help option that it makes first, and this group has another one.
+main.add_command(copy(arcbeam_command.main.commands["jobs"]))
+main.add_command(copy(arcbeam_command.main.commands["cancel"]))
 main.command()(with_output(server.serving(Fake)))
 
 

@@ -84,9 +84,9 @@ def test_jobs_of_a_server_are_watched_and_controlled(tmp_path: Path) -> None:
             page.post(f"/job/{id}/control/drain", data=form, headers=ORIGIN)
             assert stubs.states(id)[-1] == "DRAINED"
             assert head(folder).mode is CommitMode.DRAINED
-            text = page.get(f"/job/{id}").text
-            assert "it is drained" in text
-            assert "/control/" not in text
+            # The page reads a folder at most once a second.
+            until(lambda: "it is drained" in page.get(f"/job/{id}").text)
+            assert "/control/" not in page.get(f"/job/{id}").text
     finally:
         server.stop(grace=_SECONDS)
 
