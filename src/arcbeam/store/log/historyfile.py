@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import io
 import logging
-import struct
 from dataclasses import asdict, dataclass
 from typing import Any, cast
-from zlib import crc32
 
 import fastavro
 
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
+from arcbeam.store.manifest.framing import framed, unframed
 from arcbeam.store.manifest.names import HISTORY
 
 _LOG = logging.getLogger("arcbeam.store")
 
 VERSION = 1
 _MAGIC = b"archisto"
-_HEADER = struct.Struct("<8sIQI")
 _MARKER = b"arcbeam history."
 _STRINGS = {"type": "array", "items": "string"}
 _CHUNK = {
@@ -115,7 +113,7 @@ def encode(history: StoredHistory) -> bytes:
     # The chunks are compressed already.
     fastavro.writer(body, _SCHEMA, [record], codec="null", sync_marker=_MARKER)
     payload = body.getvalue()
-    return _HEADER.pack(_MAGIC, VERSION, len(payload), crc32(payload)) + payload
+    return framed(_MAGIC, VERSION, payload)
 
 
 def decode(data: bytes) -> StoredHistory:
@@ -124,14 +122,7 @@ def decode(data: bytes) -> StoredHistory:
     Raises:
         ValueError: it is torn or changed, or has another version; the text says which.
     """
-    if len(data) < _HEADER.size or not data.startswith(_MAGIC):
-        raise ValueError("it does not begin as a history")
-    _, version, length, crc = _HEADER.unpack_from(data)
-    if version != VERSION:
-        raise ValueError(f"it has format {version}; this version of arcbeam reads {VERSION}")
-    payload = data[_HEADER.size :]
-    if len(payload) != length or crc32(payload) != crc:
-        raise ValueError(f"it is torn or changed: {len(payload)} of {length} bytes")
+    payload = unframed(_MAGIC, VERSION, data, "a history")
     try:
         (found,) = fastavro.reader(io.BytesIO(payload), reader_schema=_SCHEMA)
         record = cast("dict[str, Any]", found)

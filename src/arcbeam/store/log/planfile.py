@@ -10,26 +10,24 @@ from __future__ import annotations
 
 import json
 import logging
-import struct
 from collections.abc import Mapping
 from typing import Any
-from zlib import crc32
 
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
+from arcbeam.store.manifest.framing import framed, unframed
 from arcbeam.store.manifest.names import PLAN
 
 _LOG = logging.getLogger("arcbeam.store")
 
 VERSION = 1
 _MAGIC = b"archplan"
-_HEADER = struct.Struct("<8sIQI")
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
     """Return the bytes of the file; the same for equal records."""
     payload = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
-    return _HEADER.pack(_MAGIC, VERSION, len(payload), crc32(payload)) + payload
+    return framed(_MAGIC, VERSION, payload)
 
 
 def decode(data: bytes) -> dict[str, Any]:
@@ -38,14 +36,7 @@ def decode(data: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is torn or changed, or has another version; the text says which.
     """
-    if len(data) < _HEADER.size or not data.startswith(_MAGIC):
-        raise ValueError("it does not begin as a plan")
-    _, version, length, crc = _HEADER.unpack_from(data)
-    if version != VERSION:
-        raise ValueError(f"it has format {version}; this version of arcbeam reads {VERSION}")
-    payload = data[_HEADER.size :]
-    if len(payload) != length or crc32(payload) != crc:
-        raise ValueError(f"it is torn or changed: {len(payload)} of {length} bytes")
+    payload = unframed(_MAGIC, VERSION, data, "a plan")
     record = json.loads(payload)
     if not isinstance(record, dict):
         raise ValueError("its content is not a plan")
