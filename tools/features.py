@@ -188,7 +188,9 @@ def modes(tests: Iterable[Shown]) -> str:
     paths = [test.test for test in tests if test.xfail is None]
     streaming = [path for path in paths if _STREAMING.search(path)]
     batch = [path for path in paths if path not in streaming and _BATCH.search(path)]
-    return ", ".join(name for name, of in (("batch", batch), ("streaming", streaming)) if of)
+    if batch and streaming:
+        return "both"
+    return "batch" if batch else "streaming" if streaming else ""
 
 
 def reviewed(source: str, name: str) -> dict[str, str]:

@@ -136,8 +136,10 @@ def commands_page() -> str:
         rows = dict(_row(each) for each in command.params if isinstance(each, click.Option) and not each.hidden)
         rows = {spelled: meaning for spelled, meaning in rows.items() if "--json" not in spelled}
         if any(spelled.startswith("`--endpoint") for spelled in rows):
-            # The same for all commands that reach a job server: they stand once, at the end.
-            server |= {spelled: rows.pop(spelled) for spelled in list(rows) if spelled.startswith(_SERVER)}
+            # The same for all commands that reach a job server: they stand once, at the end. `page` has its own.
+            for spelled in [each for each in rows if each.startswith(_SERVER)]:
+                if server.setdefault(spelled, rows[spelled]) == rows[spelled]:
+                    del rows[spelled]
             lines += ["It also takes the [options of a job server](#options-of-a-job-server).", ""]
         if rows:
             lines += _table(rows)

@@ -102,8 +102,8 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--shards",
             type=int,
             default=None,
-            help="Number of shards (partitions) of each exchange; one task reads a shard (default: Spark's default "
-            "parallelism).",
+            help="Number of shards (partitions) of each exchange. Batch: one task each. Streaming: at most that many "
+            "tasks per level (default: Spark's default parallelism).",
         )
         batch.add_argument(
             "--bundle_elements",

@@ -116,7 +116,7 @@ def test_page_for_users() -> None:
     page = features.page(features.read(TABLE), [ONE, streaming, TWO], SUITES)
     assert [line for line in page.splitlines() if line.startswith(("## ", "| ONE", "- "))] == [
         "## First",
-        "| ONE-01 | It holds. | batch, streaming |  |",
+        "| ONE-01 | It holds. | both |  |",
         "| ONE-02 | It holds in part. |  | the second half; expected failure: no stream |",
         "## Refused",
         "- Streams.",
