@@ -8,11 +8,14 @@ import pytest
 
 from tools.broker import Broker, missing
 
+EXPIRY = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+"""Transactions that take too long are aborted soon after their timeout."""
+
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A Kafka broker, started when the first test asks for it."""
     if lacks := missing():
         pytest.skip(lacks)
-    with Broker(tmp_path_factory.mktemp("broker")) as started:
+    with Broker(tmp_path_factory.mktemp("broker"), **EXPIRY) as started:
         yield started

@@ -1,0 +1,109 @@
+"""Publishers that are killed or suspended at each point of a transaction, with a real broker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+
+from arcbeam.io.kafka.producing import LibrdkafkaShard
+from arcbeam.io.kafka.publisher import Part, PublishRecords
+from arcbeam.io.kafka.writing import Storage
+from tests.io.kafka.points import POINTS, Pointed
+from tests.io.kafka.test_producing import connection, publisher, seen, staged
+from tools.broker import Broker
+
+pytestmark = pytest.mark.contract("KAFKA-06")
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+class Process(PublishRecords):
+    """A publisher that dies at a point. As in a process that was killed, nothing is closed.
+
+    Attributes:
+        left: the producers that it leaves.
+    """
+
+    def __init__(self, broker: Broker, folder: Path, point: str) -> None:
+        super().__init__(connection(broker), Storage(str(folder)), trusts=False)
+        self._point = point
+        self.left: list[Any] = []
+        self.setup()
+
+    def shard(self, part: Part) -> Any:
+        def reached(point: str) -> None:
+            if point == self._point:
+                raise Killed
+
+        shard = LibrdkafkaShard(self._connection, part.name, part.register)
+        self.left.append(shard._producer)
+        shard._producer = Pointed(shard._producer, reached)
+        shard.close = lambda: None  # type: ignore[method-assign]
+        return shard
+
+
+def test_kill_at_each_point_publishes_once(broker: Broker, tmp_path: Path) -> None:
+    topic = broker.topic("kills")
+    left: list[Any] = []
+    for sequence, point in enumerate(POINTS, 1):
+        of = [staged(tmp_path, topic, sequence)]
+        process = Process(broker, tmp_path, point)
+        with pytest.raises(Killed):
+            process.publish(of)
+        left += process.left
+        publisher(broker, tmp_path).publish(of)
+    assert seen(broker, topic) == list(range(1, len(POINTS) + 1))
+    # What a process that was only slow would do now.
+    for zombie in left:
+        with contextlib.suppress(KafkaException):
+            zombie.commit_transaction(10)
+    assert seen(broker, topic) == list(range(1, len(POINTS) + 1))
+
+
+@pytest.mark.parametrize("by_another", [True, False], ids=["published by another", "expired"])
+def test_suspended_publisher_publishes_once(broker: Broker, tmp_path: Path, by_another: bool) -> None:
+    topic = broker.topic(f"stopped-{by_another}")
+    publisher(broker, tmp_path).publish([staged(tmp_path, topic, 1)])
+    of = staged(tmp_path, topic, 2)
+    # The transaction is open: records and register are in it.
+    given = [broker.address, str(tmp_path), "before commit_transaction", json.dumps(of)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.io.kafka.stopped", *given], cwd=_ROOT, stdout=subprocess.PIPE
+    )
+    try:
+        over = time.monotonic() + 60
+        while not (tmp_path / "stopped").exists():
+            assert time.monotonic() < over
+            assert process.poll() is None
+            time.sleep(0.05)
+        if by_another:
+            publisher(broker, tmp_path).publish([of])
+            publisher(broker, tmp_path).publish([staged(tmp_path, topic, 3)])
+            assert seen(broker, topic) == [1, 2, 3]
+        else:
+            # Until the broker has aborted it: transaction.timeout.ms is one second.
+            time.sleep(2.5)
+        os.kill(process.pid, signal.SIGCONT)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    if by_another:
+        # Fenced. That part 3 is published cannot be right for a publisher of part 2, so it fails.
+        assert (said, process.returncode != 0) == (b"", True)
+        assert seen(broker, topic) == [1, 2, 3]
+    else:
+        assert said == b"published"
+        assert seen(broker, topic) == [1, 2]
