@@ -11,7 +11,7 @@ SEED := $(shell date +%s)
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stream test test-all test-versions fresh bench build lint format docs site java clean
+.PHONY: help demo demo-stream demo-kafka test test-all test-versions fresh bench build lint format docs site java clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ demo: $(VENV)/.demo java ## Real flights, joined and windowed on Spark: a table 
 
 demo-stream: $(VENV)/.demo java ## The same flights as a stream whose driver is killed half-way; under three minutes.
 	$(BIN)/python examples/flight_stream.py
+
+demo-kafka: $(VENV)/.dev java ## The flights through Kafka to Kafka, driver killed half-way: each arrives once; two minutes; needs Maven (mvn).
+	$(BIN)/python tools/kafka/demo.py
 
 test: $(VENV)/.dev java ## All tests but the long ones.
 	$(BIN)/python tools/run_tests.py -m "not long"

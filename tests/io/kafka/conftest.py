@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tools.broker import Broker, missing
+from tools.kafka.broker import Broker, missing
 
 EXPIRY = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 """Transactions that take too long are aborted soon after their timeout."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tools.broker import Broker
+from tools.kafka.broker import Broker
 
 
 def test_register_and_records_are_one_transaction(broker: Broker) -> None:

@@ -18,7 +18,7 @@ from examples import kafka_to_kafka
 from tests.harness.drive import Collect, Driven
 from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
 from tests.io.kafka.test_librdkafka import put
-from tools.broker import Broker
+from tools.kafka.broker import Broker
 
 
 class Cutting:

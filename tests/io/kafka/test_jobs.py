@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from arcbeam import ArcbeamRunner
 from arcbeam.io.kafka import KafkaRecord, ProducerRecord, ReadFromKafka, WriteToKafka
 from tests.io.kafka.test_librdkafka import put
-from tools.broker import Broker
+from tools.kafka.broker import Broker
 
 pytestmark = pytest.mark.usefixtures("spark")
 KEYS = 5

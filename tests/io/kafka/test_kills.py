@@ -20,7 +20,7 @@ from arcbeam.io.kafka.publisher import Part, PublishRecords
 from arcbeam.io.kafka.writing import Storage
 from tests.io.kafka.points import POINTS, Pointed
 from tests.io.kafka.test_producing import connection, publisher, seen, staged
-from tools.broker import Broker
+from tools.kafka.broker import Broker
 
 pytestmark = pytest.mark.contract("KAFKA-06")
 _ROOT = Path(__file__).resolve().parents[3]

@@ -20,7 +20,7 @@ from arcbeam.io.kafka.reading import Read
 from arcbeam.io.kafka.records import Decoder
 from arcbeam.io.kafka.times import CREATED, Times
 from tests.io.kafka.fakes import discover, read
-from tools.broker import Broker
+from tools.kafka.broker import Broker
 
 
 def clients(broker: Broker, group: str = "g") -> Clients:

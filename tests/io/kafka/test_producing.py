@@ -15,7 +15,7 @@ from arcbeam.io.kafka.producing import FencedError, LibrdkafkaShard, produce, pr
 from arcbeam.io.kafka.publisher import Part, PublishRecords, RegisterError
 from arcbeam.io.kafka.writing import Storage
 from tests.io.kafka.test_librdkafka import partition, read, reader, values
-from tools.broker import Broker
+from tools.kafka.broker import Broker
 
 pytestmark = pytest.mark.contract("KAFKA-06")
 

@@ -162,7 +162,7 @@ class Broker:
         """Return a client that administers it."""
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient({"bootstrap.servers": self.address})
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 2})
 
     def topic(self, name: str, partitions: int = 1, **config: str) -> str:
         """Create a topic, and return its name.
