@@ -87,6 +87,19 @@ def test_external_environment_keeps_its_workers(given: Any) -> None:
     assert rewritten(pipeline(a=given)).components.environments["env-a"] == EXTERNAL
 
 
+@pytest.mark.parametrize("sdk", ["go_sdk:2.77.0", "java17_sdk:2.73.0"])
+def test_external_environment_of_another_sdk_is_kept(sdk: str) -> None:
+    given = environment("beam:env:external:v1", None, (f"beam:version:sdk_base:apache/beam_{sdk}",))
+    given.payload = EXTERNAL.payload
+    assert rewritten(pipeline(a=given)).components.environments["env-a"] == given
+
+
+def test_external_python_of_another_version_is_refused() -> None:
+    given = environment("beam:env:external:v1", None, ("beam:version:sdk_base:apache/beam_python3.9_sdk:2.77.0",))
+    given.payload = EXTERNAL.payload
+    assert "Python 3.9 and Beam 2.77.0, but the workers run" in refusals(pipeline(a=given))["Step a"]
+
+
 def test_other_fields_of_environment_are_kept() -> None:
     given = runner_pb.Environment()
     given.CopyFrom(PYTHON)
@@ -122,7 +135,7 @@ def test_all_unsupported_environments_are_listed_together() -> None:
         "--requirements_file or --setup_file for the packages in the image)",
         "Step g": "an environment 'beam:env:moon:v1' (use --environment_type=beam:env:embedded_python:v1)",
         "Step h": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
-        "Step i": "a Go environment (apache/beam_go_sdk:2.77.0) ()",
+        "Step i": "an EXTERNAL environment without an address (set --environment_config=HOST:PORT)",
         "Step j": "an environment without alternatives ()",
     }
 

@@ -136,3 +136,18 @@ def test_settings_with_credentials_leave_the_command_line(tmp_path: Path) -> Non
     assert SECRET not in " ".join(kept)
     assert kept[-3:-1] == ["--conf", "a=b"]
     assert (tmp_path / "secrets.properties").stat().st_mode & 0o077 == 0
+
+
+def test_options_of_go_program_are_read_without_stored_secrets() -> None:
+    options = struct_pb2.Struct()
+    texts = {"shards": "3", "streaming": "true", "s3_secret_access_key": SECRET, "program": "x", "no_fusion": "true"}
+    options.update({"beam:option:go_options:v1": {"options": texts}, "beam:option:app_name:v1": "x"})
+    kept = stored(options)
+    assert SECRET.encode() not in kept
+    plain = plain_of_bytes(kept)
+    assert {name: plain.get(name) for name in ("shards", "no_fusion", "s3_secret_access_key", "program")} == {
+        "shards": "3",
+        "no_fusion": True,
+        "s3_secret_access_key": SECRET,
+        "program": None,
+    }

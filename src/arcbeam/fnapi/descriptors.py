@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.portability.api import endpoints_pb2
@@ -16,6 +17,13 @@ from arcbeam.model.plan import Remote, RemotePort
 
 SOURCE: Final = "arcbeam/source"
 """Id of the transform that reads the stage's input."""
+
+
+def par_do_payload(transform: Any) -> Any:
+    """Return the `ParDoPayload` of a transform; None if it has none."""
+    if transform.spec.urn != common_urns.primitives.PAR_DO.urn:
+        return None
+    return runner_pb.ParDoPayload.FromString(transform.spec.payload)
 
 
 def sink_of(tag: str) -> str:

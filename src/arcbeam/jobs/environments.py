@@ -151,13 +151,18 @@ def _refusal(environment: Any, here: Sdk) -> _Refusal | None:
     if urn == _ENV.DOCKER.urn:
         image = runner_pb.DockerPayload.FromString(environment.payload).container_image
         return foreign or _image_refusal(image, here)
-    if foreign is not None:
+    if foreign is not None and (urn != _ENV.EXTERNAL.urn or any(map(_is_python, images))):
         return foreign
     if urn == _ENV.EXTERNAL.urn:
         if runner_pb.ExternalPayload.FromString(environment.payload).endpoint.url:
             return None
         return _Refusal("an EXTERNAL environment without an address", "set --environment_config=HOST:PORT")
     return _Refusal(_NAMES.get(urn, f"an environment '{urn}'"), _EMBEDDED_REMEDY)
+
+
+def _is_python(image: str) -> bool:
+    match = _IMAGE.fullmatch(image)
+    return match is not None and match["language"] == "python"
 
 
 def _image_refusal(image: str, here: Sdk) -> _Refusal | None:

@@ -25,8 +25,29 @@ _PREFIX, _SUFFIX = "beam:option:", ":v1"
 
 def plain(options: Any) -> dict[str, Any]:
     """Return the options of a Struct by plain names. Whole numbers become integers: a Struct has only floats."""
-    found = json_format.MessageToDict(options)
-    return {_plain(name): _whole(value) for name, value in found.items()}
+    found = {_plain(name): _whole(value) for name, value in json_format.MessageToDict(options).items()}
+    return {**_of_go(found), **found}
+
+
+_GO = "go_options"
+_FLAGS: Mapping[Any, Any] = {"true": True, "false": False}
+
+
+def _without_secrets(value: Any, found: dict[str, str]) -> Any:
+    """Return the options of a Go program without secrets, which are added to `found`."""
+    if not isinstance(value, dict) or not isinstance(value.get("options"), dict):
+        return value
+    kept = secrets.parted({_plain(name): each for name, each in value["options"].items()})
+    found |= kept.secrets
+    return {**value, "options": kept.options}
+
+
+def _of_go(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arcbeam's options among those that a Go program has set with `beam.PipelineOptions.Set`: all are texts."""
+    given = options.get(_GO)
+    texts = given.get("options") if isinstance(given, dict) else None
+    known = {_plain(name): value for name, value in texts.items()} if isinstance(texts, dict) else {}
+    return {name: _FLAGS.get(value, value) for name, value in known.items() if name in _names()}
 
 
 def _plain(name: str) -> str:
@@ -50,6 +71,8 @@ def stored(options: Any) -> bytes:
     """Return a serialized Struct without its secrets. `plain_of_bytes` in this process restores them."""
     without, found = struct_pb2.Struct(), dict[str, str]()
     for key, value in json_format.MessageToDict(options).items():
+        if _plain(key) == _GO:
+            value = _without_secrets(value, found)
         kept = secrets.parted({_plain(key): value})
         found |= kept.secrets
         for left in kept.options.values():

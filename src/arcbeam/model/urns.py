@@ -43,12 +43,14 @@ class ReadSpec:
         time_sorted: "keyed" only: elements of a key by event time.
         coder: id of the coder of written elements, or of a script's; "" if it is the PCollection's own.
         counts: whether no other operation counts the PCollection's elements.
+        nested: "script" only: its elements are encoded in nested context, as in Go.
     """
 
     mode: str
     time_sorted: bool = False
     coder: str = ""
     counts: bool = True
+    nested: bool = False
 
     def to_bytes(self) -> bytes:
         """Return the transform's payload."""

@@ -280,7 +280,8 @@ class _Lowering:
         if buffer == phases.IMPULSE_BUFFER:
             return None, ReadSpec("impulse")
         if _is_root(read):
-            return None, ReadSpec("script", coder=teststream.payload_of(self._script).coder_id)
+            coder = self._context.ours(teststream.payload_of(self._script).coder_id)
+            return None, ReadSpec("script", coder=coder, nested=workers.any_workers(self._components))
         routing = self._main_routing(stage, read)
         pcoll = next(iter(read.outputs.values()))
         edge = self._edge(buffer, routing, pcoll)
@@ -356,7 +357,11 @@ class _Lowering:
             if coder.spec.urn == common_urns.coders.INTERVAL_WINDOW.urn:
                 coder.spec.urn = INTERVAL_WINDOW_URN
         for transform in transforms:
-            payload.transforms[transform.unique_name].CopyFrom(transform)
+            kept = payload.transforms[transform.unique_name]
+            kept.CopyFrom(transform)
+            if transform.spec.urn in (READ_URN, WRITE_URN):
+                # A Flatten's write has the environment of the Flatten, which may be another SDK's.
+                kept.environment_id = ""
         for pcoll, coder in ours.items():
             payload.pcollections[pcoll].CopyFrom(self._components.pcollections[pcoll])
             payload.pcollections[pcoll].coder_id = coder

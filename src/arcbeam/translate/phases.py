@@ -78,6 +78,17 @@ class _EmbeddedContext(translations.TransformContext):  # type: ignore[misc]  # 
 class _WorkersContext(translations.TransformContext):  # type: ignore[misc]  # Beam is untyped
     """A context with SDK workers: between stages, values that the runner cannot decode are prefixed by their length."""
 
+    def maybe_length_prefixed_and_safe_coder(self, coder_id: str) -> tuple[str, str]:
+        """Return the coder on the way to a worker, and the runner's coder for the same bytes.
+
+        A string is bytes here: it is encoded alike, and strings of Go need not be UTF-8.
+        """
+        if self.components.coders[coder_id].spec.urn == common_urns.coders.STRING_UTF8.urn:
+            prefixed: str = super().maybe_length_prefixed_and_safe_coder(coder_id)[0]
+            return prefixed, self.bytes_coder_id
+        found: tuple[str, str] = super().maybe_length_prefixed_and_safe_coder(coder_id)
+        return found
+
     def ours(self, coder_id: str) -> str:
         """Return the coder that reads the same bytes as the coder of an edge between stages.
 

@@ -119,6 +119,8 @@ class _Reader:
 
     def _stage(self, tag: str) -> str:
         stage = self._outputs.get(tag or _UNTAGGED)
+        if stage is None and not tag and len(self._outputs) == 1:
+            (stage,) = self._outputs.values()  # SDKs name a single output as they like
         if stage is None:
             tags = ", ".join(map(repr, sorted(self._outputs)))
             raise self._wrong(f"names output '{tag}', but the TestStream has only {tags}")

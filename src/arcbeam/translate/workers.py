@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from apache_beam.portability import common_urns
+from apache_beam.portability import common_urns, python_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import Unsupported
@@ -26,8 +26,17 @@ _WINDOWS = frozenset(
         common_urns.session_windows.urn,
     ]
 )
+_MAPPINGS = frozenset(
+    [
+        python_urns.PICKLED_WINDOW_MAPPING_FN,
+        *(f"beam:go:windowmapping:{kind}:v1" for kind in ("global", "fixed", "sliding")),
+    ]
+)
+_PYTHON = "beam:version:sdk_base:apache/beam_python"
 _REMEDY = "omit --environment_type to run Python in Spark's workers"
-_STATES = ("read_modify_write_spec", "bag_spec", "combining_spec", "set_spec")
+_STATES = frozenset(
+    ["read_modify_write_spec", "bag_spec", "combining_spec", "set_spec", "map_spec", "ordered_list_spec"]
+)
 _ANNOTATIONS = {
     ANNOTATION: "an observed watermark",
     LATE_ANNOTATION: "a collection of late elements",
@@ -38,6 +47,11 @@ _ANNOTATIONS = {
 def has_workers(components: Any, environment_id: str) -> bool:
     """Return whether an environment has SDK workers; else its transforms run in the task's process."""
     return bool(environment_id) and components.environments[environment_id].urn in _WITH_WORKERS
+
+
+def is_python(environment: Any) -> bool:
+    """Return whether the SDK of an environment is Python's."""
+    return any(each.startswith(_PYTHON) for each in environment.capabilities)
 
 
 def any_workers(components: Any) -> bool:
@@ -56,7 +70,7 @@ def refused(pipeline: Any) -> Iterator[Unsupported]:
         return
     for transform in components.transforms.values():
         name, urn = transform.unique_name, transform.spec.urn
-        if urn == teststream.URN:
+        if urn == teststream.URN and any(is_python(components.environments[each]) for each in _used(components)):
             yield Unsupported(name, "a TestStream beside SDK workers", _REMEDY)
         if transform.environment_id and not transform.subtransforms:
             if not has_workers(components, transform.environment_id):
@@ -77,7 +91,10 @@ def _in_par_do(payload: Any) -> Iterator[str]:
         return
     for name, spec in payload.state_specs.items():
         if spec.WhichOneof("spec") not in _STATES:
-            yield f"the state '{name}' (an ordered list or a map)"
+            yield f"the state '{name}' ({spec.WhichOneof('spec')})"
+    for tag, side in payload.side_inputs.items():
+        if side.window_mapping_fn.urn not in _MAPPINGS:
+            yield f"the side input '{tag}' with the window mapping '{side.window_mapping_fn.urn}'"
     if payload.requires_time_sorted_input:
         yield "time-sorted input"
     if payload.restriction_coder_id:
@@ -107,7 +124,7 @@ def divided(context: Any, transforms: list[Any]) -> tuple[Remote, list[Any]]:
     sinks = {f"out{n}": pcoll for n, pcoll in enumerate(pcoll for pcoll in written if pcoll != source)}
     ports = {pcoll: RemotePort(pcoll, *context.port(pcoll)) for pcoll in (source, *sinks.values())}
     timers: dict[tuple[str, str], str] = {}
-    own = [_with_timer_coders(context, transform, timers) for transform in own]
+    own = [_with_coders_of_state(context, _with_timer_coders(context, t, timers)) for t in own]
     part = runner_pb.Components(coders=components.coders, windowing_strategies=components.windowing_strategies)
     for transform in own:
         part.transforms[transform.unique_name].CopyFrom(transform)
@@ -129,6 +146,29 @@ def divided(context: Any, transforms: list[Any]) -> tuple[Remote, list[Any]]:
         spec=runner_pb.FunctionSpec(urn=REMOTE_URN),
     )
     return remote, [*reads, stand_in, *writes]
+
+
+def _with_coders_of_state(context: Any, transform: Any) -> Any:
+    """Return a transform whose ordered lists and multimaps can be stored here.
+
+    The length of each entry of a list must be known; and a key of a map must not depend on what follows it.
+    """
+    payload = phases.par_do_payload(transform)
+    if payload is None or is_python(context.components.environments[transform.environment_id]):
+        return transform  # a Python worker does not look there
+    prefixed = context.maybe_length_prefixed_coder
+    for spec in payload.state_specs.values():
+        match spec.WhichOneof("spec"):
+            case "ordered_list_spec":
+                spec.ordered_list_spec.element_coder_id = prefixed(spec.ordered_list_spec.element_coder_id)
+            case "map_spec":
+                spec.map_spec.key_coder_id = prefixed(spec.map_spec.key_coder_id)
+            case "set_spec":
+                spec.set_spec.element_coder_id = prefixed(spec.set_spec.element_coder_id)
+    changed = runner_pb.PTransform()
+    changed.CopyFrom(transform)
+    changed.spec.payload = payload.SerializeToString(deterministic=True)
+    return changed
 
 
 def _with_timer_coders(context: Any, transform: Any, timers: dict[tuple[str, str], str]) -> Any:

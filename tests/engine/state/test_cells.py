@@ -1,4 +1,4 @@
-"""Cells of both kinds behave like Python objects of that kind."""
+"""Cells of all kinds behave like Python objects of that kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.engine.rows import keyspace
-from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
+from arcbeam.engine.state.cells import BagCell, Cells, MultimapCell, OrderedListCell
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView
 
@@ -32,14 +32,14 @@ _ACTS = st.lists(
 def test_cells_behave_like_python_objects(acts: list[tuple]) -> None:
     view = MemoryView()
     cells, neighbours = Cells(view, 1), Cells(view, 2)
-    bag, ordered = BagCell(cells, "f"), OrderedListCell(cells, "f")
+    bag, ordered, multimap = BagCell(cells, "f"), OrderedListCell(cells, "f"), MultimapCell(cells, "f")
     model: dict = {}
     BagCell(neighbours, "f").add(b"k", b"w", b"stays")
     BagCell(cells, "g").add(b"other", b"w", b"stays")
     rows = len(view)
 
     for at, act, (item, other, time, end) in acts:
-        now = model.setdefault(at, {"bag": [], "ordered": []})
+        now = model.setdefault(at, {"bag": [], "ordered": [], "map": {}})
         match act:
             case "add":
                 bag.add(*at, item)
@@ -47,20 +47,30 @@ def test_cells_behave_like_python_objects(acts: list[tuple]) -> None:
                 now["bag"] += [item, other, item]
                 ordered.add(*at, time, item)
                 insort_right(now["ordered"], (time, item), key=lambda pair: pair[0])
+                multimap.extend(*at, item, [other, item])
+                now["map"].setdefault(item, []).extend([other, item])
+                multimap.extend(*at, other, [])
+                now["map"].setdefault(other, [])
             case "remove":
                 ordered.clear_range(*at, time, end)
                 now["ordered"] = [pair for pair in now["ordered"] if not time <= pair[0] < end]
+                multimap.remove(*at, item)
+                now["map"].pop(item, None)
             case "clear":
                 bag.clear(*at)
                 ordered.clear_range(*at, None, None)
-                model[at] = {"bag": [], "ordered": []}
+                multimap.clear(*at)
+                model[at] = {"bag": [], "ordered": [], "map": {}}
         for place, then in model.items():
             assert list(bag.read(*place)) == then["bag"]
             assert list(ordered.read(*place)) == then["ordered"]
             assert list(ordered.read(*place, time, end)) == [p for p in then["ordered"] if time <= p[0] < end]
+            assert sorted(multimap.keys(*place)) == sorted(then["map"])
+            assert list(multimap.read(*place, item)) == then["map"].get(item, [])
     for place in model:
         bag.clear(*place)
         ordered.clear_range(*place, None, None)
+        multimap.clear(*place)
     assert len(view) == rows, "clearing left rows, or removed those of another cell"
 
 

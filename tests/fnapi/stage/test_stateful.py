@@ -22,7 +22,6 @@ from apache_beam.transforms.userstate import (
 )
 from apache_beam.utils.timestamp import Timestamp
 
-from arcbeam.errors import UnsupportedPipelineError
 from tests.fnapi.stage.inworkers import InWorkers, worker_service
 from tests.harness.drive import Collect
 from tests.harness.streaming.microbatches import InMicroBatches
@@ -122,14 +121,29 @@ def test_stateful_pipeline_equals_embedded_python(service: str, seed: int) -> No
     assert p.left == expected.left
 
 
-def test_ordered_list_in_a_worker_is_refused_by_name() -> None:
-    class Ordered(beam.DoFn):
-        LIST = OrderedListStateSpec("times", PickleCoder())
+class Ordered(beam.DoFn):
+    """Keeps its numbers at times that it derives from them."""
 
-        def process(self, element: Any, times: Any = beam.DoFn.StateParam(LIST)) -> Any:
-            yield list(times.read())
+    LIST = OrderedListStateSpec("times", PickleCoder())
 
-    p = InWorkers("localhost:1")
-    _ = p | beam.Create([(1, 2)]) | "Keep" >> beam.ParDo(Ordered())
-    with pytest.raises(UnsupportedPipelineError, match=r"Keep: the state 'times' .an ordered list or a map. in an SDK"):
-        p.run()
+    def process(self, element: Any, times: Any = beam.DoFn.StateParam(LIST)) -> Any:
+        _, n = element
+        times.add((Timestamp(seconds=n % 7 - 2), (n, str(n))))
+        if n % 5 == 4:
+            times.clear_range(Timestamp(seconds=-1), Timestamp(seconds=1))
+        yield (
+            [value for _, value in times.read_range(Timestamp(seconds=-2), Timestamp(seconds=4))],
+            len(list(times.read())),
+        )
+
+
+def test_ordered_list_equals_embedded_python(service: str) -> None:
+    def build(p: Any) -> None:
+        pairs = p | beam.Create([("k", n) for n in range(20)], reshuffle=False)
+        _ = pairs | beam.ParDo(Ordered()) | Collect()
+
+    with InMicroBatches(None) as expected:
+        build(expected)
+    with InWorkers(service) as p:
+        build(p)
+    assert _found(p) == _found(expected)

@@ -7,14 +7,19 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.coders import VarIntCoder
 from apache_beam.coders.coders import IntervalWindowCoder
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
-from apache_beam.transforms.window import FixedWindows, IntervalWindow
+from apache_beam.transforms.userstate import BagStateSpec
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, IntervalWindow
 
+from arcbeam.fnapi.descriptors import par_do_payload
 from arcbeam.fnapi.stage import staterequests
 from arcbeam.fnapi.stage.staterequests import StateRequests
+from arcbeam.harness.bundle.windows import Windows
 from arcbeam.harness.streaming.state import ViewState
 from arcbeam.model.plan import Stage
+from arcbeam.testing.views import MemoryView
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.stage.inworkers import external
@@ -86,9 +91,8 @@ def test_what_cannot_be_answered_is_an_error(stage: Stage) -> None:
     unknown = asked(stage)
     unknown.state_key.iterable_side_input.side_input_id = "other"
     assert "'other' is not a side input" in serving.answer(unknown).error
-    list_ = fn_pb.StateRequest(id="8", clear=fn_pb.StateClearRequest())
-    list_.state_key.ordered_list_user_state.window = IntervalWindowCoder().encode(WINDOW)
-    assert "'ordered_list_user_state' cannot be written" in serving.answer(list_).error
+    cleared = fn_pb.StateRequest(id="8", state_key=asked(stage).state_key, clear=fn_pb.StateClearRequest())
+    assert "'iterable_side_input' cannot be written" in serving.answer(cleared).error
     written = asked(stage)
     written.clear.SetInParent()
     assert "cannot be written" in serving.answer(written).error
@@ -102,3 +106,95 @@ def test_pages_end_with_their_bundle(stage: Stage, monkeypatch: pytest.MonkeyPat
     assert token
     serving.begin()
     assert serving.answer(asked(stage, token)).error
+
+
+class _Stateful(beam.DoFn):
+    def process(self, pair: tuple[str, int], state: Any = beam.DoFn.StateParam(BagStateSpec("kept", VarIntCoder()))):
+        yield pair
+
+
+def serving(kind: str, *, python: bool = False) -> tuple[StateRequests, str]:
+    """Return what serves a stage with a state of a kind, as another SDK declares it, and the stateful transform."""
+    p = beam.Pipeline()
+    _ = p | beam.Create([("a", 1)]) | "Keep" >> beam.ParDo(_Stateful())
+    proto = pipeline_proto(p)
+    for environment in proto.components.environments.values():
+        environment.CopyFrom(external("localhost:1"))
+        if not python:
+            standard = [each for each in environment.capabilities if each.startswith("beam:coder:")]
+            environment.capabilities[:] = standard
+    proto.components.coders["own"].spec.urn = "beam:go:coder:custom:v1"
+    for transform in proto.components.transforms.values():
+        payload = par_do_payload(transform)
+        if payload is None or not payload.state_specs:
+            continue
+        spec = payload.state_specs["kept"]
+        element = spec.bag_spec.element_coder_id if python else "own"
+        if kind == "ordered_list_spec":
+            spec.ordered_list_spec.element_coder_id = element
+        else:
+            spec.map_spec.key_coder_id = spec.map_spec.value_coder_id = element
+        transform.spec.payload = payload.SerializeToString()
+    stage = next(each for each in translate(proto, bounded=False).stages if each.states)
+    state = ViewState({}, dict.fromkeys(stage.states, "f"))
+    state.forms = Windows(GlobalWindows().get_window_coder())
+    state.work_on(MemoryView(), 0)
+    state.enter(b"a")
+    return StateRequests(stage, state), stage.states[0][0]
+
+
+def answered(requests: StateRequests, key: dict[str, Any], **request: Any) -> bytes:
+    """Return the data of the answer to a request."""
+    answer = requests.answer(fn_pb.StateRequest(state_key=fn_pb.StateKey(**key), **request))
+    assert not answer.error
+    data: bytes = answer.get.data
+    return data
+
+
+GET, CLEAR = {"get": fn_pb.StateGetRequest()}, {"clear": fn_pb.StateClearRequest()}
+
+
+def append(data: bytes) -> dict[str, Any]:
+    return {"append": fn_pb.StateAppendRequest(data=data)}
+
+
+def test_multimap_is_kept_by_key_of_the_map() -> None:
+    requests, transform = serving("map_spec")
+    common = {"transform_id": transform, "user_state_id": "kept", "window": b"", "key": b"\1a"}
+
+    def at(key: bytes) -> dict[str, Any]:
+        return {"multimap_user_state": fn_pb.StateKey.MultimapUserState(map_key=key, **common)}
+
+    keys = {"multimap_keys_user_state": fn_pb.StateKey.MultimapKeysUserState(**common)}
+    for key, data in ((b"\1x", b"12"), (b"\1y", b""), (b"\1x", b"3")):
+        answered(requests, at(key), **append(data))
+    assert answered(requests, at(b"\1x"), **GET) == b"123"
+    assert answered(requests, at(b"\1y"), **GET) == answered(requests, at(b"\1z"), **GET) == b""
+    assert sorted(answered(requests, keys, **GET)) == sorted(b"\1x\1y")
+    answered(requests, at(b"\1x"), **CLEAR)
+    assert answered(requests, keys, **GET) == b"\1y"
+    answered(requests, keys, **CLEAR)
+    assert answered(requests, keys, **GET) == b""
+
+
+@pytest.mark.parametrize("python", [False, True], ids=["another SDK", "Python"])
+def test_ordered_list_is_kept_by_sort_key(python: bool) -> None:
+    requests, transform = serving("ordered_list_spec", python=python)
+    common = {"transform_id": transform, "user_state_id": "kept", "window": b"", "key": b"\1a"}
+
+    def between(start: int, end: int) -> dict[str, Any]:
+        at = fn_pb.OrderedListRange(start=start, end=end)
+        return {"ordered_list_user_state": fn_pb.StateKey.OrderedListUserState(range=at, **common)}
+
+    early = VarIntCoder().encode(-3)
+    all_times = between(-(1 << 63), (1 << 63) - 1)
+    answered(
+        requests,
+        all_times,
+        **append(b"\7\1x" + early + b"\1e" + b"\2\0") if not python else append(b"\7\5" + early + b"\6" + b"\2\7"),
+    )
+    listed = (early + b"\1e", b"\2\0", b"\7\1x") if not python else (early + b"\6", b"\2\7", b"\7\5")
+    assert answered(requests, all_times, **GET) == b"".join(listed)
+    assert answered(requests, between(-3, 7), **GET) == b"".join(listed[:2])
+    answered(requests, between(0, 3), **CLEAR)
+    assert answered(requests, all_times, **GET) == listed[0] + listed[2]

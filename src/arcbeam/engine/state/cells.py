@@ -1,4 +1,4 @@
-"""State cells of one stage in one shard, in the view: bags and ordered lists. The SDK keeps all its states in them.
+"""State cells of one stage in one shard, in the view: bags, ordered lists, multimaps. SDKs keep all states in them.
 
 Owns the rows of cells, and the row of a key that is too long for them. Keys, windows and values are encoded; the caller
 has their coders. Must not know timers, holds, or the purpose of a state.
@@ -11,7 +11,9 @@ expired.
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.keyspace import (
@@ -39,6 +41,7 @@ class CellKind(enum.IntEnum):
     """
 
     BAG = 0x42
+    MULTIMAP = 0x55
     ORDERED_LIST = 0x4F
 
 
@@ -189,6 +192,62 @@ class OrderedListCell(_Cell):
             self._view.delete(row)
         if self._cells.cut:
             self._cells.forget_key()
+
+
+class MultimapCell(_Cell):
+    """A family of cells that hold values by key of a map; values of one such key are in order of arrival.
+
+    A key is in the map from its first `extend` on, also without values. The order of the map's keys is fixed, but has
+    no meaning. It is unspecified whether an iteration sees later writes.
+    """
+
+    __slots__ = ()
+    kind = CellKind.MULTIMAP
+
+    def extend(self, key: bytes, window: bytes, map_key: bytes, values: Iterable[bytes]) -> None:
+        """Append values of a key of the map."""
+        start = self._at(key, window) + _digest(map_key)
+        if next(sequences.read(self._view, start), None) is None:
+            sequences.append(self._view, start, map_key)
+            if self._cells.cut:
+                self._cells.keep_key()
+        sequences.extend(self._view, start, values)
+
+    def read(self, key: bytes, window: bytes, map_key: bytes) -> Iterator[bytes]:
+        """Return the values of a key of the map."""
+        # The first value of a sequence is the key of the map itself.
+        return islice(sequences.read(self._view, self._at(key, window) + _digest(map_key)), 1, None)
+
+    def keys(self, key: bytes, window: bytes) -> Iterator[bytes]:
+        """Yield the keys of the map."""
+        at = self._at(key, window)
+        end = after(at)
+        position: bytes | None = at
+        while position is not None and (found := next(self._view.scan(position, end), None)) is not None:
+            start = found[0][: len(at) + _DIGEST]
+            yield next(sequences.of_row(found[0][len(start) :], found[1]))
+            position = after(start)
+
+    def remove(self, key: bytes, window: bytes, map_key: bytes) -> None:
+        """Remove a key of the map, with its values."""
+        if sequences.clear(self._view, self._at(key, window) + _digest(map_key)) and self._cells.cut:
+            self._cells.forget_key()
+
+    def clear(self, key: bytes, window: bytes) -> None:
+        """Remove all keys of the map."""
+        at = self._at(key, window)
+        for row, _ in self._view.scan(at, after(at)):
+            self._view.delete(row)
+        if self._cells.cut:
+            self._cells.forget_key()
+
+
+_DIGEST = 16
+"""Bytes of a digest of a map's key: such keys may be too long for the key of a row."""
+
+
+def _digest(map_key: bytes) -> bytes:
+    return hashlib.blake2b(map_key, digest_size=_DIGEST).digest()
 
 
 def _between(at: bytes, start: Timestamp | None, end: Timestamp | None) -> tuple[bytes, bytes | None]:

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from apache_beam.coders.coder_impl import create_InputStream
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.pipeline_context import PipelineContext
 
+from arcbeam.fnapi.descriptors import par_do_payload
+from arcbeam.fnapi.wire.skipping import Skip, UnknownCoderError, read_varint, skipper
+from arcbeam.harness.state.statehandler import CellId
 from arcbeam.harness.streaming.state import ViewState
 from arcbeam.model.plan import Stage
 from arcbeam.sizes import threshold
@@ -34,6 +38,19 @@ class _Raw:
 _RAW: Final = _Raw()
 
 
+class _Entries:
+    """A coder of the entries of an ordered list, (sort key, encoded entry), in which the sort key is encoded, too."""
+
+    def encode(self, entry: tuple[int, bytes]) -> bytes:
+        return entry[1]
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+_ENTRIES: Final = _Entries()
+
+
 class StateRequests:
     """Answers the requests of one stage's bundles, one bundle after the other.
 
@@ -52,6 +69,13 @@ class StateRequests:
             pcoll = part.pcollections[part.transforms[side.transform].inputs[side.tag]]
             coder = part.windowing_strategies[pcoll.windowing_strategy_id].window_coder_id
             self._windows[side.transform, side.tag] = there.coders.get_by_id(coder), here.coders.get_by_id(coder)
+        self._lists = {
+            (transform.unique_name, name): _skips(part, there, spec.ordered_list_spec.element_coder_id)
+            for transform in part.transforms.values()
+            if (payload := par_do_payload(transform)) is not None
+            for name, spec in payload.state_specs.items()
+            if spec.WhichOneof("spec") == "ordered_list_spec"
+        }
         main = part.windowing_strategies[part.pcollections[stage.remote.source.pcoll].windowing_strategy_id]
         self._main = there.coders.get_by_id(main.window_coder_id), here.coders.get_by_id(main.window_coder_id)
         self.begin()
@@ -70,27 +94,58 @@ class StateRequests:
                 case "get":
                     self._get(request.get.continuation_token, key, response.get)
                 case "append":
-                    _check_written(key)
                     self._append(key, request.append.data)
                     response.append.SetInParent()
                 case "clear":
-                    _check_written(key)
-                    self._state.clear(key)
+                    self._clear(key)
                     response.clear.SetInParent()
         except Exception as e:
             return fn_pb.StateResponse(id=request.id, error=f"{type(e).__name__}: {e}")
         return response
 
     def _append(self, key: Any, data: bytes) -> None:
-        # SUBTLE: what is appended may be several elements, or none. A bag's content is their concatenation, so their
-        # limits do not matter here.
-        self._state.extend(key, _RAW, [data] if data else [])
+        kind = key.WhichOneof("type")
+        # SUBTLE: what is appended may be several elements, or none. The content of a bag, and of a multimap's key, is
+        # their concatenation, so their limits do not matter there.
+        if kind == "bag_user_state":
+            self._state.extend(key, _RAW, [data] if data else [])
+        elif kind == "ordered_list_user_state":
+            self._state.extend(key, _ENTRIES, self._entries(key.ordered_list_user_state, data))
+        elif kind == "multimap_user_state":
+            self._state.extend_map(_cell(key.multimap_user_state), key.multimap_user_state.map_key, data)
+        else:
+            raise ValueError(f"state of kind '{kind}' cannot be written")
+
+    def _entries(self, state: Any, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield the entries of appended bytes with their sort keys: each is a varint and an element."""
+        skip, at = self._lists[state.transform_id, state.user_state_id], 0
+        while at < len(data):
+            sort_key, begin = read_varint(data, at)
+            end = skip(data, begin)
+            yield sort_key - (1 << 64) if sort_key >> 63 else sort_key, data[at:end]
+            at = end
+
+    def _clear(self, key: Any) -> None:
+        kind = key.WhichOneof("type")
+        if kind in ("bag_user_state", "ordered_list_user_state"):
+            self._state.clear(key)
+        elif kind == "multimap_user_state":
+            self._state.clear_map_key(_cell(key.multimap_user_state), key.multimap_user_state.map_key)
+        elif kind == "multimap_keys_user_state":
+            self._state.clear_map(_cell(key.multimap_keys_user_state))
+        else:
+            raise ValueError(f"state of kind '{kind}' cannot be written")
 
     def _get(self, token: bytes, key: Any, response: Any) -> None:
+        kind = key.WhichOneof("type")
         if token:
             chunks = self._pages.pop(token)
-        elif key.WhichOneof("type") == "bag_user_state":
+        elif kind in ("bag_user_state", "ordered_list_user_state"):
             chunks = iter(self._state.blocking_get(key, _RAW))
+        elif kind == "multimap_user_state":
+            chunks = self._state.read_map(_cell(key.multimap_user_state), key.multimap_user_state.map_key)
+        elif kind == "multimap_keys_user_state":
+            chunks = self._state.read_map_keys(_cell(key.multimap_keys_user_state))
         else:
             chunks = self._state.side_chunks(key)
         page, size = [], 0
@@ -116,7 +171,20 @@ class StateRequests:
         return ours
 
 
-def _check_written(key: Any) -> None:
-    kind = key.WhichOneof("type")
-    if kind != "bag_user_state":
-        raise ValueError(f"state of kind '{kind}' cannot be written")
+def _skips(part: Any, context: Any, coder: str) -> Skip:
+    """Return what skips an element of an ordered list. A coder that is not standard is Python's, which can decode."""
+    try:
+        return skipper(part.coders, coder)
+    except UnknownCoderError:
+        impl = context.coders.get_by_id(coder).get_impl()
+
+    def skip(data: bytes, at: int) -> int:
+        stream = create_InputStream(data[at:])
+        impl.decode_from_stream(stream, True)
+        return len(data) - int(stream.size())
+
+    return skip
+
+
+def _cell(state: Any) -> CellId:
+    return state.transform_id, state.user_state_id, state.window

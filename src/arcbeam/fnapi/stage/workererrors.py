@@ -10,6 +10,7 @@ import re
 from arcbeam.errors import UserCodeError
 from arcbeam.model import texts
 
+_GO_STEP = re.compile(r"^DoFn\[UID:[^,]*, PID:(.*?), Name: .*\] failed:$", re.MULTILINE)
 _PYTHON_STEP = re.compile(r"\[while running '(.*?)'\]", re.DOTALL)
 
 
@@ -17,9 +18,15 @@ def error_in(text: str, step: str) -> UserCodeError:
     """Return the error that a worker has reported for an instruction.
 
     Args:
-        text: the worker's text: in Python, a traceback whose last lines are the exception.
+        text: the worker's text. In Python, a traceback whose last lines are the exception. In Go, the bundle's plan
+            and then the error of a DoFn.
         step: the name of the stage's first transform, for a text that names none.
     """
+    in_go = list(_GO_STEP.finditer(text))
+    if in_go:
+        failed = in_go[-1]
+        what, before = text[failed.end() :].strip(), text[: failed.end()].strip()
+        return UserCodeError(texts.fit(failed[1]), texts.fit(what), texts.fit(before))
     named = _PYTHON_STEP.findall(text)
     lines = _PYTHON_STEP.sub("", text).rstrip().splitlines()
     # Frames are indented. The exception follows them, and may have any lines.

@@ -6,7 +6,7 @@ Owns both. Must not know when events happen.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from apache_beam.testing.test_stream import WindowedValueHolder
 from apache_beam.transforms.window import GlobalWindow
@@ -21,15 +21,18 @@ from arcbeam.model.timestamps import Timestamp
 _GLOBAL = (GlobalWindow(),)
 
 
-def scripted_elements(elements: Sequence[tuple[bytes, Timestamp]], codec: Codec) -> Iterator[tuple[bytes, Elements]]:
+def scripted_elements(
+    elements: Sequence[tuple[bytes, Timestamp]], codec: Codec, decode: Callable[[bytes], object]
+) -> Iterator[tuple[bytes, Elements]]:
     """Yield elements in the global window; one that the SDK's holder wraps has its own time, windows and pane.
 
     Args:
         elements: encoded values and their times.
         codec: codec of the stage that outputs them.
+        decode: decodes a value.
     """
     if elements:
-        created = (create(codec.decode(value), time, _GLOBAL, PANE_INFO_UNKNOWN) for value, time in elements)
+        created = (create(decode(value), time, _GLOBAL, PANE_INFO_UNKNOWN) for value, time in elements)
         block = Block.of([_unwrapped(element.value) or element for element in created])
         yield NO_KEY, BlockElements(block, codec)
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from apache_beam.portability import common_urns
+from apache_beam.portability import common_urns, python_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.pvalue import SideInputData
 from apache_beam.runners import pipeline_context
+from apache_beam.transforms.sideinputs import default_window_mapping_fn
 
 from arcbeam.harness.bundle.windows import Windows
 from arcbeam.model.plan import Stage
@@ -71,7 +72,7 @@ class SideWindows:
                 side.channel,
                 proto.access_pattern.urn == _MULTIMAP,
                 side.eager,
-                SideInputData.from_runner_api(proto, context).window_mapping_fn,
+                _mapping(proto, strategy, context),
                 Windows(coder),
                 coder.encode,
             )
@@ -100,3 +101,10 @@ class SideWindows:
             return False
         encoded = side.encode(side.windows.theirs(side.windows.decode(window)))
         return presence.has_keys(channel, encoded) if side.keyed else presence.has_chunks(channel, encoded)
+
+
+def _mapping(side: Any, strategy: Any, context: Any) -> Any:
+    """Return what maps a window of the stage to the side input's; in other SDKs than Python's it is the default."""
+    if side.window_mapping_fn.urn == python_urns.PICKLED_WINDOW_MAPPING_FN:
+        return SideInputData.from_runner_api(side, context).window_mapping_fn
+    return default_window_mapping_fn(strategy.windowfn)

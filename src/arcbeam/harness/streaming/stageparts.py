@@ -54,6 +54,7 @@ class StageParts:
         keyed: whether its input has user keys.
         decode_key: decodes the engine's user keys; only if the input has keys.
         codec: codec of the input's values.
+        decode_scripted: decodes a value of a script.
         packed: codec of values that were stored as they arrived.
         sides: the windows of its side inputs.
         stateful: its operations that are run key by key.
@@ -113,6 +114,7 @@ class StageParts:
         waits = in_order or isinstance(self.kind, Grouped) or bool(stage.side_inputs) or stage.stable
         self.codec = Codec(coder, self.windows, waits)
         self.blocks = BlockCoder(coders.WindowedValueCoder(coder, root.written_coder.window_coder))
+        self.decode_scripted = coder.get_impl().decode_nested if root.how.nested else self.codec.decode
         self.packed = Packed(self.blocks, self.codec)
         if isinstance(self.kind, Grouped):
             self.kind = replace(self.kind, unpack=self.packed.encoded)

@@ -4,6 +4,7 @@ Owns which cell a state key means, and when changes by user code are written to 
 not know when state is dropped: the engine drops cells with their window.
 
 The Python SDK requests bags and ordered lists. Values, accumulators and sets are bags that are cleared and extended.
+Other SDKs request multimaps, too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from apache_beam.runners.worker import bundle_processor
 
 from arcbeam.engine.rows import sequences
-from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
+from arcbeam.engine.state.cells import BagCell, Cells, MultimapCell, OrderedListCell
 from arcbeam.harness.bundle.windows import Windows
 from arcbeam.harness.encoding.frames import Chunks, Spool
 from arcbeam.harness.state.cells import ListRange
@@ -59,6 +60,7 @@ class ViewState(StateHandler):
         cells = self._cells = Cells(view, stage)
         self._bags = {place: BagCell(cells, family) for place, family in self._families.items()}
         self._lists = {place: OrderedListCell(cells, family) for place, family in self._families.items()}
+        self._maps = {place: MultimapCell(cells, family) for place, family in self._families.items()}
 
     def more(self) -> Mapping[str, int]:
         """See `Cells.more`; counts since `work_on`."""
@@ -122,6 +124,31 @@ class ViewState(StateHandler):
         """Remove the elements of an ordered list in a range."""
         self._keep()
         self._lists[cell[:2]].clear_range(*self._place(cell), *_moments(range))
+
+    # Multimaps, encoded: what is appended need not be one element.
+
+    def read_map(self, cell: CellId, map_key: bytes) -> Iterator[bytes]:
+        """Return what was appended for a key of a multimap; later writes do not change the result."""
+        return iter(self._elements(lambda: self._maps[cell[:2]].read(*self._place(cell), map_key), bytes))
+
+    def read_map_keys(self, cell: CellId) -> Iterator[bytes]:
+        """Return the keys of a multimap; later writes do not change the result."""
+        return iter(self._elements(lambda: self._maps[cell[:2]].keys(*self._place(cell)), bytes))
+
+    def extend_map(self, cell: CellId, map_key: bytes, data: bytes) -> None:
+        """Append encoded elements to a key of a multimap."""
+        self._keep()
+        self._maps[cell[:2]].extend(*self._place(cell), map_key, [data] if data else [])
+
+    def clear_map_key(self, cell: CellId, map_key: bytes) -> None:
+        """Remove a key of a multimap."""
+        self._keep()
+        self._maps[cell[:2]].remove(*self._place(cell), map_key)
+
+    def clear_map(self, cell: CellId) -> None:
+        """Remove all keys of a multimap."""
+        self._keep()
+        self._maps[cell[:2]].clear(*self._place(cell))
 
     def _elements(self, read: Callable[[], Iterator[bytes]], decode: Callable[[bytes], Any]) -> Iterable[Any]:
         held: list[bytes] = []

@@ -86,7 +86,7 @@ class StreamingStage(OpenStage):
 
     def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
         """What a TestStream adds to the output of the stage."""
-        return scripted_elements(elements, self.parts.codec)
+        return scripted_elements(elements, self.parts.codec, self.parts.decode_scripted)
 
     def runner(self, view: StateView, placed: Placed) -> StreamingRunner:
         """The stage's user code in a shard."""

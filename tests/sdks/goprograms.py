@@ -1,0 +1,76 @@
+"""The programs of the Go SDK: how they are built and run, and what they have collected."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MODULE = Path(__file__).parent / "go"
+_SECONDS = 240.0
+"""For a run. A build may take longer: it compiles the SDK once for each machine."""
+
+
+def built(package: str, folder: Path) -> Path:
+    """Build a program of the module, or of a module that it requires; skip the test where that is impossible.
+
+    Args:
+        package: "./programs", or a package of the SDK.
+        folder: for the program.
+    """
+    if shutil.which("go") is None:
+        pytest.skip("there is no `go` on this machine")
+    known = subprocess.run(
+        ["go", "list", "-deps", package], cwd=MODULE, capture_output=True, text=True, timeout=_SECONDS
+    )
+    if known.returncode:
+        pytest.skip(f"the Go module is not available: {known.stderr.strip().splitlines()[-1]}")
+    path = folder / package.rsplit("/", 1)[-1]
+    made = subprocess.run(
+        ["go", "build", "-buildvcs=false", "-o", str(path), package], cwd=MODULE, capture_output=True, text=True
+    )
+    assert not made.returncode, made.stderr
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A run of a program.
+
+    Attributes:
+        code: exit status; 0: the job is done.
+        log: what it has written to its standard error.
+        collected: the sorted lines of each file that it has written.
+    """
+
+    code: int
+    log: str
+    collected: dict[str, list[str]]
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the values of the user's metrics by name."""
+        return {each["name"]: each["value"] for each in map(json.loads, self.collected["metrics"])}
+
+
+def ran(binary: Path, program: str, output: Path, *arguments: str, **environment: str) -> Ran:
+    """Run a program to its end.
+
+    Args:
+        binary: the built programs.
+        program: which of them.
+        output: an empty folder.
+        arguments: more of them, as the runner.
+        environment: more variables.
+    """
+    command = [str(binary), f"--program={program}", f"--output={output}", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_SECONDS, env={**os.environ, **environment}, cwd=output
+    )
+    collected = {path.name: sorted(path.read_text().splitlines()) for path in output.iterdir() if path.is_file()}
+    return Ran(done.returncode, done.stderr, collected)

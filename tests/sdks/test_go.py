@@ -1,0 +1,96 @@
+"""Programs of the Go SDK on the job server: their results, and those of the SDK's own runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from arcbeam.jobs.server import JobServer, ServerSettings
+from arcbeam.runner.executor import SparkExecutor
+from tests.sdks.goprograms import Ran, built, ran
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("spark")]
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("./programs", tmp_path_factory.mktemp("go"))
+
+
+@pytest.fixture(scope="module")
+def endpoint(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = JobServer(ServerSettings(folder=tmp_path_factory.mktemp("jobs")), SparkExecutor)
+    yield server.endpoint
+    server.stop()
+
+
+@pytest.fixture
+def loopback(programs: Path, endpoint: str, tmp_path: Path) -> Callable[[str], Ran]:
+    output = tmp_path / "arcbeam"
+    output.mkdir()
+    runner = ("--runner=universal", f"--endpoint={endpoint}", "--environment_type=LOOPBACK")
+    return lambda program: ran(programs, program, output, *runner)
+
+
+@pytest.fixture
+def prism(programs: Path, tmp_path: Path) -> Callable[[str], Ran]:
+    output = tmp_path / "prism"
+    output.mkdir()
+    return lambda program: ran(programs, program, output, "--runner=prism")
+
+
+_PROGRAMS = [
+    "wordcount",
+    "grouping",
+    "sides",
+    "windows",
+    "windowedsides",
+    "state",
+    "maps",
+    "orderedlist",
+    "timers",
+    "processingtime",
+]
+
+
+@pytest.mark.contract("API-02", "API-03")
+@pytest.mark.parametrize("program", _PROGRAMS)
+def test_results_equal_those_of_prism(
+    loopback: Callable[[str], Ran], prism: Callable[[str], Ran], program: str
+) -> None:
+    here, there = loopback(program), prism(program)
+    assert (here.code, there.code) == (0, 0), here.log + there.log
+    assert here.collected == there.collected
+
+
+def test_early_and_late_panes_of_script(loopback: Callable[[str], Ran]) -> None:
+    found = loopback("triggers").collected
+    assert found["accumulating"] == [
+        "even[0 2 4 6 8] [0:10000) late false false 2",
+        "even[0 2 4 6] [0:10000) early false false 1",
+        "even[0 2] [0:10000) early true false 0",
+        "even[10] [10000:20000) ontime true true 0",
+        "odd[1] [0:10000) ontime true false 0",
+    ]
+    assert found["discarding"] == [
+        "even[0 2] [0:10000) early true false 0",
+        "even[10] [10000:20000) ontime true true 0",
+        "even[4 6] [0:10000) early false false 1",
+        "even[8] [0:10000) late false false 2",
+        "odd[1] [0:10000) ontime true false 0",
+    ]
+
+
+@pytest.mark.contract("API-06")
+def test_failing_dofn_is_named_and_not_retried(loopback: Callable[[str], Ran]) -> None:
+    ran = loopback("failing")
+    assert ran.code
+    assert "no three [while running 'Wrong/main.fail']" in ran.log
+    assert "while executing Process for Plan" in ran.log
+    assert ran.collected["numbers"] == ["0", "1", "2"]
+
+
+def test_user_metrics_are_returned(loopback: Callable[[str], Ran]) -> None:
+    assert loopback("metrics").metrics() == {"last": 4, "seen": 10, "sizes": [10, 45, 0, 9]}

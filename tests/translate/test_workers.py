@@ -1,0 +1,98 @@
+"""Pipelines of other SDKs: their strings, TestStreams, states and side inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.testing import test_stream
+
+from arcbeam.errors import UnsupportedPipelineError
+from arcbeam.model.plan import Plan
+from arcbeam.model.script import AddElements
+from arcbeam.translate import translate
+from arcbeam.translate.proto import pipeline_proto
+from tests.fnapi.stage.inworkers import external
+
+
+def of_another_sdk(build: Callable[[Any], None], edit: Callable[[Any], None] = lambda proto: None) -> Plan:
+    """Translate a pipeline as if another SDK than Python's had made it."""
+    p = beam.Pipeline()
+    build(p)
+    proto = pipeline_proto(p)
+    for environment in proto.components.environments.values():
+        environment.CopyFrom(external("localhost:1"))
+        environment.capabilities[:] = [each for each in environment.capabilities if each.startswith("beam:coder:")]
+    edit(proto)
+    return translate(proto, bounded=False)
+
+
+def _grouped(p: Any) -> None:
+    pairs = p | beam.Create([("a", 1)]) | beam.Map(lambda pair: pair).with_output_types(tuple[str, int])
+    _ = pairs | beam.GroupByKey() | "After" >> beam.Map(len)
+
+
+def test_strings_need_not_be_utf8() -> None:
+    plan = of_another_sdk(_grouped)
+    (remote,) = (stage.remote for stage in plan.stages if stage.name.endswith("After"))
+    assert remote is not None
+    coders = runner_pb.Components.FromString(remote.components).coders
+    key_of_theirs, key_of_ours = (
+        coders[coders[coders[id].component_coder_ids[0]].component_coder_ids[0]].spec.urn
+        for id in (remote.source.coder, remote.source.ours)
+    )
+    assert (key_of_theirs, key_of_ours) == ("beam:coder:string_utf8:v1", "beam:coder:bytes:v1")
+
+
+def _scripted(p: Any) -> None:
+    _ = p | "Script" >> test_stream.TestStream().add_elements([1]) | beam.Map(str)
+
+
+def test_single_output_of_script_needs_no_tag() -> None:
+    def renamed(proto: Any) -> None:
+        for transform in proto.components.transforms.values():
+            if transform.spec.urn == "beam:transform:teststream:v1":
+                pcoll = transform.outputs.pop("None")
+                transform.outputs["i0"] = pcoll
+                payload = runner_pb.TestStreamPayload.FromString(transform.spec.payload)
+                for event in payload.events:
+                    event.element_event.tag = ""
+                transform.spec.payload = payload.SerializeToString()
+
+    plan = of_another_sdk(_scripted, renamed)
+    assert plan.script is not None
+    assert [type(event) for event in plan.script.events] == [AddElements]
+    assert plan.script.outputs == {"i0": "Script"}
+
+
+def test_script_of_python_worker_is_refused() -> None:
+    def python(proto: Any) -> None:
+        for environment in proto.components.environments.values():
+            environment.CopyFrom(external("localhost:1"))
+
+    with pytest.raises(UnsupportedPipelineError, match="a TestStream beside SDK workers"):
+        of_another_sdk(_scripted, python)
+
+
+def test_unknown_window_mapping_is_refused() -> None:
+    def build(p: Any) -> None:
+        numbers = p | beam.Create([1])
+        _ = numbers | "Look" >> beam.Map(lambda x, y: x, beam.pvalue.AsIter(numbers))
+
+    def mapped(urn: str) -> Callable[[Any], None]:
+        def edit(proto: Any) -> None:
+            for transform in proto.components.transforms.values():
+                if transform.unique_name == "Look" and not transform.subtransforms:
+                    payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
+                    for side in payload.side_inputs.values():
+                        side.window_mapping_fn.urn = urn
+                    transform.spec.payload = payload.SerializeToString()
+
+        return edit
+
+    assert of_another_sdk(build, mapped("beam:go:windowmapping:fixed:v1")).stages
+    with pytest.raises(UnsupportedPipelineError, match="the window mapping 'beam:moon:v1'"):
+        of_another_sdk(build, mapped("beam:moon:v1"))
