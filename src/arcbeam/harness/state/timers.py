@@ -132,12 +132,15 @@ class KeyTimers(TimerSink):
         # Timers with equal timestamps fire in the order in which they were set; in that of their first setting, if
         # no timer has fired yet. SUBTLE: so no two orders that are compared have equal ranks, and keys never compare.
         self._order = order = self._order + 1
-        if not timers.is_ordered:
-            before = timers.get(slot)
-            if before is not None:
-                order = before.order
+        if timers.is_ordered:
+            timer = _new(SetTimer, (micros, order, slot, key, windows, at, hold, pane))
+            timers.put(slot, timer, timer)
+            return
+        pending = timers.pending
+        if slot in pending:
+            order = pending[slot][1].order
         timer = _new(SetTimer, (micros, order, slot, key, windows, at, hold, pane))
-        timers.put(slot, timer, timer)
+        pending[slot] = timer, timer
 
     @override
     def unset(self, family: Family, tag: str, windows: tuple[Any]) -> None:
@@ -161,14 +164,18 @@ class KeyTimers(TimerSink):
 
     def due(self) -> int | None:
         """Return when the first processing-time timer is due, in microseconds since 1970; None if there is none."""
-        first = self._domains[True].first()
+        timers = self._domains[True]
+        # Asked for each key, and most have none.
+        first = timers.first() if timers.pending else None
         return None if first is None else int(first[0])
 
     def clear(self) -> None:
         """Remove all timers, before the next key."""
         event, processing = self._domains
-        event.clear()
-        processing.clear()
+        if event.is_ordered or event.pending:
+            event.clear()
+        if processing.is_ordered or processing.pending:
+            processing.clear()
         self._order = 0
         if len(self._windows) > 1:
             self._windows.clear()

@@ -62,6 +62,8 @@ class StatefulOperation(BlockOperation):
         signature = common.DoFnSignature(fn)
         self._process = ProcessArguments.of(signature.process_method, list(given.args), dict(given.kwargs))
         self._timer_methods = {spec.name: TimerArguments.of(method) for spec, method in signature.timer_methods.items()}
+        # Calling a generator function runs no line of user code.
+        self._timers_yield = all(isgeneratorfunction(method.method) for method in self._timer_methods.values())
         self._timer_infos: dict[str, Any] = {}
         self._provision = Provision(self.cells, self._makes, self._timer_infos, self._process, self._given.sides)
         self._yields = isgeneratorfunction(fn.process)
@@ -240,28 +242,33 @@ class StatefulOperation(BlockOperation):
     def fire(self, timers: Iterable[SetTimer]) -> int:
         """Fire timers of the key, each before the next is taken; return their number."""
         count, methods, emitter = 0, self._timer_methods, self._emitter
-        stamp, take = emitter.stamp, emitter.take
+        stamp, take = emitter.stamp, emitter.take_from if self._timers_yield else emitter.take
+        latest = None
         with self._timers_state:
             try:
                 for micros, _, slot, key, windows, at, _, pane in timers:
                     count += 1
-                    method = methods[slot[0].name]
+                    family = slot[0]
+                    if family is not latest:
+                        latest, method = family, methods[family.name]
+                        call, keys, tags, times = method.method, method.keys, method.tags, method.timestamps
+                        of_windows, handles = method.windows, method.handles
                     kwargs: dict[str, Any] = {}
-                    for name in method.keys:
+                    for name in keys:
                         kwargs[name] = key
-                    for name in method.tags:
+                    for name in tags:
                         kwargs[name] = slot[1]
-                    for name in method.windows:
+                    for name in of_windows:
                         kwargs[name] = windows[0]
-                    for name in method.timestamps:
+                    for name in times:
                         kwargs[name] = timestamp_of(micros) if at is None else at
-                    if method.handles:
-                        handles = self._in_window(windows[0])
+                    if handles:
+                        in_window = self._in_window(windows[0])
                         for name, spec in method.states:
-                            kwargs[name] = handles.state(spec)
+                            kwargs[name] = in_window.state(spec)
                         for name, spec in method.timers:
-                            kwargs[name] = handles.timer(spec, micros, pane)
-                    results = method.method(**kwargs)
+                            kwargs[name] = in_window.timer(spec, micros, pane)
+                    results = call(**kwargs)
                     if results is not None:
                         stamp(micros, windows, PANE_INFO_UNKNOWN)
                         take(results)
