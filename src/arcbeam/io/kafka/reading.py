@@ -130,8 +130,10 @@ class Read(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         times: list[int] = []
         if good:
             times = self._times.of(good, outputs, now)
+            # Many records are of the same millisecond, and making a Timestamp costs more than finding it.
+            stamps = {at: Timestamp(micros=at) for at in set(times)}
             for output, at in zip(outputs, times, strict=True):
-                yield TimestampedValue(output, Timestamp(micros=at))
+                yield TimestampedValue(output, stamps[at])
         for message, error in bad:
             _, milliseconds = message.timestamp()
             at = now if milliseconds < 0 else milliseconds * 1_000
