@@ -4,10 +4,12 @@ from arcbeam.io.kafka.clients import OffsetsGoneError, TopicGoneError
 from arcbeam.io.kafka.outgoing import ProducerRecord, RecordRefusedError
 from arcbeam.io.kafka.publisher import RegisterError
 from arcbeam.io.kafka.records import KafkaRecord, Undecodable, UndecodableError
+from arcbeam.io.kafka.registry import FromRegistry
 from arcbeam.io.kafka.transform import ReadFromKafka, RecordsAndErrors
 from arcbeam.io.kafka.writing import WriteToKafka
 
 __all__ = [
+    "FromRegistry",
     "KafkaRecord",
     "OffsetsGoneError",
     "ProducerRecord",

@@ -51,7 +51,13 @@ class Connection:
     credentials: Credentials = field(default=None, repr=False)
 
     @staticmethod
-    def checked(of: str, config: Mapping[str, Any], credentials: Credentials, owned: Mapping[str, str]) -> Connection:
+    def checked(
+        of: str,
+        config: Mapping[str, Any],
+        credentials: Credentials,
+        owned: Mapping[str, str],
+        required: str = "bootstrap.servers",
+    ) -> Connection:
         """Check what a user passes.
 
         Args:
@@ -59,6 +65,7 @@ class Connection:
             config: the settings.
             credentials: see `Credentials`.
             owned: settings that the transform makes itself, each with what to use instead.
+            required: the setting that must be given.
 
         Raises:
             TypeError: a value has the wrong type.
@@ -83,8 +90,8 @@ class Connection:
                 raise ValueError(f"{of}: credentials[{bad[0]!r}] is not the name of an environment variable")
         elif credentials is not None and not callable(credentials):
             raise TypeError(f"{of}: credentials must be a function, or names of environment variables by setting")
-        if "bootstrap.servers" not in config and credentials is None:
-            raise ValueError(f"{of}: the setting 'bootstrap.servers' is missing")
+        if required not in config and credentials is None:
+            raise ValueError(f"{of}: the setting {required!r} is missing")
         return Connection(dict(config), credentials)
 
     def settings(self, more: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
@@ -126,12 +133,19 @@ class Connection:
         try:
             return make(settings)
         except Exception as e:
-            said = str(e)
-            for name, value in settings.items():
-                # Errors of librdkafka contain invalid values.
-                if name not in self.config and name not in more and isinstance(value, str) and value:
-                    said = said.replace(value, "…")
+            # Errors of librdkafka contain invalid values.
+            said = self._without(str(e), {name: value for name, value in settings.items() if name not in more})
             raise SetupError(f"cannot create a Kafka client: {said}", "correct the settings") from None
+
+    def hidden(self, text: str) -> str:
+        """Return a text without the values of credentials."""
+        return self._without(text, self.settings()) if self.credentials is not None else text
+
+    def _without(self, text: str, settings: Mapping[str, Any]) -> str:
+        for name, value in settings.items():
+            if name not in self.config and isinstance(value, str) and value:
+                text = text.replace(value, "…")
+        return text
 
 
 def _has_credentials(value: Any) -> bool:

@@ -88,6 +88,7 @@ class Decoder:
             The messages that were decoded, what became of them, and all others with their errors.
 
         Raises:
+            ConnectionError: a decoder cannot connect to what it needs.
             UndecodableError: one cannot be decoded, and there is no output for errors.
         """
         if self._key is None and self._value is None and not self._metadata:
@@ -102,6 +103,9 @@ class Decoder:
                     key = self._key(key)
                 if self._value is not None:
                     value = self._value(value)
+            except ConnectionError:
+                # Not the record's fault: what its decoder needs does not answer.
+                raise
             except Exception as e:
                 error = f"{type(e).__name__}: {texts.said(str, e)}"
                 if not self._errors:
