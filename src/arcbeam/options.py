@@ -59,6 +59,7 @@ OF_THE_RUN = (
     "metrics_address",
     "otlp_endpoint",
     "page_address",
+    "page_samples",
 )
 """Options of one run of one job, such as the point where it begins. Other runs and other jobs do not inherit them."""
 
@@ -167,6 +168,12 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             default=None,
             help="Port at which the running job shows itself in a browser on this machine; 0: a free one (default: no "
             "page).",
+        )
+        batch.add_argument(
+            "--page_samples",
+            action="store_true",
+            default=False,
+            help="Allow `arcbeam sample` and the page to show elements of a streaming job's stages on request.",
         )
         batch.add_argument(
             "--on_sigterm",

@@ -23,6 +23,7 @@ from arcbeam.cli.explain import explain
 from arcbeam.cli.inspect import inspect
 from arcbeam.cli.page import page
 from arcbeam.cli.parts import parts
+from arcbeam.cli.sample import sample
 from arcbeam.cli.savepoints import savepoints
 from arcbeam.cli.script import print_error, run_script
 from arcbeam.cli.status import status
@@ -253,6 +254,7 @@ main.command()(with_output(status))
 main.command()(with_output(page))
 main.command(context_settings={"ignore_unknown_options": True})(with_output(parts))
 main.command()(with_output(savepoints))
+main.command()(with_output(sample))
 main.command()(with_output(job_commands.serving(_executors, _start)))
 main.command()(with_output(job_commands.jobs))
 for command in (control.savepoint, control.drain, control.suspend, control.cancel):

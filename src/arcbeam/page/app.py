@@ -24,14 +24,14 @@ from starlette.staticfiles import StaticFiles
 
 from arcbeam.explain import STYLE, plan_of
 from arcbeam.model.plan import Plan
-from arcbeam.page import charts, details, stagepage, states, views
+from arcbeam.page import charts, details, samplepages, stagepage, states, views
 from arcbeam.page.charts import Chart
 from arcbeam.page.control import ControlPages, links
 from arcbeam.page.exposition import CONTENT_TYPE, exposition
 from arcbeam.page.graph import Graph, graph_of
-from arcbeam.page.live import Board, Rendered, updates
+from arcbeam.page.live import Board, Rendered, Shown, View, updates
+from arcbeam.page.samplepages import SamplePages
 from arcbeam.page.security import Guard
-from arcbeam.page.shown import Shown, View
 from arcbeam.page.sources import Record, Source
 from arcbeam.page.views import JobRow
 from arcbeam.streaming.status.words import driver_line
@@ -53,11 +53,14 @@ def app_of(source: Source, token: str = "", *, local: bool = True) -> Starlette:
         token: that a browser has to give; "": none.
         local: answer to names of this machine only.
     """
-    pages, control = Pages(source), ControlPages(source)
+    pages, control, samples = Pages(source), ControlPages(source), SamplePages(source)
     routes = [
         *pages.routes("", pages.jobs),
         *pages.routes("/job/{id}", pages.job),
         *pages.routes("/job/{id}/stage/{number:int}", pages.stage),
+        *pages.routes("/job/{id}/stage/{number:int}/sample", samples.form),
+        Route("/job/{id}/stage/{number:int}/sample", samples.begin, methods=["POST"]),
+        *pages.routes("/job/{id}/stage/{number:int}/sample/{of}", samples.result),
         *pages.routes("/job/{id}/details", pages.details),
         *pages.routes("/job/{id}/control/{what}", control.confirmation),
         Route("/job/{id}/control/{what}", control.begin, methods=["POST"]),
@@ -189,6 +192,7 @@ class Pages:
         values = {
             "row": states.row_of(found),
             "stage": stagepage.stage_of(record, _plan(self._source.plan(id)), number),
+            "sample": f"/job/{id}/stage/{number}/sample" if samplepages.possible(found) else "",
         }
         return Shown("stage.html", states.is_live(found), values)
 

@@ -22,8 +22,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from arcbeam.errors import ArcbeamError
 from arcbeam.model import texts
 from arcbeam.page import states
+from arcbeam.page.live import Shown
 from arcbeam.page.security import FormTokens, form_of
-from arcbeam.page.shown import Shown
 from arcbeam.page.sources import Control, Listed, Source
 from arcbeam.page.states import is_live
 from arcbeam.store.log.requests import Asked

@@ -1,4 +1,4 @@
-"""What changes on an open page: its fragments, and the stream of those that have changed.
+"""What a page shows, what of it changes: its fragments, and the stream of those that have changed.
 
 Owns the order, size and rhythm of updates. A fragment is an element with an id, rendered with the whole page by the
 same template, so page and updates cannot differ. Must not know what a fragment shows.
@@ -16,9 +16,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 
 UPDATE_SECONDS: Final = 1.0
 """The least time between two updates of a page."""
@@ -36,6 +37,26 @@ _PAGES: Final = 64
 
 _TIMES: Final = re.compile(r'(<time data-at="-?\d+"[^>]*>)[^<]*')
 """How long ago something was: the browser counts on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a page shows.
+
+    Attributes:
+        template: its name.
+        live: whether it may change.
+        values: for the template.
+        code: the HTTP status.
+    """
+
+    template: str
+    live: bool
+    values: Mapping[str, Any] = field(default_factory=dict)
+    code: int = 200
+
+
+View = Callable[[Request], Shown]
 
 
 @dataclass(frozen=True)

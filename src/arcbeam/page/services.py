@@ -35,6 +35,7 @@ from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log.requests import Asked
 from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.samples import sampled
 from arcbeam.streaming.status.words import is_over
 
 _FRESH_SECONDS: Final = 0.5
@@ -198,6 +199,12 @@ class ServiceSource(Source):
     @override
     def control(self, id: str) -> Control | None:
         return None if self._entry(id) is None else ServiceControl(self._service, id)
+
+    @override
+    def sample(self, id: str, stage: str, seconds: float) -> Sequence[Record]:
+        entry = self._entry(id)
+        blobs = None if entry is None else self._folder(entry)
+        return super().sample(id, stage, seconds) if blobs is None else sampled(blobs, stage, seconds)
 
     @override
     def plan(self, id: str) -> Record | None:

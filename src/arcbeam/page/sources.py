@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
-from arcbeam.errors import ArcbeamError
+from arcbeam.errors import ArcbeamError, RequestRefusedError
 from arcbeam.page.memory import Kept, Memory
 from arcbeam.secrets import MASK
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -27,6 +27,7 @@ from arcbeam.store.log.requests import Asked, carried_out
 from arcbeam.store.log.savepoints import named_now, path_of
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.history import job_record
+from arcbeam.streaming.status.samples import sampled
 from arcbeam.streaming.status.words import is_over
 
 Record = Mapping[str, Any]
@@ -123,6 +124,17 @@ class Source(Protocol):
         """Return the way to control a job; None if there is no such job, or it cannot be controlled."""
         return None
 
+    def sample(self, id: str, stage: str, seconds: float) -> Sequence[Record]:
+        """Return samples of the outputs of a stage; see `arcbeam.streaming.status.samples.sampled`. Waits for them.
+
+        Raises:
+            ArcbeamError: there are none, or the job's folder cannot be reached.
+        """
+        raise RequestRefusedError(
+            "cannot take samples: the job has no folder that can be reached from here",
+            "start it with --checkpoint_dir, and show the page on a machine that reaches the folder",
+        )
+
     def grows(self) -> bool:
         """Return whether it may get more jobs."""
         return False
@@ -172,6 +184,11 @@ class FolderSource(Source):
     @override
     def control(self, id: str) -> Control | None:
         return None if (blobs := self._folders.get(id)) is None else FolderControl(blobs)
+
+    @override
+    def sample(self, id: str, stage: str, seconds: float) -> Sequence[Record]:
+        blobs = self._folders.get(id)
+        return super().sample(id, stage, seconds) if blobs is None else sampled(blobs, stage, seconds)
 
     @override
     def history(self, id: str) -> Record | None:
@@ -267,6 +284,11 @@ class Several(Source):
     @override
     def control(self, id: str) -> Control | None:
         return next((found for source in self._sources if (found := source.control(id)) is not None), None)
+
+    @override
+    def sample(self, id: str, stage: str, seconds: float) -> Sequence[Record]:
+        found = next((source for source in self._sources if source.job(id) is not None), None)
+        return super().sample(id, stage, seconds) if found is None else found.sample(id, stage, seconds)
 
     @override
     def grows(self) -> bool:

@@ -283,7 +283,8 @@ class Job:
                 "%s: it cannot be resumed: its state is in a temporary folder; to keep it, set --checkpoint_dir",
                 self.name,
             )
-        return streamingjob.StreamRun(*around, store, self, self._worker_setup, how)
+        samples = self._options.page_samples
+        return streamingjob.StreamRun(*around, store, self, self._worker_setup, how, samples)
 
     def _take_over(self) -> tuple[str | None, RestoreOptions]:
         """Return the job's folder, and how to resume the job there."""

@@ -15,6 +15,19 @@ from arcbeam.store.manifest.values import Abandoned, Manifest, Opening, ShardVer
 
 
 @dataclass(frozen=True, slots=True)
+class SampleOrder(QuickPickle):
+    """A request for samples that a micro-batch carries out.
+
+    Attributes:
+        request: its id.
+        stage: the uid of the stage.
+    """
+
+    request: str
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
 class TaskAssignment(QuickPickle):
     """A micro-batch to be run.
 

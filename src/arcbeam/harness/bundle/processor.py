@@ -18,6 +18,7 @@ from typing import Any
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
+from apache_beam.runners.worker.data_sampler import DataSampler
 
 from arcbeam.harness.bundle import observedtimes, restrictionoperation
 from arcbeam.harness.bundle.finalization import Callbacks
@@ -71,15 +72,18 @@ class StageProcessor:
         stage: the stage to run.
         settings: the job's settings.
         state: user state and side inputs.
+        sampler: receives the first elements of each output; None: nothing does.
     """
 
-    def __init__(self, stage: Stage, settings: Settings, state: StateHandler) -> None:
+    def __init__(
+        self, stage: Stage, settings: Settings, state: StateHandler, sampler: DataSampler | None = None
+    ) -> None:
         self.stage = stage
         self.settings = settings
         self.context = OperationContext(settings)
         self.state = state
         self.sdk: Any = bundle_processor.BundleProcessor(
-            frozenset(), _descriptor(stage, settings), self.state, self.context
+            frozenset(), _descriptor(stage, settings), self.state, self.context, sampler
         )
         self.root: ReadOperation = next(op for op in self.sdk.ops.values() if isinstance(op, ReadOperation))
         ops = self.sdk.ops.values()

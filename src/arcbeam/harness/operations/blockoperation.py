@@ -54,15 +54,17 @@ class Output:
         self._ours = [c for c in consumers if isinstance(c, BlockOperation)]
         self._takers = [c.take for c in self._ours]
         others = [c for c in consumers if not isinstance(c, BlockOperation)]
-        # A consumer that prefers batches must be fed by the SDK's receiver, which then also feeds ours.
-        self._mixed = any(c.get_batching_preference().supports_batches for c in others)
+        # A consumer that prefers batches must be fed by the SDK's receiver, which then also feeds ours. The same holds
+        # for the SDK's sampler.
+        batches = any(c.get_batching_preference().supports_batches for c in others)
+        self._mixed = batches or receiver.output_sampler is not None
         self._others = [(c.process, _place(c)) for c in others]
         self._first_left = _FIRST
 
     @property
     def only_taker(self) -> BlockOperation | None:
-        """The only consumer, if it is an operation of ours; None otherwise."""
-        return self._ours[0] if len(self._ours) == 1 and not self._others else None
+        """The only consumer, if it is an operation of ours and may be fed directly; None otherwise."""
+        return self._ours[0] if len(self._ours) == 1 and not self._others and not self._mixed else None
 
     @property
     def is_warm(self) -> bool:

@@ -15,6 +15,7 @@ from apache_beam import coders
 from arcbeam.engine.protocol.stagekinds import Grouped, StageKind, Stateful
 from arcbeam.harness.bundle.observedtimes import ObservingOperation
 from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.samples import StageSampler
 from arcbeam.harness.bundle.windows import Windows
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.operations.lateoperation import LateOperation, late_operation
@@ -41,6 +42,7 @@ class StageParts:
     Args:
         stage: the stage to run.
         settings: the job's settings.
+        sampler: see `StageProcessor`.
 
     Attributes:
         processor: the stage's processor. Runners use its bundles.
@@ -67,10 +69,10 @@ class StageParts:
         blocks: coder of the input's blocks.
     """
 
-    def __init__(self, stage: Stage, settings: Settings) -> None:
+    def __init__(self, stage: Stage, settings: Settings, sampler: StageSampler | None = None) -> None:
         names = family_names(stage)
         self.state = ViewState(stage.side_channels, {state: names[state] for state in stage.states})
-        self.processor = StageProcessor(stage, settings, self.state)
+        self.processor = StageProcessor(stage, settings, self.state, sampler)
         root = self.processor.root
         self.windows = self.state.forms = Windows(root.pcoll_coder.window_coder)
         self.kind: StageKind = kind_of(self.processor, self.windows)

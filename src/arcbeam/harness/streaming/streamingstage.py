@@ -7,6 +7,7 @@ of the stage begins and ends, and the conversion of input rows for the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -17,6 +18,7 @@ from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.stagekinds import StageSpec, Stateful
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.metrics import dropped
+from arcbeam.harness.bundle.samples import StageSampler
 from arcbeam.harness.encoding.frames import COUNT, records
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.streaming.clocks import TaskClock
@@ -37,13 +39,17 @@ class StreamingStage(OpenStage):
     Args:
         stage: the stage to run.
         settings: the job's settings.
+        sampled: whether to take samples of its outputs. Each element then passes on its own, which takes longer.
 
     Attributes:
         parts: used by the runners of its shards.
     """
 
-    def __init__(self, stage: Stage, settings: Settings) -> None:
-        self.parts = StageParts(stage, settings)
+    def __init__(self, stage: Stage, settings: Settings, *, sampled: bool = False) -> None:
+        self._sampler = StageSampler() if sampled else None
+        # Only transforms that run one by one have outputs to be sampled.
+        settings = replace(settings, value_chains=False, loops=False, batches=False) if sampled else settings
+        self.parts = StageParts(stage, settings, self._sampler)
         self._clock = TaskClock()
         self._sides: PublishedSides | None = None
 
@@ -125,6 +131,10 @@ class StreamingStage(OpenStage):
     def callbacks(self) -> Callbacks | None:
         """The finalization callbacks of the task's bundles, if there are any; they are the caller's now."""
         return self.parts.processor.bundles.callbacks.take() or None
+
+    def samples(self) -> list[dict[str, Any]]:
+        """The samples so far; see `StageSampler.taken`."""
+        return [] if self._sampler is None else self._sampler.taken(self.parts.processor.sdk.ops)
 
     @override
     def needs_teardown(self) -> bool:

@@ -51,7 +51,7 @@ from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
 from arcbeam.store.blobs.errors import AwayError, LostFileError, NewerFormatError, StoreError
-from arcbeam.streaming.assignment import TaskAssignment
+from arcbeam.streaming.assignment import SampleOrder, TaskAssignment
 from arcbeam.streaming.interfaces import Clock, Cluster, Inbox
 from arcbeam.streaming.reportcodec import ReportReader
 from arcbeam.streaming.task.finalizing import CONFIRMED_KEPT, Confirmed, LastWords
@@ -90,6 +90,7 @@ class SparkCluster(Cluster):
         on_reports: called with the bundle reports of each micro-batch, which is not committed yet.
         on_warnings: called with the warnings of publishing and sweeping.
         forgotten: called when the run ends; returns whether to remove the copies of the job's state on the hosts.
+        samples: returns the requests for samples that the next run of a micro-batch carries out.
 
     Attributes:
         failure: the last error of a micro-batch; None if there was none.
@@ -106,10 +107,11 @@ class SparkCluster(Cluster):
         on_reports: Callable[[int, Sequence[BundleReport]], None],
         on_warnings: Callable[[Sequence[str]], None],
         forgotten: Callable[[], bool] = lambda: False,
+        samples: Callable[[], tuple[SampleOrder, ...]] = tuple,
     ) -> None:
         self._spark, self._job, self._inbox, self._clock = spark, job, inbox, clock
         self._slots, self._on_reports, self._forgotten = slots, on_reports, forgotten
-        self._on_warnings = on_warnings
+        self._on_warnings, self._samples = on_warnings, samples
         self._frames = MicroBatchFrames(spark, job)
         self._reader = ReportReader()
         self._worker = ThreadPoolExecutor(1, f"steps-{job.id}")
@@ -144,15 +146,21 @@ class SparkCluster(Cluster):
     def run(self, order: TaskAssignment) -> None:
         given_up = threading.Event()
         self._running = order.plan.micro_batch, order.plan.attempt, given_up
-        self._worker.submit(self._run, order, tuple(self._confirmed), given_up)
+        self._worker.submit(self._run, order, tuple(self._confirmed), self._samples(), given_up)
 
-    def _run(self, order: TaskAssignment, confirmed: tuple[Confirmed, ...], given_up: threading.Event) -> None:
+    def _run(
+        self,
+        order: TaskAssignment,
+        confirmed: tuple[Confirmed, ...],
+        samples: tuple[SampleOrder, ...],
+        given_up: threading.Event,
+    ) -> None:
         plan, started = order.plan, time.monotonic()
         if given_up.is_set():
             return
         try:
             self._renew_session()
-            frame = self._frames.of(order, confirmed)
+            frame = self._frames.of(order, confirmed, samples)
             self.planned = time.monotonic() - started
             stages = [placed.name for placed in self._job.physical.layout.stages if placed.level >= plan.first]
             rows = collected(

@@ -18,7 +18,7 @@ from arcbeam.spark.session.remote import is_connect
 from arcbeam.spark.streaming.leveltask import Given, LevelTask, StreamingJob, property_of
 from arcbeam.spark.streaming.rows import ORDER, SCHEMA
 from arcbeam.spark.tasks.failure import Guarded
-from arcbeam.streaming.assignment import TaskAssignment
+from arcbeam.streaming.assignment import SampleOrder, TaskAssignment
 from arcbeam.streaming.task.finalizing import Confirmed
 
 _ROW = StructType([StructField(f.name, BinaryType() if f.name == "blob" else IntegerType()) for f in SCHEMA])
@@ -40,14 +40,17 @@ class MicroBatchFrames:
         # By the level with which a micro-batch begins.
         self._of_all: dict[int, DataFrame] = {}
 
-    def of(self, order: TaskAssignment, confirmed: tuple[Confirmed, ...]) -> DataFrame:
+    def of(
+        self, order: TaskAssignment, confirmed: tuple[Confirmed, ...], samples: tuple[SampleOrder, ...] = ()
+    ) -> DataFrame:
         """Return the reports of all tasks of a micro-batch, as a data frame; the calling thread must collect it."""
         physical = self._job.physical
         first = order.plan.first
-        given = [
-            Given(order.of_level(level, {placed.name for placed in physical.layout.at(level)}, sides), confirmed)
-            for level, sides in enumerate(physical.sides_of[first:], first)
-        ]
+        given = []
+        for level, sides in enumerate(physical.sides_of[first:], first):
+            stages = {placed.name for placed in physical.layout.at(level)}
+            sampled = tuple(sample for sample in samples if sample.stage in stages)
+            given.append(Given(order.of_level(level, stages, sides), confirmed, sampled))
         if is_connect(self._spark):
             return self._built(first, given)
         texts = [each.encoded() for each in given]

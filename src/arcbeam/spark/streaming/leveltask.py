@@ -12,7 +12,7 @@ import uuid
 import warnings
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +36,7 @@ from arcbeam.sizes import cache_size, memo
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.rows import SCHEMA, ExchangeRow, InputLostError, LevelRows, Received, Sent, packing
+from arcbeam.spark.streaming.sampling import Sampling
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.spark.tasks.blackbox import recorder
 from arcbeam.spark.tasks.bundlethread import BundleThread
@@ -46,7 +47,7 @@ from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.claims import ProcessFolder
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.shards.cache import HostCache
-from arcbeam.streaming.assignment import TaskAssignment
+from arcbeam.streaming.assignment import SampleOrder, TaskAssignment
 from arcbeam.streaming.interfaces import TaskStage
 from arcbeam.streaming.physicalplan import PhysicalPlan
 from arcbeam.streaming.reportcodec import ReportReader, packed
@@ -177,10 +178,12 @@ class Given:
     Attributes:
         order: the assignment, with the state of this level.
         confirmed: attempts that have been committed since the last micro-batch.
+        samples: requests for samples of stages of the level.
     """
 
     order: TaskAssignment
     confirmed: tuple[Confirmed, ...] = ()
+    samples: tuple[SampleOrder, ...] = ()
 
     def encoded(self) -> str:
         """Return it as text, for a property of a Spark job."""
@@ -245,6 +248,7 @@ class LevelTask:
             yield from batches_of(packing(rows.drain(), Packer(on=job.settings.packed_blobs)), SCHEMA)
             thread.join()
         if thread.error is not None:
+            run.failed(thread.error, thread.step)
             open_stages.close_job(job.id)
             raise self._escaped(plan, thread.error, thread.step or run.stage, run.about) from None
 
@@ -280,6 +284,7 @@ class _Run:
         self.task = context.partitionId() if context else 0
         self._code: LevelCode | None = None
         self._bundles: Sequence[BundleReport] = ()
+        self._sampling = Sampling(of.samples, job.job.id, level, self.task, job.files.blobs)
 
     @property
     def stage(self) -> str:
@@ -293,6 +298,14 @@ class _Run:
     def open_stage(self) -> TaskStage | None:
         """Return the stage that ran last."""
         return None if self._code is None else self._code.stage
+
+    def failed(self, error: BaseException, step: str) -> None:
+        """The task has failed in a transform. If samples are requested, leave the element with which it failed."""
+        if self._of.samples:
+            # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
+            from arcbeam.harness.bundle.samples import failure_record
+
+            self._sampling.failed(self.stage, failure_record(error, step or self.stage))
 
     def work(self) -> None:
         """Do all of the work; the rows are in the queue when this returns."""
@@ -333,6 +346,7 @@ class _Run:
             bundles.warnings = sorted(named)
         callbacks.keep(job.id, plan.micro_batch, name.encode(), code.callbacks())
         sent.report(LevelReport(report, tuple(self._bundles)).blob())
+        self._sampling.ended()
 
     def _showing(self, now: Timestamp) -> AbstractContextManager[None]:
         """Show user code the time of the script, if there is one."""
@@ -348,13 +362,19 @@ class _Run:
         self._bundles = self._code.end()
         for report in self._bundles:
             report.worker = worker_name()
+        self._sampling.correct(self._bundles)
 
     def _open(self, stage: str) -> TaskStage:
+        if self._sampling.wants(stage):
+            return self._sampling.opened(stage, partial(self._kept_open, stage, sampled=True))
+        return self._kept_open(stage, stage)
+
+    def _kept_open(self, stage: str, key: Hashable, *, sampled: bool = False) -> TaskStage:
         job = self._job
         return open_stages.get(
             job.id,
-            stage,
-            partial(_opened, job, stage),
+            key,
+            partial(_opened, job, stage, sampled=sampled),
             job.location,
             job.worker_setup,
             quick=job.settings.quick_tasks,
@@ -385,7 +405,7 @@ class OpenGraceful:
         return _opened(job, self.stage) if offers(job.physical.stages[self.stage]) else None
 
 
-def _opened(job: StreamingJob, stage: str) -> TaskStage:
+def _opened(job: StreamingJob, stage: str, *, sampled: bool = False) -> TaskStage:
     """Open a stage in this worker: its user code runs in this process, or in an SDK worker."""
     # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
     if job.physical.stages[stage].remote is not None:
@@ -394,4 +414,4 @@ def _opened(job: StreamingJob, stage: str) -> TaskStage:
         return RemoteStage(job.physical.stages[stage], job.settings, job.id)
     from arcbeam.harness.streaming.streamingstage import StreamingStage
 
-    return StreamingStage(job.physical.stages[stage], job.settings)
+    return StreamingStage(job.physical.stages[stage], job.settings, sampled=sampled)

@@ -32,9 +32,7 @@ from arcbeam.engine.coordinator import (
     Mode,
     Phase,
     Propose,
-    paced,
 )
-from arcbeam.engine.coordinator import Settings as MachineSettings
 from arcbeam.errors import JobCancelledError, JobFailedError, ServerLostError, WorkerLostError
 from arcbeam.explain import plan_record
 from arcbeam.harness.operations.taskcontext import Settings
@@ -47,6 +45,7 @@ from arcbeam.spark.session.sessions import default_parallelism
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.cluster import SparkCluster
 from arcbeam.spark.streaming.leveltask import StreamingJob, give
+from arcbeam.spark.streaming.pace import machine_settings
 from arcbeam.store.blobs.backends import check_owner, open_blobs, shown
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
@@ -63,6 +62,7 @@ from arcbeam.streaming.driver.driver import JobDriver, drive
 from arcbeam.streaming.driver.heartbeat import Heartbeat
 from arcbeam.streaming.driver.historywriter import HistoryWriter
 from arcbeam.streaming.driver.requests import RequestDesk, Ticket
+from arcbeam.streaming.driver.samplerequests import SampleRequests
 from arcbeam.streaming.driver.scriptreader import ScriptReader
 from arcbeam.streaming.driverstate import started
 from arcbeam.streaming.interfaces import Sinks, Watch
@@ -137,6 +137,7 @@ class StreamRun(Sinks, Watch):
         listener: is notified of what the job does.
         worker_setup: called in a worker before it opens its first stage of this job.
         how: how to resume an earlier job in the folder.
+        samples: whether samples of its stages may be taken.
 
     Attributes:
         store: URL of the job's folder.
@@ -155,6 +156,7 @@ class StreamRun(Sinks, Watch):
         listener: Listener,
         worker_setup: Callable[[], None] | None = None,
         how: RestoreOptions = RestoreOptions(),  # noqa: B008  # immutable
+        samples: bool = False,
     ) -> None:
         self._plan, self._spark, self._settings, self._how = plan, spark, settings, how
         self._job, self._location = job, location
@@ -164,7 +166,9 @@ class StreamRun(Sinks, Watch):
         self._listener, self._worker_setup = listener, worker_setup
         self._clock = WallClock()
         self._inbox = EventQueue(self._clock)
-        self._desk = RequestDesk(self._inbox, self._clock, job_label(plan.name, shown(self.store) if self.kept else ""))
+        label = job_label(plan.name, shown(self.store) if self.kept else "")
+        self._samples = SampleRequests({stage.uid: stage.remote is None for stage in plan.stages} if samples else None)
+        self._desk = RequestDesk(self._inbox, self._clock, label, self._samples)
         self._counters = Counters()
         self._machine: JobMachine | None = None
         self._log: CommitLog | None = None
@@ -174,7 +178,7 @@ class StreamRun(Sinks, Watch):
         self._blobs: DurableBlobs | None = None
         # Why the current micro-batch is retried.
         self._trouble: Trouble | None = None
-        self._driven = _driven(settings)
+        self._driven = machine_settings(settings)
         self._activity = Activity(self._driven.retry.times + 1, self._driven.deaths.times + 1)
         self._heartbeat: Heartbeat | None = None
         self._history: HistoryWriter | None = None
@@ -298,9 +302,8 @@ class StreamRun(Sinks, Watch):
         commits = LogCommits(
             log, physical.layout, physical.side_readers, self.warn, figures=lambda: history.measured(self._measured())
         )
-        cluster = self._cluster = SparkCluster(
-            self._spark, job, self._inbox, self._clock, slots, self._counters.ran, self._warnings.put, self._is_over
-        )
+        around = self._spark, job, self._inbox, self._clock, slots, self._counters.ran, self._warnings.put
+        cluster = self._cluster = SparkCluster(*around, self._is_over, self._samples.wanted)
         self._measured = partial(self._figures, cluster, physical)
         machine = self._machine = JobMachine(physical.layout, self._driven)
         script = self._plan.script
@@ -487,12 +490,3 @@ _PUBLISHED = (EndState.DONE, EndState.DRAINED, EndState.STOPPED)
 """Ends of a job whose last micro-batch is published."""
 _ENDING = (Mode.DRAINING, Mode.CANCELLING)
 """Modes that are reported as states: the job is about to end."""
-
-
-def _driven(settings: Settings) -> MachineSettings:
-    grace, target, behind = (
-        Duration(round(seconds * 1e6))
-        for seconds in (settings.shutdown_seconds, settings.micro_batch_seconds, settings.backlog_micro_batch_seconds)
-    )
-    budget, pace = paced(target, behind)
-    return MachineSettings(budget, pace, grace=grace)

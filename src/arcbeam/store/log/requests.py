@@ -45,12 +45,15 @@ class Asked(StrEnum):
     """Delete a savepoint."""
     RENAME = "rename"
     """Rename a savepoint."""
+    SAMPLE = "sample"
+    """Take samples of the outputs of a stage."""
 
 
 _DOING = {
     Asked.SAVEPOINT: "take a savepoint of",
     Asked.DELETE: "delete a savepoint of",
     Asked.RENAME: "rename a savepoint of",
+    Asked.SAMPLE: "take samples of",
 }
 """The words for a request, if its own word is not enough."""
 
@@ -92,11 +95,12 @@ class Request:
         id: unique; later ones are greater, as far as clocks agree.
         what: its kind.
         savepoint: the name of the savepoint to create; for a deletion or renaming, that of an existing one; "" for a
-            cancellation.
+            cancellation, and for samples.
         micro_batch: the newest one at the time of the request. A savepoint of that name and of a later micro-batch
             answers the request.
         epoch: of the job's driver at that time.
         new: the new name of a savepoint; "" for other requests.
+        stage: of which samples are taken; "" for other requests.
     """
 
     id: str
@@ -105,10 +109,11 @@ class Request:
     micro_batch: int
     epoch: int
     new: str = ""
+    stage: str = ""
 
     @property
     def wish(self) -> str:
-        """The change of names in the next commit; see `name_change`. "" for a cancellation."""
+        """The change of names in the next commit; see `name_change`. "" for a cancellation, and for samples."""
         match self.what:
             case Asked.DELETE:
                 return deletion(self.savepoint)
@@ -149,7 +154,14 @@ class Answer:
 
 
 def ask(
-    blobs: DurableBlobs, what: Asked, savepoint: str, now: Timestamp, new: str = "", *, later: bool = False
+    blobs: DurableBlobs,
+    what: Asked,
+    savepoint: str,
+    now: Timestamp,
+    new: str = "",
+    *,
+    stage: str = "",
+    later: bool = False,
 ) -> Request:
     """Leave a request in a job's folder.
 
@@ -159,6 +171,7 @@ def ask(
         savepoint: as in `Request`.
         now: the time.
         new: as in `Request`.
+        stage: as in `Request`.
         later: the job's next driver may carry it out, too.
 
     Raises:
@@ -178,10 +191,11 @@ def ask(
     note = note_of(blobs, head)
     if note is not None and (what is Asked.CANCEL or not later):
         remedy = stopped_remedy(what, str(blobs), ended=False)
-        if what is not Asked.CANCEL:
+        if what not in (Asked.CANCEL, Asked.SAMPLE):
             remedy += "; or leave the request for the next driver: --wait=0"
         raise refusal(what, job, f"no driver is running it (micro-batch {head.micro_batch}; {note})", remedy)
-    request = Request(f"{now:016d}-{uuid.uuid4().hex[:12]}", what, savepoint, newest.micro_batch, head.epoch, new)
+    id = f"{now:016d}-{uuid.uuid4().hex[:12]}"
+    request = Request(id, what, savepoint, newest.micro_batch, head.epoch, new, stage)
     refuse_name(head, request, job)
     record = {
         "version": VERSION,
@@ -190,6 +204,7 @@ def ask(
         "step": request.micro_batch,
         "epoch": request.epoch,
         "new": request.new,
+        "stage": request.stage,
     }
     blobs.put(request_name(request.id), json.dumps(record).encode())
     return request
@@ -212,7 +227,7 @@ def refuse_name(head: Manifest, request: Request, job: str = "the job") -> None:
 
 def fault_of_name(head: Manifest, request: Request) -> StoreError | None:
     """Return what is wrong with the savepoint's name in a request; None if it is right."""
-    if request.what is Asked.CANCEL or (request.what is Asked.SUSPEND and not request.savepoint):
+    if request.what in (Asked.CANCEL, Asked.SAMPLE) or (request.what is Asked.SUSPEND and not request.savepoint):
         return None
     try:
         if request.what in (Asked.DELETE, Asked.RENAME):
@@ -263,7 +278,7 @@ def carried_out(
     place = place or str(blobs)
     request = ask(blobs, what, name, Timestamp(time.time_ns() // 1000), new)
     try:
-        answer = _answered(blobs, request, seconds)
+        answer = answered(blobs, request, seconds)
     except BaseException:
         # An interrupted user does not expect the request to be carried out later.
         with contextlib.suppress(StoreError):
@@ -289,8 +304,8 @@ def carried_out(
     return answer
 
 
-def _answered(blobs: DurableBlobs, request: Request, seconds: float) -> Answer | None:
-    """Return the final answer, if it comes within some seconds; else the newest answer, if any."""
+def answered(blobs: DurableBlobs, request: Request, seconds: float) -> Answer | None:
+    """Wait for the final answer for some seconds, and return it; else the newest answer, if any."""
     deadline, newest = time.monotonic() + seconds, None
     while True:
         answer = answer_to(blobs, request)
@@ -322,9 +337,9 @@ def read(blobs: DurableBlobs, id: str) -> Request | None:
     try:
         if record["version"] > VERSION:
             raise ValueError(f"its format is {record['version']}; this version of arcbeam reads up to {VERSION}")
-        what, new = Asked(record["what"]), record.get("new", "")
-        found = Request(id, what, record["savepoint"], record["step"], record["epoch"], new)
-        texts = isinstance(found.savepoint, str) and isinstance(found.new, str)
+        what, new, stage = Asked(record["what"]), record.get("new", ""), record.get("stage", "")
+        found = Request(id, what, record["savepoint"], record["step"], record["epoch"], new, stage)
+        texts = all(isinstance(each, str) for each in (found.savepoint, found.new, found.stage))
         if not texts or type(found.micro_batch) is not int or type(found.epoch) is not int:
             raise ValueError(f"it is not a request: {record!r}")
         return found
@@ -348,6 +363,11 @@ def forget_old(blobs: DurableBlobs, now: Timestamp) -> None:
 
 def _older(blobs: DurableBlobs, than: int) -> Iterator[str]:
     for info in blobs.list(ANSWERS):
-        time = info.name.removeprefix(f"{ANSWERS}/").partition("-")[0]
-        if time.isdecimal() and int(time) < than:
+        if 0 < time_of(info.name.removeprefix(f"{ANSWERS}/")) < than:
             yield info.name
+
+
+def time_of(id: str) -> int:
+    """Return when a request of that id was made, in microseconds since 1970; 0 if it was not made in a folder."""
+    time = id.partition("-")[0]
+    return int(time) if time.isdecimal() else 0

@@ -12,6 +12,7 @@ written, and its attempt. That of a job graph contains the epoch. So the sweep f
     programs/files/<epoch>-<content>                   a file of a job graph
     requests/<time>-<token>                            a request to the job's driver
     answers/<time>-<token>                             the driver's answer
+    samples/<time>-<token>/<level>-<task>              elements for a request for samples, until its reader has them
     driver                                             what the job's driver was doing some seconds ago
     history                                            figures of the job over time
     plan                                               stages, transforms and edges, for people
@@ -31,6 +32,7 @@ SIDE = "side"
 PROGRAMS = "programs"
 REQUESTS = "requests"
 ANSWERS = "answers"
+SAMPLES = "samples"
 DRIVER_NOTE = "driver"
 ENDED_NOTE = "ended"
 TROUBLE_NOTE = "trouble"
@@ -115,6 +117,11 @@ def request_name(id: str) -> str:
 def answer_name(id: str) -> str:
     """Return the name of the answer to a request."""
     return f"{ANSWERS}/{id}"
+
+
+def samples_name(id: str, level: int, task: int) -> str:
+    """Return the name of the samples that a task takes for a request."""
+    return f"{SAMPLES}/{id}/{level}-{task}"
 
 
 def written_name(written: Written) -> str:

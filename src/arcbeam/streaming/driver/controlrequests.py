@@ -27,8 +27,8 @@ _LOOKS_SECONDS = 1.0
 """Interval between two checks for requests. In an object store each check is a request: about 90,000 a day."""
 
 
-_FORGETS_EVERY = 3600
-"""Checks between two removals of old answers: about an hour."""
+_FORGETS_EVERY = 300
+"""Checks between two removals of old answers and samples: about five minutes."""
 
 
 class WallClock(Clock):
@@ -107,7 +107,7 @@ class RequestWatch:
                 try:
                     self._desk.forget_old()
                 except StoreError as e:
-                    _LOG.debug("could not remove old answers: %s", e)
+                    _LOG.debug("could not remove old answers and samples: %s", e)
             looks += 1
             try:
                 self._desk.look()

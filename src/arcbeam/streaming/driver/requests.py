@@ -19,6 +19,8 @@ from arcbeam.engine.coordinator import (
     End,
     EndState,
     Event,
+    MicroBatchFailed,
+    MicroBatchReported,
     Overtaken,
     Propose,
     SavepointRequested,
@@ -33,9 +35,16 @@ from arcbeam.store.log.endnote import EndNote, leave_note
 from arcbeam.store.log.requests import Answer, Asked, Request, Said
 from arcbeam.store.log.savepoints import is_named_now
 from arcbeam.store.manifest.values import ENDED, Manifest
+from arcbeam.streaming.driver.samplerequests import SampleRequests
 from arcbeam.streaming.interfaces import Clock, Inbox
 
+
+def _cancelled(now: Timestamp, _: str) -> Event:
+    return CancelRequested(now)
+
+
 _EVENTS: dict[Asked, Callable[[Timestamp, str], Event]] = {
+    Asked.CANCEL: _cancelled,
     Asked.SAVEPOINT: SavepointRequested,
     Asked.DRAIN: DrainRequested,
     Asked.SUSPEND: SuspendRequested,
@@ -79,10 +88,12 @@ class RequestDesk:
         inbox: the driver's inbox.
         clock: the time.
         job: the name of the job, for refusals.
+        samples: gets the requests for samples.
     """
 
-    def __init__(self, inbox: Inbox, clock: Clock, job: str = "the job") -> None:
+    def __init__(self, inbox: Inbox, clock: Clock, job: str = "the job", samples: SampleRequests | None = None) -> None:
         self._inbox, self._clock, self._job = inbox, clock, job
+        self._samples = samples or SampleRequests(None)
         self._lock = threading.Lock()
         self._blobs: DurableBlobs | None = None
         self._head: Manifest | None = None
@@ -154,6 +165,7 @@ class RequestDesk:
         for id in waiting:
             if id not in self._tickets and id not in self._answered:
                 self._take(blobs, id)
+        self._look_at_samples(blobs, waiting)
         self._write_answers(blobs)
         with self._lock:
             # An id that is no longer listed does not appear again.
@@ -172,6 +184,11 @@ class RequestDesk:
             # It was made for a driver that has taken over, which this driver does not know yet.
             return
         ticket = Ticket(request, filed=True)
+        if request.what is Asked.SAMPLE:
+            with self._lock:
+                self._tickets[id] = ticket
+                self._settle(ticket, self._samples.take(request))
+            return
         with self._lock:
             self._tickets[id] = ticket
             settled = self._before(request)
@@ -179,6 +196,14 @@ class RequestDesk:
                 self._settle(ticket, settled)
         if settled is None:
             self._inbox.put(self._event(request))
+
+    def _look_at_samples(self, blobs: DurableBlobs, waiting: Sequence[str]) -> None:
+        for id, answer in self._samples.look(blobs, waiting, self._clock.now()):
+            with self._lock:
+                if answer is None:
+                    self._tickets.pop(id, None)
+                elif (ticket := self._tickets.get(id)) is not None:
+                    self._settle(ticket, answer)
 
     def _before(self, request: Request) -> Answer | None:
         """Return the answer to a request that was done before this driver receives it; None if it is still to do."""
@@ -201,10 +226,7 @@ class RequestDesk:
         return None if fault is None else Answer(Said.REFUSED, str(fault))
 
     def _event(self, request: Request) -> Event:
-        now = self._clock.now()
-        if request.what is Asked.CANCEL:
-            return CancelRequested(now)
-        return _EVENTS[request.what](now, request.wish)
+        return _EVENTS[request.what](self._clock.now(), request.wish)
 
     def _write_answers(self, blobs: DurableBlobs) -> None:
         """Write new answers to the folder."""
@@ -222,13 +244,14 @@ class RequestDesk:
                     self._tickets.pop(id, None)
 
     def forget_old(self) -> None:
-        """Remove old answers that were never read.
+        """Remove old answers and samples that were never read.
 
         Raises:
             StoreError: some could not be removed.
         """
         if self._blobs is not None:
             files.forget_old(self._blobs, self._clock.now())
+            self._samples.forget_old(self._blobs, self._clock.now())
 
     # Notifications from the driver.
 
@@ -241,28 +264,30 @@ class RequestDesk:
                 case SavepointRequested(_, wish) | DrainRequested(_, wish) | SuspendRequested(_, wish):
                     self._taken(type(event), wish, warned)
                 case CancelRequested():
-                    self._taken(CancelRequested, "", [])
+                    self._taken(_cancelled, "", [])
                 case CommitDecided():
                     for ticket in self._open():
                         self._committed(ticket, head)
                 case CommitConflicted() | Overtaken():
                     # The driver that took over has the requests in the folder, too.
                     self._fenced = True
+                case MicroBatchReported() | MicroBatchFailed():
+                    self._samples.ran()
             self._proposed = next((each for each in commands if isinstance(each, Propose)), self._proposed)
 
     def _open(self) -> list[Ticket]:
         return [ticket for ticket in self._tickets.values() if not ticket.settled.is_set()]
 
-    def _taken(self, kind: type[Event], wish: str, warned: Iterable[str]) -> None:
+    def _taken(self, kind: Callable[..., Event], wish: str, warned: Iterable[str]) -> None:
         why = "; ".join(warned)
         for ticket in self._open():
             request = ticket.request
-            if (_EVENTS.get(request.what, CancelRequested), request.wish) == (kind, wish) and ticket.answer is None:
+            if (_EVENTS.get(request.what), request.wish) == (kind, wish) and ticket.answer is None:
                 self._settle(ticket, Answer(Said.REFUSED, why) if why else Answer(Said.TAKEN, "the driver has started"))
 
     def _committed(self, ticket: Ticket, head: Manifest) -> None:
         request, proposed = ticket.request, self._proposed
-        if ticket.answer is None or request.what is Asked.CANCEL:
+        if ticket.answer is None or request.what in (Asked.CANCEL, Asked.SAMPLE):
             return
         if request.what is Asked.DRAIN and head.mode is CommitMode.DRAINING:
             self._settle(ticket, Answer(Said.DONE, "the job is draining", head.micro_batch))
