@@ -53,6 +53,7 @@ _APART = {
     "harness/bundle/usererrors.py": _SHOWN,
     "harness/bundle/samples.py": _SHOWN,
     "streaming/status/samples.py": _SHOWN,
+    "streaming/status/taskfigures.py": _SHOWN,
     "spark/tasks/lostworker.py": _SHOWN,
     "harness/encoding/registered.py": "a larger class is refused",
     "spark/session/exits.py": "the longest path of a file",

@@ -68,6 +68,18 @@ def test_missing_figures_have_a_reason() -> None:
     assert "None: no other stage reads from this one." in text_of(record, 2)
 
 
+def test_tasks_and_their_skew() -> None:
+    record = samples.record(3)
+    slow = {"task": 3, "shards": [6, 7], "seconds": 0.9, "elements": 5000, "worker": "host:7"}
+    of = {"tasks": 4, "seconds": [0.1, 0.2, 0.9], "elements": [10, 12.5, 5000], "slowest": [slow]}
+    tasks = {"micro_batch": 41, "time": samples.NOW, "stages": {record["stages"][1]["stage"]: of}}
+    facts = dict(stage_of(record, None, 1, tasks).tasks)
+    assert facts["time of a task"] == "0.10 to 0.90, median 0.20 s; the greatest is 4.5 times the median"
+    assert facts["elements of a task"] == "10 to 5,000, median 12.5; the greatest is 400.0 times the median"
+    assert facts["task 3"] == "0.90 s, 5,000 elements, in shards 6 to 7, on host:7"
+    assert "none ran this stage" in dict(stage_of(record, None, 2, tasks).tasks)["single tasks"]
+
+
 def test_failing_stage_shows_its_error() -> None:
     record = samples.record(3)
     name = record["stages"][1]["stage"]

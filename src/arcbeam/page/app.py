@@ -191,7 +191,7 @@ class Pages:
             return Shown("missing.html", False, {"what": "There is no such stage here.", "error": ""}, 404)
         values = {
             "row": states.row_of(found),
-            "stage": stagepage.stage_of(record, _plan(self._source.plan(id)), number),
+            "stage": stagepage.stage_of(record, _plan(self._source.plan(id)), number, self._source.tasks(id)),
             "sample": f"/job/{id}/stage/{number}/sample" if samplepages.possible(found) else "",
         }
         return Shown("stage.html", states.is_live(found), values)

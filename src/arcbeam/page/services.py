@@ -30,6 +30,7 @@ from arcbeam.page.sources import (
     details_in_folder,
     history_in_folder,
     plan_in_folder,
+    tasks_in_folder,
 )
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -128,6 +129,7 @@ class ServiceSource(Source):
         self._listed: _Answer[Sequence[Record]] | None = None
         self._details: OrderedDict[str, _Answer[Record]] = OrderedDict()
         self._plans = Kept(lambda id: self._in_folder(id, plan_in_folder), PLAN_SECONDS, HISTORIES)
+        self._tasks = Kept(lambda id: self._in_folder(id, tasks_in_folder), PLAN_SECONDS, HISTORIES)
         self._histories = Kept(lambda id: self._in_folder(id, history_in_folder), HISTORY_SECONDS, HISTORIES)
         # The last contact, and why the newest call failed; "": it did not.
         self._heard, self._failure, self._tried = clock(), "", float("-inf")
@@ -209,6 +211,10 @@ class ServiceSource(Source):
     @override
     def plan(self, id: str) -> Record | None:
         return self._plans.get(id)
+
+    @override
+    def tasks(self, id: str) -> Record | None:
+        return self._tasks.get(id)
 
     @override
     def history(self, id: str) -> Record | None:

@@ -22,7 +22,7 @@ from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.historyfile import history_in
 from arcbeam.store.log.inspection import savepoints
-from arcbeam.store.log.planfile import plan_in
+from arcbeam.store.log.planfile import plan_in, tasks_in
 from arcbeam.store.log.requests import Asked, carried_out
 from arcbeam.store.log.savepoints import named_now, path_of
 from arcbeam.streaming.status.folder import record_of
@@ -111,6 +111,10 @@ class Source(Protocol):
         """Return the record of a job's plan, as `arcbeam.explain.plan_record`; None if there is none."""
         return None
 
+    def tasks(self, id: str) -> Record | None:
+        """Return figures of a job's tasks, as `arcbeam.streaming.status.taskfigures.task_record`; None if unknown."""
+        return None
+
     def details(self, id: str) -> Record | None:
         """Return what is shown of a job on request only; None if there is no such job, or nothing.
 
@@ -157,6 +161,7 @@ class FolderSource(Source):
         self._memory = Memory(list(self._folders), self._read, _is_over)
         self._histories = Kept(lambda id: history_in_folder(self._folders[id]), HISTORY_SECONDS, HISTORIES)
         self._plans = Kept(lambda id: plan_in_folder(self._folders[id]), PLAN_SECONDS, HISTORIES)
+        self._tasks = Kept(lambda id: tasks_in_folder(self._folders[id]), PLAN_SECONDS, HISTORIES)
 
     @override
     def jobs(self) -> Iterator[Listed]:
@@ -198,6 +203,10 @@ class FolderSource(Source):
     def plan(self, id: str) -> Record | None:
         return self._plans.get(id) if id in self._folders else None
 
+    @override
+    def tasks(self, id: str) -> Record | None:
+        return self._tasks.get(id) if id in self._folders else None
+
 
 def _is_over(job: Listed) -> bool:
     return job.record is not None and is_over(job.record)
@@ -233,6 +242,14 @@ def plan_in_folder(blobs: DurableBlobs) -> Record | None:
     """Return the record of the plan in a job's folder; see `Source.plan`."""
     try:
         return plan_in(blobs)
+    except ArcbeamError:
+        return None
+
+
+def tasks_in_folder(blobs: DurableBlobs) -> Record | None:
+    """Return the figures of tasks in a job's folder; see `Source.tasks`."""
+    try:
+        return tasks_in(blobs)
     except ArcbeamError:
         return None
 
@@ -276,6 +293,10 @@ class Several(Source):
     @override
     def plan(self, id: str) -> Record | None:
         return next((found for source in self._sources if (found := source.plan(id)) is not None), None)
+
+    @override
+    def tasks(self, id: str) -> Record | None:
+        return next((found for source in self._sources if (found := source.tasks(id)) is not None), None)
 
     @override
     def details(self, id: str) -> Record | None:

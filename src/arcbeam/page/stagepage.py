@@ -61,13 +61,14 @@ class StagePage:
     errors: Sequence[str]
 
 
-def stage_of(record: Record, plan: Plan | None, number: int) -> StagePage:
+def stage_of(record: Record, plan: Plan | None, number: int, tasks: Record | None = None) -> StagePage:
     """Return the page of a stage.
 
     Args:
         record: the job's status.
         plan: its plan; None: unknown.
         number: the index of the stage in the status.
+        tasks: figures of its tasks, as `arcbeam.streaming.status.taskfigures.task_record`; None: unknown.
     """
     stage = record["stages"][number]
     name = stage["stage"]
@@ -88,7 +89,7 @@ def stage_of(record: Record, plan: Plan | None, number: int) -> StagePage:
         causes,
         list(_waiting(stage)),
         list(_state(stage)),
-        list(_tasks(record, stage)),
+        list(_tasks(record, stage, tasks)),
         [f"{cause['text']}; released when: {cause['frees']}" for cause in causes if cause["kind"] == "failure"],
     )
 
@@ -183,12 +184,35 @@ def _state(stage: Mapping[str, Any]) -> Iterator[Fact]:
     )
 
 
-def _tasks(record: Record, stage: Mapping[str, Any]) -> Iterator[Fact]:
+def _tasks(record: Record, stage: Mapping[str, Any], tasks: Record | None) -> Iterator[Fact]:
     seconds = record.get("seconds") or {}
     parts = ", ".join(f"{part} {seconds[part]:.2f} s" for part in ("spark", "user") if part in seconds)
     yield "level", f"{stage['level']}: the tasks of a level run all its stages"
     yield "micro-batch", parts or "its time was not stored"
-    yield (
-        "single tasks",
-        "their times are not stored: with Spark's UI on (`--spark_conf=spark.ui.enabled=true`) it shows them",
-    )
+    if tasks is None:
+        yield (
+            "single tasks",
+            "unknown: the job's folder has no figures of tasks; a driver writes them every ten seconds",
+        )
+        return
+    if (of := tasks["stages"].get(stage["stage"])) is None:
+        yield "single tasks", f"none ran this stage in micro-batch {tasks['micro_batch']:,}"
+        return
+    yield "tasks", f"{of['tasks']:,} in micro-batch {tasks['micro_batch']:,} ({shown(tasks['time'])})"
+    yield "time of a task", f"{_spread(of['seconds'], '.2f')} s{_skew(of['seconds'])}"
+    yield "elements of a task", f"{_spread(of['elements'], ',.10g')}{_skew(of['elements'])}"
+    for each in of["slowest"]:
+        first, last = each["shards"]
+        shards = f"shard {first}" if first == last else f"shards {first} to {last}"
+        text = f"{each['seconds']:.2f} s, {each['elements']:,} elements, in {shards}, on {each['worker']}"
+        yield f"task {each['task']}", text
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    least, middle, most = values
+    return f"{least:{form}} to {most:{form}}, median {middle:{form}}"
+
+
+def _skew(values: Sequence[float]) -> str:
+    _, middle, most = values
+    return f"; the greatest is {most / middle:.1f} times the median" if middle > 0 and most >= 2 * middle else ""

@@ -19,7 +19,7 @@ from arcbeam.store.log.historyfile import (
     history_in,
     leave_history,
 )
-from arcbeam.store.manifest.names import HISTORY, PLAN
+from arcbeam.store.manifest.names import HISTORY, PLAN, TASKS
 from arcbeam.testing.blobs import MemoryBlobs
 
 _GOLDEN = Path(__file__).parent / "golden" / "history-1"
@@ -64,6 +64,16 @@ _PLAN: dict[str, Any] = {"name": "wörds \ud800", "stages": [{"id": "s0", "sourc
 def test_format_of_plan_is_that_of_the_golden_file() -> None:
     assert planfile.decode(_GOLDEN_PLAN.read_bytes()) == _PLAN
     assert planfile.encode(_PLAN) == _GOLDEN_PLAN.read_bytes()
+
+
+@pytest.mark.contract("PAGE-12")
+def test_tasks_are_read_back_and_no_plan() -> None:
+    blobs = MemoryBlobs()
+    assert planfile.tasks_in(blobs) is None
+    planfile.leave_tasks(blobs, _PLAN)
+    assert planfile.tasks_in(blobs) == _PLAN
+    blobs.put(TASKS, planfile.encode(_PLAN))
+    assert planfile.tasks_in(blobs) is None
 
 
 @pytest.mark.contract("PAGE-10")

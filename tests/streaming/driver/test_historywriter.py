@@ -10,11 +10,12 @@ import pytest
 
 from arcbeam.engine.coordinator import CommitDecided, MicroBatchFailed
 from arcbeam.engine.protocol.reports import Counts
+from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IndeterminateError, MissingFileError
 from arcbeam.store.log.historyfile import StoredHistory, history_in
-from arcbeam.store.log.planfile import plan_in
+from arcbeam.store.log.planfile import plan_in, tasks_in
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import HISTORY, PLAN
 from arcbeam.streaming.driver.historywriter import HistoryWriter
@@ -39,7 +40,7 @@ class Driver:
     def __init__(self, blobs: DurableBlobs, seconds: float = 1000.0) -> None:
         self.blobs, self.seconds = blobs, seconds
         self.log = opened(blobs)
-        self.writer = HistoryWriter(blobs, self.log, self, lambda: self.seconds, aside=at_once)
+        self.writer = HistoryWriter(blobs, self.log, self, lambda: self.seconds, aside=at_once, layout=LAYOUT)
 
     def now(self) -> Timestamp:
         return Timestamp(round(self.seconds * 1e6))
@@ -65,6 +66,29 @@ def kept(blobs: DurableBlobs) -> dict[str, Any]:
 
 def total(record: dict[str, Any], ring: int, figure: str = "read") -> float:
     return sum(point["stages"]["join"][figure] for point in record["rings"][ring]["points"])
+
+
+@pytest.mark.contract("PAGE-12")
+def test_figures_of_tasks_are_those_of_a_recent_micro_batch_with_elements() -> None:
+    driver = Driver(MemoryBlobs())
+    writer = driver.writer
+
+    def ran(micro_batch: int, elements: int) -> int | None:
+        writer.ran(micro_batch, [BundleReport("join", 0, elements_in=elements)])
+        writer.beat()
+        record = tasks_in(driver.blobs)
+        return None if record is None else int(record["micro_batch"])
+
+    assert ran(1, 0) is None
+    assert ran(2, 5) == 2
+    assert ran(3, 5) == 2, "at most every ten seconds"
+    driver.seconds += 11
+    assert ran(4, 0) == 3
+    assert ran(5, 5) == 3
+    writer.close("DONE")
+    record = tasks_in(driver.blobs)
+    assert record is not None
+    assert record["micro_batch"] == 5
 
 
 def test_no_micro_batch_is_lost_between_samples() -> None:

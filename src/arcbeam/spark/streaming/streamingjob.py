@@ -298,7 +298,7 @@ class StreamRun(Sinks, Watch):
         # A driver that only finishes an ended job has no epoch of its own, and writes nothing to the folder.
         noted = blobs if self.kept and log.head.mode not in ENDED else None
         shown_plan = plan_record(self._plan, output_names(self._plan))
-        history = self._history = HistoryWriter(noted, log, self._clock, plan=shown_plan)
+        history = self._history = HistoryWriter(noted, log, self._clock, plan=shown_plan, layout=physical.layout)
         commits = LogCommits(
             log, physical.layout, physical.side_readers, self.warn, figures=lambda: history.measured(self._measured())
         )
@@ -440,6 +440,8 @@ class StreamRun(Sinks, Watch):
             return
         self.commit_seconds = time.monotonic() - self._proposed
         reports, line = self._counters.committed(event.micro_batch, self._machine.head.times, self._took, ran=self._ran)
+        if self._history is not None:
+            self._history.ran(event.micro_batch, reports)
         if reports:
             left = self._left()
             line = f"{line}; draining: {left}" if left else line

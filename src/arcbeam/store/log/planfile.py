@@ -1,9 +1,10 @@
-"""The file with the plan of a job, in its folder: what people see of its graph when no driver runs it.
+"""The files with a job's plan and with the figures of its tasks, in its folder: what people see of them on its page.
 
-Owns the format: a header as a manifest's, then JSON. It informs people; nothing that runs a job reads it, so an
-unreadable file counts as none. Must not know what the record means.
+Owns the format: a header as a manifest's, then JSON. They inform people; nothing that runs a job reads them, so an
+unreadable file counts as none. Must not know what the records mean.
 
     plan        of the driver that started last
+    tasks       of a recent micro-batch
 """
 
 from __future__ import annotations
@@ -16,35 +17,35 @@ from typing import Any
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
 from arcbeam.store.manifest.framing import framed, unframed
-from arcbeam.store.manifest.names import PLAN
+from arcbeam.store.manifest.names import PLAN, TASKS
 
 _LOG = logging.getLogger("arcbeam.store")
 
 VERSION = 1
-_MAGIC = b"archplan"
+_MAGICS = {PLAN: b"archplan", TASKS: b"archtask"}
 
 
-def encode(record: Mapping[str, Any]) -> bytes:
-    """Return the bytes of the file; the same for equal records."""
+def encode(record: Mapping[str, Any], name: str = PLAN) -> bytes:
+    """Return the bytes of the file of that name; the same for equal records."""
     payload = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
-    return framed(_MAGIC, VERSION, payload)
+    return framed(_MAGICS[name], VERSION, payload)
 
 
-def decode(data: bytes) -> dict[str, Any]:
+def decode(data: bytes, name: str = PLAN) -> dict[str, Any]:
     """Return the record.
 
     Raises:
         ValueError: it is torn or changed, or has another version; the text says which.
     """
-    payload = unframed(_MAGIC, VERSION, data, "a plan")
+    payload = unframed(_MAGICS[name], VERSION, data, f"a file '{name}'")
     record = json.loads(payload)
     if not isinstance(record, dict):
-        raise ValueError("its content is not a plan")
+        raise ValueError(f"its content is not that of a file '{name}'")
     return record
 
 
 def leave_plan(blobs: DurableBlobs, record: Mapping[str, Any]) -> None:
-    """Write the file; it replaces an earlier one.
+    """Write the plan; it replaces an earlier one.
 
     Raises:
         StoreError: it cannot be written.
@@ -53,15 +54,33 @@ def leave_plan(blobs: DurableBlobs, record: Mapping[str, Any]) -> None:
 
 
 def plan_in(blobs: DurableBlobs) -> dict[str, Any] | None:
-    """Return the record in a job's folder; None if there is none. An unreadable one is logged.
+    """Return the plan in a job's folder; None if there is none. An unreadable one is logged.
 
     Raises:
         StoreError: the store does not answer.
     """
+    return _found(blobs, PLAN)
+
+
+def leave_tasks(blobs: DurableBlobs, record: Mapping[str, Any]) -> None:
+    """Write the figures of tasks; they replace earlier ones.
+
+    Raises:
+        StoreError: they cannot be written.
+    """
+    blobs.put(TASKS, encode(record, TASKS))
+
+
+def tasks_in(blobs: DurableBlobs) -> dict[str, Any] | None:
+    """Return the figures of tasks in a job's folder; as `plan_in`."""
+    return _found(blobs, TASKS)
+
+
+def _found(blobs: DurableBlobs, name: str) -> dict[str, Any] | None:
     try:
-        return decode(blobs.get(PLAN))
+        return decode(blobs.get(name), name)
     except MissingFileError:
         return None
     except ValueError as e:
-        _LOG.warning("'%s' in '%s' is ignored: %s", PLAN, blobs, e)
+        _LOG.warning("'%s' in '%s' is ignored: %s", name, blobs, e)
         return None

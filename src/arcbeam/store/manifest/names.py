@@ -16,6 +16,7 @@ written, and its attempt. That of a job graph contains the epoch. So the sweep f
     driver                                             what the job's driver was doing some seconds ago
     history                                            figures of the job over time
     plan                                               stages, transforms and edges, for people
+    tasks                                              times and elements of the tasks of a micro-batch, for people
     ended                                              how the last driver failed, or that it was cancelled
 """
 
@@ -38,6 +39,7 @@ ENDED_NOTE = "ended"
 TROUBLE_NOTE = "trouble"
 HISTORY = "history"
 PLAN = "plan"
+TASKS = "tasks"
 
 _MICRO_BATCH_DIGITS = 12
 _EPOCH_DIGITS = 8

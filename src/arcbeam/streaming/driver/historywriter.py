@@ -1,4 +1,5 @@
-"""Writes for people what no commit needs: at the start a job's plan, and about once a minute its figures over time.
+"""Writes for people what no commit needs: at the start a job's plan, every ten seconds figures of its tasks, and about
+once a minute its figures over time.
 
 Owns the intervals, and keeps the figures in memory. The files are outside the commit: if they are lost or cannot be
 written, the job continues. Must not know what they mean.
@@ -9,23 +10,29 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from arcbeam.engine.coordinator import CommitDecided, Event, MicroBatchFailed
+from arcbeam.engine.protocol.layout import Layout
+from arcbeam.model.rows import BundleReport
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.historyfile import StoredHistory, history_in, leave_history
-from arcbeam.store.log.planfile import leave_plan
+from arcbeam.store.log.planfile import leave_plan, leave_tasks
 from arcbeam.streaming.interfaces import Clock
 from arcbeam.streaming.status.history import History, sample_of, totals_of
 from arcbeam.streaming.status.status import PARTS, status_of
+from arcbeam.streaming.status.taskfigures import task_record
 
 _LOG = logging.getLogger("arcbeam.streaming")
 
+_NO_TASKS: Final[tuple[int, Sequence[BundleReport]]] = 0, ()
+
 _SAMPLE_SECONDS: Final = 1.0
 _WRITE_SECONDS: Final = 60.0
+_TASKS_SECONDS: Final = 10.0
 _WRITE_SHARE: Final = 0.005
 """The limit of the time for writing. With hundreds of stages a file takes long to make, and is written less often."""
 
@@ -51,6 +58,7 @@ class HistoryWriter:
         seconds: a monotonic clock, in seconds.
         aside: starts a function beside the driver's thread, and returns a function that waits for its end.
         plan: the record of the job's plan, which is written at once; None: none is written.
+        layout: of the job; None: figures of tasks are not written.
     """
 
     def __init__(
@@ -61,6 +69,7 @@ class HistoryWriter:
         seconds: Callable[[], float] = time.monotonic,
         plan: Mapping[str, Any] | None = None,
         aside: Callable[[Callable[[], None]], Callable[[], None]] = in_thread,
+        layout: Layout | None = None,
     ) -> None:
         self._blobs, self._log, self._clock, self._seconds = blobs, log, clock, seconds
         self._measured: Mapping[str, Any] = {}
@@ -68,6 +77,8 @@ class HistoryWriter:
         self._sampled, self._due = float("-inf"), seconds() + _WRITE_SECONDS
         self._new, self._warned = False, False
         self._aside, self._written, self._writing = aside, _nothing, False
+        self._layout, self._tasks, self._tasks_written = layout, _NO_TASKS, _nothing
+        self._tasks_due = float("-inf")
         if blobs is None:
             return
         if plan is not None:
@@ -109,12 +120,19 @@ class HistoryWriter:
             self._history.event(self._clock.now(), kind, text)
             self._new = True
 
+    def ran(self, micro_batch: int, reports: Sequence[BundleReport]) -> None:
+        """Remember the reports of a micro-batch that is committed, if it had elements."""
+        if self._blobs is not None and any(report.elements_in for report in reports):
+            self._tasks = micro_batch, reports
+
     def beat(self) -> bool:
-        """Write the file if that is due.
+        """Write the files that are due.
 
         Returns:
             True.
         """
+        if self._tasks[1] and self._seconds() >= self._tasks_due:
+            self._write_tasks()
         if self._new and not self._writing and self._seconds() >= self._due:
             self._write()
         return True
@@ -132,7 +150,27 @@ class HistoryWriter:
             self._sample()
         if self._new:
             self._write()
+        if self._tasks[1]:
+            self._write_tasks()
         self._written()
+        self._tasks_written()
+
+    def _write_tasks(self) -> None:
+        blobs, layout = self._blobs, self._layout
+        (micro_batch, reports), self._tasks = self._tasks, _NO_TASKS
+        self._tasks_due, now = self._seconds() + _TASKS_SECONDS, self._clock.now()
+        if blobs is None or layout is None:
+            return
+
+        def write() -> None:
+            try:
+                leave_tasks(blobs, task_record(micro_batch, now, reports, layout))
+            except StoreError as e:
+                _LOG.debug("'tasks' in the job's folder is old: %s", e)
+
+        # The previous one has most probably ended.
+        self._tasks_written()
+        self._tasks_written = self._aside(write)
 
     def _sample(self) -> None:
         status = status_of(self._log.head)
