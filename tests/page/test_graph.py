@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from arcbeam.page.app import app_of
 from arcbeam.page.graph import graph_of
 from arcbeam.page.sources import FolderSource, Listed
+from arcbeam.page.views import gap
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.planfile import leave_plan
 from tests.page import samples
@@ -34,6 +35,20 @@ def test_graph_shows_figures_of_stages_and_edges() -> None:
     assert found["s0-more"].startswith("backlog 5 · state 2 kB")
     assert re.fullmatch(r"[\d,]+/s · .* \S+", found["c0-live"])
     assert 'class="live warning" id="g-s0-live"' in svg
+
+
+def test_stage_whose_watermark_has_just_moved_does_not_wait() -> None:
+    record = samples.record(4)
+    record["causes"][0]["since"]["time"] = record["time"]
+    assert texts(graph_of(samples.plan_of(4), {}).shown(record)[0])["s0-live"].startswith("waits")
+    record["causes"][0]["since"]["time"] = samples.now()
+    assert "waits" not in texts(graph_of(samples.plan_of(4), {}).shown(record)[0])["s0-live"]
+
+
+def test_watermark_ahead_of_the_clock_is_shown_only_if_far() -> None:
+    record = samples.record(4)
+    assert gap(record, record["time"] + 1_000_000).text == "0.0 s behind"
+    assert gap(record, record["time"] + 3_600_000_000).text == "60 min ahead"
 
 
 def test_stages_of_another_plan_stay_empty() -> None:

@@ -19,8 +19,9 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Tim
 from arcbeam.page.app import app_of
 from arcbeam.page.sources import Listed
 from arcbeam.page.views import headline
+from arcbeam.store.log.drivernote import DriverNote
 from arcbeam.store.log.troublenote import Trouble
-from arcbeam.streaming.status.status import as_record, status_of, with_trouble
+from arcbeam.streaming.status.status import as_record, status_of, with_driver, with_trouble
 from arcbeam.streaming.status.words import shown
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.page import samples
@@ -71,6 +72,13 @@ def _failing() -> dict[str, Any]:
     return as_record(with_trouble(status_of(head), trouble))
 
 
+def _without_tasks() -> dict[str, Any]:
+    head = committed(opened(MemoryBlobs()), at(1, 1, 1), *all_of())
+    doing = "runs micro-batch 2"
+    note = DriverNote(head.epoch, "host:job", 1, Timestamp(0), Timestamp(1), 60.0, doing, "no task has run", "a core")
+    return as_record(with_driver(status_of(head), note))
+
+
 def _cases() -> Iterator[Any]:
     timer = Hold(Timestamp(5), HolderKind.TIMER, "flush", key="a", release=Release(_HOUR, by_clock=True))
     residual = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
@@ -87,6 +95,7 @@ def _cases() -> Iterator[Any]:
     yield "shutdown", _held(Hold(Timestamp(5), HolderKind.UNPREPARED, ""))
     yield "observer", as_record(status_of(observed))
     yield "failure", _failing()
+    yield "driver", _without_tasks()
     yield "not reported", _changed(kind="not reported", text="the watermark of the input of 'read': shard 0 …")
 
 
@@ -100,12 +109,12 @@ def test_all_reasons_of_the_table_are_here() -> None:
 
 @pytest.mark.parametrize(("kind", "record"), CASES)
 def test_headline_of_each_reason_has_the_words_of_status(kind: str, record: dict[str, Any]) -> None:
-    cause = next(each for each in record["causes"] if each["decides"])
+    cause = next(each for each in record["causes"] if each["decides"] or each["kind"] == "driver")
     assert cause["kind"] == kind
     # The fixtures' clock is at 0, so that their work seems overdue.
     record |= {"due": None, "driver": None, "ended": None, "folder": "/a", "name": "a"}
     line = headline(record)
-    assert line.level == ("error" if kind == "failure" else "warning")
+    assert line.level == ("error" if kind in ("failure", "driver") else "warning")
     printed = list(cause_lines(record["causes"]))
     assert f"  - {line.text}" in printed
     assert f"    released when: {line.frees}" in printed

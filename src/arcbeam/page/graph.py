@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from arcbeam.explain import as_live_svg, filled, plan_of
-from arcbeam.page.views import gap
+from arcbeam.page.views import gap, headline_of
 from arcbeam.streaming.status.words import Record, bytes_shown
 
 PREFIX: Final = "g-"
@@ -54,8 +54,9 @@ class Graph:
 
 
 def _blocking(record: Record) -> frozenset[str]:
-    """Return the stages that hold the watermark of another one."""
-    return frozenset(cause["stage"] for cause in record["causes"] if cause.get("decides", True))
+    """Return the stages that hold the watermark of another one for so long that a headline says so, too."""
+    deciding = (cause for cause in record["causes"] if cause.get("decides", True))
+    return frozenset(cause["stage"] for cause in deciding if headline_of(record, cause).level != "good")
 
 
 def _rate(rate: float | None) -> str:

@@ -27,6 +27,8 @@ from arcbeam.streaming.status.words import (
 
 _LONG_WAIT: Final = 60.0
 """Seconds. A healthy stream always waits for something: only what has not moved for longer is shown as waiting."""
+_AHEAD: Final = 60.0
+"""Seconds. A watermark moves during a micro-batch, whose time is that of its start, and clocks of hosts differ."""
 
 _WELL = frozenset({"done", "drained"})
 """The modes of jobs that ended as intended."""
@@ -236,5 +238,5 @@ def gap(record: Record, watermark: int) -> Cell:
     if watermark >= MAX_TIMESTAMP or watermark == END_OF_GLOBAL_WINDOW:
         return Cell("at the end", f"the watermark is at: {shown(watermark)}")
     seconds = (record["time"] - watermark) / 1e6
-    text = behind_shown(seconds) if seconds >= 0 else f"{long_shown(-seconds)} ahead"
+    text = behind_shown(seconds) if seconds > -_AHEAD else f"{long_shown(-seconds)} ahead"
     return Cell(text, f"watermark {shown(watermark)}, at {shown(record['time'])}")
