@@ -162,6 +162,7 @@ class BundleReport:
         committables: committables of a bounded job, by publisher; a streaming job stores them with its commits.
         needs_teardown: its worker holds DoFns whose teardown does something.
         graceful: names of its DoFns that have `GracefulShutdown`; the worker holds these.
+        sampled: it has taken samples of its outputs.
     """
 
     stage: str
@@ -182,6 +183,7 @@ class BundleReport:
     committables: dict[str, list[bytes]] = field(default_factory=dict)
     needs_teardown: bool = False
     graceful: tuple[str, ...] = ()
+    sampled: bool = False
 
     def to_row(self) -> Row:
         """Return the row that carries it; it goes to shard 0, before all data."""

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from arcbeam.engine.coordinator import MicroBatchReported
 from arcbeam.errors import ArcbeamError, JobFailedError, RequestRefusedError
-from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.log import requests as files
 from arcbeam.store.log.requests import Asked
 from arcbeam.streaming.assignment import SampleOrder
@@ -46,8 +45,8 @@ class Driver:
     def ask(self, stage: str = "Count") -> str:
         return files.ask(self.blobs, Asked.SAMPLE, "", self.time, stage=stage).id
 
-    def ran(self) -> None:
-        self.desk.handled(MicroBatchReported(self.time, 1, 0, Duration(1), ()), (), self.log.head)
+    def ran(self, *sampled: str) -> None:
+        self.samples.ran(sampled)
 
 
 def taken(count: int, task: int) -> dict[str, Any]:
@@ -62,7 +61,9 @@ def test_request_is_carried_until_there_are_samples() -> None:
     driver.desk.look()
     order = SampleOrder(id, "Count")
     assert driver.samples.wanted() == (order,)
-    driver.ran()
+    driver.ran("Java")
+    assert driver.samples.wanted() == (order,)
+    driver.samples.ran(None)
     assert driver.samples.wanted() == (), "whether there are samples is not known yet"
     driver.desk.look()
     assert driver.samples.wanted() == (order,)
@@ -70,7 +71,7 @@ def test_request_is_carried_until_there_are_samples() -> None:
     leave_samples(driver.blobs, id, 0, 1, taken(1, 1))
     driver.desk.look()
     assert files.waiting(driver.blobs) == [id], "other tasks still run"
-    driver.ran()
+    driver.ran("Count")
     driver.desk.look()
     assert files.waiting(driver.blobs) == []
     assert driver.samples.wanted() == ()
@@ -116,7 +117,7 @@ def requested(driver: Driver, serve: Callable[[str], None], stage: str = "Count"
                 served = True
                 driver.samples.wanted()
                 serve(waiting[0])
-                driver.ran()
+                driver.ran(stage)
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -1,7 +1,7 @@
 """Samples of a stage's outputs: the first elements of each, as texts, through the SDK's own data sampler.
 
 Owns which elements are kept, and their form. A stage that is opened with a sampler passes each element on its own, and
-is slower; one without a sampler does nothing of this. Must not know who requests samples, nor where they go.
+is slower; one without a sampler does no such thing. Must not know who requests samples, nor where they go.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _First:
 
 
 class StageSampler(DataSampler):  # type: ignore[misc]  # Beam is untyped
-    """The sampler of one stage: the stage's processor gets it, and whoever opened the stage reads it after a task."""
+    """The sampler of one stage: the stage's processor gets it, and the task that opened the stage reads it."""
 
     def __init__(self) -> None:
         # 0: without a timer.

@@ -52,6 +52,7 @@ from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
 from arcbeam.store.blobs.errors import AwayError, LostFileError, NewerFormatError, StoreError
 from arcbeam.streaming.assignment import SampleOrder, TaskAssignment
+from arcbeam.streaming.driver.samplerequests import SampleRequests
 from arcbeam.streaming.interfaces import Clock, Cluster, Inbox
 from arcbeam.streaming.reportcodec import ReportReader
 from arcbeam.streaming.task.finalizing import CONFIRMED_KEPT, Confirmed, LastWords
@@ -90,7 +91,7 @@ class SparkCluster(Cluster):
         on_reports: called with the bundle reports of each micro-batch, which is not committed yet.
         on_warnings: called with the warnings of publishing and sweeping.
         forgotten: called when the run ends; returns whether to remove the copies of the job's state on the hosts.
-        samples: returns the requests for samples that the next run of a micro-batch carries out.
+        samples: the requests for samples that runs of micro-batches carry out.
 
     Attributes:
         failure: the last error of a micro-batch; None if there was none.
@@ -107,11 +108,11 @@ class SparkCluster(Cluster):
         on_reports: Callable[[int, Sequence[BundleReport]], None],
         on_warnings: Callable[[Sequence[str]], None],
         forgotten: Callable[[], bool] = lambda: False,
-        samples: Callable[[], tuple[SampleOrder, ...]] = tuple,
+        samples: SampleRequests | None = None,
     ) -> None:
         self._spark, self._job, self._inbox, self._clock = spark, job, inbox, clock
         self._slots, self._on_reports, self._forgotten = slots, on_reports, forgotten
-        self._on_warnings, self._samples = on_warnings, samples
+        self._on_warnings, self._samples = on_warnings, samples or SampleRequests(None)
         self._frames = MicroBatchFrames(spark, job)
         self._reader = ReportReader()
         self._worker = ThreadPoolExecutor(1, f"steps-{job.id}")
@@ -146,7 +147,7 @@ class SparkCluster(Cluster):
     def run(self, order: TaskAssignment) -> None:
         given_up = threading.Event()
         self._running = order.plan.micro_batch, order.plan.attempt, given_up
-        self._worker.submit(self._run, order, tuple(self._confirmed), self._samples(), given_up)
+        self._worker.submit(self._run, order, tuple(self._confirmed), self._samples.wanted(), given_up)
 
     def _run(
         self,
@@ -181,11 +182,13 @@ class SparkCluster(Cluster):
             self._holders |= {report.worker for report in bundles if report.needs_teardown}
             self._note_graceful(bundles)
             self._on_reports(plan.micro_batch, bundles)
+            self._samples.ran({report.stage for report in bundles if report.sampled})
             took = Duration(round((time.monotonic() - started) * 1e6))
             tasks = tuple(report.task for report in reports)
             self.failure = None
             self._inbox.put(MicroBatchReported(self._clock.now(), plan.micro_batch, plan.attempt, took, tasks))
         except BaseException as e:
+            self._samples.ran(None)
             failed = self._as_failure(e, f"could not run micro-batch {plan.micro_batch}")
             lost = isinstance(failed, DriverLostError)
             self.failure = failed

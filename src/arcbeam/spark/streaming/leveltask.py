@@ -362,7 +362,7 @@ class _Run:
         self._bundles = self._code.end()
         for report in self._bundles:
             report.worker = worker_name()
-        self._sampling.correct(self._bundles)
+        self._sampling.mark(self._bundles)
 
     def _open(self, stage: str) -> TaskStage:
         if self._sampling.wants(stage):

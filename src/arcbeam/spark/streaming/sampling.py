@@ -46,7 +46,7 @@ class Sampling:
             self._requests.setdefault(order.stage, []).append(order.request)
         self._stages: dict[str, Any] = {}
         for job_id, key in [each for each in _open if each[0] == job and each[1] not in map(_key, self._requests)]:
-            # Nobody waits for them any more.
+            # No request is open any more.
             self._close(job_id, key)
 
     def wants(self, stage: str) -> bool:
@@ -64,11 +64,11 @@ class Sampling:
         found = self._stages[stage] = open(_key(stage))
         return found
 
-    def correct(self, reports: Sequence[BundleReport]) -> None:
-        """Correct the reports of stages that are closed when the task ends: the worker does not hold them then."""
+    def mark(self, reports: Sequence[BundleReport]) -> None:
+        """Mark the reports of stages with samples. They are closed when the task ends: no worker holds them then."""
         for report in reports:
             if report.stage in self._stages and self._stages[report.stage].samples():
-                report.needs_teardown, report.graceful = False, ()
+                report.needs_teardown, report.graceful, report.sampled = False, (), True
 
     def ended(self) -> None:
         """The task has succeeded: write what was taken, and close the stages that have taken something."""

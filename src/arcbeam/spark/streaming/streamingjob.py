@@ -303,7 +303,7 @@ class StreamRun(Sinks, Watch):
             log, physical.layout, physical.side_readers, self.warn, figures=lambda: history.measured(self._measured())
         )
         around = self._spark, job, self._inbox, self._clock, slots, self._counters.ran, self._warnings.put
-        cluster = self._cluster = SparkCluster(*around, self._is_over, self._samples.wanted)
+        cluster = self._cluster = SparkCluster(*around, self._is_over, self._samples)
         self._measured = partial(self._figures, cluster, physical)
         machine = self._machine = JobMachine(physical.layout, self._driven)
         script = self._plan.script

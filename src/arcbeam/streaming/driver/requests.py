@@ -19,8 +19,6 @@ from arcbeam.engine.coordinator import (
     End,
     EndState,
     Event,
-    MicroBatchFailed,
-    MicroBatchReported,
     Overtaken,
     Propose,
     SavepointRequested,
@@ -271,8 +269,6 @@ class RequestDesk:
                 case CommitConflicted() | Overtaken():
                     # The driver that took over has the requests in the folder, too.
                     self._fenced = True
-                case MicroBatchReported() | MicroBatchFailed():
-                    self._samples.ran()
             self._proposed = next((each for each in commands if isinstance(each, Propose)), self._proposed)
 
     def _open(self) -> list[Ticket]:

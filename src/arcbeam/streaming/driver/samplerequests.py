@@ -1,7 +1,7 @@
 """Requests for samples of stages, at the driver: which of them the next micro-batch carries out, and when each is done.
 
-Owns their order: a micro-batch carries a request, its tasks leave what they have taken in the job's folder, and a later
-check of the folder finds it, or passes the request to another micro-batch. Must not know how samples are taken.
+Owns their order: micro-batches carry a request until their tasks have taken something and left it in the job's folder;
+the next check of the folder answers. Must not know how samples are taken.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Place(Enum):
     CARRIED = auto()
     """In the running micro-batch."""
     RAN = auto()
-    """The micro-batch has ended: whether there are samples is unknown."""
+    """The micro-batch has ended, and there may be samples."""
 
 
 class SampleRequests:
@@ -66,14 +66,19 @@ class SampleRequests:
             self._open |= {order.request: (order, _Place.CARRIED) for order in found}
         return tuple(found)
 
-    def ran(self) -> None:
-        """The micro-batch has ended, or one of its runs has failed."""
+    def ran(self, sampled: Collection[str] | None) -> None:
+        """A run of a micro-batch has ended.
+
+        Args:
+            sampled: the stages of which it has taken samples; None: it has failed, and may have taken some.
+        """
         if not self._open:
             return
         with self._lock:
             for id, (order, place) in self._open.items():
                 if place is _Place.CARRIED:
-                    self._open[id] = order, _Place.RAN
+                    there = sampled is None or order.stage in sampled
+                    self._open[id] = order, _Place.RAN if there else _Place.WAITING
 
     def look(self, blobs: DurableBlobs, listed: Collection[str], now: Timestamp) -> Sequence[tuple[str, Answer | None]]:
         """Check the folder for samples.

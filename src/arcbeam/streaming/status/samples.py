@@ -62,7 +62,7 @@ def remove_samples(blobs: DurableBlobs, request: str) -> None:
 
 
 def remove_old_samples(blobs: DurableBlobs, now: Timestamp) -> None:
-    """Remove the files of requests that nobody waits for any more."""
+    """Remove the files of requests that no reader waits for any more."""
     limit = now - round(KEPT_SECONDS * 1e6)
     for info in list(blobs.list(SAMPLES)):
         if 0 < time_of(info.name.removeprefix(f"{SAMPLES}/")) < limit:
