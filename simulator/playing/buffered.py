@@ -78,26 +78,19 @@ class _Below:
         """Nothing is to be given back."""
 
 
-class Committing(EngineRunner):
-    """A runner whose user code writes into a buffer.
+class Delegating(EngineRunner):
+    """A runner that passes all calls on.
 
     Args:
         runner: the wrapped runner.
-        writes: the buffer of its user code.
     """
 
-    def __init__(self, runner: EngineRunner, writes: Buffered) -> None:
-        self._runner, self._writes = runner, writes
-
-    def returns(self) -> None:
-        """Commit the buffer: a call is about to return."""
-        self._writes.commit()
+    def __init__(self, runner: EngineRunner) -> None:
+        self._runner = runner
 
     @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        result = self._runner.process(key, elements)
-        self.returns()
-        return result
+        return self._runner.process(key, elements)
 
     @override
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
@@ -105,19 +98,11 @@ class Committing(EngineRunner):
 
     @override
     def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
-
-        def committed(result: CallResult) -> None:
-            self.returns()
-            led_to(result)
-
-        self._runner.fire(due, committed)
-        self.returns()
+        self._runner.fire(due, led_to)
 
     @override
     def expire(self, key: bytes, window: Window) -> CallResult:
-        result = self._runner.expire(key, window)
-        self.returns()
-        return result
+        return self._runner.expire(key, window)
 
     @override
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
@@ -133,12 +118,59 @@ class Committing(EngineRunner):
 
     @override
     def prepare(self) -> CallResult:
-        result = self._runner.prepare()
+        return self._runner.prepare()
+
+    @override
+    def finish(self) -> BundleResult:
+        return self._runner.finish()
+
+
+class Committing(Delegating):
+    """A runner whose user code writes into a buffer.
+
+    Args:
+        runner: the wrapped runner.
+        writes: the buffer of its user code.
+    """
+
+    def __init__(self, runner: EngineRunner, writes: Buffered) -> None:
+        super().__init__(runner)
+        self._writes = writes
+
+    def returns(self) -> None:
+        """Commit the buffer: a call is about to return."""
+        self._writes.commit()
+
+    @override
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        result = super().process(key, elements)
+        self.returns()
+        return result
+
+    @override
+    def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
+
+        def committed(result: CallResult) -> None:
+            self.returns()
+            led_to(result)
+
+        super().fire(due, committed)
+        self.returns()
+
+    @override
+    def expire(self, key: bytes, window: Window) -> CallResult:
+        result = super().expire(key, window)
+        self.returns()
+        return result
+
+    @override
+    def prepare(self) -> CallResult:
+        result = super().prepare()
         self.returns()
         return result
 
     @override
     def finish(self) -> BundleResult:
-        closed = self._runner.finish()
+        closed = super().finish()
         self._writes.commit()
         return closed

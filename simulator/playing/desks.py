@@ -28,6 +28,7 @@ from simulator.judging.records import Broken, Drop, Out, Part, Record
 from simulator.playing.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from simulator.playing.debouncing import ALL_WAYS
 from simulator.playing.jobs import Job
+from simulator.playing.together import InLots, fires_together
 from simulator.playing.usercode import Buffering, Desk, Expanding, Grouping, Joining, Passing, Reading, Runner
 from simulator.scenario.combining import atoms_of
 from simulator.scenario.kinds import Buffer, Expand, Group, Join, Keep, Source
@@ -142,6 +143,7 @@ class StageDesk(Desk):
 def runner_of(desk: StageDesk, number: int) -> EngineRunner:
     """Return the user code of a stage."""
     runner: Runner
+    calls: EngineRunner
     writes: Buffered | None = None
     if isinstance(desk.stage.kind, (Buffer, Keep)) and commits_at_the_end_of_calls(desk.chance):
         desk.view = writes = Buffered(desk.view)
@@ -160,7 +162,10 @@ def runner_of(desk: StageDesk, number: int) -> EngineRunner:
             runner = Joining(desk)
         case _:
             runner = Passing(desk)
-    return runner if writes is None else Committing(runner, writes)
+    calls = runner if writes is None else Committing(runner, writes)
+    if isinstance(kind := desk.stage.kind, Keep) and (together := fires_together(desk.chance)) > 1:
+        return InLots(calls, together, desk.chance, kind.windowing.decode)
+    return calls
 
 
 def windows_of(reader: Stage, time: Timestamp) -> tuple[Window, ...]:

@@ -168,6 +168,14 @@ class Nothing:
         self.attempt.out.append((self.stage, *row))
         return CallResult(1)
 
+    together = 1
+
+    def settle(self) -> CallResult:
+        raise AssertionError(f"results of {self.stage} never come later")
+
+    def fire_together(self, lot: Sequence[Fired]) -> CallResult:
+        raise AssertionError(f"{self.stage} fires one timer after the other")
+
     def process(self, key: bytes, elements: Elements) -> CallResult:
         raise AssertionError(f"{self.stage} has no elements")
 

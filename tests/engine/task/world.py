@@ -77,10 +77,10 @@ class World:
             self.came = [(b"k", block)]
         return self._run(watermark, now, shard, of_plan)
 
-    def run(self, watermark: int, came: Sequence[tuple[bytes, Elements]]) -> StageReport:
+    def run(self, watermark: int, came: Sequence[tuple[bytes, Elements]], now: int = 0) -> StageReport:
         """Run a micro-batch with any elements, by key."""
         self.came = came
-        return self._run(watermark, 0, 3, {})
+        return self._run(watermark, now, 3, {})
 
     def _run(self, watermark: int, now: int, shard: int, of_plan: dict[str, Any]) -> StageReport:
         self.micro_batches += 1
@@ -113,6 +113,14 @@ class World:
         return next((answer for start, answer in self.on.items() if line.startswith(start)), None)
 
     # Runner.
+
+    together = 1
+
+    def settle(self) -> CallResult:
+        raise AssertionError("its results never come later")
+
+    def fire_together(self, lot: Sequence[Fired]) -> CallResult:
+        raise AssertionError("it fires one timer after the other")
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         return self._record(" ".join(["process", *(value.decode() for value, _, _, _ in elements)])) or CallResult(

@@ -21,7 +21,6 @@ from arcbeam.engine.task.stagecontext import StageContext
 from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.engine.watermarks.stages import StageFlow, Times
-from arcbeam.fnapi.stage.remoterunner import RemoteRunner
 from arcbeam.fnapi.stage.remotestage import RemoteStage
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.runner import StreamingRunner
@@ -222,8 +221,11 @@ class Shard:
         task_clock = TaskClock(
             micro_batch.now, lambda: Timestamp(micro_batch.now + micro_batch.takes - micro_batch.late), running=int
         )
-        kind = StreamingRunner if self.of.remote is None else RemoteRunner
-        runner = self._runner = kind(self.stage.parts, self.view, spec.placed, task_clock)
+        runner = self._runner = (
+            self.stage.runner_by(self.view, spec.placed, task_clock)
+            if isinstance(self.stage, RemoteStage)
+            else StreamingRunner(self.stage.parts, self.view, spec.placed, task_clock)
+        )
         clock = Clock(self.view, NUMBER, ("main",))
         place = StageContext(
             spec.placed,

@@ -255,6 +255,11 @@ class Timers:
         if len(place) > _PLACE:
             view.put(self._holds + held + _KEYED + slot, b"")
 
+    def put_back(self, fired: Fired) -> None:
+        """Set a timer again that was taken, as it was."""
+        key, window, family, tag, fire_at, hold, payload = fired
+        self.set(key, window, family, fire_at, hold, tag, payload)
+
     def clear(self, key: bytes, window: bytes, family: str, tag: str = "") -> None:
         """Clear a timer, if it is pending.
 

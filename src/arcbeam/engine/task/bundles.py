@@ -144,11 +144,20 @@ class Runner(Protocol):
     of a key and window changes only when it is dropped, and no call for that key and window follows. Its output may
     wait until `finish`, or longer, but is passed on before the task's marker.
 
+    **Lots.** A runner whose `together` is not 1 may also store the effects of `process` later, and return timers of
+    earlier calls: all that is missing comes with `settle`. The engine calls it before timers fire and state is dropped.
+    It fires the timers and expirations of such a stage by `fire_together` instead of `fire` and `expire`.
+
     **The order of calls** in a micro-batch: `truncate` for waiting restrictions; then blocked and arrived elements
-    (`process`, `restriction`, `panes`); `resume`; then what the watermark and the clock allow (`fire`, `expire`,
-    `panes`, `process` in order of time); `prepare`; and `finish`, always and once, after all firing and dropping. Calls
-    of another stage or shard do not happen in between.
+    (`process`, `restriction`, `panes`); `settle`; `resume`; then what the watermark and the clock allow (`fire`,
+    `expire`, `panes`, `process` in order of time); `prepare`; and `finish`, always and once, after all firing and
+    dropping. Calls of another stage or shard do not happen in between.
+
+    Attributes:
+        together: the maximum of timers that it fires together.
     """
+
+    together: int = 1
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         """Process elements of a user key, with access to its state and timers; without keys, the key is empty."""
@@ -166,6 +175,21 @@ class Runner(Protocol):
 
     def expire(self, key: bytes, window: Window) -> CallResult:
         """Call the callback of a window's expiration; its state still exists."""
+
+    def settle(self) -> CallResult:
+        """Store all effects of earlier `process` calls; return what these have not returned."""
+        return NOTHING
+
+    def fire_together(self, lot: Sequence[Fired]) -> CallResult:
+        """Call the callbacks of timers and expirations, each of another key, in any order; `process` calls are settled.
+
+        Args:
+            lot: at most `together` timers, which are no longer stored; the family of expirations is `EXPIRATION`.
+
+        Returns:
+            The results of all.
+        """
+        raise AssertionError("this runner fires one timer after the other")
 
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         """Return the restriction of an element that has arrived at a splittable stage."""

@@ -5,7 +5,7 @@ Owns when state is dropped, and which elements are late. Must not know the state
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from typing_extensions import override
 
@@ -18,7 +18,7 @@ from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, Section, after, part,
 from arcbeam.engine.state.keyqueue import Element, KeyQueue, Late, SortedInput
 from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers, within
-from arcbeam.engine.task.bundles import BundleResult, CallResult, TimerSet
+from arcbeam.engine.task.bundles import BundleResult, CallResult, TimerCleared, TimerSet
 from arcbeam.engine.task.stagecontext import StageContext, StageLogic
 from arcbeam.engine.watermarks.comparison import passed
 from arcbeam.engine.watermarks.holds import Holds
@@ -39,6 +39,9 @@ class StatefulLogic(StageLogic):
         number = place.placed.number
         self._place = place
         self._kind = kind
+        # In order of time, an element may precede what the timer before it sets.
+        self._together = 1 if kind.in_order is not None else place.runner.together
+        self._in_lots = place.runner.together != 1
         self._timers = Timers(place.view, number, kind.families)
         self._ordered = None if kind.in_order is None else SortedInput(place.view, number, kind.in_order)
         self._queue = KeyQueue(self._timers, self._ordered)
@@ -115,7 +118,12 @@ class StatefulLogic(StageLogic):
 
     @override
     def resume(self) -> bool:
+        self._settle()
         return False
+
+    def _settle(self) -> None:
+        if self._in_lots:
+            self._record(self._place.runner.settle(), None)
 
     @override
     def fire(self, watermark: Timestamp) -> bool:
@@ -125,6 +133,9 @@ class StatefulLogic(StageLogic):
         while next is not None:
             if isinstance(next, Element):
                 self._process(next, watermark)
+            elif self._in_lots:
+                next = self._fire_lot(next, watermark)
+                continue
             elif next.family == EXPIRATION:
                 self._expire(next)
             else:
@@ -182,6 +193,7 @@ class StatefulLogic(StageLogic):
         self._record(
             self._place.runner.process(element.key, [(element.value, element.time, (window,), element.pane)]), None
         )
+        self._settle()
 
     def _next(self, watermark: Timestamp) -> Element | Fired | None:
         """Return the next work; None also if the rest should be left for the next micro-batch."""
@@ -210,22 +222,65 @@ class StatefulLogic(StageLogic):
             next = self._queue.next(watermark, self._now())
         self._following = next
 
+    def _fire_lot(self, first: Fired, watermark: Timestamp) -> Element | Fired | None:
+        """Fire timers and expirations together, each of another key; return the next work, as `_next`.
+
+        SUBTLE: what a callback sets or clears decides which timer of its key is next. So a lot ends at a key that is in
+        it.
+        """
+        lot: dict[bytes, Fired] = {}
+        next: Element | Fired | None = first
+        while type(next) is Fired and next.key not in lot:
+            if next.family == EXPIRATION and (self._waits_for_clock(next) or not self._kind.at_expiration):
+                self._expire(next)
+            else:
+                lot[next.key] = next
+                if len(lot) == self._together:
+                    next = None
+                    break
+            next = self._next(watermark)
+        if not lot:
+            return next
+        if type(next) is Fired:
+            self._timers.put_back(next)
+        self._place.tally.fired += len(lot)
+        self._record_lot(lot, self._place.runner.fire_together(tuple(lot.values())))
+        for fired in lot.values():
+            if fired.family == EXPIRATION:
+                self._drop(fired.key, fired.window)
+        return self._next(watermark)
+
+    def _record_lot(self, lot: Mapping[bytes, Fired], result: CallResult) -> None:
+        families = self._kind.families
+        timers: dict[bytes, list[TimerSet | TimerCleared]] = {}
+        for timer in result.timers:
+            timers.setdefault(timer.key, []).append(timer)
+        self._place.tally.written += result.written
+        for key, those in timers.items():
+            fired = lot[key]
+            # A timer that an expiration sets would fire after the end of time: it never does.
+            if fired.family != EXPIRATION:
+                origin = fired.fire_at if families[fired.family] is TimeDomain.EVENT else None
+                self._record(CallResult(timers=those), origin, by_timer=True)
+
     def _record_fired(self, result: CallResult) -> None:
         self._record(result, self._origin, by_timer=True)
 
     def _expire(self, fired: Fired) -> None:
         place = self._place
         place.tally.fired += 1
-        if self._is_over and self._timers.awaits_clock(fired.key, fired.window):
+        if self._waits_for_clock(fired):
             # Its input has ended, and no later event drops its state. A window that ends before the input does not
-            # wait:
-            # the following work belongs to another window.
+            # wait: the following work belongs to another window.
             self._timers.set(fired.key, fired.window, EXPIRATION, MAX_TIMESTAMP, fired.hold)
             return
         if self._kind.at_expiration:
             # A timer that it sets would fire after the end of time: it never does.
             place.record(place.runner.expire(fired.key, self._kind.decode(fired.window)), timers=True)
         self._drop(fired.key, fired.window)
+
+    def _waits_for_clock(self, expiration: Fired) -> bool:
+        return self._is_over and self._timers.awaits_clock(expiration.key, expiration.window)
 
     def _drop(self, key: bytes, window: bytes) -> None:
         """Drop cells, timers and holds. They are adjacent: one scan finds them all."""

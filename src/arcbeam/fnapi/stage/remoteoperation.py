@@ -22,6 +22,7 @@ from arcbeam.fnapi.descriptors import SOURCE, sink_of
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.service.instruction import Arrival, Asked, Instruction, Output, Responded
+from arcbeam.fnapi.stage.lot import Lot
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.fnapi.stage.workererrors import error_in
 from arcbeam.fnapi.wire import outgoing
@@ -30,6 +31,7 @@ from arcbeam.fnapi.wire.skipping import CutShortError, skipper
 from arcbeam.fnapi.wire.times import from_millis, to_millis
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations.standin import StandIn
+from arcbeam.harness.streaming.timers import TimerLog
 from arcbeam.model.plan import Remote
 from arcbeam.model.urns import REMOTE_URN
 from arcbeam.sizes import threshold
@@ -142,6 +144,10 @@ class RemoteOperation(StandIn):
             family: coders.get_by_id(id).get_impl().encode_nested for family, id in remote.timers.items()
         }
 
+    def keys_are(self, lot: Lot, log: TimerLog) -> None:
+        """Set what knows the keys of the open bundle, and what takes the timers that they set, with the key."""
+        self._lot, self._log = lot, log
+
     @override
     def start(self) -> None:
         super().start()
@@ -196,6 +202,7 @@ class RemoteOperation(StandIn):
         if arrival.family is not None:
             owner = arrival.transform, arrival.family
             for timer in self._timers[owner].elements(arrival):
+                self._log.key = self._lot.key_of_timer(timer)
                 self._families[owner].encode_to_stream(timer, None, True)
             return
         index, sink = self._sinks[arrival.transform]

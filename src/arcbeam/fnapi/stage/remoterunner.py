@@ -1,38 +1,77 @@
 """The user code of a stage in a shard, during a micro-batch, if an SDK worker runs it.
 
-Owns where bundles end. A call with state or timers is a bundle of its own: its effects must be known when it returns.
+Owns where bundles end: the calls of many keys are in one bundle, so their effects are known when it has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
+from typing import Any
 
 from typing_extensions import override
 
 from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.stagekinds import Stateful
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import CallResult
+from arcbeam.fnapi.stage.lot import Lot
+from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.runner import StreamingRunner
+from arcbeam.harness.streaming.stageparts import StageParts
+from arcbeam.model.interfaces import StateView
+from arcbeam.sizes import threshold
 
 
 class RemoteRunner(StreamingRunner):
-    """See `arcbeam.engine.task.bundles.Runner`."""
+    """See `arcbeam.engine.task.bundles.Runner`.
+
+    SUBTLE: elements and timers of a key are never in one bundle: SDKs disagree on their order.
+
+    Args:
+        stage, view, placed, clock: see `StreamingRunner`.
+        lot: the keys of the stage's bundles; None if it has no state.
+    """
+
+    together = threshold(1000, 2)
+
+    def __init__(
+        self, stage: StageParts, view: StateView, placed: Placed, clock: TaskClock | None, lot: Lot | None
+    ) -> None:
+        super().__init__(stage, view, placed, clock)
+        self._lot = lot if isinstance(stage.kind, Stateful) else None
+        if lot is not None:
+            lot.clear()
 
     @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
-        result = super().process(key, elements)
-        return self._end_call() if isinstance(self._stage.kind, Stateful) else result
+        if self._lot is not None:
+            self._join(self._lot, key)
+        return super().process(key, elements)
 
     @override
-    def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
-        stage = self._stage
-        for fired in due:
-            user_key = self._enter(fired.key)
-            self._bundles.fire(stage.families[fired.family].fire, fired, user_key, self._their_windows(fired.window))
-            led_to(self._end_call())
-
-    def _end_call(self) -> CallResult:
-        """End the bundle; return the timers that it has set. Its changes of state are in the view already."""
-        self._bundles.close()
+    def settle(self) -> CallResult:
+        self._end_lot()
         return self._leave()
+
+    @override
+    def fire_together(self, lot: Sequence[Fired]) -> CallResult:
+        stage = self._stage
+        assert self._lot is not None
+        for fired in lot:
+            user_key = self._join(self._lot, fired.key)
+            self._bundles.fire(stage.families[fired.family].fire, fired, user_key, self._their_windows(fired.window))
+        return self.settle()
+
+    def _join(self, lot: Lot, key: bytes) -> Any:
+        """Add a key to the bundle, or to a new one; return the key for the worker."""
+        user_key = self._decoded(key)
+        if not lot.has_room(key, user_key):
+            self._end_lot()
+        lot.add(key, user_key)
+        return user_key
+
+    def _end_lot(self) -> None:
+        self._bundles.close()
+        if self._lot is not None:
+            self._lot.clear()

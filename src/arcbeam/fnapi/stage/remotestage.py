@@ -7,6 +7,7 @@ The task's process has the stage's data path and state, as for embedded Python. 
 from __future__ import annotations
 
 from types import FrameType
+from typing import Any
 
 from typing_extensions import override
 
@@ -15,10 +16,12 @@ from arcbeam.fnapi.descriptors import descriptor
 from arcbeam.fnapi.environments.workers import workers_here
 from arcbeam.fnapi.service.server import server_here
 from arcbeam.fnapi.stage import remoteoperation
+from arcbeam.fnapi.stage.lot import Lot
 from arcbeam.fnapi.stage.remoteoperation import RemoteOperation
 from arcbeam.fnapi.stage.remoterunner import RemoteRunner
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.streamingstage import StreamingStage
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.plan import Stage
@@ -48,11 +51,23 @@ class RemoteStage(StreamingStage):
         )
         self._worker = workers_here.acquire(job, self._environment)
         made = descriptor(f"{job}/{stage.uid}", stage.remote, server_here().address)
-        self._remote.connect(self._worker, stage.remote, made, StateRequests(stage, self.parts.state))
+        self._lot = self._lot_of(stage.remote.source.pcoll, made) if stage.stateful else None
+        self._remote.connect(self._worker, stage.remote, made, StateRequests(stage, self.parts.state, self._lot))
+        if self._lot is not None:
+            self._remote.keys_are(self._lot, self.parts.timers)
+
+    def _lot_of(self, pcoll: str, descriptor: Any) -> Lot:
+        pair = descriptor.coders[descriptor.pcollections[pcoll].coder_id]
+        coder = self.parts.processor.root.written_coder.wrapped_value_coder.key_coder()
+        return Lot(coder, descriptor.coders, pair.component_coder_ids[0])
 
     @override
     def runner(self, view: StateView, placed: Placed) -> RemoteRunner:
-        return RemoteRunner(self.parts, view, placed, self._clock)
+        return self.runner_by(view, placed, self._clock)
+
+    def runner_by(self, view: StateView, placed: Placed, clock: TaskClock) -> RemoteRunner:
+        """Return the same, by another clock."""
+        return RemoteRunner(self.parts, view, placed, clock, self._lot)
 
     @override
     def end(self, report: BundleReport, *, late: int, closed: int) -> None:

@@ -1,4 +1,4 @@
-"""What a worker asks for while it processes a bundle: side inputs, and the state of the bundle's user key.
+"""What a worker asks for while it processes a bundle: side inputs, and the state of the bundle's user keys.
 
 Owns pages, and the encoding of windows, which workers write with milliseconds. Runs on the task's thread: the state and
 the side inputs of a task are for one thread. Must not know where side inputs are stored.
@@ -15,6 +15,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.pipeline_context import PipelineContext
 
 from arcbeam.fnapi.descriptors import par_do_payload
+from arcbeam.fnapi.stage.lot import Lot
 from arcbeam.fnapi.wire.skipping import Skip, UnknownCoderError, read_varint, skipper
 from arcbeam.harness.state.statehandler import CellId
 from arcbeam.harness.streaming.state import ViewState
@@ -23,6 +24,9 @@ from arcbeam.sizes import threshold
 
 _PAGE: Final = threshold(1 << 20)
 """Bytes of an answer, if it does not end earlier; one chunk is never divided."""
+
+
+_OF_KEYS: Final = ("bag_user_state",)
 
 
 class _Raw:
@@ -57,11 +61,12 @@ class StateRequests:
     Args:
         stage: the stage; it has a part for a worker.
         state: side inputs and state.
+        lot: the user keys of the open bundle; None if the stage has no state.
     """
 
-    def __init__(self, stage: Stage, state: ViewState) -> None:
+    def __init__(self, stage: Stage, state: ViewState, lot: Lot | None = None) -> None:
         assert stage.remote is not None
-        self._state = state
+        self._state, self._lot = state, lot
         part = runner_pb.Components.FromString(stage.remote.components)
         here, there = PipelineContext(runner_pb.Components.FromString(stage.payload)), PipelineContext(part)
         self._windows: dict[tuple[str, str], tuple[Any, Any]] = {}
@@ -168,6 +173,8 @@ class StateRequests:
             part = getattr(ours, kind)
             there, here = self._windows.get((part.transform_id, getattr(part, "side_input_id", "")), self._main)
             part.window = here.encode(there.decode(part.window))
+            if kind in _OF_KEYS and self._lot is not None:
+                self._state.enter(self._lot.key_of(part.key))
         return ours
 
 
