@@ -17,6 +17,9 @@ from arcbeam.model.plan import Remote, RemotePort
 
 SOURCE: Final = "arcbeam/source"
 """Id of the transform that reads the stage's input."""
+TRUNCATED: Final = "arcbeam/truncated"
+"""Id of the output of a truncation."""
+PROCESS_URN: Final = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
 
 
 def par_do_payload(transform: Any) -> Any:
@@ -58,6 +61,36 @@ def descriptor(id: str, remote: Remote, address: str) -> Any:
         made.transforms[sink_of(tag)].CopyFrom(_port(sink_of(tag), DATA_OUTPUT_URN, port, address))
         made.transforms[sink_of(tag)].inputs["in"] = port.pcoll
     return made
+
+
+def truncation(id: str, remote: Remote, address: str) -> Any:
+    """Return the `ProcessBundleDescriptor` that truncates restrictions of a splittable stage; see `descriptor`.
+
+    Its output has the coder of its input. Its transform has the id of the one that processes restrictions, because side
+    inputs are found by that.
+    """
+    made = descriptor(id, remote, address)
+    for each in [each for each in made.transforms if each not in (SOURCE, *_processes(made))]:
+        del made.transforms[each]
+    (process,) = _processes(made)
+    transform = made.transforms[process]
+    transform.spec.urn = common_urns.sdf_components.TRUNCATE_SIZED_RESTRICTION.urn
+    transform.outputs.clear()
+    transform.outputs["out"] = TRUNCATED
+    made.pcollections[TRUNCATED].CopyFrom(made.pcollections[remote.source.pcoll])
+    made.transforms[TRUNCATED].CopyFrom(_port(TRUNCATED, DATA_OUTPUT_URN, remote.source, address))
+    made.transforms[TRUNCATED].inputs["in"] = TRUNCATED
+    return made
+
+
+def _processes(made: Any) -> list[str]:
+    return [id for id, transform in made.transforms.items() if transform.spec.urn == PROCESS_URN]
+
+
+def process_of(made: Any) -> Any:
+    """Return the transform of a splittable stage's descriptor that processes restrictions."""
+    (process,) = _processes(made)
+    return made.transforms[process]
 
 
 def _port(name: str, urn: str, port: RemotePort, address: str) -> Any:

@@ -97,8 +97,6 @@ def _in_par_do(payload: Any) -> Iterator[str]:
             yield f"the side input '{tag}' with the window mapping '{side.window_mapping_fn.urn}'"
     if payload.requires_time_sorted_input:
         yield "time-sorted input"
-    if payload.restriction_coder_id:
-        yield "a splittable DoFn"
     if payload.requests_finalization:
         yield "bundle finalization"
     if payload.requires_stable_input:
@@ -131,6 +129,8 @@ def divided(context: Any, transforms: list[Any]) -> tuple[Remote, list[Any]]:
         part.environments[transform.environment_id].CopyFrom(components.environments[transform.environment_id])
         for pcoll in (*transform.inputs.values(), *transform.outputs.values()):
             part.pcollections[pcoll].CopyFrom(components.pcollections[pcoll])
+    # The worker encodes what it leaves of restrictions like this.
+    part.pcollections[source].coder_id = context.maybe_length_prefixed_coder(part.pcollections[source].coder_id)
     (environment,) = part.environments.values()
     remote = Remote(
         environment.SerializeToString(deterministic=True),

@@ -80,7 +80,7 @@ def test_key_of_worker_is_found_by_its_nested_encoding() -> None:
 
 
 class Counting(beam.DoFn):
-    """Counts the elements of a key, and puts the count out at a time."""
+    """Counts the elements of a key until a time."""
 
     BAG = BagStateSpec("bag", VarIntCoder())
     END = TimerSpec("end", TimeDomain.WATERMARK)

@@ -9,13 +9,18 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.coders import VarIntCoder
 from apache_beam.metrics import Metrics
 from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
+from apache_beam.utils.timestamp import Duration
 
 from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.runner.executor import SparkExecutor
+from tests.offsets import UpTo
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -74,6 +79,49 @@ def test_user_error_is_not_retried_and_names_the_transform(pipeline: Callable[[]
     with pytest.raises(RuntimeError, match=r"(?s)ValueError: no 7 \[while running 'Fail'\].*in fail"):
         p.run().wait_until_finish()
     assert seen == [7]
+
+
+class Deferring(beam.DoFn):
+    """Defers the rest after each number, with a delay after the first."""
+
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(UpTo())) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        if tracker.try_claim(at):
+            yield element, at
+            tracker.defer_remainder(Duration(micros=200_000 if at == 0 else 0))
+
+
+@pytest.mark.contract("API-03", "SDF-04")
+def test_splittable_dofn_runs_in_the_submitting_program(pipeline: Callable[[], Any], tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("a\nb\n")
+    p = pipeline()
+    assert_that(p | beam.io.ReadFromText(str(tmp_path / "lines")), equal_to(["a", "b"]), label="Lines")
+    deferred = p | beam.Create([2, 3]) | beam.ParDo(Deferring())
+    assert_that(deferred, equal_to([(n, at) for n in (2, 3) for at in range(n)]), label="Deferred")
+    assert p.run().wait_until_finish() == "DONE"
+
+
+class Counting(beam.DoFn):
+    """Counts the elements of a key until a time."""
+
+    BAG = BagStateSpec("bag", VarIntCoder())
+    END = TimerSpec("end", TimeDomain.WATERMARK)
+
+    def process(self, element: Any, bag: Any = beam.DoFn.StateParam(BAG), end: Any = beam.DoFn.TimerParam(END)) -> None:
+        bag.add(element[1])
+        end.set(7)
+
+    @on_timer(END)
+    def on_end(self, key: Any = beam.DoFn.KeyParam, bag: Any = beam.DoFn.StateParam(BAG)) -> Iterator[Any]:
+        yield key, sorted(bag.read())
+
+
+@pytest.mark.contract("API-03", "ENG-12")
+def test_keys_with_state_share_bundles_in_the_submitting_program(pipeline: Callable[[], Any]) -> None:
+    p = pipeline()
+    pairs = p | beam.Create([(f"key {n % 30}", n) for n in range(60)])
+    assert_that(pairs | beam.ParDo(Counting()), equal_to([(f"key {n}", [n, n + 30]) for n in range(30)]))
+    assert p.run().wait_until_finish() == "DONE"
 
 
 def end_worker_once(x: int, once: str) -> int:

@@ -125,14 +125,31 @@ class Connection:
         Raises:
             SdkWorkerLostError: the worker is gone, or cannot answer.
         """
-        instruction = self._instruct(**request)
+        response = self.ask_during(None, lambda arrival: None, **request)
+        if response.error:
+            raise SdkWorkerLostError(f"the SDK worker of {self._name} cannot answer: {response.error}")
+        return response
+
+    def ask_during(self, bundle: Instruction | None, took: Callable[[Arrival], None], **request: Any) -> Any:
+        """Send a request about a bundle; return its response, which may be an error.
+
+        Args:
+            bundle: the bundle; it may have to be served until the worker can answer.
+            took: is called with each arrival for the bundle.
+            **request: the field of the `InstructionRequest`.
+
+        Raises:
+            SdkWorkerLostError: the worker is gone.
+        """
+        asked = self._instruct(**request)
         try:
-            (arrival,) = instruction.take(lambda: False)
+            while bundle is not None and not asked.has_arrivals:
+                for arrival in bundle.take(lambda: asked.has_arrivals):
+                    took(arrival)
+            (arrival,) = asked.take(lambda: False)
         finally:
-            self.end_bundle(instruction)
+            self.end_bundle(asked)
         assert isinstance(arrival, Responded)
-        if arrival.response.error:
-            raise SdkWorkerLostError(f"the SDK worker of {self._name} cannot answer: {arrival.response.error}")
         return arrival.response
 
     def _instruct(self, **request: Any) -> Instruction:

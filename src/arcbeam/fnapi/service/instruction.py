@@ -7,6 +7,7 @@ add. Must not know what elements are.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,25 +96,35 @@ class Instruction:
                 self._changed.notify_all()
             return self._open
 
-    def take(self, until: Callable[[], bool]) -> list[Arrival]:
+    def take(self, until: Callable[[], bool], seconds: float | None = None) -> list[Arrival]:
         """Return what has arrived. If that is nothing, wait for something, or until a condition is true.
 
         Args:
             until: evaluated with the lock, at each change.
+            seconds: to wait at most; None: any time.
 
         Raises:
             SdkWorkerLostError: nothing can arrive any more.
         """
+        end = None if seconds is None else time.monotonic() + seconds
         with self._changed:
             while not self._arrived and not until():
                 problem = self._problem()
                 if problem is not None:
                     raise problem
-                self._changed.wait()
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                self._changed.wait(left)
             arrived, self._bytes = list(self._arrived), 0
             self._arrived.clear()
             self._changed.notify_all()
         return arrived
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether something has arrived that was not taken."""
+        return bool(self._arrived)
 
     def drop_more(self) -> None:
         """Drop what arrives later; the caller has the lock. What has arrived can still be taken."""

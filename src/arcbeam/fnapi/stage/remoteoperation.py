@@ -6,7 +6,7 @@ started.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from apache_beam.coders.coder_impl import create_InputStream, create_OutputStream
@@ -36,6 +36,7 @@ from arcbeam.model.plan import Remote
 from arcbeam.model.urns import REMOTE_URN
 from arcbeam.sizes import threshold
 
+_PCOLLECTION: Final = monitoring_infos.PCOLLECTION_LABEL
 _MESSAGE: Final = threshold(1 << 20)
 """Bytes of a message to the worker."""
 
@@ -125,7 +126,7 @@ class RemoteOperation(StandIn):
         """
         self._requests = requests
         self._worker, self._descriptor = worker, descriptor.id
-        self._short_ids = ShortIds(worker)
+        self.short_ids = ShortIds(worker)
         self._source = remote.source.pcoll
         worker.descriptors[descriptor.id] = descriptor
         coders = PipelineContext(descriptor).coders
@@ -169,6 +170,17 @@ class RemoteOperation(StandIn):
         assert self._bundle is not None
         for arrival in self._bundle.take(lambda: True):
             self._took(arrival)
+
+    def take_encoded(self, data: bytes) -> None:
+        """Take whole elements, encoded as the worker reads them."""
+        self._unsent.write(data)
+
+    def encoded(self, element: Any) -> bytes:
+        """Return an element as the worker reads it."""
+        stream = create_OutputStream()
+        self._encode(to_millis(Block.of([element])).element(0), stream, True)
+        data: bytes = stream.get()
+        return data
 
     def _send(self) -> None:
         assert self._bundle is not None
@@ -218,21 +230,47 @@ class RemoteOperation(StandIn):
         yield from (sink for _, sink in self._sinks.values())
         yield from self._timers.values()
 
-    @override
-    def finish(self) -> None:
-        super().finish()
+    def complete(self, look: Callable[[], None] = lambda: None, seconds: float | None = None) -> None:
+        """End the input, and wait until the worker has ended the bundle.
+
+        Args:
+            look: is called at intervals.
+            seconds: between two calls of it; None: only when something arrives.
+        """
         assert self._bundle is not None
         self._send()
         self._worker.send(self._bundle, outgoing.end(self._bundle.id, SOURCE, self._timers), self._took)
         while not self._ended():
-            for arrival in self._bundle.take(lambda: False):
+            for arrival in self._bundle.take(lambda: False, seconds):
                 self._took(arrival)
+            look()
+
+    def ask(self, **request: Any) -> Any:
+        """Send a request about the open bundle, and serve the bundle meanwhile; see `Connection.ask_during`."""
+        assert self._bundle is not None
+        for each in request.values():
+            each.instruction_id = self._bundle.id
+        return self._worker.ask_during(self._bundle, self._took, **request)
+
+    @override
+    def finish(self) -> None:
+        super().finish()
+        if not self._ended():
+            self.complete()
         response = self._response
-        infos = response.monitoring_infos or self._short_ids.infos(response.monitoring_data)
         # What the stage reads is counted here, too.
-        mine = (info for info in infos if info.labels.get(monitoring_infos.PCOLLECTION_LABEL) != self._source)
+        mine = (info for info in self.infos(response) if info.labels.get(_PCOLLECTION) != self._source)
         self._infos = {monitoring_infos.to_key(info): info for info in mine}
         self.give_up()
+
+    def infos(self, response: Any) -> list[Any]:
+        """Return the metrics in the response for a bundle, or for its progress."""
+        return list(response.monitoring_infos) or self.short_ids.infos(response.monitoring_data)
+
+    @property
+    def response(self) -> Any:
+        """The `ProcessBundleResponse` of the bundle; None as long as there is none."""
+        return self._response
 
     def give_up(self) -> None:
         """Forget the open bundle, if any."""

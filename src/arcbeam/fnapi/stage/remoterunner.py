@@ -13,8 +13,9 @@ from typing_extensions import override
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.stagekinds import Stateful
+from arcbeam.engine.state.residuals import Restriction
 from arcbeam.engine.state.timers import Fired
-from arcbeam.engine.task.bundles import CallResult
+from arcbeam.engine.task.bundles import Budget, CallResult, RestrictionResult
 from arcbeam.fnapi.stage.lot import Lot
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.runner import StreamingRunner
@@ -62,6 +63,10 @@ class RemoteRunner(StreamingRunner):
             user_key = self._join(self._lot, fired.key)
             self._bundles.fire(stage.families[fired.family].fire, fired, user_key, self._their_windows(fired.window))
         return self.settle()
+
+    @override
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
+        return self._restrictions.resume(restriction.remainder, budget, pieces, self._outputs, self._clock.now)
 
     def _join(self, lot: Lot, key: bytes) -> Any:
         """Add a key to the bundle, or to a new one; return the key for the worker."""

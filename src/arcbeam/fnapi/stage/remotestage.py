@@ -18,6 +18,7 @@ from arcbeam.fnapi.service.server import server_here
 from arcbeam.fnapi.stage import remoteoperation
 from arcbeam.fnapi.stage.lot import Lot
 from arcbeam.fnapi.stage.remoteoperation import RemoteOperation
+from arcbeam.fnapi.stage.remoterestrictions import RemoteRestrictions
 from arcbeam.fnapi.stage.remoterunner import RemoteRunner
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.harness.operations.taskcontext import Settings
@@ -52,7 +53,12 @@ class RemoteStage(StreamingStage):
         self._worker = workers_here.acquire(job, self._environment)
         made = descriptor(f"{job}/{stage.uid}", stage.remote, server_here().address)
         self._lot = self._lot_of(stage.remote.source.pcoll, made) if stage.stateful else None
-        self._remote.connect(self._worker, stage.remote, made, StateRequests(stage, self.parts.state, self._lot))
+        requests = StateRequests(stage, self.parts.state, self._lot)
+        self._remote.connect(self._worker, stage.remote, made, requests)
+        if stage.splittable:
+            self.parts.restrictions = RemoteRestrictions(
+                stage, self.parts.processor, self._remote, self._worker, made, requests
+            )
         if self._lot is not None:
             self._remote.keys_are(self._lot, self.parts.timers)
 

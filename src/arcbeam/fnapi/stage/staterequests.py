@@ -24,9 +24,7 @@ from arcbeam.sizes import threshold
 
 _PAGE: Final = threshold(1 << 20)
 """Bytes of an answer, if it does not end earlier; one chunk is never divided."""
-
-
-_OF_KEYS: Final = ("bag_user_state",)
+_OF_KEYS: Final = ("bag_user_state", "ordered_list_user_state", "multimap_user_state", "multimap_keys_user_state")
 
 
 class _Raw:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+from typing_extensions import override
 
 from arcbeam.engine.state.residuals import Remainder
 from arcbeam.engine.task.bundles import Budget, CallResult, RestrictionResult
@@ -31,7 +33,46 @@ LONGEST_SHOWN = 200
 """Characters of a value in an error."""
 
 
-class StreamingRestrictions:
+class Restrictions(Protocol):
+    """The restrictions of a stage, for its runner."""
+
+    def admitted(self, element: Any, outputs: tuple[str, ...]) -> Remainder:
+        """Return the remainder for a new restriction.
+
+        Args:
+            element: the windowed value as it arrived. Its outputs have its time or a later one.
+            outputs: the outputs of the stage.
+        """
+
+    def resume(
+        self,
+        remainder: Remainder,
+        budget: Budget,
+        pieces: int,
+        outputs: tuple[str, ...],
+        clock: Callable[[], Timestamp],
+    ) -> RestrictionResult:
+        """Process one, until it is done, or defers the rest, or the budget is exhausted.
+
+        Args:
+            remainder: the restriction to process.
+            budget: when it is exhausted, all that has not been claimed is split off, but not before there is progress.
+            pieces: into how many parts the rest is then split, where possible.
+            outputs: the outputs of the stage.
+            clock: delays count from the moment when the SDK reports them.
+        """
+
+    def truncate(self, remainder: Remainder) -> Remainder | None:
+        """Return what a drain keeps of a waiting restriction, with its watermarks; None if nothing."""
+
+    def about(self) -> str:
+        """Return a text that describes the restriction that was processed last."""
+
+    def close(self) -> None:
+        """Release what the processing of restrictions needs. Idempotent."""
+
+
+class StreamingRestrictions(Restrictions):
     """The restrictions of a stage. A caller of `resume` must call `close`, unless `resume` has raised.
 
     Args:
@@ -46,17 +87,13 @@ class StreamingRestrictions:
         self._pieces = 1
         self._running: Any = None
 
+    @override
     def admitted(self, element: Any, outputs: tuple[str, ...]) -> Remainder:
-        """Return the remainder for a new restriction.
-
-        Args:
-            element: the windowed value as it arrived. Its outputs have its time or a later one.
-            outputs: the outputs of the stage.
-        """
         encoded = self._operation.root_coder.encode_nested(element)
         time = Timestamp(max(element.timestamp_micros, NOT_BEGUN))
         return Remainder(_FRESH + encoded, element.value[1], None, dict.fromkeys(outputs, time))
 
+    @override
     def resume(
         self,
         remainder: Remainder,
@@ -65,15 +102,7 @@ class StreamingRestrictions:
         outputs: tuple[str, ...],
         clock: Callable[[], Timestamp],
     ) -> RestrictionResult:
-        """Process one in the open bundle, until it is done, or defers the rest, or the budget is exhausted.
-
-        Args:
-            remainder: the restriction to process.
-            budget: when it is exhausted, all that has not been claimed is split off, but not before there is progress.
-            pieces: into how many parts the rest is then split, where possible.
-            outputs: the outputs of the stage.
-            clock: delays count from the moment when the SDK reports them.
-        """
+        # In the open bundle.
         operation, sized = self._operation, _sized(remainder)
         coder = operation.root_coder if sized.fresh else operation.op_coder
         # SUBTLE: half of an unbounded restriction may begin where no data ever arrives.
@@ -87,7 +116,6 @@ class StreamingRestrictions:
         except BaseException:
             self.close()
             raise
-        # There is one at most: an element is in one window here.
         # There is at most one: an element is in one window here.
         last = deferred.pop() if deferred else None
         # Bundle finalization may have to wait for the commit.
@@ -121,8 +149,8 @@ class StreamingRestrictions:
             ).__enter__()
         return self._splitter
 
+    @override
     def truncate(self, remainder: Remainder) -> Remainder | None:
-        """Return what a drain keeps of a waiting restriction, with its watermarks; None if nothing."""
         kept = self._operation.truncate(_sized(remainder))
         return None if kept is None else Remainder(_bytes(kept), kept.size, None, remainder.watermarks)
 

@@ -26,7 +26,7 @@ from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.elements import PaneValues
-from arcbeam.harness.streaming.restrictions import LONGEST_SHOWN, StreamingRestrictions
+from arcbeam.harness.streaming.restrictions import LONGEST_SHOWN, Restrictions
 from arcbeam.harness.streaming.stageparts import StageParts
 from arcbeam.model import texts
 from arcbeam.model.commits import Committable
@@ -266,7 +266,7 @@ class StreamingRunner(Runner):
         return taken
 
     @property
-    def _restrictions(self) -> StreamingRestrictions:
+    def _restrictions(self) -> Restrictions:
         restrictions = self._stage.restrictions
         if restrictions is None:
             raise self._missing("restrictions")

@@ -25,7 +25,7 @@ from arcbeam.harness.state import bags
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.streaming import state
 from arcbeam.harness.streaming.elements import Codec, Packed
-from arcbeam.harness.streaming.restrictions import StreamingRestrictions
+from arcbeam.harness.streaming.restrictions import Restrictions, StreamingRestrictions
 from arcbeam.harness.streaming.sidewindows import SideWindows
 from arcbeam.harness.streaming.specs import family_names, kind_of
 from arcbeam.harness.streaming.state import ViewState
@@ -101,7 +101,9 @@ class StageParts:
         }
         owners = {transform for transform, _ in stage.states} | {timer.transform for timer in stage.timers}
         self.fires_at_once = self.driven is not None and len(owners) == 1 and len(self.stateful) == 1
-        self.restrictions = StreamingRestrictions(self.processor) if stage.splittable else None
+        # What an SDK worker has of it is added later.
+        embedded = stage.splittable and stand_in is None
+        self.restrictions: Restrictions | None = StreamingRestrictions(self.processor) if embedded else None
         self.late: LateOperation | None = late_operation(self.processor.sdk.ops)
         coder = root.written_coder.wrapped_value_coder
         self.keyed = isinstance(self.kind, Grouped | Stateful)

@@ -1,0 +1,296 @@
+"""Restrictions of a stage whose splittable DoFn runs in an SDK worker: processed, checkpointed and truncated there.
+
+Owns when the worker is asked for a checkpoint, and what it returns. The engine decides which restriction runs when.
+
+A restriction is a windowed `((element, (restriction, estimator state)), size)` as the worker reads and writes it. The
+runner only reads the size, which is at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from apache_beam.metrics import monitoring_infos
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from typing_extensions import override
+
+from arcbeam.engine.state.residuals import Remainder
+from arcbeam.engine.task.bundles import Budget, CallResult, RestrictionResult
+from arcbeam.fnapi.descriptors import SOURCE, process_of, truncation
+from arcbeam.fnapi.service.connection import Connection
+from arcbeam.fnapi.service.instruction import Asked, Output, Responded
+from arcbeam.fnapi.stage.remoteoperation import RemoteOperation
+from arcbeam.fnapi.stage.staterequests import StateRequests
+from arcbeam.fnapi.stage.workererrors import error_in
+from arcbeam.fnapi.wire import outgoing
+from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.splitting import MAX_PIECES
+from arcbeam.harness.streaming.restrictions import PATIENCE_SECONDS, Restrictions
+from arcbeam.model.plan import Stage
+from arcbeam.model.timestamps import NOT_BEGUN, Timestamp
+
+_LOG = logging.getLogger("arcbeam.splitting")
+_LOOK_SECONDS: Final = 0.01
+"""Seconds between two checks of the running restriction."""
+_LONGEST_WAIT: Final = 5.0
+"""Seconds between two requests for a checkpoint, at most."""
+_NUDGES: Final = (0.0, 1 / 64, 1 / 8, 1 / 2)
+"""Fractions of the rest to keep, tried in this order: not every tracker can stop exactly at its position."""
+_SIZE: Final = struct.Struct(">d")
+_TRUNCATES: Final = common_urns.sdf_components.TRUNCATE_SIZED_RESTRICTION.urn
+_WORK: Final = (monitoring_infos.WORK_COMPLETED_URN, monitoring_infos.WORK_REMAINING_URN)
+
+
+class RemoteRestrictions(Restrictions):
+    """The restrictions of a stage.
+
+    Args:
+        stage: the stage; it has a part for a worker.
+        processor: the stage's processor.
+        operation: represents the worker's transforms.
+        worker: the worker.
+        made: the `ProcessBundleDescriptor` of the stage.
+        requests: answers the worker's requests for side inputs.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        processor: StageProcessor,
+        operation: RemoteOperation,
+        worker: Connection,
+        made: Any,
+        requests: StateRequests,
+    ) -> None:
+        assert stage.remote is not None
+        self._processor, self._operation, self._worker, self._requests = processor, operation, worker, requests
+        process = process_of(made)
+        self._step = process.unique_name.removesuffix("/Process")
+        self._outputs = dict(process.outputs)
+        self.endless = any(
+            made.pcollections[pcoll].is_bounded == runner_pb.IsBounded.UNBOUNDED for pcoll in self._outputs.values()
+        )
+        environment = runner_pb.Environment.FromString(stage.remote.environment)
+        self._truncation = ""
+        if _TRUNCATES in environment.capabilities:
+            port = fn_pb.RemoteGrpcPort.FromString(made.transforms[SOURCE].spec.payload)
+            self._truncation = f"{made.id}/truncate"
+            worker.descriptors[self._truncation] = truncation(
+                self._truncation, stage.remote, port.api_service_descriptor.url
+            )
+
+    @override
+    def admitted(self, element: Any, outputs: tuple[str, ...]) -> Remainder:
+        time = Timestamp(max(element.timestamp_micros, NOT_BEGUN))
+        return Remainder(self._operation.encoded(element), element.value[1], None, dict.fromkeys(outputs, time))
+
+    @override
+    def resume(
+        self,
+        remainder: Remainder,
+        budget: Budget,
+        pieces: int,
+        outputs: tuple[str, ...],
+        clock: Callable[[], Timestamp],
+    ) -> RestrictionResult:
+        # A restriction is a bundle of its own.
+        bundles, operation = self._processor.bundles, self._operation
+        bundles.close()
+        bundles.open()
+        operation.take_encoded(remainder.element)
+        running = _Running(self._step, operation, budget, 1 if self.endless else min(pieces, MAX_PIECES), self)
+        operation.complete(running.look, _LOOK_SECONDS)
+        response = operation.response
+        made = self.made(operation.infos(response))
+        bundles.elements += 1
+        bundles.close()
+        splits = [self._left(each, outputs, None) for each in running.residuals]
+        if running.is_untouched:
+            splits.append(remainder)
+        deferred = [self._left(each, outputs, clock) for each in response.residual_roots]
+        # There is at most one: an element is in one window here.
+        last = deferred.pop() if deferred else None
+        continues = made > 0 and not self._processor.stage.finalizes
+        return RestrictionResult((*splits, *deferred), last, CallResult(), continues, made)
+
+    def made(self, infos: list[Any]) -> int:
+        """Return how many elements the DoFn has output, from the metrics of a bundle."""
+        counts = (
+            monitoring_infos.extract_counter_value(info)
+            for info in infos
+            if info.urn == monitoring_infos.ELEMENT_COUNT_URN
+            and info.labels.get(monitoring_infos.PCOLLECTION_LABEL) in self._outputs.values()
+        )
+        return sum(counts)
+
+    def _left(self, application: Any, outputs: tuple[str, ...], clock: Callable[[], Timestamp] | None) -> Remainder:
+        due: Timestamp | None = None
+        # Not from the recorded time of the micro-batch, which is in the past: the delay would be too short.
+        if clock is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
+            due = Timestamp(clock() + delay)
+        element = application.application.element
+        marks = application.application.output_watermarks
+        promised: dict[str, Timestamp] = {}
+        # An output that is not reported may get anything.
+        if marks and marks.keys() >= self._outputs.keys():
+            # SUBTLE: the proto's own conversion is limited to the years 1 to 9999, but event time begins long before.
+            first = min(mark.seconds * 1_000_000 + mark.nanos // 1000 for mark in marks.values())
+            promised = dict.fromkeys(outputs, Timestamp(first))
+        return Remainder(element, _size_in(element), due, promised)
+
+    @override
+    def truncate(self, remainder: Remainder) -> Remainder | None:
+        # An SDK that cannot truncate keeps what is bounded.
+        if not self._truncation:
+            return None if self.endless else remainder
+        kept = self._truncated(remainder.element)
+        return Remainder(kept, _size_in(kept), None, remainder.watermarks) if kept else None
+
+    def _truncated(self, element: bytes) -> bytes:
+        """Return what the worker leaves of a restriction; empty if nothing."""
+        worker, requests = self._worker, self._requests
+        requests.begin()
+        bundle = worker.begin(self._truncation)
+        kept, ended, responded = list[bytes](), False, False
+
+        def took(arrival: Any) -> None:
+            nonlocal ended, responded
+            match arrival:
+                case Output(data=data, last=last):
+                    kept.append(data)
+                    ended = ended or last
+                case Asked(request):
+                    worker.answer(requests.answer(request))
+                case Responded(response):
+                    if response.error:
+                        raise error_in(response.error, self._step)
+                    responded = True
+
+        try:
+            worker.send(bundle, outgoing.elements(bundle.id, SOURCE, element), took)
+            worker.send(bundle, outgoing.end(bundle.id, SOURCE, ()), took)
+            while not (ended and responded):
+                for arrival in bundle.take(lambda: False):
+                    took(arrival)
+        finally:
+            worker.end_bundle(bundle)
+        return b"".join(kept)
+
+    @override
+    def about(self) -> str:
+        return ""  # only the worker can read restrictions
+
+    @override
+    def close(self) -> None:
+        pass
+
+
+class _Running:
+    """A restriction that the worker processes.
+
+    After the end of the budget, the worker is asked to return what is not claimed. SUBTLE: not before it has made
+    progress: before its first claim, a split may return the whole restriction as residual, forever.
+
+    Args:
+        step: name of the transform.
+        operation: represents the worker's transforms.
+        budget: of the task.
+        pieces: into how many parts the rest is split.
+        restrictions: of the stage.
+
+    Attributes:
+        residuals: what was split off: `DelayedBundleApplication`s.
+        is_untouched: whether the worker has returned the whole restriction.
+    """
+
+    def __init__(
+        self, step: str, operation: RemoteOperation, budget: Budget, pieces: int, restrictions: RemoteRestrictions
+    ) -> None:
+        self._step, self._operation, self._budget, self._restrictions = step, operation, budget, restrictions
+        self._pieces = pieces
+        self.residuals: list[Any] = []
+        self.is_untouched = False
+        self._first: dict[str, bytes] | None = None
+        self._progressed = self._refuses = False
+        self._next_try, self._wait = 0.0, _LOOK_SECONDS
+        self._overdue_since: float | None = None
+        self._warn_after = PATIENCE_SECONDS
+
+    def look(self) -> None:
+        """Check the budget, and ask for a checkpoint after its end."""
+        if self._operation.response is not None or not self._budget.exhausted():
+            return
+        now = time.monotonic()
+        if self._overdue_since is None:
+            self._overdue_since = now
+        if not self._refuses and now >= self._next_try:
+            self._progressed = self._progressed or self._has_progressed()
+            if self._progressed:
+                self._take_the_rest()
+            self._next_try = time.monotonic() + self._wait
+            self._wait = min(2 * self._wait, _LONGEST_WAIT)
+        if now - self._overdue_since >= self._warn_after:
+            self._warn_after *= 2
+            why = "cannot be stopped" if self._progressed else "shows no progress"
+            _LOG.warning(
+                "%r has exceeded its time for a restriction by %.0f s and %s. Everything that depends on it waits "
+                "until it returns",
+                self._step,
+                now - self._overdue_since,
+                why,
+            )
+
+    def _has_progressed(self) -> bool:
+        answer = self._operation.ask(process_bundle_progress=fn_pb.ProcessBundleProgressRequest())
+        if answer.error:
+            # A tracker need not know its progress. It was running for the whole budget.
+            return True
+        infos = self._operation.infos(answer.process_bundle_progress)
+        if self._restrictions.made(infos):
+            return True
+        work = {info.urn: info.payload for info in infos if info.urn in _WORK}
+        if self._first is None:
+            self._first = work
+        return work != self._first
+
+    def _take_the_rest(self) -> None:
+        """Split the rest into equal pieces, and stop the running process after what it has claimed."""
+        pieces, self._pieces = self._pieces, 1
+        for count in range(pieces, 1, -1):
+            if not self._split((count - 1) / count):
+                break
+        kept = next((fraction for fraction in _NUDGES if self._split(fraction)), None)
+        # After a split at 0 there is nothing left to split off.
+        self._refuses = self._refuses or kept == 0.0
+
+    def _split(self, fraction: float) -> bool:
+        """Request one split; return False if the restriction cannot be split there, or is done."""
+        if self._refuses or self._operation.response is not None:
+            return False
+        request = fn_pb.ProcessBundleSplitRequest()
+        request.desired_splits[SOURCE].fraction_of_remainder = fraction
+        request.desired_splits[SOURCE].estimated_input_elements = 1
+        answer = self._operation.ask(process_bundle_split=request)
+        if answer.error:
+            if "NotImplementedError" in answer.error:
+                self._refuses = True
+                return False
+            # A part of the restriction may be lost.
+            raise error_in(answer.error, self._step)
+        split = answer.process_bundle_split
+        self.residuals += split.residual_roots
+        returned = any(channel.first_residual_element == 0 for channel in split.channel_splits)
+        self.is_untouched = self.is_untouched or (returned and not split.residual_roots)
+        self._refuses = self._refuses or self.is_untouched
+        return bool(split.residual_roots) or self.is_untouched
+
+
+def _size_in(element: bytes) -> float:
+    size: float = _SIZE.unpack(element[-_SIZE.size :])[0]
+    return size

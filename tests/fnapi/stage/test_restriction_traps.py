@@ -1,0 +1,202 @@
+"""What a worker may answer to requests about a restriction: a scripted worker does it on command."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.metrics import monitoring_infos as mi
+from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+
+from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.state.residuals import Remainder, Restriction
+from arcbeam.engine.task.bundles import RestrictionResult
+from arcbeam.engine.watermarks.stages import StageFlow
+from arcbeam.errors import UserCodeError
+from arcbeam.fnapi.environments import external as external_workers
+from arcbeam.fnapi.stage.remotestage import RemoteStage
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.plan import Stage
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.testing.views import MemoryView
+from arcbeam.translate import translate
+from arcbeam.translate.proto import pipeline_proto
+from tests.fnapi.scripted import ScriptedWorker
+from tests.fnapi.stage.inworkers import external
+from tests.harness.batch.splittables import Range
+from tests.harness.drive import _ListOutbox
+
+SINK = "arcbeam/out0"
+WHOLE = Remainder(b"whole" + struct.pack(">d", 8.0), 8.0, None, {"main": Timestamp(5)})
+
+
+class Over:
+    """A budget that has ended."""
+
+    def exhausted(self) -> bool:
+        return True
+
+    def part(self, fraction: float) -> Any:
+        return self
+
+
+@pytest.fixture(scope="module")
+def of() -> Stage:
+    p = beam.Pipeline()
+    _ = p | beam.Create([3], reshuffle=False) | "Read" >> beam.ParDo(Range()) | beam.Reshuffle() | beam.Map(print)
+    proto = pipeline_proto(p)
+    for environment in proto.components.environments.values():
+        environment.CopyFrom(external("localhost:1"))
+    return next(stage for stage in translate(proto, bounded=False).stages if stage.splittable)
+
+
+def made(of: Stage, count: int) -> Any:
+    """Return the metric for that number of outputs of the DoFn."""
+    assert of.remote is not None
+    part = runner_pb.Components.FromString(of.remote.components)
+    (process,) = (
+        t for t in part.transforms.values() if t.spec.urn.endswith("process_sized_element_and_restrictions:v1")
+    )
+    (pcoll,) = process.outputs.values()
+    return mi.int64_counter(mi.ELEMENT_COUNT_URN, count, labels={mi.PCOLLECTION_LABEL: pcoll})
+
+
+def left(data: bytes, size: float, watermark: int | None = None, delay: int = 0) -> Any:
+    application = fn_pb.BundleApplication(transform_id="Read/Process", element=data + struct.pack(">d", size))
+    if watermark is not None:
+        application.output_watermarks["None"].FromMicroseconds(watermark)
+    delayed = fn_pb.DelayedBundleApplication(application=application)
+    if delay:
+        delayed.requested_time_delay.FromMicroseconds(delay)
+    return delayed
+
+
+def resume(of: Stage, monkeypatch: pytest.MonkeyPatch, script: Callable[[ScriptedWorker, str], None]) -> Any:
+    """Run a restriction, whose budget has ended; return the result."""
+    workers: list[ScriptedWorker] = []
+    failed: list[BaseException] = []
+
+    def start(payload: Any, id: str, address: str) -> None:
+        workers.append(ScriptedWorker(address, id).__enter__())
+
+    monkeypatch.setattr(external_workers, "start", start)
+    monkeypatch.setattr(external_workers, "stop", lambda payload, id: None)
+    stage = RemoteStage(of, Settings(shards=1, bulk_values=False), "job")
+
+    def play() -> None:
+        try:
+            id = workers[0].request().instruction_id
+            assert [each.data for each in workers[0].inputs()] == [WHOLE.element, b""]
+            script(workers[0], id)
+        except BaseException as e:
+            failed.append(e)
+            workers[0].end()
+
+    playing = threading.Thread(target=play)
+    playing.start()
+    try:
+        stage.begin(_ListOutbox(), 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
+        runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
+        return runner.resume(Restriction(b"id", "root", WHOLE), Over(), 1)
+    finally:
+        playing.join()
+        stage.abandon()
+        stage.close()
+        for each in workers:
+            each.end()
+        if failed:
+            raise failed[0]
+
+
+def progress(worker: ScriptedWorker, *infos: Any) -> None:
+    """Answer a request for progress."""
+    request = worker.request()
+    assert request.WhichOneof("request") == "process_bundle_progress"
+    worker.respond(
+        request.instruction_id, process_bundle_progress=fn_pb.ProcessBundleProgressResponse(monitoring_infos=infos)
+    )
+
+
+def split(worker: ScriptedWorker, fraction: float, **response: Any) -> None:
+    """Answer a request for a split."""
+    request = worker.request()
+    (desired,) = request.process_bundle_split.desired_splits.values()
+    assert (desired.fraction_of_remainder, desired.estimated_input_elements) == (fraction, 1)
+    worker.respond(request.instruction_id, process_bundle_split=fn_pb.ProcessBundleSplitResponse(**response))
+
+
+def finish(worker: ScriptedWorker, id: str, *residuals: Any) -> None:
+    worker.put_out(id, SINK, b"", last=True)
+    worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse(residual_roots=residuals))
+
+
+def test_split_waits_for_progress_and_tries_larger_fractions(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        progress(worker)
+        progress(worker, made(of, 1))
+        split(worker, 0.0)
+        past_the_end = fn_pb.ProcessBundleSplitResponse.ChannelSplit(last_primary_element=0, first_residual_element=1)
+        split(worker, 1 / 64, residual_roots=[left(b"rest", 3.0, 7)], channel_splits=[past_the_end])
+        finish(worker, id)
+
+    result = resume(of, monkeypatch, script)
+    rest = Remainder(b"rest" + struct.pack(">d", 3.0), 3.0, None, {"main": Timestamp(7)})
+    assert (list(result.splits), result.deferred) == ([rest], None)
+
+
+def test_restriction_that_was_not_begun_is_kept_as_it_was(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        progress(worker, made(of, 1))
+        all_of_it = fn_pb.ProcessBundleSplitResponse.ChannelSplit(last_primary_element=-1, first_residual_element=0)
+        split(worker, 0.0, channel_splits=[all_of_it])
+        finish(worker, id)
+
+    assert list(resume(of, monkeypatch, script).splits) == [WHOLE]
+
+
+def test_bundle_may_end_before_its_split_is_answered(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        progress(worker, made(of, 1))
+        request = worker.request()
+        finish(worker, id, left(b"later", 2.0, 9, delay=4_000_000))
+        worker.respond(request.instruction_id, process_bundle_split=fn_pb.ProcessBundleSplitResponse())
+
+    result: RestrictionResult = resume(of, monkeypatch, script)
+    assert not result.splits
+    assert result.deferred is not None
+    assert (result.deferred.size, result.deferred.watermarks) == (2.0, {"main": Timestamp(9)})
+    assert result.deferred.due is not None
+    assert result.deferred.due >= 4_000_000
+
+
+def test_output_without_watermark_promises_nothing(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = resume(of, monkeypatch, lambda worker, id: (progress(worker), finish(worker, id, left(b"rest", 1.0)))[-1])
+    assert result.deferred.watermarks == {}
+
+
+@pytest.mark.parametrize("asked", ["progress", "split"])
+def test_what_a_tracker_does_not_implement_is_no_error(of: Stage, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        if asked == "progress":
+            worker.respond(worker.request().instruction_id, error="Traceback…\nNotImplementedError")
+        else:
+            progress(worker, made(of, 1))
+        worker.respond(worker.request().instruction_id, error="Traceback…\nNotImplementedError")
+        finish(worker, id)
+
+    result = resume(of, monkeypatch, script)
+    assert (list(result.splits), result.deferred) == ([], None)
+
+
+def test_failed_split_fails_the_task(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        progress(worker, made(of, 1))
+        worker.respond(worker.request().instruction_id, error="Traceback…\nValueError: cut in two")
+
+    with pytest.raises(UserCodeError, match="cut in two"):
+        resume(of, monkeypatch, script)
