@@ -36,6 +36,7 @@ class ScriptedWorker:
         self._reading.set()
         self._data_call: Any = None
         self._entries: list[Any] = []
+        self.last_request: Any = None
 
     def __enter__(self) -> Self:
         self._listen(self._control.Control(iter(self._responses.get, None), metadata=self._metadata), self._requests)
@@ -62,7 +63,8 @@ class ScriptedWorker:
 
     def request(self) -> Any:
         """Return the next request on the control stream; None if the server has ended the stream."""
-        return self._requests.get(timeout=SECONDS)
+        self.last_request = self._requests.get(timeout=SECONDS)
+        return self.last_request
 
     def respond(self, id: str, **response: Any) -> None:
         """Send an `InstructionResponse`."""

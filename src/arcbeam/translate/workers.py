@@ -97,8 +97,6 @@ def _in_par_do(payload: Any) -> Iterator[str]:
             yield f"the side input '{tag}' with the window mapping '{side.window_mapping_fn.urn}'"
     if payload.requires_time_sorted_input:
         yield "time-sorted input"
-    if payload.requests_finalization:
-        yield "bundle finalization"
     if payload.requires_stable_input:
         yield "stable input"
 

@@ -71,7 +71,9 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ScriptedWorker]]:
         each.end()
 
 
-def run(of: Stage, worker: list[ScriptedWorker], script: Callable[[ScriptedWorker, str], None]) -> Any:
+def run(
+    of: Stage, worker: list[ScriptedWorker], script: Callable[[ScriptedWorker, str], None], *, committed: bool = False
+) -> Any:
     """Run a bundle of the stage with one element; return its report, and all bytes that it has written."""
     stage, failed = RemoteStage(of, Settings(shards=1, bulk_values=False), "job"), list[BaseException]()
 
@@ -89,8 +91,13 @@ def run(of: Stage, worker: list[ScriptedWorker], script: Callable[[ScriptedWorke
         stage.begin(outbox, 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
         runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
         runner.process(b"", [(b"", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])
-        runner.finish()
+        closed = runner.finish()
         stage.end(report, late=0, closed=0)
+        callbacks = stage.callbacks()
+        assert closed.finalizations == (0 if callbacks is None else 1)
+        if committed:
+            assert callbacks is not None
+            callbacks.run()
     except BaseException:
         stage.abandon()
         raise
@@ -187,6 +194,43 @@ def test_state_that_the_stage_does_not_have_is_an_error(of: Stage, worker: list[
 
     run(of, worker, script)
     assert "'s' is not a side input of transform 't'" in answers[0]
+
+
+def test_bundle_is_finalized_when_its_output_is_committed(of: Stage, worker: list[ScriptedWorker]) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        worker.put_out(id, SINK, b"", last=True)
+        worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse(requires_finalization=True))
+        asked = worker.request()
+        assert asked.finalize_bundle.instruction_id == id
+        worker.respond(asked.instruction_id, finalize_bundle=fn_pb.FinalizeBundleResponse())
+
+    run(of, worker, script, committed=True)
+
+
+def test_failed_finalization_is_only_logged(
+    of: Stage, worker: list[ScriptedWorker], caplog: pytest.LogCaptureFixture
+) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        worker.put_out(id, SINK, b"", last=True)
+        worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse(requires_finalization=True))
+        worker.respond(worker.request().instruction_id, error="no")
+
+    run(of, worker, script, committed=True)
+    assert "a bundle finalization callback failed" in caplog.text
+
+
+def test_caches_are_for_one_attempt(of: Stage, worker: list[ScriptedWorker]) -> None:
+    tokens: list[bytes] = []
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        tokens.extend(token.token for token in worker.last_request.process_bundle.cache_tokens)
+        worker.put_out(id, SINK, b"", last=True)
+        worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse())
+
+    for _ in range(2):
+        run(of, worker, script)
+        worker.clear()
+    assert len(set(tokens)) == 2
 
 
 def test_descriptor_has_the_same_address_everywhere(of: Stage, worker: list[ScriptedWorker]) -> None:

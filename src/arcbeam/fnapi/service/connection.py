@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
@@ -69,9 +69,23 @@ class Connection:
         """Whether the worker has ended."""
         return bool(self._lost)
 
-    def begin(self, descriptor: str) -> Instruction:
-        """Begin a bundle of a descriptor; close it with `end_bundle`."""
-        return self._instruct(process_bundle=fn_pb.ProcessBundleRequest(process_bundle_descriptor_id=descriptor))
+    def begin(self, descriptor: str, tokens: Sequence[Any] = ()) -> Instruction:
+        """Begin a bundle of a descriptor; close it with `end_bundle`.
+
+        Args:
+            descriptor: its id.
+            tokens: `CacheToken`s: the worker may use what it has cached with an equal token.
+        """
+        request = fn_pb.ProcessBundleRequest(process_bundle_descriptor_id=descriptor, cache_tokens=tokens)
+        return self._instruct(process_bundle=request)
+
+    def finalize(self, bundle: str) -> None:
+        """Finalize a bundle that has ended, whose output is committed.
+
+        Raises:
+            SdkWorkerLostError: the worker is gone, or has failed.
+        """
+        self.ask(finalize_bundle=fn_pb.FinalizeBundleRequest(instruction_id=bundle))
 
     def end_bundle(self, bundle: Instruction) -> None:
         """Forget a bundle. What the worker still sends for it is dropped."""

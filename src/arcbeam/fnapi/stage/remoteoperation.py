@@ -6,7 +6,9 @@ started.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from apache_beam.coders.coder_impl import create_InputStream, create_OutputStream
@@ -114,8 +116,16 @@ class RemoteOperation(StandIn):
         self._bundle: Instruction | None = None
         self._infos: dict[Any, Any] = {}
         self._families: dict[tuple[str, str], Any] = {}
+        self._tokens: list[Any] = []
 
-    def connect(self, worker: Connection, remote: Remote, descriptor: Any, requests: StateRequests) -> None:
+    def connect(
+        self,
+        worker: Connection,
+        remote: Remote,
+        descriptor: Any,
+        requests: StateRequests,
+        finalize_later: Callable[[Callable[[], object]], None],
+    ) -> None:
         """Set the worker, once, before any bundle.
 
         Args:
@@ -123,11 +133,13 @@ class RemoteOperation(StandIn):
             remote: its part of the stage.
             descriptor: the `ProcessBundleDescriptor` of that part.
             requests: answers the worker's requests for state.
+            finalize_later: takes a function that finalizes a bundle, to call when its output is committed.
         """
-        self._requests = requests
+        self._requests, self._finalize_later = requests, finalize_later
         self._worker, self._descriptor = worker, descriptor.id
         self.short_ids = ShortIds(worker)
         self._source = remote.source.pcoll
+        self._sides = requests.sides
         worker.descriptors[descriptor.id] = descriptor
         coders = PipelineContext(descriptor).coders
         self._encode = coders.get_by_id(remote.source.ours).get_impl().encode_to_stream
@@ -145,6 +157,17 @@ class RemoteOperation(StandIn):
             family: coders.get_by_id(id).get_impl().encode_nested for family, id in remote.timers.items()
         }
 
+    def forget_caches(self) -> None:
+        """Make the worker forget the state and the side inputs that it has cached: they may have changed."""
+        token = uuid.uuid4().bytes
+        of_state = fn_pb.ProcessBundleRequest.CacheToken(
+            user_state=fn_pb.ProcessBundleRequest.CacheToken.UserState(), token=token
+        )
+        self._tokens = [of_state]
+        for transform, side_input in self._sides:
+            of = fn_pb.ProcessBundleRequest.CacheToken.SideInput(transform_id=transform, side_input_id=side_input)
+            self._tokens.append(fn_pb.ProcessBundleRequest.CacheToken(side_input=of, token=token))
+
     def keys_are(self, lot: Lot, log: TimerLog) -> None:
         """Set what knows the keys of the open bundle, and what takes the timers that they set, with the key."""
         self._lot, self._log = lot, log
@@ -157,7 +180,7 @@ class RemoteOperation(StandIn):
         for sink in self._all_sinks():
             sink.begin()
         self._requests.begin()
-        self._bundle = self._worker.begin(self._descriptor)
+        self._bundle = self._worker.begin(self._descriptor, self._tokens)
 
     @override
     def _take(self, block: Block) -> None:
@@ -261,6 +284,9 @@ class RemoteOperation(StandIn):
         # What the stage reads is counted here, too.
         mine = (info for info in self.infos(response) if info.labels.get(_PCOLLECTION) != self._source)
         self._infos = {monitoring_infos.to_key(info): info for info in mine}
+        if response.requires_finalization:
+            assert self._bundle is not None
+            self._finalize_later(partial(self._worker.finalize, self._bundle.id))
         self.give_up()
 
     def infos(self, response: Any) -> list[Any]:

@@ -54,7 +54,8 @@ class RemoteStage(StreamingStage):
         made = descriptor(f"{job}/{stage.uid}", stage.remote, server_here().address)
         self._lot = self._lot_of(stage.remote.source.pcoll, made) if stage.stateful else None
         requests = StateRequests(stage, self.parts.state, self._lot)
-        self._remote.connect(self._worker, stage.remote, made, requests)
+        callbacks = self.parts.processor.bundles.callbacks
+        self._remote.connect(self._worker, stage.remote, made, requests, callbacks.add)
         if stage.splittable:
             self.parts.restrictions = RemoteRestrictions(
                 stage, self.parts.processor, self._remote, self._worker, made, requests
@@ -73,6 +74,8 @@ class RemoteStage(StreamingStage):
 
     def runner_by(self, view: StateView, placed: Placed, clock: TaskClock) -> RemoteRunner:
         """Return the same, by another clock."""
+        # SUBTLE: an attempt before this one may have changed state in the worker's cache, and not have been committed.
+        self._remote.forget_caches()
         return RemoteRunner(self.parts, view, placed, clock, self._lot)
 
     @override

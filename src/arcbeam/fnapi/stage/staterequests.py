@@ -60,11 +60,15 @@ class StateRequests:
         stage: the stage; it has a part for a worker.
         state: side inputs and state.
         lot: the user keys of the open bundle; None if the stage has no state.
+
+    Attributes:
+        sides: the side inputs of the stage, by transform and the transform's name for it.
     """
 
     def __init__(self, stage: Stage, state: ViewState, lot: Lot | None = None) -> None:
         assert stage.remote is not None
         self._state, self._lot = state, lot
+        self.sides = [(side.transform, side.tag) for side in stage.side_inputs]
         part = runner_pb.Components.FromString(stage.remote.components)
         here, there = PipelineContext(runner_pb.Components.FromString(stage.payload)), PipelineContext(part)
         self._windows: dict[tuple[str, str], tuple[Any, Any]] = {}

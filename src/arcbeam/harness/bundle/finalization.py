@@ -21,7 +21,7 @@ _keeping = threading.local()
 
 def _reset(param: Any) -> None:
     """Replace the parameter's `reset`: copy its callbacks, then call the original."""
-    kept: list[Callable[[], None]] | None = getattr(_keeping, "callbacks", None)
+    kept: list[Callable[[], object]] | None = getattr(_keeping, "callbacks", None)
     if kept is not None:
         kept.extend(param._callbacks)
     _forget(param)
@@ -34,11 +34,15 @@ class Callbacks:
     """The finalization callbacks of a task's bundles."""
 
     def __init__(self) -> None:
-        self._kept: list[Callable[[], None]] = []
+        self._kept: list[Callable[[], object]] = []
 
     def __len__(self) -> int:
         """Return how many callbacks there are."""
         return len(self._kept)
+
+    def add(self, callback: Callable[[], object]) -> None:
+        """Keep a callback of a bundle that has ended."""
+        self._kept.append(callback)
 
     def keep_from(self, reset: Callable[[], None]) -> None:
         """Reset a processor's operations, and keep the callbacks that this would delete."""
