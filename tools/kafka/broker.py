@@ -75,16 +75,20 @@ class Broker:
 
     Args:
         folder: for its log and data; it must not have a broker's data yet.
+        password: of the user "me", who may connect to `secured` with it.
         properties: further properties of the broker, which replace ours.
 
     Attributes:
         address: host and port, as `bootstrap.servers`.
+        secured: the same for those who have a password (SASL_PLAINTEXT, PLAIN).
     """
 
-    def __init__(self, folder: Path, **properties: str) -> None:
+    def __init__(self, folder: Path, password: str = "", **properties: str) -> None:
         self._folder = folder
-        ports = _free_ports(2)
-        self.address = f"127.0.0.1:{ports[0]}"
+        ports = _free_ports(3)
+        self.address, self.secured = f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[2]}"
+        listeners = f"PLAINTEXT://{self.address},SASL_PLAINTEXT://{self.secured}"
+        login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
         self._process: subprocess.Popen[bytes] | None = None
         once = dict.fromkeys(
             (
@@ -102,10 +106,14 @@ class Broker:
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{ports[1]}",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{ports[1]}",
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{ports[1]}",
+            "advertised.listeners": listeners,
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
+            ),
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{login} user_me="{password}";',
             "log.dirs": str(folder / "data"),
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": "0",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from apache_beam.io.restriction_trackers import OffsetRange
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from arcbeam.io.kafka.clients import Clients, LibrdkafkaCluster, LibrdkafkaReader, OffsetsGoneError, TopicGoneError
 from arcbeam.io.kafka.connection import Connection
@@ -162,6 +162,46 @@ def test_reader_far_from_position_starts_again(broker: Broker, monkeypatch: pyte
     assert [record.offset() for record in one.fetch(6, 3).records] == [6, 7]
     assert one.fetch(8, 1).records[0].offset() == 8
     one.close()
+
+
+class Moving:
+    """A consumer whose partition changes its leader: three fetches bring an error."""
+
+    def __init__(self, of: Any) -> None:
+        self._of, self._errors = of, 3
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+    def consume(self, count: int, timeout: float) -> Any:
+        if self._errors:
+            self._errors -= 1
+            return [Moved()]
+        return self._of.consume(count, timeout)
+
+
+class Moved:
+    """The message of such an error."""
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
+
+
+@pytest.mark.contract("KAFKA-01")
+def test_change_of_leader_is_reported_once(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    topic = broker.topic("leaders")
+    put(broker, topic, range(5))
+    one = LibrdkafkaReader(clients(broker), partition(broker, topic))
+    one._consumer = Moving(one._consumer)
+    found, position, over = 0, 0, time.monotonic() + 30
+    with caplog.at_level(logging.WARNING, "arcbeam.kafka"):
+        while position < 5 and time.monotonic() < over:
+            fetched = one.fetch(position, 10)
+            found, position = found + len(fetched.records), fetched.position
+    one.close()
+    assert (found, position) == (5, 5)
+    assert ["retried" in record.getMessage() for record in caplog.records] == [True, False]
+    assert "succeeds again" in caplog.records[-1].getMessage()
 
 
 @pytest.mark.long
