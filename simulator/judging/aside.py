@@ -8,21 +8,39 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.windows import Window
 from simulator.judging.assigning import assigned
-from simulator.judging.records import Broken, Out, Record
+from simulator.judging.records import Broken, Out, Part, Record
 from simulator.judging.reference import honest
 from simulator.scenario.plans import Pipeline, Stage
 
 
-def check(pipeline: Pipeline, micro_batches: Iterable[Sequence[Record]]) -> None:
+class Committed(NamedTuple):
+    """A micro-batch that counts.
+
+    Attributes:
+        records: its records.
+        stages: the stages that the pipeline had.
+    """
+
+    records: Sequence[Record]
+    stages: frozenset[str]
+
+    @classmethod
+    def of(cls, parts: Sequence[Part]) -> Committed:
+        """Return the micro-batch of some parts, at least one."""
+        return cls([record for part in parts for record in part.records], parts[0].stages)
+
+
+def check(pipeline: Pipeline, micro_batches: Iterable[Committed]) -> None:
     """Check what was read in all micro-batches that count.
 
     Args:
         pipeline: the pipeline of the job.
-        micro_batches: the records of each micro-batch, in order.
+        micro_batches: all of them, in order.
 
     Raises:
         Broken: a stage read something else than the contents after the micro-batches before.
@@ -32,7 +50,7 @@ def check(pipeline: Pipeline, micro_batches: Iterable[Sequence[Record]]) -> None
     joins = any(pipeline.since.values())
     judged = honest(pipeline) if joins else frozenset(pipeline.by_name)
     there: dict[tuple[str, Port, Window], list[bytes]] = defaultdict(list)
-    for records in micro_batches:
+    for records, stages in micro_batches:
         outs = [record for record in records if isinstance(record, Out)]
         for out in outs:
             if out.aside is not None and out.window is not None and out.stage in judged:
@@ -41,6 +59,9 @@ def check(pipeline: Pipeline, micro_batches: Iterable[Sequence[Record]]) -> None
         for out in outs:
             port = Port(out.stage, out.output)
             for reader in pipeline.side_readers.get(port, ()):
+                if reader.name not in stages:
+                    # It joins later, and does not find what was put out before.
+                    continue
                 assert reader.windowing is not None
                 for window in assigned(reader.windowing, out.time) if out.atoms else ():
                     now[reader.name, port, window] += out.atoms

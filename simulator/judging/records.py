@@ -65,9 +65,11 @@ class Part(NamedTuple):
     Attributes:
         micro-batch, epoch: the micro-batch and epoch of the attempt.
         time: the time of this run of the micro-batch.
+        stages: the stages that its pipeline had: some join later.
     """
 
     micro_batch: int
     epoch: int
     records: tuple[Record, ...]
     time: Timestamp
+    stages: frozenset[str]

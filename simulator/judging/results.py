@@ -66,7 +66,9 @@ def check(
                 panes.check(stage, group, mine, came, fair=stage.name in fair)
             case Keep():
                 _kept(stage, mine, came)
-        if stage.sides and all(side.stage in whole.sure and side.stage in fair for side in stage.sides):
+        # A stage that joins later does not find what was put out before.
+        there = all(pipeline.since[side.stage] >= pipeline.since[stage.name] for side in stage.sides)
+        if stage.sides and there and all(side.stage in whole.sure and side.stage in fair for side in stage.sides):
             _joined(stage, mine, [item for side in stage.sides for item in whole.outputs[side]])
 
 

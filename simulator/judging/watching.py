@@ -170,7 +170,8 @@ class Watcher:
         assert self.head is not None
         self._check_kept(self.head)
         begun = progress_of(self.head).begun
-        aside.check(self._pipeline, [self._of(ids) for _, ids in sorted(self.counting().items())])
+        parts = [[self._parts[id] for id in ids] for _, ids in sorted(self.counting().items())]
+        aside.check(self._pipeline, [aside.Committed.of(some) for some in parts if some])
         results.check(self._pipeline, self.all_records(), drained=self.drained, begun=begun)
         for what, count in punctual.check(self._pipeline, self._micro_batches()).items():
             for _ in range(count):

@@ -139,6 +139,11 @@ class Wishes:
         """Record that a savepoint is to be released."""
         self._drivers[epoch].released.add(name)
 
+    def finishing(self, epoch: int) -> None:
+        """Record that a new driver finishes a job that has ended. It has no epoch of its own, but its own requests."""
+        of = self._drivers[epoch]
+        of.cancelled = of.ending = False
+
     def resumed(self, opening: Manifest, savepoint: str) -> None:
         """Check an opening that resumes a savepoint."""
         pin = opening.pin(savepoint)

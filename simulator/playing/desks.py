@@ -136,7 +136,13 @@ class StageDesk(Desk):
             return None
         run = self._run
         id = f"{run.name}/{self.stage.name}/{self._shard}".encode()
-        run.job.parts[id] = Part(run.plan.micro_batch, run.job.epoch, tuple(self.records), run.plan.time)
+        run.job.parts[id] = Part(
+            run.plan.micro_batch,
+            run.job.epoch,
+            tuple(self.records),
+            run.plan.time,
+            frozenset(run.job.pipeline.by_name),
+        )
         return Committable(self.stage.name, id)
 
 

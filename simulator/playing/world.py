@@ -252,6 +252,8 @@ class World(Surroundings):
         self.watcher.look()
         if savepoint:
             self.watcher.wishes.resumed(log.head, savepoint)
+        if log.head.mode in ENDED:
+            self.watcher.wishes.finishing(log.epoch)
         if moved:
             self.happened["state was moved to other levels"] += 1
         layout = pipeline.layout(tasks)

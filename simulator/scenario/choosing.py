@@ -158,9 +158,9 @@ def _requests(chance: random.Random) -> tuple[Request, ...]:
 def _rescales(pipeline: Pipeline, chance: random.Random) -> Iterator[Request]:
     """Yield changes of the number of shards; none for most jobs.
 
-    None if user code buffers by shard, not by key; nor if a source joins: it would join earlier, with the next driver.
+    None if user code buffers by shard, not by key.
     """
-    fits = not any(pipeline.since.values()) and not any(isinstance(stage.kind, Buffer) for stage in pipeline.stages)
+    fits = not any(isinstance(stage.kind, Buffer) for stage in pipeline.stages)
     if chance.random() < 0.3 and fits:
         for _ in range(chance.choice((1, 2, 2, 4))):
             yield Request(RequestKind.RESCALE, chance.randint(0, 15), chance.choice((1, 2, 3, 5, 8)))

@@ -6,13 +6,14 @@ import pytest
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.timestamps import Timestamp
-from simulator.judging.aside import check
+from simulator.judging.aside import Committed, check
 from simulator.judging.records import Broken, Out
 from simulator.scenario.kinds import MAIN, Event, Join, Source
 from simulator.scenario.plans import Pipeline, Stage
 from simulator.scenario.windowings import TENS
 
 PORT = Port("source-1", MAIN)
+STAGES = frozenset(("source-1", "join-2"))
 
 
 def job(newest: bool) -> Pipeline:
@@ -38,7 +39,7 @@ def read(*atoms: bytes) -> Out:
     ],
 )
 def test_reading_contents_of_earlier_micro_batches_passes(newest: bool, micro_batches: list[list[Out]]) -> None:
-    check(job(newest), micro_batches)
+    check(job(newest), [Committed(records, STAGES) for records in micro_batches])
 
 
 @pytest.mark.parametrize(
@@ -47,4 +48,12 @@ def test_reading_contents_of_earlier_micro_batches_passes(newest: bool, micro_ba
 )
 def test_reading_other_contents_is_found(newest: bool, atoms: list[bytes]) -> None:
     with pytest.raises(Broken, match="join-2 has read"):
-        check(job(newest), [[put(b"a")], [put(b"b")], [read(*atoms)]])
+        check(job(newest), [Committed([record], STAGES) for record in (put(b"a"), put(b"b"), read(*atoms))])
+
+
+def test_reader_that_joins_does_not_find_earlier_contents() -> None:
+    before = Committed([put(b"a")], STAGES - {"join-2"})
+    later = [Committed([put(b"b")], STAGES), Committed([read(b"b")], STAGES)]
+    check(job(newest=False), [before, *later])
+    with pytest.raises(Broken, match="join-2 has read"):
+        check(job(newest=False), [Committed([put(b"a")], STAGES), *later])

@@ -110,6 +110,12 @@ def test_carried_out_requests_pass() -> None:
     assert refused.happened == {REFUSED: 1}
 
 
+def test_cancellation_does_not_bind_driver_that_finishes_job() -> None:
+    ended = Played(CancelRequested(NOW)).ends(EndState.CANCELLED)
+    ended.wishes.finishing(1)
+    ended.ends(EndState.DONE)
+
+
 @pytest.mark.parametrize(
     ("play", "message"),
     [
