@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, assert_never
 
 from arcbeam.engine.rescaling.blocked import RescaledLots
@@ -148,7 +149,7 @@ class LevelRescaling:
             return None
         match kind:
             case Kind.KEYED:
-                return lambda row, value: self._keyed(stage, rows, row, value)
+                return partial(self._keyed, stage, rows)
             case Kind.FREE:
                 return lambda row, _: self._free(row[:1] + row[3:])
             case Kind.HOLDS | Kind.PENDING:
@@ -173,15 +174,16 @@ class LevelRescaling:
                 assert_never(kind)
 
     def _keyed(self, stage: int, rows: Rows, row: bytes, value: bytes) -> _Placed | None:
-        end = row.index(END, _AFTER_STAGE) + len(END)
-        if end == _AFTER_STAGE + len(END):
+        key_end = row.index(END, _AFTER_STAGE)
+        end = key_end + len(END)
+        if key_end == _AFTER_STAGE:
             pieces = parts(row[_AFTER_STAGE:])
             if _is_gathered(pieces):
                 self._windows.take_timer(pieces[1], row, value, entry=False)
                 return None
             # Rows of other windows of an empty key may be those of a timer for a window's end.
             return row, key_hash(b"")
-        piece = row[_AFTER_STAGE : end - len(END)]
+        piece = row[_AFTER_STAGE:key_end]
         if b"\0" not in piece:  # most keys: neither escaped nor cut
             return row[:end], key_hash(piece)
         if row[row.index(END, end) + len(END)] == Section.KEY:

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.sizes import threshold
@@ -151,9 +151,8 @@ def scan(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the entries in the files of a shard (the oldest first) between two keys."""
     for keys, values in merged([opened(blobs, file).blocks(start, end) for file in files], bottom=True):
-        for key, value in zip(keys, values, strict=True):
-            assert value is not None
-            yield key, value
+        # Deleted keys are omitted, so each has a value.
+        yield from zip(keys, cast("list[bytes]", values), strict=True)
 
 
 class HasSize(Protocol):

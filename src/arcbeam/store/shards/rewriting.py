@@ -74,6 +74,7 @@ class LevelWriter:
         self._blobs, self._level = blobs, level
         self._scratch = scratch / f"rescaled-{uuid.uuid4().hex}"
         self._new = [_New() for _ in range(shards)]
+        self._add = [new.rows.append for new in self._new]
         self._size = 0
 
     def __enter__(self) -> LevelWriter:
@@ -94,7 +95,7 @@ class LevelWriter:
         Raises:
             StoreError: a local file cannot be written.
         """
-        self._new[shard].rows.append((key, value))
+        self._add[shard]((key, value))
         self._size += len(key) + len(value) + _OVERHEAD
         if self._size > _MEMORY:
             self._spill()

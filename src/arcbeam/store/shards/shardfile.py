@@ -21,7 +21,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, islice, pairwise
-from operator import lt
+from operator import add, lt
 from pathlib import Path
 from typing import BinaryIO
 from zlib import crc32
@@ -149,7 +149,9 @@ class _Writer:
 
     def _blocks(self, keys: list[bytes], values: list[bytes | None]) -> tuple[list[bytes], list[bytes | None], int]:
         """Write full blocks; return the rest, and its size."""
-        ends = list(accumulate(len(k) + (0 if v is None else len(v)) for k, v in zip(keys, values, strict=True)))
+        known = [b"" if value is None else value for value in values]
+        lengths = map(len, known)
+        ends = list(accumulate(map(add, map(len, keys), lengths)))
         start = size = 0
         while ends[-1] - size >= _BLOCK_BYTES:
             end = bisect_left(ends, size + _BLOCK_BYTES) + 1
