@@ -6,9 +6,9 @@
 For each number of keys, a job gives all of them state, as fast as it can, and then touches some of them in each
 micro-batch. It prints keys per second; the median, the slowest tenth and the slowest of the micro-batches; and
 processor time of driver, JVM and workers per micro-batch, which is the figure to compare on a machine with other load;
-and the bytes of the current state. Then the job is suspended and resumed, twice, in the same session: with the copies
-of its state on this host, and without. The figures are its first micro-batch with them, so that neither Spark's start
-nor Python's is included, and a later one.
+and the bytes of the current state. Then the job is suspended and resumed in the same session: with the copies of its
+state on this host, without, and with another number of shards. The figures are its first micro-batch, so that neither
+Spark's start nor Python's is included, and a later one; and for the other shards, how much later the first one began.
 
 With `--seed` the keys do not pass through the job, which takes minutes for some million. Instead, the job gives a
 thousand of them state and is suspended. Files with a similar row for each key are committed without the job, and the
@@ -68,7 +68,9 @@ from microbatchtime import EachMicroBatch, Whole
 _CLAIM = 200_000
 _SEED = 1_000
 _PRIME = 2_654_435_761
-_LAST = "without copies, a later micro-batch"
+_SHARDS, _MORE_SHARDS = 2, 5
+_RESCALED = f"rescaled from {_SHARDS} to {_MORE_SHARDS} shards, s"
+_LAST = "rescaled, a later micro-batch"
 """The last figure."""
 
 
@@ -229,18 +231,23 @@ class Job:
         yield "workers MB", sum(each.memory for each in processes() if each.kind == "worker") / 1e6
         files = [file for shard in known(self._newest()).shards for file in shard.files]
         yield "state MB", sum(file.size for file in files) / 1e6
-        for name in ("with copies", "without copies"):
+        beginnings: list[float] = []
+        for name in ("with copies", "without copies", "rescaled"):
             if name == "without copies":
                 shutil.rmtree(copies_folder(), ignore_errors=True)
-            result = self._run(full)
+            began = time.perf_counter()
+            result = self._run(full, _MORE_SHARDS if name == "rescaled" else _SHARDS)
             self._wait(result, lambda: len(watched.ended) >= 5)
+            beginnings.append(watched.begun[0] - began)
+            if name == "rescaled":
+                yield _RESCALED, beginnings[-1] - beginnings[0]
             yield name, watched.ended[0] - watched.begun[0]
             yield f"{name}, a later micro-batch", watched.ended[4] - watched.begun[4]
             result.suspend()
 
-    def _run(self, full: Path) -> Any:
+    def _run(self, full: Path, shards: int = _SHARDS) -> Any:
         self._watched.clear()
-        flags = ["--streaming", "--shards=2", f"--checkpoint_dir={self._folder / 'state'}"]
+        flags = ["--streaming", f"--shards={shards}", f"--checkpoint_dir={self._folder / 'state'}"]
         p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
         touches = Keys(self._keys, self._come, self._options.touched, full)
         _ = (
@@ -291,6 +298,7 @@ def judged(found: dict[int, dict[str, float]]) -> list[Figure]:
         Figure(f"{of}: to read a key's state, median", many["µs to read a key"], "µs"),
         Figure("… the first micro-batch on a host with copies, minus a later one", again, "s", 1),
         Figure("… the first micro-batch without copies, minus a later one, per gigabyte", without / gigabytes, "s", 10),
+        Figure("… a rescale when it is resumed, per gigabyte", many[_RESCALED] / gigabytes, "s", 60),
     ]
 
 

@@ -156,7 +156,7 @@ def figures(times: Times, warm: int) -> dict[str, Any]:
     stages = {name: statistics.mean(level.get(name, 0.0) for level in times.levels[warm:]) for name in times.levels[-2]}
     spent = {kind: seconds - times.cpu[0].get(kind, 0.0) for kind, seconds in times.cpu[-1].items()}
     return {
-        "steps": len(whole),
+        "micro_batches": len(whole),
         "median": statistics.median(whole),
         "p99": whole[int(len(whole) * 0.99)],
         "build": statistics.mean(built),
