@@ -9,6 +9,7 @@ early ones are late, and how much of the table a number finds. `wrong` checks wh
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -32,6 +33,8 @@ KEYS: Final = 20
 PER_WINDOW: Final = 3_000
 """A number is a second of event time, so this is also the length of a window."""
 _AT_ONCE: Final = 2_000
+PACE: Final = "ARCBEAM_TRIAL_AT_ONCE"
+"""A variable of the environment: the numbers that the source yields together. With fewer, the job takes longer."""
 _PAUSE_SECONDS: Final = 0.2
 _EVERY: Final = 250
 """Numbers per entry of the table."""
@@ -50,10 +53,11 @@ class Numbers(beam.DoFn):
     Args:
         folder: the job's folder.
         held_up: called in the middle of its work.
+        pace: how many numbers it yields together.
     """
 
-    def __init__(self, folder: Path, held_up: Callable[[], None] = at_once) -> None:
-        self._reading, self._held_up = reading(folder), held_up
+    def __init__(self, folder: Path, held_up: Callable[[], None] = at_once, pace: int = _AT_ONCE) -> None:
+        self._reading, self._held_up, self._pace = reading(folder), held_up, pace
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -64,13 +68,13 @@ class Numbers(beam.DoFn):
     ) -> Iterator[Any]:
         self._reading.touch()
         position = tracker.current_restriction().start
-        for n in range(position, position + _AT_ONCE):
+        for n in range(position, position + self._pace):
             if not tracker.try_claim(n):
                 return
             yield window.TimestampedValue(n, n)
             if n % 1_000 == 500:
                 self._held_up()
-        estimator.set_watermark(Timestamp(position + _AT_ONCE))
+        estimator.set_watermark(Timestamp(position + self._pace))
         tracker.defer_remainder(Timestamp.of(time.time() + _PAUSE_SECONDS))
 
 
@@ -171,9 +175,10 @@ def run(folder: Path, *options: str, held_up: Callable[[], None] = at_once) -> N
         options: Beam's options.
         held_up: called in a source, in a DoFn with state, and after a grouping, in the middle of their work.
     """
+    pace = int(os.environ.get(PACE, _AT_ONCE))
     fixed = window.FixedWindows(PER_WINDOW)
     with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", *options])) as p:
-        numbers = p | beam.Create([RECORDS]) | beam.ParDo(Numbers(folder, held_up))
+        numbers = p | beam.Create([RECORDS]) | beam.ParDo(Numbers(folder, held_up, pace))
         sums = numbers | "Windows" >> beam.WindowInto(fixed) | "Sums" >> beam.CombineGlobally(sum).without_defaults()
         entries = numbers | beam.Filter(lambda n: n % _EVERY == 0)
         table = entries | beam.Map(lambda n: (n - n % PER_WINDOW, n)) | always(trigger.AccumulationMode.DISCARDING)
