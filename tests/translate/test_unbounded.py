@@ -13,6 +13,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms import trigger, userstate, window
 
 from arcbeam.io import DeduplicateWithinWatermark, OutputMode
+from arcbeam.io.kafka import WriteToKafka
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.golden import check_message
@@ -53,6 +54,13 @@ def test_grouping_without_firing_and_uncleared_state_are_warned_about() -> None:
     assert text.partition(" ")[0] == "'Totals/GroupByKey'"
     (text,) = warned(lambda came: came | "Count" >> beam.ParDo(Counting()))
     check_message("unbounded-state-never-cleared", text)
+
+
+def test_state_of_shards_is_not_warned_about() -> None:
+    pytest.importorskip("confluent_kafka")
+    pairs = beam.Map(lambda pair: (b"k", b"v"))
+    write = WriteToKafka({"bootstrap.servers": "localhost:9"}, "t", staging="/staging")
+    assert warned(lambda came: came | "Pairs" >> pairs | write) == ()
 
 
 @pytest.mark.contract("WM-08")

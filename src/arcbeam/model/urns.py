@@ -26,6 +26,8 @@ PUBLISH_ANNOTATION = "arcbeam:publish"
 STATE_ANNOTATION = "arcbeam:state"
 """The annotation of a ParDo with state: what its bytes depend on besides coders, in UTF-8. Part of its stage's
 shape."""
+FEW_KEYS_ANNOTATION = "arcbeam:few_keys"
+"""The annotation of a ParDo whose state cannot grow without end: it has a fixed number of keys."""
 INTERVAL_WINDOW_URN = "arcbeam:coder:interval_window:v1"
 """Our coder, which is exact where the standard one has milliseconds."""
 KEY_CODER_URN = "arcbeam:coder:key:v1"

@@ -10,6 +10,7 @@ from typing import Any
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
+from arcbeam.model.urns import FEW_KEYS_ANNOTATION
 from arcbeam.translate import beamsinks, describe, phases, teststream
 
 _GLOBAL = common_urns.global_windows.urn
@@ -44,6 +45,8 @@ def _about(components: Any, transform: Any) -> str:
         return ""
     payload = phases.par_do_payload(transform)
     if payload is None or not payload.state_specs or payload.timer_family_specs:
+        return ""
+    if FEW_KEYS_ANNOTATION in transform.annotations:
         return ""
     (source,) = (pcoll for tag, pcoll in transform.inputs.items() if tag not in payload.side_inputs)
     if _endless(components, source) is None:

@@ -23,6 +23,7 @@ from arcbeam.io.kafka.producing import SECONDS, Deliveries, produce, producer
 from arcbeam.io.kafka.publisher import Part, PublishRecords, name_of, sink_of
 from arcbeam.io.parts.places import opened, options_of
 from arcbeam.io.publishing import Publish, attempt
+from arcbeam.model.urns import FEW_KEYS_ANNOTATION
 from arcbeam.secrets import install, parted, without_credentials
 from arcbeam.sizes import threshold
 
@@ -196,6 +197,14 @@ class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             yield GlobalWindows.windowed_value({"parts": [part.plain()]})
 
 
+class _PerShard(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
+    """A ParDo whose keys are the shards."""
+
+    @override
+    def annotations(self) -> dict[str, Any]:
+        return {**super().annotations(), FEW_KEYS_ANNOTATION: b""}
+
+
 class StageGrouped(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     """(shard, chunks) of a bounded input -> one committable, with parts of limited size.
 
@@ -355,7 +364,7 @@ class WriteToKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             stage = "Stage" >> beam.ParDo(StageGrouped(sink)).with_output_types(Committable)
             committables = chunks | "Group" >> beam.GroupByKey() | stage
         else:
-            committables = chunks | "Stage" >> beam.ParDo(Stage(sink)).with_output_types(Committable)
+            committables = chunks | "Stage" >> _PerShard(Stage(sink)).with_output_types(Committable)
         _ = committables | Publish(PublishRecords(self._connection, storage, trusts=self._trusts))
         return beam.pvalue.PDone(records.pipeline)
 
