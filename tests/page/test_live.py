@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from arcbeam.page import live
 from arcbeam.page.app import app_of
 from arcbeam.page.live import UPDATE_BYTES, Board, Rendered, Stream, updates
 from arcbeam.page.sources import Listed
@@ -84,7 +85,7 @@ def test_page_is_rendered_once_for_all_viewers() -> None:
 
     def make() -> Rendered:
         made.append(seconds[0])
-        return rendered({"a": "1"}, cost=0.02)
+        return rendered({"a": "1"}, cost=0.01)
 
     def turn(at: float) -> None:
         seconds[0] = at
@@ -93,8 +94,17 @@ def test_page_is_rendered_once_for_all_viewers() -> None:
 
     for at in (0.0, 0.5, 1.0, 1.8, 2.0, 3.0, 4.0):
         turn(at)
-    # It takes 20 ms, so it is rendered every other second: 1 % of a core.
+    # It takes 10 ms, so it is rendered every other second: 0.5 % of a core.
     assert made == [0.0, 2.0, 4.0]
+
+
+def test_fragment_is_encoded_once_for_all_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, now = rendered({"a": "1", "b": "1"}), rendered({"a": "2", "b": "1"})
+    viewers = [Stream(before.shape, before.digests) for _ in range(5)]
+    first = viewers[0].messages(now)
+    monkeypatch.setattr(live.json, "dumps", None)
+    assert [viewer.messages(now) for viewer in viewers[1:]] == [first] * 4
+    assert [viewer.messages(now) for viewer in viewers] == [()] * 5
 
 
 def test_costly_page_is_rendered_every_five_seconds() -> None:

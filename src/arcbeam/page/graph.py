@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from arcbeam.explain import as_live_svg, filled, plan_of
-from arcbeam.page.views import gap, headline_of
+from arcbeam.page.views import gap_text, headline_of
 from arcbeam.streaming.status.words import Record, bytes_shown
 
 PREFIX: Final = "g-"
@@ -43,7 +43,7 @@ class Graph:
                 words = [
                     "waits" if name in blocking else "",
                     _rate(stage.get("read_rate")),
-                    _gap(record, stage["input"]),
+                    gap_text(record, stage["input"]),
                 ]
                 yield f"{id}-live", (" · ".join(filter(None, words)), "warning" if name in blocking else "")
                 yield f"{id}-more", (" · ".join(_more(stage)), "")
@@ -61,10 +61,6 @@ def _blocking(record: Record) -> frozenset[str]:
 
 def _rate(rate: float | None) -> str:
     return "" if rate is None else f"{rate:,.3g}/s" if rate < 1000 else f"{rate:,.0f}/s"
-
-
-def _gap(record: Record, watermark: int) -> str:
-    return gap(record, watermark).text
 
 
 def _more(stage: Mapping[str, Any]) -> Iterator[str]:
@@ -88,7 +84,7 @@ def _of_edge(record: Record, writers: list[tuple[Mapping[str, Any], str]]) -> It
     if len(rates) == len(outputs):
         yield _rate(sum(rates))
     if outputs:
-        yield _gap(record, min(out["watermark"] for _, out in outputs))
+        yield gap_text(record, min(out["watermark"] for _, out in outputs))
 
 
 def graph_of(plan: Record, links: Mapping[str, str]) -> Graph:

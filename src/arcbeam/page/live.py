@@ -28,7 +28,7 @@ UPDATE_BYTES: Final = 20_000
 _URGENT: Final = frozenset({"notices", "headline"})
 """The fragments that never wait."""
 HEARTBEAT_SECONDS: Final = 15.0
-_SHARE: Final = 0.01
+_SHARE: Final = 0.005
 """The most of a core that rendering takes for all who see one address: large pages are updated less often."""
 _LONGEST: Final = 5.0
 """Seconds. But no page is updated less often than that: it may have to say that a driver is silent."""
@@ -81,6 +81,16 @@ class Rendered:
     def digests(self) -> Mapping[str, bytes]:
         """A digest of each fragment, in which relative times do not count."""
         return {id: _digest(_TIMES.sub(r"\1", html)) for id, html in self.fragments.items()}
+
+    @cached_property
+    def _parts(self) -> dict[str, str]:
+        return {}
+
+    def part(self, id: str) -> str:
+        """Return a fragment with its id, as a part of a message: JSON, made once for all viewers."""
+        if (found := self._parts.get(id)) is None:
+            found = self._parts[id] = json.dumps([id, self.fragments[id]], separators=(",", ":"))
+        return found
 
     @cached_property
     def shape(self) -> str:
@@ -164,12 +174,16 @@ class Stream:
 
     def __init__(self, shape: str, sent: Mapping[str, bytes]) -> None:
         self._shape, self._sent = shape, dict(sent)
+        # What is shown completely.
+        self._shown: Rendered | None = None
         self._turns: dict[str, int] = {}
         self._turn = 0
 
     def messages(self, rendered: Rendered) -> Sequence[str]:
         """Return what to send of a page: nothing, changed fragments, or that the page has to be loaded again."""
         self._turn += 1
+        if rendered is self._shown and rendered.live:
+            return ()
         if rendered.shape != self._shape:
             return [message("reload")]
         changed = [id for id, digest in rendered.digests.items() if self._sent.get(id) != digest]
@@ -177,18 +191,19 @@ class Stream:
         chosen: list[str] = []
         size = 0
         for id in changed:
-            size += len(json.dumps(rendered.fragments[id])) + len(id) + 8
+            size += len(rendered.part(id)) + 1
             if chosen and size > UPDATE_BYTES - 200:
                 break
             chosen.append(id)
             self._turns[id], self._sent[id] = self._turn, rendered.digests[id]
-        found = [message("change", [[id, rendered.fragments[id]] for id in chosen])] if chosen else []
+        self._shown = rendered if len(chosen) == len(changed) else None
+        found = [message("change", f"[{','.join(map(rendered.part, chosen))}]")] if chosen else []
         return found if rendered.live or len(chosen) < len(changed) else [*found, message("end")]
 
 
-def message(kind: str, data: object = "") -> str:
-    """Return a server-sent event. Its id lets a browser that connects again say so."""
-    return f"event: {kind}\nid: 1\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+def message(kind: str, data: str = '""') -> str:
+    """Return a server-sent event with that JSON. Its id lets a browser that connects again say so."""
+    return f"event: {kind}\nid: 1\ndata: {data}\n\n"
 
 
 async def updates(board: Board, address: str, make: Callable[[], Rendered], version: str) -> AsyncIterator[str]:

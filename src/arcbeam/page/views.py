@@ -233,10 +233,19 @@ def rate_cell(rate: float | None) -> Cell:
 
 def gap(record: Record, watermark: int) -> Cell:
     """Return how far a watermark is behind the job's time; the absolute watermark is the hint."""
+    text = gap_text(record, watermark)
     if watermark <= MIN_TIMESTAMP:
-        return Cell("at the beginning", "the watermark has not moved yet")
+        return Cell(text, "the watermark has not moved yet")
     if watermark >= MAX_TIMESTAMP or watermark == END_OF_GLOBAL_WINDOW:
-        return Cell("at the end", f"the watermark is at: {shown(watermark)}")
-    seconds = (record["time"] - watermark) / 1e6
-    text = behind_shown(seconds) if seconds > -_AHEAD else f"{long_shown(-seconds)} ahead"
+        return Cell(text, f"the watermark is at: {shown(watermark)}")
     return Cell(text, f"watermark {shown(watermark)}, at {shown(record['time'])}")
+
+
+def gap_text(record: Record, watermark: int) -> str:
+    """Return the text of `gap`."""
+    if watermark <= MIN_TIMESTAMP:
+        return "at the beginning"
+    if watermark >= MAX_TIMESTAMP or watermark == END_OF_GLOBAL_WINDOW:
+        return "at the end"
+    seconds = (record["time"] - watermark) / 1e6
+    return behind_shown(seconds) if seconds > -_AHEAD else f"{long_shown(-seconds)} ahead"
