@@ -95,10 +95,6 @@ def _in_par_do(payload: Any) -> Iterator[str]:
     for tag, side in payload.side_inputs.items():
         if side.window_mapping_fn.urn not in _MAPPINGS:
             yield f"the side input '{tag}' with the window mapping '{side.window_mapping_fn.urn}'"
-    if payload.requires_time_sorted_input:
-        yield "time-sorted input"
-    if payload.requires_stable_input:
-        yield "stable input"
 
 
 def divided(context: Any, transforms: list[Any]) -> tuple[Remote, list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,11 +43,14 @@ class InWorkers(InMicroBatches):
     Args:
         address: of the service that starts workers.
         cut: see `InMicroBatches`.
+        change: changes the pipeline's proto before.
     """
 
-    def __init__(self, address: str, cut: Cut | None = None, **settings: Any) -> None:
+    def __init__(
+        self, address: str, cut: Cut | None = None, change: Callable[[Any], None] = lambda proto: None, **settings: Any
+    ) -> None:
         super().__init__(cut, edit=self._into_workers, **settings)
-        self._address = address
+        self._address, self._change = address, change
 
     def _drive(self, *around: Any) -> list[BundleReport]:
         # Stages are opened one after the other here; the worker of the first one serves all.
@@ -59,5 +62,6 @@ class InWorkers(InMicroBatches):
             workers_here.release(self.run_id, environment, worker)
 
     def _into_workers(self, proto: Any) -> None:
+        self._change(proto)
         for environment in proto.components.environments.values():
             environment.CopyFrom(external(self._address))

@@ -22,9 +22,12 @@ from apache_beam.transforms.userstate import (
 )
 from apache_beam.utils.timestamp import Timestamp
 
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from tests.fnapi.stage.inworkers import InWorkers, worker_service
 from tests.harness.drive import Collect
-from tests.harness.streaming.microbatches import InMicroBatches
+from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
+from tests.harness.streaming.test_stable import _stable
 
 WINDOWS = [window.GlobalWindows(), window.FixedWindows(10), window.SlidingWindows(10, 5)]
 
@@ -147,3 +150,20 @@ def test_ordered_list_equals_embedded_python(service: str) -> None:
     with InWorkers(service) as p:
         build(p)
     assert _found(p) == _found(expected)
+
+
+@pytest.mark.contract("API-03", "ENG-13")
+def test_stable_input_waits_for_its_commit(service: str) -> None:
+    waited: list[bool] = []
+
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        report = shard.run(MicroBatch([(key, [one]) for key, one in came], MIN_TIMESTAMP, runs=2))
+        if shard.of.stable:
+            waited.append(report.uncommitted)
+        shard.settle(MicroBatch((), MAX_TIMESTAMP))
+
+    with InWorkers(service, cut, _stable) as p:
+        numbers = p | beam.Create([1, 2, 3], reshuffle=False)
+        _ = numbers | "Stable" >> beam.Map(lambda n: n) | Collect()
+    assert sorted(p.values()) == [1, 2, 3]
+    assert waited == [True]

@@ -47,7 +47,11 @@ KEYS = (1, 1.0, True, "a", ("b", 2), b"\0\xff")
 KINDS = ("bag", "value", "sum", "set", "list")
 TIMERS = ("event", "clock")
 APART = 1009
-"""Minimum distance of timers, in microseconds. Offsets of timers that callbacks set are smaller."""
+"""Minimum distance of timers, in units. Offsets of timers that callbacks set are smaller."""
+unit = 1
+"""Microseconds. All times are multiples of it."""
+in_worker = False
+"""Whether an SDK worker runs the pipeline."""
 
 
 class Halves(window.NonMergingWindowFn):  # type: ignore[misc]  # Beam is untyped
@@ -92,7 +96,7 @@ def at(micros: int) -> SdkTimestamp:
 
 def _end(window: Any) -> int:
     """Return the last moment of a window; for the global one, a moment comparable to the others."""
-    return min(int(window.max_timestamp().micros), 40 * SECOND)
+    return min(int(window.max_timestamp().micros) // unit * unit, 40 * SECOND)
 
 
 def _clock(end: int) -> int:
@@ -170,15 +174,15 @@ def _fired(key: str, tag: str, micros: int, window: Any, states: Any, timers: An
     """Read all, change something, and set the timer again as often as its tag says; maybe change another timer."""
     for what in KINDS:
         yield from _obey(key, ("read", what, 0), window, states, timers)
-    changed = KINDS[micros % len(KINDS)]
-    for act in (("add",), ("clear", "add"), ("add", "read", "clear", "read"))[micros % 3]:
-        yield from _obey(key, (act, changed, micros % 7), window, states, timers)
+    changed = KINDS[micros // unit % len(KINDS)]
+    for act in (("add",), ("clear", "add"), ("add", "read", "clear", "read"))[micros // unit % 3]:
+        yield from _obey(key, (act, changed, micros // unit % 7), window, states, timers)
     number, _, again = tag.partition("+")
     other = str((int(number) + 1) % 4)
-    left = _end(window) - micros - SECOND // 2 - 13
+    left = _end(window) - micros - SECOND // 2 - 13 * unit
     if "event" in timers and left > 0:
         # It may be pending, for an earlier or a later time.
-        for value in ((None,), (left,), (left, None), (None, left - 7, left), ())[micros % 5]:
+        for value in ((None,), (left,), (left, None), (None, left - 7 * unit, left), ())[micros // unit % 5]:
             yield from _obey(key, ("event", other, value), window, states, timers)
     if again and "event" in timers:
         later = f"{number}{again[:-1] and '+'}{again[:-1]}"
@@ -201,8 +205,8 @@ def _obey(key: str, order: tuple[str, str, Any], window: Any, states: Any, timer
         case "read", "list":
             yield key, where, [(time.micros, value) for time, value in state.read()]
         case "read", "bag":
-            # The current elements, although they are used much later.
-            yield key, where, state.read()
+            # The current elements, although they are used much later; but not after a bundle in an SDK worker.
+            yield key, where, list(state.read()) if in_worker else state.read()
         case "read", "set":
             yield key, where, sorted(state.read())
         case "read", _:
@@ -210,11 +214,11 @@ def _obey(key: str, order: tuple[str, str, Any], window: Any, states: Any, timer
         case "clear", _:
             state.clear()
         case "clear range", _:
-            state.clear_range(at(value), at(value + 3))
+            state.clear_range(at(value * unit), at((value + 3) * unit))
         case "add", "value":
             state.write(value)
         case "add", "list":
-            state.add((at(value), str(value)))
+            state.add((at(value * unit), str(value)))
         case _:
             state.add(value)
 
@@ -265,7 +269,7 @@ class Pipeline:
     def _moment(self) -> int:
         # Timers of a window have different times, because the order of equal ones is undefined.
         self._timers += 1
-        return self.chance.randrange(5) * SECOND + self._timers * APART
+        return self.chance.randrange(5) * SECOND + self._timers * APART * unit
 
     def _order(self) -> tuple[str, str, Any]:
         chance = self.chance
