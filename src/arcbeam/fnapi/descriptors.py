@@ -19,6 +19,7 @@ SOURCE: Final = "arcbeam/source"
 """Id of the transform that reads the stage's input."""
 TRUNCATED: Final = "arcbeam/truncated"
 """Id of the output of a truncation."""
+_PAGED: Final = common_urns.coders.STATE_BACKED_ITERABLE
 PROCESS_URN: Final = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
 
 
@@ -81,6 +82,41 @@ def truncation(id: str, remote: Remote, address: str) -> Any:
     made.transforms[TRUNCATED].CopyFrom(_port(TRUNCATED, DATA_OUTPUT_URN, remote.source, address))
     made.transforms[TRUNCATED].inputs["in"] = TRUNCATED
     return made
+
+
+def with_paged_groups(made: Any, remote: Remote) -> bool:
+    """Let the values of a group come in pages, if the worker can read them: change the coder of the source's port.
+
+    Args:
+        made: the `ProcessBundleDescriptor` of a stage whose input is `KV<key, iterable of values>`; it is changed.
+        remote: the worker's part of the stage.
+
+    Returns:
+        Whether they may come in pages.
+    """
+    (environment,) = made.environments.values()
+    if _PAGED.urn not in environment.capabilities:
+        return False
+    windowed = made.coders[remote.source.coder]
+    pair = made.coders[windowed.component_coder_ids[0]]
+    if pair.spec.urn != common_urns.coders.KV.urn:
+        return False
+    key, values = pair.component_coder_ids
+    if made.coders[values].spec.urn != common_urns.coders.ITERABLE.urn:
+        return False
+    # The payload is the threshold for an SDK that writes pages, which no worker does here.
+    made.coders["arcbeam/values"].spec.urn, made.coders["arcbeam/values"].spec.payload = _PAGED.urn, b"1"
+    made.coders["arcbeam/values"].component_coder_ids[:] = made.coders[values].component_coder_ids
+    for id, of, parts in (
+        ("arcbeam/group", pair, [key, "arcbeam/values"]),
+        ("arcbeam/windowed", windowed, ["arcbeam/group", windowed.component_coder_ids[1]]),
+    ):
+        made.coders[id].spec.CopyFrom(of.spec)
+        made.coders[id].component_coder_ids[:] = parts
+    port = fn_pb.RemoteGrpcPort.FromString(made.transforms[SOURCE].spec.payload)
+    port.coder_id = "arcbeam/windowed"
+    made.transforms[SOURCE].spec.payload = port.SerializeToString()
+    return True
 
 
 def _processes(made: Any) -> list[str]:

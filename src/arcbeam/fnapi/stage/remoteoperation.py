@@ -24,6 +24,7 @@ from arcbeam.fnapi.descriptors import SOURCE, sink_of
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.service.instruction import Arrival, Asked, Instruction, Output, Responded
+from arcbeam.fnapi.stage.largegroups import LargeGroups
 from arcbeam.fnapi.stage.lot import Lot
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.fnapi.stage.workererrors import error_in
@@ -117,6 +118,7 @@ class RemoteOperation(StandIn):
         self._infos: dict[Any, Any] = {}
         self._families: dict[tuple[str, str], Any] = {}
         self._tokens: list[Any] = []
+        self._large: LargeGroups | None = None
 
     def connect(
         self,
@@ -157,6 +159,14 @@ class RemoteOperation(StandIn):
             family: coders.get_by_id(id).get_impl().encode_nested for family, id in remote.timers.items()
         }
 
+    def page_groups(self, coder: Any) -> None:
+        """Let the worker read the values of large groups in pages.
+
+        Args:
+            coder: coder of one value.
+        """
+        self._large = LargeGroups(self._encode, coder, self._requests.keep)
+
     def forget_caches(self) -> None:
         """Make the worker forget the state and the side inputs that it has cached: they may have changed."""
         token = uuid.uuid4().bytes
@@ -184,9 +194,12 @@ class RemoteOperation(StandIn):
 
     @override
     def _take(self, block: Block) -> None:
-        encode, unsent = self._encode, self._unsent
+        encode, unsent, large = self._encode, self._unsent, self._large
         for element in to_millis(block).elements():
-            encode(element, unsent, True)
+            if large is not None and large.is_large(element):
+                unsent.write(large.encoded(element))
+            else:
+                encode(element, unsent, True)
             if unsent.size() >= _MESSAGE:
                 self._send()
                 unsent = self._unsent

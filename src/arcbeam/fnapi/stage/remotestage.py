@@ -12,7 +12,8 @@ from typing import Any
 from typing_extensions import override
 
 from arcbeam.engine.protocol.layout import Placed
-from arcbeam.fnapi.descriptors import descriptor
+from arcbeam.engine.protocol.stagekinds import Grouped
+from arcbeam.fnapi.descriptors import descriptor, with_paged_groups
 from arcbeam.fnapi.environments.workers import workers_here
 from arcbeam.fnapi.service.server import server_here
 from arcbeam.fnapi.stage import remoteoperation
@@ -54,8 +55,11 @@ class RemoteStage(StreamingStage):
         made = descriptor(f"{job}/{stage.uid}", stage.remote, server_here().address)
         self._lot = self._lot_of(stage.remote.source.pcoll, made) if stage.stateful else None
         requests = StateRequests(stage, self.parts.state, self._lot)
+        paged = isinstance(self.parts.kind, Grouped) and with_paged_groups(made, stage.remote)
         callbacks = self.parts.processor.bundles.callbacks
         self._remote.connect(self._worker, stage.remote, made, requests, callbacks.add)
+        if paged:
+            self._remote.page_groups(self.parts.processor.root.written_coder.wrapped_value_coder.value_coder())
         if stage.splittable:
             self.parts.restrictions = RemoteRestrictions(
                 stage, self.parts.processor, self._remote, self._worker, made, requests

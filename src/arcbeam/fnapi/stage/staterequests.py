@@ -6,7 +6,7 @@ the side inputs of a task are for one thread. Must not know where side inputs ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from apache_beam.coders.coder_impl import create_InputStream
@@ -90,7 +90,18 @@ class StateRequests:
     def begin(self) -> None:
         """Begin a bundle: pages that were not read are dropped."""
         self._pages: dict[bytes, Iterator[bytes]] = {}
+        self._large: dict[bytes, Iterable[bytes]] = {}
         self._number = 0
+
+    def keep(self, values: Iterable[bytes]) -> bytes:
+        """Keep the values of a large group until the next bundle begins; return the token by which they are read.
+
+        Args:
+            values: encoded in nested context; iterated once for each time that the worker reads them.
+        """
+        token = b"%d" % len(self._large)
+        self._large[token] = values
+        return token
 
     def answer(self, request: Any) -> Any:
         """Return the `StateResponse` of a `StateRequest`. What cannot be answered is an error in it."""
@@ -153,6 +164,8 @@ class StateRequests:
             chunks = self._state.read_map(_cell(key.multimap_user_state), key.multimap_user_state.map_key)
         elif kind == "multimap_keys_user_state":
             chunks = self._state.read_map_keys(_cell(key.multimap_keys_user_state))
+        elif kind == "runner":
+            chunks = iter(self._large[key.runner.key])
         else:
             chunks = self._state.side_chunks(key)
         page, size = [], 0
@@ -171,7 +184,7 @@ class StateRequests:
         ours = fn_pb.StateKey()
         ours.CopyFrom(state_key)
         kind = ours.WhichOneof("type")
-        if kind is not None:
+        if kind not in (None, "runner"):
             part = getattr(ours, kind)
             there, here = self._windows.get((part.transform_id, getattr(part, "side_input_id", "")), self._main)
             part.window = here.encode(there.decode(part.window))
