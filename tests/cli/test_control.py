@@ -197,6 +197,12 @@ def test_command_does_not_wait_for_failed_job(log: CommitLog, tmp_path: Path, co
     assert "FAILED" not in invoke("status", str(tmp_path / "job")).stdout
 
 
+def test_refusal_has_only_the_first_line_of_the_failure(log: CommitLog, tmp_path: Path) -> None:
+    why = "ValueError: of the user's\n  File pipeline.py, line 1\n  what to do: correct the code"
+    leave_note(log.blobs, EndNote(log.epoch, "FAILED", why))
+    check_message("suspend-refused-failed", invoke("suspend", str(tmp_path / "job")).stderr, tmp=tmp_path)
+
+
 @pytest.mark.contract("END-03")
 @pytest.mark.parametrize(("mode", "state"), [(CommitMode.SUSPENDED, "STOPPED"), (CommitMode.DONE, "DONE")])
 def test_suspend_prints_state_of_finished_job(log: CommitLog, tmp_path: Path, mode: CommitMode, state: str) -> None:

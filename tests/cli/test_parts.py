@@ -68,3 +68,21 @@ def test_malformed_age_is_wrong_usage(path: Path) -> None:
     assert found.exit_code == 2
     assert "'1 day'" in found.stderr
     assert "--older-than" in found.stderr
+
+
+def test_path_with_credentials_is_refused_without_showing_them() -> None:
+    found = invoke("s3://KEY:SECRET77@bucket/out?region=eu")
+    assert found.exit_code == 1
+    assert "SECRET77" not in found.output
+    check_message("parts-path-with-credentials", found.stderr)
+
+
+def test_file_system_without_credentials_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, "/missing")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    found = invoke("s3://bucket/out", "--s3_endpoint_url=http://127.0.0.1:1")
+    assert found.exit_code == 1
+    check_message("parts-without-credentials", found.stderr)

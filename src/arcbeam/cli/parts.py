@@ -56,19 +56,36 @@ def parts(out: Output, path: str, remove: bool, older_than: float, options: tupl
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
+    from arcbeam.errors import ArcbeamError
     from arcbeam.io.parts.places import is_local, staging_for
     from arcbeam.options import underscored
+    from arcbeam.secrets import without_credentials
     from arcbeam.store.blobs.errors import StoreError
 
+    if (shown := without_credentials(path)) != path:
+        raise StoreError(
+            f"cannot list the files below '{shown}': the path contains credentials",
+            "give the path of WriteParts; pass credentials as options (--s3_access_key_id, --s3_secret_access_key) or "
+            "in the environment",
+        )
     if is_local(path) and not Path(path.removeprefix("file://")).is_dir():
         raise StoreError(f"there is no folder '{path}'", "give the same path as to WriteParts")
     staging = staging_for(
         path, PipelineOptions([underscored(option) for option in options]).get_all_options(drop_default=True)
     )
-    found = list(staging.leftovers())
-    if remove:
-        found = [each for each in found if each.age >= older_than]
-        staging.remove(found)
+    try:
+        found = list(staging.leftovers())
+        if remove:
+            found = [each for each in found if each.age >= older_than]
+            staging.remove(found)
+    except ArcbeamError:
+        raise
+    except Exception as error:  # each file system has its own
+        raise StoreError(
+            f"cannot {'remove' if remove else 'list'} the files below '{path}': {error}",
+            "check the path, and that its file system has credentials: options such as --s3_access_key_id, or the "
+            "environment",
+        ) from error
     columns = ["job", "micro_batch", "what", "age", "size", "staged"]
     rows = [dataclasses.asdict(each) | {"what": each.of, "age": round(each.age)} for each in found]
     for row, each in zip(rows, found, strict=True):

@@ -15,11 +15,13 @@ import pytest
 from obstore.store import MemoryStore
 from pyarrow import fs
 
+from arcbeam.store.blobs import fragments
 from arcbeam.store.blobs.errors import DeterminateError, StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.blobs.fragments import SCRATCH, Fragment, tidy
 from arcbeam.store.blobs.hadoop import HadoopBlobs
 from arcbeam.store.blobs.objects import ObjectBlobs
+from arcbeam.store.blobs.private import new_file
 from arcbeam.store.log.sweep import Sweeper
 from tests.golden import check_message
 from tests.store.backends import RenamesOnce
@@ -160,6 +162,25 @@ def test_fragment_of_live_writer_stays(scratch: Path) -> None:
     assert tidy(scratch) == []
     writer.close()
     assert tidy(scratch) == [writer.path]
+
+
+def test_fragment_that_was_removed_before_its_lock_is_made_again(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def removed(path: Path) -> int:
+        descriptor = new_file(path)
+        made.append(path)
+        if len(made) == 1:
+            path.unlink()
+        return descriptor
+
+    monkeypatch.setattr(fragments, "new_file", removed)
+    writer = Fragment(scratch)
+    assert writer.path == made[1]
+    assert writer.path.exists()
+    writer.close()
 
 
 def test_fragment_of_killed_process_is_removed(scratch: Path) -> None:

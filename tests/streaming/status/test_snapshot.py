@@ -401,6 +401,14 @@ def test_renamed_stages_are_explained_under_new_names() -> None:
     assert "'prices'" in cause.text
 
 
+def test_work_that_the_budget_left_is_due_at_once() -> None:
+    log = opened(MemoryBlobs())
+    head = committed(log, at(1, 1, 1), *all_of())
+    assert status_of(head).due is None
+    head = committed(log, at(1, 1, 1), *all_of(staged("join", 1, 0, leftover=True)))
+    assert status_of(head).due == head.time
+
+
 def test_manifest_of_earlier_version_has_no_causes() -> None:
     log = opened(MemoryBlobs())
     head = replace(committed(log, at(1, 1, 1), *all_of()), standing=b"")

@@ -317,4 +317,4 @@ def _room(folder: str) -> str:
         usage = shutil.disk_usage(folder)
     except OSError:
         return ""
-    return f" ({usage.free:,} of {usage.total:,} bytes are free there)"
+    return f" (without the file, {usage.free:,} of {usage.total:,} bytes are free there)"

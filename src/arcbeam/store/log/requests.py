@@ -193,7 +193,9 @@ def ask(
         remedy = stopped_remedy(what, str(blobs), ended=False)
         if what not in (Asked.CANCEL, Asked.SAMPLE):
             remedy += "; or leave the request for the next driver: --wait=0"
-        raise refusal(what, job, f"no driver is running it (micro-batch {head.micro_batch}; {note})", remedy)
+        # Only the first line: what follows is a traceback, and what to do about the failure, not about this request.
+        ended = str(note).partition("\n")[0]
+        raise refusal(what, job, f"no driver is running it (micro-batch {head.micro_batch}; {ended})", remedy)
     id = f"{now:016d}-{uuid.uuid4().hex[:12]}"
     request = Request(id, what, savepoint, newest.micro_batch, head.epoch, new, stage)
     refuse_name(head, request, job)
