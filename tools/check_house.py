@@ -45,8 +45,8 @@ RULES = (
     Rule("beam_fn_api_pb2_grpc", ("fnapi",), "the Fn API's services are fnapi's"),
     Rule("beam_job_api_pb2", ("jobs", "runner"), "the Job API is the job service's"),
     Rule("beam_job_api_pb2_grpc", ("jobs", "runner"), "the Job API is the job service's"),
-    Rule("beam_artifact_api_pb2", ("jobs", "runner"), "artifacts are the job service's"),
-    Rule("beam_artifact_api_pb2_grpc", ("jobs", "runner"), "artifacts are the job service's"),
+    Rule("beam_artifact_api_pb2", ("jobs", "runner", "fnapi"), "artifacts are the job service's and fnapi's"),
+    Rule("beam_artifact_api_pb2_grpc", ("jobs", "runner", "fnapi"), "artifacts are the job service's and fnapi's"),
     Rule(
         "beam_runner_api_pb2",
         ("translate", "harness", "fnapi", "jobs", "runner"),

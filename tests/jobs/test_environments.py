@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -13,7 +14,8 @@ from apache_beam.portability.api import endpoints_pb2
 from apache_beam.transforms import environments as sdk
 
 from arcbeam.errors import InvalidPipelineError, UnsupportedPipelineError
-from arcbeam.jobs.environments import Sdk, runnable
+from arcbeam.jobs.environments import Sdk, runnable, with_files
+from arcbeam.jobs.execution import FileKind, StagedFile
 
 pytestmark = pytest.mark.contract("API-03", "API-04")
 
@@ -82,9 +84,46 @@ def test_supported_environment_becomes_runnable(given: Any) -> None:
     assert not result.payload
 
 
-@pytest.mark.parametrize("given", [EXTERNAL, any_of(PROCESS, EXTERNAL)], ids=["external", "any of"])
-def test_external_environment_keeps_its_workers(given: Any) -> None:
-    assert rewritten(pipeline(a=given)).components.environments["env-a"] == EXTERNAL
+IMAGE = docker("my/image:1")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (EXTERNAL, EXTERNAL),
+        (PROCESS, PROCESS),
+        (IMAGE, IMAGE),
+        (any_of(IMAGE, PROCESS, EXTERNAL), EXTERNAL),
+        (any_of(IMAGE, PROCESS), PROCESS),
+    ],
+    ids=["external", "process", "docker", "external first", "process before docker"],
+)
+def test_environment_with_workers_is_kept(given: Any, kept: Any) -> None:
+    assert rewritten(pipeline(a=given)).components.environments["env-a"] == kept
+
+
+@pytest.mark.parametrize("requested", ["DOCKER", "docker"])
+def test_requested_container_is_not_replaced(requested: str) -> None:
+    data = runnable(pipeline(a=PYTHON).SerializeToString(), HERE, requested)
+    assert runner_pb.Pipeline.FromString(data).components.environments["env-a"] == PYTHON
+
+
+def test_environments_with_workers_name_their_files_by_content() -> None:
+    given = pipeline(a=PROCESS, b=EMBEDDED)
+    for environment in given.components.environments.values():
+        environment.dependencies.add(role_urn="as submitted")
+    one = StagedFile("worker", Path("x"), FileKind.FILE, "the role", "ab12", ("env-a", "env-b"), b"payload")
+    other = StagedFile("other", Path("y"), FileKind.FILE, "role", "cd34", ("env-b",))
+    found = runner_pb.Pipeline.FromString(with_files(given.SerializeToString(), [one, other])).components.environments
+    (artifact,) = found["env-a"].dependencies
+    content = runner_pb.ArtifactFilePayload.FromString(artifact.type_payload)
+    assert (artifact.role_urn, artifact.role_payload, content.path, content.sha256) == (
+        "the role",
+        b"payload",
+        "worker",
+        "ab12",
+    )
+    assert [each.role_urn for each in found["env-b"].dependencies] == ["as submitted"]
 
 
 @pytest.mark.parametrize("sdk", ["go_sdk:2.77.0", "java17_sdk:2.73.0"])
@@ -115,26 +154,26 @@ def test_all_unsupported_environments_are_listed_together() -> None:
     found = refusals(
         pipeline(
             a=PYTHON,
-            b=PROCESS,
+            b=environment("beam:env:process:v1", runner_pb.ProcessPayload()),
             c=environment("beam:env:external:v1", runner_pb.ExternalPayload()),
             d=LOOPBACK,
-            e=docker("apache/beam_java17_sdk:2.77.0"),
-            f=docker("my/image:1"),
+            e=docker("apache/beam_python3.9_sdk:2.77.0"),
+            f=docker(""),
             g=environment("beam:env:moon:v1"),
-            h=any_of(PROCESS, docker("my/image:1")),
+            h=any_of(environment("beam:env:moon:v1"), docker("")),
             i=environment("beam:env:external:v1", None, ("beam:version:sdk_base:apache/beam_go_sdk:2.77.0",)),
             j=any_of(),
         )
     )
     assert found == {
-        "Step b": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Step b": 'a PROCESS environment without a command (set --environment_config=\'{"command": "…"}\')',
         "Step c": "an EXTERNAL environment without an address (set --environment_config=HOST:PORT)",
         "Step d": "a LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
-        "Step e": "a Java environment (apache/beam_java17_sdk:2.77.0) ()",
-        "Step f": "the container image 'my/image:1' (use --environment_type=beam:env:embedded_python:v1, and "
-        "--requirements_file or --setup_file for the packages in the image)",
+        "Step e": "Python 3.9 and Beam 2.77.0, but the workers run Python 3.11 and Beam 2.77.0 "
+        "(submit with the workers' versions)",
+        "Step f": "a DOCKER environment without an image (set --environment_config=IMAGE)",
         "Step g": "an environment 'beam:env:moon:v1' (use --environment_type=beam:env:embedded_python:v1)",
-        "Step h": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Step h": "an environment 'beam:env:moon:v1' (use --environment_type=beam:env:embedded_python:v1)",
         "Step i": "an EXTERNAL environment without an address (set --environment_config=HOST:PORT)",
         "Step j": "an environment without alternatives ()",
     }
@@ -151,7 +190,7 @@ def test_other_versions_are_refused(image: str, urn: str) -> None:
 
 
 def test_composites_do_not_repeat_their_parts() -> None:
-    proto = pipeline(a=PROCESS)
+    proto = pipeline(a=LOOPBACK)
     proto.components.transforms["whole"].unique_name = "Whole"
     proto.components.transforms["whole"].environment_id = "env-a"
     proto.components.transforms["whole"].subtransforms.append("a")
@@ -166,7 +205,7 @@ def test_unused_environment_is_omitted() -> None:
 
 def test_environment_of_windowing_strategy_is_required() -> None:
     proto = runner_pb.Pipeline()
-    proto.components.environments["e"].CopyFrom(PROCESS)
+    proto.components.environments["e"].CopyFrom(LOOPBACK)
     proto.components.windowing_strategies["w"].environment_id = "e"
     assert list(refusals(proto)) == ["a windowing strategy"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -17,11 +16,15 @@ _SECONDS = 240.0
 """For a run. A build may take longer: it compiles the SDK once for each machine."""
 
 
+GO_BOOT = "github.com/apache/beam/sdks/v2/go/container"
+PYTHON_BOOT = "github.com/apache/beam/sdks/v2/python/container"
+
+
 def built(package: str, folder: Path) -> Path:
     """Build a program of the module, or of a module that it requires; skip the test where that is impossible.
 
     Args:
-        package: "./programs", or a package of the SDK.
+        package: "./programs", or a package of the SDK: `GO_BOOT`, `PYTHON_BOOT`.
         folder: for the program.
     """
     if shutil.which("go") is None:
@@ -31,7 +34,7 @@ def built(package: str, folder: Path) -> Path:
     )
     if known.returncode:
         pytest.skip(f"the Go module is not available: {known.stderr.strip().splitlines()[-1]}")
-    path = folder / package.rsplit("/", 1)[-1]
+    path = folder / package.strip("./").replace("/", "-")
     made = subprocess.run(
         ["go", "build", "-buildvcs=false", "-o", str(path), package], cwd=MODULE, capture_output=True, text=True
     )
@@ -58,7 +61,13 @@ class Ran:
         return {each["name"]: each["value"] for each in map(json.loads, self.collected["metrics"])}
 
 
-def ran(binary: Path, program: str, output: Path, *arguments: str, **environment: str) -> Ran:
+def process(boot: Path, **environment: str) -> tuple[str, ...]:
+    """Return the options of a PROCESS environment with a boot program."""
+    config = json.dumps({"command": str(boot), "env": environment})
+    return "--environment_type=PROCESS", f"--environment_config={config}"
+
+
+def ran(binary: Path, program: str, output: Path, *arguments: str) -> Ran:
     """Run a program to its end.
 
     Args:
@@ -66,11 +75,8 @@ def ran(binary: Path, program: str, output: Path, *arguments: str, **environment
         program: which of them.
         output: an empty folder.
         arguments: more of them, as the runner.
-        environment: more variables.
     """
     command = [str(binary), f"--program={program}", f"--output={output}", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=_SECONDS, env={**os.environ, **environment}, cwd=output
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, cwd=output)
     collected = {path.name: sorted(path.read_text().splitlines()) for path in output.iterdir() if path.is_file()}
     return Ran(done.returncode, done.stderr, collected)

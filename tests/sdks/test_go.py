@@ -9,7 +9,7 @@ import pytest
 
 from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.runner.executor import SparkExecutor
-from tests.sdks.goprograms import Ran, built, ran
+from tests.sdks.goprograms import GO_BOOT, Ran, built, process, ran
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("spark")]
 
@@ -31,6 +31,19 @@ def loopback(programs: Path, endpoint: str, tmp_path: Path) -> Callable[[str], R
     output = tmp_path / "arcbeam"
     output.mkdir()
     runner = ("--runner=universal", f"--endpoint={endpoint}", "--environment_type=LOOPBACK")
+    return lambda program: ran(programs, program, output, *runner)
+
+
+@pytest.fixture(scope="session")
+def boot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(GO_BOOT, tmp_path_factory.mktemp("boot"))
+
+
+@pytest.fixture
+def by_process(programs: Path, boot: Path, endpoint: str, tmp_path: Path) -> Callable[[str], Ran]:
+    output = tmp_path / "process"
+    output.mkdir()
+    runner = ("--runner=universal", f"--endpoint={endpoint}", f"--worker_binary={programs}", *process(boot))
     return lambda program: ran(programs, program, output, *runner)
 
 
@@ -94,3 +107,18 @@ def test_failing_dofn_is_named_and_not_retried(loopback: Callable[[str], Ran]) -
 
 def test_user_metrics_are_returned(loopback: Callable[[str], Ran]) -> None:
     assert loopback("metrics").metrics() == {"last": 4, "seen": 10, "sizes": [10, 45, 0, 9]}
+
+
+@pytest.mark.contract("API-05", "API-08")
+def test_process_gets_worker_binary_and_options(by_process: Callable[[str], Ran], prism: Callable[[str], Ran]) -> None:
+    here, there = by_process("state"), prism("state")
+    assert (here.code, there.code) == (0, 0), here.log + there.log
+    assert here.collected == there.collected
+
+
+@pytest.mark.contract("API-08")
+def test_killed_worker_process_is_replaced(by_process: Callable[[str], Ran]) -> None:
+    ran = by_process("dying")
+    assert not ran.code, ran.log
+    assert ran.collected["numbers"] == sorted(map(str, range(10)))
+    assert "died" in ran.collected

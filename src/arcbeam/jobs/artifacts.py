@@ -239,4 +239,5 @@ def _placed(
         kind = FileKind.PYPI_REQUIREMENTS
     else:
         kind = _KINDS.get(name, FileKind.FILE)
-    return StagedFile(name, path, kind, artifact.role_urn, received.sha256, tuple(dict.fromkeys(environments)))
+    of = tuple(dict.fromkeys(environments))
+    return StagedFile(name, path, kind, artifact.role_urn, received.sha256, of, artifact.role_payload)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from google.protobuf.message import DecodeError
 
 from arcbeam.errors import InvalidPipelineError, Unsupported, UnsupportedPipelineError
+from arcbeam.jobs.execution import StagedFile
 
 _VERSION_CAPABILITY = "beam:version:sdk_base:"
 """Prefix of the capability that identifies an SDK; the name of its default container image follows."""
@@ -29,8 +30,9 @@ EMBEDDED_TYPE: str = python_urns.EMBEDDED_PYTHON
 _EMBEDDED_REMEDY = f"use --environment_type={EMBEDDED_TYPE}"
 
 _ENV = common_urns.environments
+_WITH_WORKERS = (_ENV.EXTERNAL.urn, _ENV.PROCESS.urn, _ENV.DOCKER.urn)
+"""Environments with workers of their own; the first is preferred."""
 _NAMES = {
-    _ENV.PROCESS.urn: "a PROCESS environment",
     python_urns.EMBEDDED_PYTHON_LOOPBACK: "a LOOPBACK environment",
     python_urns.SUBPROCESS_SDK: "a subprocess environment",
 }
@@ -57,17 +59,19 @@ class Sdk:
         return f"Python {self.python} and Beam {self.beam}"
 
 
-def runnable(pipeline: bytes, here: Sdk | None = None) -> bytes:
+def runnable(pipeline: bytes, here: Sdk | None = None, requested: str = "") -> bytes:
     """Choose the environments in which a pipeline runs.
 
-    Embedded Python environments, and the SDK's default container image, are replaced by the embedded one if their
-    versions of Python and Beam are the same. Their dependencies, capabilities and resource hints stay. EXTERNAL
-    environments of such versions stay as they are: their workers run the transforms. Among alternatives, the first that
-    can be embedded is chosen, else the first EXTERNAL one. Unused environments are omitted if they cannot run.
+    Embedded Python environments are replaced by the embedded one if their versions of Python and Beam are the same; so
+    is the SDK's default container image, unless containers were requested. Their dependencies, capabilities and
+    resource hints stay. EXTERNAL, PROCESS and DOCKER environments stay as they are: their workers run the transforms.
+    Among alternatives, the first that can be embedded is chosen, else EXTERNAL before PROCESS before DOCKER. Unused
+    environments are omitted if they cannot run, or have workers of their own.
 
     Args:
         pipeline: a serialized Pipeline proto.
         here: the SDK of the workers (default: that of this process).
+        requested: the option `environment_type`; "" if it is not set.
 
     Returns:
         The rewritten pipeline, serialized.
@@ -94,11 +98,11 @@ def runnable(pipeline: bytes, here: Sdk | None = None) -> bytes:
         except DecodeError as e:
             raise InvalidPipelineError(f"the payload of environment '{id}' is malformed: {e}") from e
         can_run = [each for each, refusal in zip(candidates, refusals, strict=True) if refusal is None]
-        if can_run:
-            chosen = next((each for each in can_run if each.urn != _ENV.EXTERNAL.urn), can_run[0])
+        ranks = [_rank(each, here, keep_docker=requested.upper() == "DOCKER") for each in can_run]
+        if ranks and (id in users or not min(ranks)):
             copy = runner_pb.Environment()
-            copy.CopyFrom(chosen)
-            if copy.urn != _ENV.EXTERNAL.urn:
+            copy.CopyFrom(can_run[ranks.index(min(ranks))])
+            if not min(ranks):
                 copy.urn, copy.payload = python_urns.EMBEDDED_PYTHON, b""
             found[id].CopyFrom(copy)
         elif id in users:
@@ -110,6 +114,45 @@ def runnable(pipeline: bytes, here: Sdk | None = None) -> bytes:
         raise UnsupportedPipelineError(tuple(sorted(items, key=lambda item: item.transform)))
     rewritten: bytes = proto.SerializeToString()
     return rewritten
+
+
+def with_files(pipeline: bytes, files: Iterable[StagedFile]) -> bytes:
+    """Return a pipeline whose environments name the files that were staged for them, by their content.
+
+    Only environments with workers of their own: files of embedded Python reach it in another way.
+    """
+    proto = runner_pb.Pipeline.FromString(pipeline)
+    for id, environment in proto.components.environments.items():
+        if environment.urn not in _WITH_WORKERS:
+            continue
+        del environment.dependencies[:]
+        for file in files:
+            if id in file.environments:
+                content = runner_pb.ArtifactFilePayload(path=file.name, sha256=file.sha256)
+                environment.dependencies.add(
+                    type_urn=common_urns.artifact_types.FILE.urn,
+                    type_payload=content.SerializeToString(),
+                    role_urn=file.role,
+                    role_payload=file.role_payload,
+                )
+    named: bytes = proto.SerializeToString()
+    return named
+
+
+def of_workers(pipeline: Any) -> frozenset[str]:
+    """Return the ids of the environments that have workers of their own."""
+    return frozenset(id for id, each in pipeline.components.environments.items() if each.urn in _WITH_WORKERS)
+
+
+def _rank(environment: Any, here: Sdk, *, keep_docker: bool) -> int:
+    """Return the place of an environment among alternatives that can run; 0: it becomes the embedded one."""
+    if environment.urn not in _WITH_WORKERS:
+        return 0
+    if environment.urn == _ENV.DOCKER.urn and not keep_docker:
+        image = runner_pb.DockerPayload.FromString(environment.payload).container_image
+        if _image_refusal(image, here) is None:
+            return 0
+    return 1 + _WITH_WORKERS.index(environment.urn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +188,22 @@ def _refusal(environment: Any, here: Sdk) -> _Refusal | None:
     images = [
         c.removeprefix(_VERSION_CAPABILITY) for c in environment.capabilities if c.startswith(_VERSION_CAPABILITY)
     ]
-    foreign = next((refusal for image in images if (refusal := _image_refusal(image, here)) is not None), None)
-    if urn in (python_urns.EMBEDDED_PYTHON, python_urns.EMBEDDED_PYTHON_GRPC, _ENV.DEFAULT.urn):
-        return foreign
     if urn == _ENV.DOCKER.urn:
-        image = runner_pb.DockerPayload.FromString(environment.payload).container_image
-        return foreign or _image_refusal(image, here)
-    if foreign is not None and (urn != _ENV.EXTERNAL.urn or any(map(_is_python, images))):
-        return foreign
-    if urn == _ENV.EXTERNAL.urn:
-        if runner_pb.ExternalPayload.FromString(environment.payload).endpoint.url:
-            return None
+        images.append(runner_pb.DockerPayload.FromString(environment.payload).container_image)
+    embedded = urn in (python_urns.EMBEDDED_PYTHON, python_urns.EMBEDDED_PYTHON_GRPC, _ENV.DEFAULT.urn)
+    if not embedded and urn not in _WITH_WORKERS:
+        return _Refusal(_NAMES.get(urn, f"an environment '{urn}'"), _EMBEDDED_REMEDY)
+    for image in images:
+        # Workers of their own may run any image and any other SDK; a Python one shares pickles with this process.
+        if (embedded or _is_python(image)) and (refusal := _image_refusal(image, here)) is not None:
+            return refusal
+    if urn == _ENV.EXTERNAL.urn and not runner_pb.ExternalPayload.FromString(environment.payload).endpoint.url:
         return _Refusal("an EXTERNAL environment without an address", "set --environment_config=HOST:PORT")
-    return _Refusal(_NAMES.get(urn, f"an environment '{urn}'"), _EMBEDDED_REMEDY)
+    if urn == _ENV.PROCESS.urn and not runner_pb.ProcessPayload.FromString(environment.payload).command:
+        return _Refusal("a PROCESS environment without a command", 'set --environment_config=\'{"command": "…"}\'')
+    if urn == _ENV.DOCKER.urn and not images[-1]:
+        return _Refusal("a DOCKER environment without an image", "set --environment_config=IMAGE")
+    return None
 
 
 def _is_python(image: str) -> bool:

@@ -105,6 +105,7 @@ class StagedFile:
         role: the role's URN as submitted.
         sha256: of the content, hexadecimal.
         environments: ids of the environments that need it.
+        role_payload: of the role, as submitted.
     """
 
     name: str
@@ -113,6 +114,7 @@ class StagedFile:
     role: str
     sha256: str
     environments: tuple[str, ...]
+    role_payload: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,7 @@ class Jobs:
                 "role": file.role,
                 "sha256": file.sha256,
                 "environments": file.environments,
+                "role_payload": file.role_payload.hex(),
             }
             for file in files
         ]
@@ -261,6 +262,7 @@ class Jobs:
                 row["role"],
                 row["sha256"],
                 tuple(row["environments"]),
+                bytes.fromhex(row.get("role_payload", "")),
             )
             for row in json.loads(files)
         )

@@ -61,6 +61,22 @@ def _names() -> frozenset[str]:
     return frozenset(option.name for option in described())
 
 
+def struct_of(options: Mapping[str, Any]) -> bytes:
+    """Return options by plain names as a serialized Struct, as SDK workers get them."""
+    found = struct_pb2.Struct()
+    found.update({f"{_PREFIX}{name}{_SUFFIX}": value for name, value in options.items()})
+    serialized: bytes = found.SerializeToString()
+    return serialized
+
+
+def environment_type(options: Mapping[str, Any]) -> str:
+    """Return the option `environment_type` of any SDK, in capitals; "" if it is not set."""
+    of_go = options.get(_GO)
+    texts = of_go.get("options") if isinstance(of_go, dict) else None
+    given = options.get("environment_type") or (texts.get("environment_type") if isinstance(texts, dict) else None)
+    return str(given or "").upper()
+
+
 _MOST_VAULTS = 10_000
 _vault: OrderedDict[str, dict[str, str]] = OrderedDict()
 """The secrets of stored options, by token. They are kept in this process's memory only."""

@@ -16,15 +16,17 @@ from apache_beam.options.pipeline_options import PipelineOptions, TypeOptions
 from typing_extensions import override
 
 from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
-from arcbeam.jobs.environments import EMBEDDED_TYPE, runnable
+from arcbeam.jobs.environments import of_workers, runnable, with_files
 from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, MetricsNow, PipelineExecutor, Submission
+from arcbeam.jobs.option_forms import environment_type, struct_of
 from arcbeam.jobs.termination import bring_to_end
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import WITHHELD, ArcbeamOptions, completed
 from arcbeam.runner.job import Follower, Job, session_options
 from arcbeam.runner.jobgraph import job_graph_to_store
-from arcbeam.spark.session.sessions import FAIR, is_local, open_session, unheeded
+from arcbeam.runner.sdkworkers import check_startable
+from arcbeam.spark.session.sessions import FAIR, active_session, is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, worker_setup_for
 from arcbeam.store.blobs.backends import open_blobs, shown
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -85,7 +87,10 @@ class SparkExecutor(PipelineExecutor):
     def check(self, submission: Submission) -> None:
         options = PipelineOptions.from_dictionary(dict(submission.options))
         options.view_as(ArcbeamOptions).check()
-        validate(_proto(submission), allow_non_deterministic_keys=_any_keys(options))
+        proto = _proto(submission)
+        validate(proto, allow_non_deterministic_keys=_any_keys(options))
+        if (spark := active_session()) is not None:
+            check_startable(proto, environment_type(submission.options), local=is_local(spark))
 
     def resumable_state(self, submission: Submission) -> JobState | None:
         """See `PipelineExecutor`: a streaming job resumes from its folder."""
@@ -124,19 +129,16 @@ class SparkExecutor(PipelineExecutor):
                 f"all jobs of this server run on one Spark session, which does not have {', '.join(ignored)}; "
                 "give such options to the server: arcbeam serve -- PIPELINE_OPTIONS",
             )
-        if any_workers(proto.components):
-            if not is_local(spark):
-                raise InvalidPipelineError(
-                    "an EXTERNAL or LOOPBACK environment needs a Spark session on this machine, but this one runs on "
-                    "a cluster",
-                    f"set --environment_type={EMBEDDED_TYPE}, or start the server with --spark_master=local[*]",
-                )
+        requested = environment_type(submission.options)
+        check_startable(proto, requested, local=is_local(spark))
+        if any_workers(proto.components) and requested == "LOOPBACK":
             events.message(
-                Level.BASIC,
-                "transforms run in SDK workers of another program. With LOOPBACK that is the submitting program: it "
-                "must run until the job ends, and the job cannot be resumed after it",
+                Level.WARNING,
+                "transforms run in the submitting program (LOOPBACK): it must run until the job ends, and the job "
+                "cannot be resumed after it",
             )
-        worker_setup = worker_setup_for(spark, options, _staged(submission))
+        sdk_options = struct_of(_own(submission)) if any_workers(proto.components) else b""
+        worker_setup = worker_setup_for(spark, options, _staged(submission), sdk_options=sdk_options)
         program = None
         if not plan.bounded:
             if not ours.checkpoint_dir and submission.home is not None and is_local(spark):
@@ -301,7 +303,9 @@ def _with_secrets(submission: Submission) -> Submission:
 
 def _proto(submission: Submission) -> Any:
     """Return the pipeline, with the environments in which it runs."""
-    return merged(parsed(runnable(submission.pipeline)))
+    chosen = runnable(submission.pipeline, requested=environment_type(submission.options))
+    files = submission.artifacts.files if submission.artifacts is not None else ()
+    return merged(parsed(with_files(chosen, files) if files else chosen))
 
 
 def _own(submission: Submission) -> dict[str, Any]:
@@ -314,5 +318,9 @@ def _staged(submission: Submission) -> tuple[Staged, ...]:
     if artifacts is None:
         return ()
     lists = (FileKind.REQUIREMENTS, FileKind.PYPI_REQUIREMENTS)
-    wanted = [f for f in artifacts.files if f.kind is not FileKind.SUBMISSION_ENVIRONMENT]
-    return tuple(Staged(f.name, f.path, f.kind in lists) for f in wanted)
+    whole = of_workers(parsed(runnable(submission.pipeline, requested=environment_type(submission.options))))
+    found = [Staged(f.name, f.path, sha256=f.sha256) for f in artifacts.files if whole.intersection(f.environments)]
+    for file in artifacts.files:
+        if file.kind is not FileKind.SUBMISSION_ENVIRONMENT and not whole.issuperset(file.environments):
+            found.append(Staged(file.name, file.path, file.kind in lists))
+    return tuple(found)

@@ -11,17 +11,20 @@ from dataclasses import replace
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from arcbeam.jobs.option_forms import environment_type, struct_of
 from arcbeam.options import OF_THE_RUN, ArcbeamOptions, completed, given_as
 from arcbeam.runner.job import Job, session_options
 from arcbeam.runner.jobgraph import StoredJobGraph, newest_name, restored_worker_setup, stored_job_graph
 from arcbeam.runner.result import ArcbeamResult
+from arcbeam.runner.sdkworkers import check_startable
 from arcbeam.secrets import parted
-from arcbeam.spark.session.sessions import open_session, unheeded
+from arcbeam.spark.session.sessions import is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import archive_path
 from arcbeam.store.blobs.backends import check_owner, open_blobs
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.savepoints import place_of
 from arcbeam.translate.proto import parsed, plan_of
+from arcbeam.translate.workers import any_workers
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -64,11 +67,15 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     name = name or str(more.get("job_name") or "") or newest_name(blobs) or program.name
     if "job_name" in wanted:
         wanted["job_name"] = name
-    plan = plan_of(parsed(program.pipeline), ours, name=name)
+    proto = parsed(program.pipeline)
+    plan = plan_of(proto, ours, name=name)
     spark = open_session(session_options(ours))
     if ignored := unheeded(spark, session_options(ours)):
         _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
+    check_startable(proto, environment_type(stored), local=is_local(spark))
     worker_setup = restored_worker_setup(spark, blobs, program)
+    if any_workers(proto.components):
+        worker_setup = replace(worker_setup, sdk_options=struct_of(wanted))
     kept = parted({option: value for option, value in wanted.items() if option not in OF_THE_RUN}, program.secrets)
     names = tuple(sorted({*program.secrets, *kept.secrets}))
     again = replace(program, name=name, options=kept.options, secrets=names)

@@ -17,7 +17,8 @@ from arcbeam.model.plan import Remote, RemotePort
 from arcbeam.model.urns import LATE_ANNOTATION, PUBLISH_ANNOTATION, READ_URN, REMOTE_URN, WRITE_URN
 from arcbeam.translate import phases, teststream
 
-_WITH_WORKERS = frozenset([common_urns.environments.EXTERNAL.urn])
+_ENVIRONMENTS = common_urns.environments
+_WITH_WORKERS = frozenset([_ENVIRONMENTS.EXTERNAL.urn, _ENVIRONMENTS.PROCESS.urn, _ENVIRONMENTS.DOCKER.urn])
 _WINDOWS = frozenset(
     [
         common_urns.global_windows.urn,

@@ -9,7 +9,6 @@ import contextlib
 from typing import Any, Final
 
 import grpc
-from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_fn_api_pb2_grpc as fn_grpc
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
@@ -21,16 +20,9 @@ _SECONDS: Final = 30.0
 """For a call. A service that starts a process answers before the worker is ready."""
 
 
-def payload_of(environment: bytes) -> Any:
-    """Return the `ExternalPayload` of a serialized environment.
-
-    Raises:
-        ValueError: it is another kind of environment.
-    """
-    proto = runner_pb.Environment.FromString(environment)
-    if proto.urn != common_urns.environments.EXTERNAL.urn:
-        raise ValueError(f"an environment '{proto.urn}' has no service that starts workers")
-    return runner_pb.ExternalPayload.FromString(proto.payload)
+def payload_of(environment: Any) -> Any:
+    """Return the `ExternalPayload` of an EXTERNAL environment."""
+    return runner_pb.ExternalPayload.FromString(environment.payload)
 
 
 def start(payload: Any, worker: str, address: str) -> None:
@@ -47,7 +39,12 @@ def start(payload: Any, worker: str, address: str) -> None:
     url = payload.endpoint.url
     endpoint = endpoints_pb2.ApiServiceDescriptor(url=address)
     request = fn_pb.StartWorkerRequest(
-        worker_id=worker, control_endpoint=endpoint, logging_endpoint=endpoint, params=payload.params
+        worker_id=worker,
+        control_endpoint=endpoint,
+        logging_endpoint=endpoint,
+        artifact_endpoint=endpoint,
+        provision_endpoint=endpoint,
+        params=payload.params,
     )
     try:
         with grpc.insecure_channel(url) as channel:

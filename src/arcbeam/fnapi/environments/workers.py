@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from arcbeam.fnapi.environments import external
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+
+from arcbeam.fnapi.environments import starting
+from arcbeam.fnapi.environments.starting import Started
 from arcbeam.fnapi.service.connection import Connection
+from arcbeam.fnapi.service.provision import Provision
 from arcbeam.fnapi.service.server import server_here
 
-_SECONDS: Final = 60.0
-"""From the start of a worker until it must have connected."""
+_SECONDS: Final = 180.0
+"""From the start of a worker until it must have connected. It may have to install packages first."""
 
 
 @dataclass(slots=True)
@@ -22,13 +26,13 @@ class _Worker:
     """A worker in use.
 
     Attributes:
-        payload: of its environment.
         connection: its connection.
+        started: the worker itself; None before it is started.
         users: the number of open stages that use it.
     """
 
-    payload: Any
     connection: Connection
+    started: Started | None = None
     users: int = 0
 
 
@@ -39,12 +43,13 @@ class Workers:
         self._pid = os.getpid()
         self._workers: dict[tuple[str, bytes], _Worker] = {}
 
-    def acquire(self, job: str, environment: bytes) -> Connection:
+    def acquire(self, job: str, environment: bytes, provision: Provision = Provision()) -> Connection:  # noqa: B008
         """Return the worker of a job's environment; start one if there is none, or the last one is lost.
 
         Args:
             job: id of the job.
             environment: the serialized environment.
+            provision: what its workers get before they start.
 
         Raises:
             SdkWorkerLostError: it cannot be started, or does not connect.
@@ -57,16 +62,16 @@ class Workers:
             self._stop(worker)
             worker = None
         if worker is None:
-            worker = self._workers[job, environment] = self._started(environment)
+            worker = self._workers[job, environment] = self._started(environment, provision)
         worker.users += 1
         return worker.connection
 
-    def _started(self, environment: bytes) -> _Worker:
-        payload, server = external.payload_of(environment), server_here()
-        connection = server.expect(f"the environment at {payload.endpoint.url}")
-        worker = _Worker(payload, connection)
+    def _started(self, environment: bytes, provision: Provision) -> _Worker:
+        proto, server = runner_pb.Environment.FromString(environment), server_here()
+        connection = server.expect(starting.name_of(proto), provision, proto)
+        worker = _Worker(connection)
         try:
-            external.start(payload, connection.worker, server.address)
+            worker.started = starting.start(proto, connection.worker, server.address, connection.end)
             connection.connected(_SECONDS)
         except BaseException:
             self._stop(worker)
@@ -86,8 +91,10 @@ class Workers:
 
     @staticmethod
     def _stop(worker: _Worker) -> None:
-        external.stop(worker.payload, worker.connection.worker)
+        # First the streams: then most workers end by themselves.
         server_here().forget(worker.connection)
+        if worker.started is not None:
+            worker.started.stop()
 
 
 workers_here: Final = Workers()

@@ -1,4 +1,4 @@
-"""The server to which SDK workers connect: control, data, state and logging.
+"""The server to which SDK workers connect: control, data, state, logging, provision and artifacts.
 
 Owns gRPC, and who may connect: each stream names a worker that was expected, by an id that no other process knows. One
 server per process, on its loopback interface.
@@ -13,12 +13,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
+from apache_beam.portability.api import beam_artifact_api_pb2 as artifact_pb
+from apache_beam.portability.api import beam_artifact_api_pb2_grpc as artifact_grpc
 from apache_beam.portability.api import beam_fn_api_pb2_grpc as fn_grpc
+from apache_beam.portability.api import beam_provision_api_pb2 as provision_pb
+from apache_beam.portability.api import beam_provision_api_pb2_grpc as provision_grpc
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.utils.thread_pool_executor import UnboundedThreadPoolExecutor
 from typing_extensions import override
 
 from arcbeam.fnapi.service import workerlogs
 from arcbeam.fnapi.service.connection import Connection
+from arcbeam.fnapi.service.provision import Provision, chunks
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -40,27 +46,34 @@ class Server:
 
     def __init__(self) -> None:
         self._connections: dict[str, Connection] = {}
+        self._provided: dict[str, tuple[Provision, Any]] = {}
         self._grpc = grpc.server(UnboundedThreadPoolExecutor(), options=_OPTIONS)
         fn_grpc.add_BeamFnControlServicer_to_server(_Control(self), self._grpc)
         fn_grpc.add_BeamFnDataServicer_to_server(_Data(self), self._grpc)
         fn_grpc.add_BeamFnStateServicer_to_server(_State(self), self._grpc)
         fn_grpc.add_BeamFnLoggingServicer_to_server(_Logging(self), self._grpc)
+        provision_grpc.add_ProvisionServiceServicer_to_server(_Provisioning(self), self._grpc)
+        artifact_grpc.add_ArtifactRetrievalServiceServicer_to_server(_Artifacts(self), self._grpc)
         self.address = f"localhost:{self._grpc.add_insecure_port('127.0.0.1:0')}"
         self._grpc.start()
 
-    def expect(self, name: str) -> Connection:
+    def expect(self, name: str, provision: Provision = Provision(), environment: Any = None) -> Connection:  # noqa: B008
         """Return a connection for a worker that is started next. Its id is new.
 
         Args:
             name: of its environment, for messages.
+            provision: what it gets before it starts.
+            environment: its `Environment` proto; None: one without files.
         """
         connection = Connection(uuid.uuid4().hex, name)
         self._connections[connection.worker] = connection
+        self._provided[connection.worker] = provision, environment or runner_pb.Environment()
         return connection
 
     def forget(self, connection: Connection) -> None:
         """Close a connection; the worker cannot connect again."""
         self._connections.pop(connection.worker, None)
+        self._provided.pop(connection.worker, None)
         connection.close()
 
     def stop(self) -> None:
@@ -77,6 +90,10 @@ class Server:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "no worker with this id is expected")
         assert connection is not None
         return connection
+
+    def provided_to(self, context: Any) -> tuple[Provision, Any]:
+        """Return what the worker of a call gets, and its environment; abort the call if no such worker was expected."""
+        return self._provided[self.connection_of(context).worker]
 
 
 _here: tuple[int, Server] | None = None
@@ -167,3 +184,32 @@ class _Logging(fn_grpc.BeamFnLoggingServicer):  # type: ignore[misc]  # Beam is 
             for entry in entries.log_entries:
                 workerlogs.log(entry)
         yield from ()
+
+
+class _Provisioning(provision_grpc.ProvisionServiceServicer):  # type: ignore[misc]  # Beam is untyped
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @override
+    def GetProvisionInfo(self, request: Any, context: Any) -> Any:
+        provision, environment = self._server.provided_to(context)
+        return provision_pb.GetProvisionInfoResponse(info=provision.info(environment, self._server.address))
+
+
+class _Artifacts(artifact_grpc.ArtifactRetrievalServiceServicer):  # type: ignore[misc]  # Beam is untyped
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    @override
+    def ResolveArtifacts(self, request: Any, context: Any) -> Any:
+        self._server.connection_of(context)
+        return artifact_pb.ResolveArtifactsResponse(replacements=request.artifacts)
+
+    @override
+    def GetArtifact(self, request: Any, context: Any) -> Iterator[Any]:
+        provision, environment = self._server.provided_to(context)
+        path = provision.file(environment, request.artifact)
+        if path is None:
+            context.abort(grpc.StatusCode.NOT_FOUND, "the environment has no such file")
+        assert path is not None
+        yield from chunks(path)

@@ -10,6 +10,8 @@ from typing import Any
 
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 
+from arcbeam.secrets import redacted
+
 _LOG = logging.getLogger("arcbeam.sdk")
 _SEVERITY = fn_pb.LogEntry.Severity
 _LEVELS = {
@@ -35,4 +37,4 @@ def log(entry: Any) -> None:
         text = f"{text} ({entry.log_location})"
     if entry.trace:
         text = f"{text}\n{entry.trace.rstrip()}"
-    _LOG.log(level, "%s", text)
+    _LOG.log(level, "%s", redacted(text))

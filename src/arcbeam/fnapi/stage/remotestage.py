@@ -15,6 +15,7 @@ from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.stagekinds import Grouped
 from arcbeam.fnapi.descriptors import descriptor, with_paged_groups
 from arcbeam.fnapi.environments.workers import workers_here
+from arcbeam.fnapi.service.provision import Provision
 from arcbeam.fnapi.service.server import server_here
 from arcbeam.fnapi.stage import remoteoperation
 from arcbeam.fnapi.stage.lot import Lot
@@ -39,19 +40,20 @@ class RemoteStage(StreamingStage):
         stage: the stage to run; it has a part for a worker.
         settings: the job's settings.
         job: id of the job. Its stages share a worker.
+        provision: what its workers get before they start.
 
     Raises:
         SdkWorkerLostError: there is no worker.
     """
 
-    def __init__(self, stage: Stage, settings: Settings, job: str) -> None:
+    def __init__(self, stage: Stage, settings: Settings, job: str, provision: Provision = Provision()) -> None:  # noqa: B008
         super().__init__(stage, settings)
         assert stage.remote is not None
         self._job, self._environment = job, stage.remote.environment
         self._remote: RemoteOperation = next(
             op for op in self.parts.processor.sdk.ops.values() if isinstance(op, RemoteOperation)
         )
-        self._worker = workers_here.acquire(job, self._environment)
+        self._worker = workers_here.acquire(job, self._environment, provision)
         made = descriptor(f"{job}/{stage.uid}", stage.remote, server_here().address)
         self._lot = self._lot_of(stage.remote.source.pcoll, made) if stage.stateful else None
         requests = StateRequests(stage, self.parts.state, self._lot)

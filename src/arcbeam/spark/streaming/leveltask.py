@@ -43,6 +43,7 @@ from arcbeam.spark.tasks.bundlethread import BundleThread
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
 from arcbeam.spark.tasks.packing import Packer
 from arcbeam.spark.tasks.rowqueue import RowQueue, batches_of
+from arcbeam.spark.tasks.shipping import WorkerSetup
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.claims import ProcessFolder
 from arcbeam.store.jobtemp.location import JobLocation
@@ -409,9 +410,13 @@ def _opened(job: StreamingJob, stage: str, *, sampled: bool = False) -> TaskStag
     """Open a stage in this worker: its user code runs in this process, or in an SDK worker."""
     # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
     if job.physical.stages[stage].remote is not None:
+        from arcbeam.fnapi.service.provision import Provision
         from arcbeam.fnapi.stage.remotestage import RemoteStage
 
-        return RemoteStage(job.physical.stages[stage], job.settings, job.id)
+        setup = job.worker_setup
+        given = (setup.sdk_options, setup.sdk_folders()) if isinstance(setup, WorkerSetup) else ()
+        provision = Provision(job.id, *given)
+        return RemoteStage(job.physical.stages[stage], job.settings, job.id, provision)
     from arcbeam.harness.streaming.streamingstage import StreamingStage
 
     return StreamingStage(job.physical.stages[stage], job.settings, sampled=sampled)

@@ -35,7 +35,7 @@ from arcbeam.errors import InvalidPipelineError, SetupError
 from arcbeam.harness.encoding.mainmodule import MainClasses
 from arcbeam.sizes import remembered
 from arcbeam.spark.session.sessions import is_local
-from arcbeam.spark.tasks.shipping import FILES, PACKAGES, SESSION, Archive, WorkerSetup, ship
+from arcbeam.spark.tasks.shipping import FILES, PACKAGES, SDK, SESSION, Archive, WorkerSetup, ship
 from arcbeam.store.blobs.claims import WorkFolder, work_folder
 from arcbeam.store.blobs.private import open_new
 
@@ -59,11 +59,13 @@ class Staged:
         name: its staged name, which decides its use, as in the SDK's own worker start-up.
         path: its path.
         requirements: whether it contains PyPI requirements, independent of its name.
+        sha256: of its content, if it is for SDK workers, which get it as it is; "" for Spark's Python workers.
     """
 
     name: str
     path: Path
     requirements: bool = False
+    sha256: str = ""
 
 
 def worker_setup_for(
@@ -72,6 +74,7 @@ def worker_setup_for(
     files: Sequence[Staged],
     closed_outputs: dict[str, tuple[str, ...]] | None = None,
     main: MainClasses = MainClasses(),  # noqa: B008  # immutable
+    sdk_options: bytes = b"",
 ) -> WorkerSetup:
     """Send files to the session's workers, and return what the workers must do before user code runs.
 
@@ -81,6 +84,7 @@ def worker_setup_for(
         files: staged files; see `staged_by`.
         closed_outputs: the output tags of transforms that declare all their tags, by the transform's name.
         main: classes of the script that made the pipeline, if this process runs it.
+        sdk_options: the options for SDK workers, as a serialized Struct.
 
     Raises:
         SetupError: packages cannot be installed, or Spark rejects the files.
@@ -100,6 +104,7 @@ def worker_setup_for(
         paths=tuple(p for p in sys.path if p and Path(p).is_dir()) if local else (),
         main=main,
         folder=_current_folder() if local else "",
+        sdk_options=sdk_options,
     )
 
 
@@ -178,10 +183,13 @@ def archives_of(files: Sequence[Staged]) -> tuple[Archive, ...]:
     Raises:
         SetupError: pip cannot install a package or requirement.
     """
+    whole = [file for file in files if file.sha256]
+    files = [file for file in files if not file.sha256]
     sessions = [file for file in files if file.name == _MAIN_SESSION]
     others = [file for file in files if file.name not in (_MAIN_SESSION, _ENVIRONMENT)]
+    parts = ((others, _fill), (sessions, _fill_session), (whole, _fill_whole))
     with _lock:
-        return tuple(_archive(part, fill) for part, fill in ((others, _fill), (sessions, _fill_session)) if part)
+        return tuple(_archive(part, fill) for part, fill in parts if part)
 
 
 def _archive(files: Sequence[Staged], fill: Any) -> Archive:
@@ -189,6 +197,7 @@ def _archive(files: Sequence[Staged], fill: Any) -> Archive:
     for file in sorted(files, key=lambda f: f.name):
         content = hashlib.sha256(file.path.read_bytes()).hexdigest()
         digest.update(f"{file.name}\0{content}\0{file.requirements}\n".encode())
+        digest.update(b"sdk" if file.sha256 else b"")
     key = digest.hexdigest()[:20]
     known = _made.get(key)
     if known is None:
@@ -196,7 +205,7 @@ def _archive(files: Sequence[Staged], fill: Any) -> Archive:
             fill(files, root)
             path = _folder() / f"arcbeam-{key}.zip"
             _zip(root, path)
-            native = any(p.suffix in (".so", ".pyd", ".dylib") for p in root.rglob("*"))
+            native = any(p.suffix in (".so", ".pyd", ".dylib") for p in root.rglob("*") if fill is not _fill_whole)
         known = _made[key] = Archive(path, sysconfig.get_platform() if native else "")
     return known
 
@@ -204,6 +213,12 @@ def _archive(files: Sequence[Staged], fill: Any) -> Archive:
 def _fill_session(files: Sequence[Staged], root: Path) -> None:
     (root / SESSION).mkdir()
     shutil.copy(files[0].path, root / SESSION / _MAIN_SESSION)
+
+
+def _fill_whole(files: Sequence[Staged], root: Path) -> None:
+    (root / SDK).mkdir()
+    for file in files:
+        shutil.copy(file.path, root / SDK / file.sha256)
 
 
 def _fill(files: Sequence[Staged], root: Path) -> None:

@@ -25,8 +25,9 @@ from arcbeam.spark.tasks import workerlog
 
 _LOG = logging.getLogger("arcbeam.shipping")
 
-PACKAGES, FILES, SESSION = "packages", "staged", "session"
-"""Folders of an archive: importable packages; the user's files (Beam's convention); the pickled main session."""
+PACKAGES, FILES, SESSION, SDK = "packages", "staged", "session", "sdk"
+"""Folders of an archive: importable packages; the user's files (Beam's convention); the pickled main session; the files
+of SDK workers, by the SHA-256 of their content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class WorkerSetup:
         paths: folders to import from, if the driver is on the same machine.
         main: classes of the user's script.
         folder: the program's folder, if the driver is on the same machine, so that relative paths work in functions.
+        sdk_options: the pipeline options for SDK workers, as a serialized Struct; not stored with the job.
     """
 
     archives: tuple[str, ...] = ()
@@ -97,6 +99,11 @@ class WorkerSetup:
     paths: tuple[str, ...] = ()
     main: MainClasses = field(default_factory=MainClasses)
     folder: str = ""
+    sdk_options: bytes = field(default=b"", repr=False)
+
+    def sdk_folders(self) -> tuple[Path, ...]:
+        """Return the folders with files for SDK workers, in a worker that was set up."""
+        return tuple(folder for name in self.archives if (folder := _arrived(name) / SDK).is_dir())
 
     def __call__(self) -> None:
         """Set the worker up.

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sort"
 	"strings"
+	"syscall"
 
 	"github.com/apache/beam/sdks/v2/go/pkg/beam"
 	"github.com/apache/beam/sdks/v2/go/pkg/beam/register"
@@ -18,6 +21,7 @@ func init() {
 	programs["sides"] = sides
 	programs["metrics"] = countedElements
 	programs["failing"] = failing
+	programs["dying"] = dying
 	register.Function2x0(split)
 	register.Function2x1(formatCount)
 	register.Function1x2(byParity)
@@ -38,6 +42,7 @@ func init() {
 	register.Function1x2(pair)
 	register.Function2x1(count)
 	register.Function2x2(fail)
+	register.DoFn1x1[int, string](&dieFn{})
 	register.Emitter1[string]()
 	register.Iter1[int]()
 	register.Iter1[Point]()
@@ -197,4 +202,25 @@ func fail(ctx context.Context, x int) (string, error) {
 // A DoFn that fails.
 func failing(s beam.Scope) {
 	collect(s, "numbers", beam.ParDo(s.Scope("Wrong"), fail, numbers(s, 5)))
+}
+
+// dieFn kills its process, the first time.
+type dieFn struct{ Died string }
+
+func (f *dieFn) ProcessElement(x int) string {
+	if _, err := os.Stat(f.Died); err != nil && x == 5 {
+		if err := os.WriteFile(f.Died, nil, 0o644); err != nil {
+			panic(err)
+		}
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+			panic(err)
+		}
+	}
+	return fmt.Sprint(x)
+}
+
+// A worker that is killed. What it has written before would be written again, so elements are collected later.
+func dying(s beam.Scope) {
+	lived := beam.ParDo(s, &dieFn{filepath.Join(*output, "died")}, numbers(s, 10))
+	collect(s, "numbers", beam.Reshuffle(s, lived))
 }

@@ -1,0 +1,85 @@
+"""Workers of a PROCESS environment: a command of this machine, such as the boot program of an SDK.
+
+Owns the process, its output, and its end with this process (`leash`). Must not know what the worker runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from arcbeam.fnapi.environments import leash
+from arcbeam.secrets import redacted
+
+_LOG = logging.getLogger("arcbeam.sdk")
+_LINES: Final = 8
+"""Last lines of the output that are part of the message when the process ends."""
+_SECONDS: Final = 10.0
+"""For the end of a process after the request, before it is killed. Its leash needs a part of it."""
+
+
+def worker_arguments(worker: str, address: str) -> list[str]:
+    """Return the arguments that the boot programs of Beam's SDKs take."""
+    services = ("provision", "control", "logging", "artifact")
+    return [f"--id={worker}", *(f"--{service}_endpoint={address}" for service in services)]
+
+
+class WorkerProcess:
+    """A running process of a worker.
+
+    Args:
+        command: the command with its arguments; an argument "{folder}" becomes the process's own folder.
+        environment: variables, in addition to those of this process.
+        ended: is called when the process has ended, with a description.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], ended: Callable[[str], None]) -> None:
+        self._command, self._ended = command[0], ended
+        folder = tempfile.mkdtemp(prefix="arcbeam-sdk-worker-")
+        whole = [each.replace("{folder}", folder) for each in command]
+        self._leash = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(leash.__file__)), folder, *whole],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+            start_new_session=True,
+            text=True,
+            errors="replace",
+        )
+        self._last: deque[str] = deque(maxlen=_LINES)
+        self._reader = threading.Thread(target=self._read, name="sdk-worker-output", daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._wait, name="sdk-worker-end", daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._leash.stdout is not None
+        for line in self._leash.stdout:
+            text = redacted(line.rstrip())  # boot programs write the pipeline's options
+            self._last.append(text)
+            _LOG.info("%s", text)
+
+    def _wait(self) -> None:
+        status = self._leash.wait()
+        self._reader.join(1.0)  # a process that is not killed may still hold the pipe
+        said = "".join(f"\n  {line}" for line in self._last)
+        self._ended(f"its process '{self._command}' has ended with status {status}{':' if said else ''}{said}")
+
+    def stop(self) -> None:
+        """End the process with all its descendants."""
+        assert self._leash.stdin is not None
+        with contextlib.suppress(OSError):
+            self._leash.stdin.close()
+        try:
+            self._leash.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._leash.kill()

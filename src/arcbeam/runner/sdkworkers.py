@@ -1,0 +1,86 @@
+"""Whether the SDK workers of a job can be started from where Spark's tasks run.
+
+Part of the composition root, like `runner`. Owns what can be known about it before a job begins.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+
+from arcbeam.errors import InvalidPipelineError
+from arcbeam.fnapi.environments.docker import docker_problem
+from arcbeam.jobs.environments import EMBEDDED_TYPE
+
+_URNS = common_urns.environments
+_SECONDS = 5.0
+_HERE = ("localhost", "127.0.0.1", "::1")
+
+
+def check_startable(pipeline: Any, requested: str, *, local: bool) -> None:
+    """Refuse a pipeline whose SDK workers cannot be started.
+
+    Args:
+        pipeline: its proto, with the environments in which it runs.
+        requested: the option `environment_type`, in capitals; "" if it is not set.
+        local: whether tasks run on this machine.
+
+    Raises:
+        InvalidPipelineError: names the environment.
+    """
+    for environment in pipeline.components.environments.values():
+        if environment.urn == _URNS.EXTERNAL.urn:
+            url = runner_pb.ExternalPayload.FromString(environment.payload).endpoint.url
+            _check_external(url, requested, local)
+        elif environment.urn == _URNS.DOCKER.urn and local and (problem := docker_problem()):
+            image = runner_pb.DockerPayload.FromString(environment.payload).container_image
+            raise InvalidPipelineError(
+                f"the pipeline needs the container image '{image}', but containers cannot run here: {problem}",
+                "start the Docker daemon; or set --environment_type to LOOPBACK, PROCESS or, for Python, to "
+                f"{EMBEDDED_TYPE}",
+            )
+
+
+def _check_external(url: str, requested: str, local: bool) -> None:
+    if not local:
+        # Workers connect to the task's process, which listens only to its own machine.
+        if requested == "LOOPBACK":
+            raise InvalidPipelineError(
+                f"LOOPBACK runs transforms in the submitting program, at {url}, which the executors of a cluster "
+                "cannot use",
+                f"set --environment_type to PROCESS, DOCKER or, for Python, to {EMBEDDED_TYPE}",
+            )
+        if _host(url) not in _HERE:
+            raise InvalidPipelineError(
+                f"the EXTERNAL environment at {url} is not on the executors' own machines",
+                "run a worker pool beside each executor, and set --environment_config=localhost:PORT",
+            )
+        return
+    for host, port in _address(url):
+        try:
+            socket.create_connection((host, port), _SECONDS).close()
+        except OSError as e:
+            raise InvalidPipelineError(
+                f"the service for SDK workers at {url} does not answer ({e})",
+                "start the worker pool. With LOOPBACK the service is the submitting program, which must run until the "
+                "job ends; to resume such a job, run its program again, with the same --checkpoint_dir",
+            ) from None
+
+
+def _host(url: str) -> str:
+    return next((host for host, _ in _address(url)), url)
+
+
+def _address(url: str) -> Iterator[tuple[str, int]]:
+    """Yield host and port of "host:port"; nothing for other forms, which gRPC may know."""
+    try:
+        parts = urlsplit(f"//{url}")
+        if parts.hostname and parts.port:
+            yield parts.hostname, parts.port
+    except ValueError:
+        return

@@ -1,0 +1,111 @@
+"""Worker processes: their end, however it comes, and what is said about it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from arcbeam.fnapi.environments.process import WorkerProcess, worker_arguments
+
+SECONDS = 20.0
+
+_SLEEPERS = "setsid -w true; sh -c 'echo $$ > inner; exec sleep 100' & echo $$ > outer; wait"
+"""A shell and its child, which has the same session."""
+
+
+def _until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _pids(folder: Path) -> list[int]:
+    files = [folder / "inner", folder / "outer"]
+    _until(lambda: all(file.exists() and file.read_text().strip() for file in files))
+    return [int(file.read_text()) for file in files]
+
+
+@pytest.fixture
+def ends() -> queue.SimpleQueue[str]:
+    return queue.SimpleQueue()
+
+
+def test_stopped_process_ends_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: queue.SimpleQueue[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    process = WorkerProcess(["sh", "-c", "echo {folder} > folder; " + _SLEEPERS], {}, ends.put)
+    pids = _pids(tmp_path)
+    folder = Path((tmp_path / "folder").read_text().strip())
+    assert folder.is_dir()
+    process.stop()
+    _until(lambda: not any(map(_lives, pids)))
+    assert "'sh' has ended" in ends.get(timeout=SECONDS)
+    assert not folder.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from arcbeam.fnapi.environments.process import WorkerProcess; "
+        "WorkerProcess(['sh', '-c', sys.argv[1]], {}, print); time.sleep(100)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script, _SLEEPERS], cwd=tmp_path)
+    try:
+        pids = _pids(tmp_path)
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    _until(lambda: not any(map(_lives, pids)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_process_ends_when_its_leash_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: queue.SimpleQueue[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    process = WorkerProcess(["sh", "-c", "echo $$ > inner; echo $$ > outer; exec sleep 100"], {}, ends.put)
+    pid, _ = _pids(tmp_path)
+    os.kill(process._leash.pid, signal.SIGKILL)
+    assert "has ended with status -9" in ends.get(timeout=SECONDS)
+    _until(lambda: not _lives(pid))
+    process.stop()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["sh", "-c", "echo one; echo $WORD >&2; exit 3"], "its process 'sh' has ended with status 3:\n  one\n  two"),
+        (["/no/such/boot"], "status 127:\n  cannot start '/no/such/boot': No such file or directory"),
+    ],
+    ids=["fails", "does not exist"],
+)
+def test_end_is_described_with_last_lines(command: list[str], said: str, ends: queue.SimpleQueue[str]) -> None:
+    WorkerProcess(command, {"WORD": "two"}, ends.put)
+    assert said in ends.get(timeout=SECONDS)
+
+
+def test_arguments_are_those_of_boot_programs() -> None:
+    assert worker_arguments("w", "localhost:1") == [
+        "--id=w",
+        "--provision_endpoint=localhost:1",
+        "--control_endpoint=localhost:1",
+        "--logging_endpoint=localhost:1",
+        "--artifact_endpoint=localhost:1",
+    ]

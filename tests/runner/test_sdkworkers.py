@@ -1,0 +1,62 @@
+"""SDK workers that cannot be started are refused before the job begins."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.portability.api import endpoints_pb2
+
+from arcbeam.errors import InvalidPipelineError
+from arcbeam.runner import sdkworkers
+from arcbeam.runner.sdkworkers import check_startable
+
+pytestmark = pytest.mark.contract("API-08")
+
+
+def pipeline(urn: str, payload: Any) -> Any:
+    proto = runner_pb.Pipeline()
+    proto.components.environments["e"].urn = urn
+    proto.components.environments["e"].payload = payload.SerializeToString()
+    return proto
+
+
+def external(url: str) -> Any:
+    endpoint = endpoints_pb2.ApiServiceDescriptor(url=url)
+    return pipeline("beam:env:external:v1", runner_pb.ExternalPayload(endpoint=endpoint))
+
+
+DOCKER = pipeline("beam:env:docker:v1", runner_pb.DockerPayload(container_image="my/image:1"))
+
+
+def test_service_that_answers_is_accepted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        check_startable(external(f"localhost:{listening.getsockname()[1]}"), "LOOPBACK", local=True)
+
+
+def test_service_that_does_not_answer_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(InvalidPipelineError, match=f"workers at localhost:{port} does not answer") as refused:
+        check_startable(external(f"localhost:{port}"), "", local=True)
+    assert "run its program again, with the same --checkpoint_dir" in str(refused.value)
+
+
+def test_loopback_is_refused_on_a_cluster() -> None:
+    with pytest.raises(InvalidPipelineError, match="LOOPBACK runs transforms in the submitting program"):
+        check_startable(external("localhost:7"), "LOOPBACK", local=False)
+
+
+def test_pool_of_another_machine_is_refused_on_a_cluster() -> None:
+    check_startable(external("localhost:50000"), "EXTERNAL", local=False)
+    with pytest.raises(InvalidPipelineError, match=r"at pool.example:50000 is not on the executors' own machines"):
+        check_startable(external("pool.example:50000"), "EXTERNAL", local=False)
+
+
+def test_container_needs_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sdkworkers, "docker_problem", lambda: "Cannot connect to the Docker daemon")
+    with pytest.raises(InvalidPipelineError, match=r"'my/image:1', but containers cannot run here: Cannot connect"):
+        check_startable(DOCKER, "", local=True)
+    check_startable(DOCKER, "", local=False)  # only the executors know
