@@ -82,6 +82,28 @@ def test_aborted_transactions_leave_no_backlog(broker: Broker) -> None:
     assert committed.offset == high
 
 
+@pytest.mark.contract("KAFKA-01")
+def test_gaps_of_compaction_leave_no_backlog(broker: Broker) -> None:
+    config = {"cleanup_policy": "compact", "segment_ms": "50", "min_cleanable_dirty_ratio": "0.01"}
+    topic = broker.topic("compacted", **config, max_compaction_lag_ms="100")
+    of, over = partition(broker, topic), time.monotonic() + 60
+    written, kept = 0, 1
+    while kept >= written and time.monotonic() < over:
+        # All records have the same key. Segments end when a later record comes.
+        put(broker, topic, [written])
+        written += 1
+        time.sleep(0.2)
+        processed, _ = read(reader(broker, "compacted"), of)
+        kept = len(processed.outputs)
+    found = values(processed.outputs)
+    assert (found == sorted(set(found)), found[-1]) == (True, written - 1)
+    assert 0 not in found, "nothing was compacted"
+    assert (processed.rest.start, Offsets().restriction_size(of, processed.rest)) == (written, 0)
+    # A reader whose position is in the gap continues after it.
+    later, _ = read(reader(broker, "compacted"), of, OffsetRange(1, ENDLESS))
+    assert values(later.outputs)[-1] == written - 1
+
+
 @pytest.mark.contract("KAFKA-02")
 def test_open_transaction_counts_as_a_further_record(broker: Broker) -> None:
     topic = broker.topic("open")
