@@ -49,6 +49,7 @@ def test_watermark_ahead_of_the_clock_is_shown_only_if_far() -> None:
     record = samples.record(4)
     assert gap(record, record["time"] + 1_000_000).text == "0.0 s behind"
     assert gap(record, record["time"] + 3_600_000_000).text == "60 min ahead"
+    assert gap(record, 1_370_080_800_000_000).text == "at 2013-06-01 10:00", "the data is old"
 
 
 def test_stages_of_another_plan_stay_empty() -> None:

@@ -77,6 +77,10 @@ def test_tasks_and_their_skew() -> None:
     assert facts["time of a task"] == "0.10 to 0.90, median 0.20 s; the greatest is 4.5 times the median"
     assert facts["elements of a task"] == "10 to 5,000, median 12.5; the greatest is 400.0 times the median"
     assert facts["task 3"] == "0.90 s, 5,000 elements, in shards 6 to 7, on host:7"
+    even = {**of, "seconds": [0.2, 0.2, 0.2], "elements": [1, 1, 1], "slowest": [{**slow, "elements": 1}]}
+    facts = dict(stage_of(record, None, 1, {**tasks, "stages": {record["stages"][1]["stage"]: even}}).tasks)
+    assert (facts["time of a task"], facts["elements of a task"]) == ("0.20 s", "1")
+    assert facts["task 3"].startswith("0.90 s, 1 element, in")
     assert "none ran this stage" in dict(stage_of(record, None, 2, tasks).tasks)["single tasks"]
 
 

@@ -44,9 +44,14 @@ def long_shown(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def is_far(seconds: float) -> bool:
+    """Return whether an event time that is so far behind the clock does not follow it."""
+    return seconds >= _FAR
+
+
 def behind_shown(seconds: float) -> str:
     """Return how far an event time is behind the clock, for people; one ahead of the clock counts as 0."""
-    if seconds >= _FAR:
+    if is_far(seconds):
         return "far from the clock"
     span = f"{max(0.0, seconds):,.1f} s" if seconds < 120 else long_shown(seconds)
     return f"{span} behind"

@@ -204,12 +204,15 @@ def _tasks(record: Record, stage: Mapping[str, Any], tasks: Record | None) -> It
     for each in of["slowest"]:
         first, last = each["shards"]
         shards = f"shard {first}" if first == last else f"shards {first} to {last}"
-        text = f"{each['seconds']:.2f} s, {each['elements']:,} elements, in {shards}, on {each['worker']}"
+        elements = f"{each['elements']:,} element{'' if each['elements'] == 1 else 's'}"
+        text = f"{each['seconds']:.2f} s, {elements}, in {shards}, on {each['worker']}"
         yield f"task {each['task']}", text
 
 
 def _spread(values: Sequence[float], form: str) -> str:
     least, middle, most = values
+    if least == most:
+        return f"{most:{form}}"
     return f"{least:{form}} to {most:{form}}, median {middle:{form}}"
 
 

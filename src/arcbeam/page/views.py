@@ -10,7 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, behind_shown, long_shown
+from arcbeam.model.timestamps import (
+    END_OF_GLOBAL_WINDOW,
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    behind_shown,
+    is_far,
+    long_shown,
+)
 from arcbeam.page.sources import Listed
 from arcbeam.streaming.status.words import (
     Record,
@@ -29,6 +36,7 @@ _LONG_WAIT: Final = 60.0
 """Seconds. A healthy stream always waits for something: only what has not moved for longer is shown as waiting."""
 _AHEAD: Final = 60.0
 """Seconds. A watermark moves during a micro-batch, whose time is that of its start, and clocks of hosts differ."""
+_MINUTES: Final = len("2026-01-05 10:00")
 
 _WELL = frozenset({"done", "drained"})
 """The modes of jobs that ended as intended."""
@@ -248,4 +256,7 @@ def gap_text(record: Record, watermark: int) -> str:
     if watermark >= MAX_TIMESTAMP or watermark == END_OF_GLOBAL_WINDOW:
         return "at the end"
     seconds = (record["time"] - watermark) / 1e6
+    if is_far(seconds):
+        # Old data: how far it is behind says nothing, where it is does.
+        return f"at {shown(watermark)[:_MINUTES]}"
     return behind_shown(seconds) if seconds > -_AHEAD else f"{long_shown(-seconds)} ahead"
