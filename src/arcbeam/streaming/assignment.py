@@ -5,13 +5,18 @@ Owns the value. Must not know how tasks receive it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Final
 
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.model.files import Shard, SideFile
 from arcbeam.pickling import QuickPickle
 from arcbeam.store.manifest.values import Abandoned, Manifest, Opening, ShardVersion
+
+_level: Final = attrgetter("level")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,9 @@ class TaskAssignment(QuickPickle):
         return replace(
             self,
             plan=replace(self.plan, moves=tuple(move for move in self.plan.moves if move.stage in stages)),
-            shards=tuple(of for of in self.shards if of.level == level),
+            shards=self.shards[
+                bisect_left(self.shards, level, key=_level) : bisect_right(self.shards, level, key=_level)
+            ],
             side_files=tuple(file for file in self.side_files if file.channel in sides),
         )
 

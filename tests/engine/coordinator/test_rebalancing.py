@@ -47,6 +47,11 @@ def test_infinite_and_nan_sizes_do_not_prevent_moves() -> None:
         assert len(_moves(_report("read", 0, size, 1.0, 1.0), _report("read", 1, 0.0))) == 1
 
 
+@pytest.mark.parametrize("size", [0.0, -1.0, math.nan, math.inf])
+def test_restrictions_without_a_size_count_as_the_mean(size: float) -> None:
+    assert len(_moves(_report("read", 0, 0.0, size, size, size, 1.0), _report("read", 1, 0.0, 1.0))) == 1
+
+
 @pytest.mark.contract("SDF-08")
 def test_moves_go_only_between_tasks() -> None:
     there = [_report("read", shard, 0.0) for shard in (1, 2, 3)]

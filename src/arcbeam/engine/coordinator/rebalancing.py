@@ -7,13 +7,13 @@ this.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from arcbeam.engine.coordinator.consistentcut import Places
 from arcbeam.engine.protocol.layout import Layout
 from arcbeam.engine.protocol.microbatchplan import Handover
 from arcbeam.engine.protocol.reports import Restrictions, StageReport
-from arcbeam.engine.state.balancing import Sized, rebalance
+from arcbeam.engine.state.balancing import Sized, limit_of, rebalance
 
 
 def handovers(layout: Layout, places: Places) -> tuple[Handover, ...]:
@@ -23,11 +23,13 @@ def handovers(layout: Layout, places: Places) -> tuple[Handover, ...]:
     """
     moves: list[Handover] = []
     for stage, reports in _by_stage(places).items():
-        movable = {(shard, each.id): each for shard, report in reports.items() for each in report.restrictions.movable}
-        if not movable:
+        if not any(report.restrictions.movable for report in reports.values()):
             continue
         level = next(placed.level for placed in layout.stages if placed.name == stage)
         ranges = [layout.range_of(level, task) for task in range(layout.tasks[level])]
+        if _is_balanced(ranges, reports):
+            continue
+        movable = {(shard, each.id): each for shard, report in reports.items() for each in report.restrictions.movable}
         sources = {id: shard for shard, id in movable}
         loads = {shard: report.restrictions.live for shard, report in reports.items()}
         owners = {shard: task for task, owned in enumerate(ranges) for shard in owned}
@@ -64,6 +66,20 @@ def _by_stage(places: Places) -> Mapping[str, Mapping[int, StageReport]]:
     for (stage, shard), report in places.items():
         stages.setdefault(stage, {})[shard] = report
     return stages
+
+
+def _is_balanced(ranges: Sequence[range], reports: Mapping[int, StageReport]) -> bool:
+    """Return whether no task is known to have too much: usually. Then no lists are made."""
+    loads: list[float] = []
+    for owned in ranges:
+        load = 0.0
+        for restrictions in (reports[shard].restrictions for shard in owned):
+            sizes = [each.size for each in restrictions.movable]
+            if sizes and not (min(sizes) > 0 and sum(sizes) < math.inf):
+                return False
+            load += _rest(restrictions) + sum(sizes)
+        loads.append(load)
+    return max(loads) <= limit_of(loads)
 
 
 def _rest(restrictions: Restrictions) -> float:

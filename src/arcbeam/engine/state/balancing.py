@@ -8,8 +8,9 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,17 @@ def pack(sizes: Sequence[float], shards: int, loads: list[float] | None = None) 
     return places
 
 
+_SLACK: Final = 0.25
+"""How much a shard may have above the mean."""
+
+
+def limit_of(loads: Collection[float], slack: float = _SLACK) -> float:
+    """Return the load up to which a shard need not give up any."""
+    return sum(loads) / len(loads) * (1 + slack)
+
+
 def rebalance(
-    held: Mapping[int, Sequence[Sized]], slack: float = 0.25, fixed: Mapping[int, float] | None = None
+    held: Mapping[int, Sequence[Sized]], slack: float = _SLACK, fixed: Mapping[int, float] | None = None
 ) -> list[Move]:
     """Return the moves after which no shard has much more than its share. No restriction moves twice or without a
     benefit.
@@ -82,7 +92,7 @@ def rebalance(
     left = {shard: sorted(((weights[item.id], item.id) for item in held[shard]), reverse=True) for shard in shards}
     fixed = fixed or {}
     loads = {shard: fixed.get(shard, 0.0) + sum(weights[item.id] for item in held[shard]) for shard in shards}
-    limit = sum(loads.values()) / len(shards) * (1 + slack)
+    limit = limit_of(loads.values(), slack)
     fullest = [(-loads[shard], shard) for shard in shards]
     emptiest = [(loads[shard], shard) for shard in shards]
     heapq.heapify(fullest)

@@ -37,6 +37,7 @@ from arcbeam.engine.coordinator import (
 from arcbeam.model.timestamps import Duration, Timestamp, shifted
 from arcbeam.sizes import threshold
 from arcbeam.store.blobs.errors import StoreError
+from arcbeam.streaming.driver.garbage import StateAside
 from arcbeam.streaming.interfaces import Clock, Cluster, Commits, Inbox, Scripted, Sinks, WaitingInbox, Watch
 
 _SWEEP_EVERY = threshold(10)
@@ -90,6 +91,7 @@ class JobDriver:
         self._inbox, self._clock, self._watch = inbox, clock, watch
         self._sweep_every, self._script = sweep_every, script
         self._proposed: Propose | None = None
+        self._aside = StateAside()
         self._takeover_checks = takeover_checks
         self._next_check = shifted(clock.now(), takeover_checks)
         # When the machine requested the time.
@@ -137,6 +139,12 @@ class JobDriver:
             self._carry_out(command)
         if isinstance(event, CommitDecided):
             self._sweep(event.micro_batch)
+            if self._proposed is not None:
+                self._aside.committed(sum(len(report.stages) for report in self._proposed.reports))
+
+    def close(self) -> None:
+        """Release what the driver holds of this process. The last call."""
+        self._aside.release()
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -188,7 +196,7 @@ class JobDriver:
 def drive(
     driver: JobDriver, inbox: WaitingInbox, clock: Clock, continues: Callable[[], bool] = lambda: True
 ) -> End | None:
-    """Pass all events to a driver, until the job has ended; return None if it has not ended.
+    """Pass all events to a driver, until the job has ended, and close it; return None if the job has not ended.
 
     Args:
         driver: the driver of the job.
@@ -196,6 +204,9 @@ def drive(
         clock: the driver's clock.
         continues: is called before each event; if it returns false, the loop ends.
     """
-    while driver.end is None and continues():
-        driver.handle(inbox.next(driver.wake) or ClockAdvanced(clock.now()))
+    try:
+        while driver.end is None and continues():
+            driver.handle(inbox.next(driver.wake) or ClockAdvanced(clock.now()))
+    finally:
+        driver.close()
     return driver.end

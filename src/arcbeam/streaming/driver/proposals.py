@@ -109,6 +109,9 @@ def _side_files(
     still reads. At the end of its input, windows wait for the clock if they have processing-time timers. Blocked
     elements hold the watermark themselves.
     """
+    files = (*head.side_files, *(side for report in reports for side in report.files.sides))
+    if not files:
+        return ()
     reached: dict[str, Timestamp] = {}
     for stage in (stage for report in reports for stage in report.stages):
         ahead = stage.input if stage.next_event is None else min(stage.input, stage.next_event)
@@ -121,7 +124,6 @@ def _side_files(
             return True
         return not passed(min(reached.get(stage, MIN_TIMESTAMP) for stage in readers[file.channel]), file.until)
 
-    files = (*head.side_files, *(side for report in reports for side in report.files.sides))
     removed = {name for report in reports for name in report.files.joined}
     return tuple(file for file in files if file.name not in removed and is_read(file))
 

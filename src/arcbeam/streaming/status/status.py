@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from arcbeam.engine.watermarks.clocks import shown_time
@@ -343,19 +344,25 @@ def _behind(manifest: Manifest, watermark: Timestamp) -> Duration | None:
 def _by_stage(manifest: Manifest) -> dict[str, tuple[int, dict[int, int]]]:
     """Return the rows of each stage's state, and their bytes by shard."""
     names = {number.to_bytes(2, "big"): name for name, number in progress_of(manifest).numbers.items()}
-    found: dict[str, tuple[int, dict[int, int]]] = {}
-    owned = ((each.shard, of) for each in manifest.shards for file in each.files for of in file.owned)
-    for shard, of in owned:
-        # A row without a stage contains the shard's format.
-        if (name := names.get(of.owner)) is not None:
-            rows, sizes = found.get(name, (0, {}))
-            sizes[shard] = sizes.get(shard, 0) + of.size
-            found[name] = rows + of.entries, sizes
-    return found
+    rows: dict[bytes, int] = {}
+    sizes: dict[bytes, dict[int, int]] = {}
+    # Plain loops: a large job has a hundred thousand of these.
+    for each in manifest.shards:
+        shard = each.shard
+        for file in each.files:
+            for of in file.owned:
+                owner, here = of.owner, sizes.get(of.owner)
+                if here is None:
+                    here, rows[owner] = sizes.setdefault(owner, {}), 0
+                rows[owner] += of.entries
+                here[shard] = here.get(shard, 0) + of.size
+    # A row without a stage contains the shard's format.
+    return {names[owner]: (rows[owner], by_shard) for owner, by_shard in sizes.items() if owner in names}
 
 
 def _by_level(manifest: Manifest, what: str) -> dict[int, int]:
     found: dict[int, int] = {}
+    value_of = attrgetter(what)
     for shard in manifest.shards:
-        found[shard.level] = found.get(shard.level, 0) + sum(getattr(file, what) for file in shard.files)
+        found[shard.level] = found.get(shard.level, 0) + sum(map(value_of, shard.files))
     return found
