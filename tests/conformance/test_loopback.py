@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unittest
+from typing import ClassVar
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
@@ -10,22 +11,32 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 from tests.conformance import suites, test_portable
 
 SAMPLE = (
-    "test_multimap_side_input",
     "test_pardo_state_timers",
     "test_register_finalizations",
     "test_sdf_with_sdf_initiated_checkpointing",
     "test_windowed_combine_per_key",
 )
+REFUSED = ("test_custom_merging_window", "test_custom_window_type")
+"""Tests with windows that only their SDK can read: refused by name."""
+_ALL = unittest.defaultTestLoader.getTestCaseNames(test_portable.PortableDefault)
 
 
-@pytest.mark.contract("API-03")
-class PortableLoopback(test_portable.PortableDefault):
-    """All tests of `PortableRunnerTest`."""
+class _Loopback(test_portable.PortableDefault):
+    """Mixed in first."""
+
+    __test__: ClassVar[bool] = False
 
     def create_options(self) -> PipelineOptions:
         options = super().create_options()
         options.view_as(PortableOptions).environment_type = "LOOPBACK"
         return options
+
+
+@pytest.mark.contract("API-03")
+class PortableLoopback(_Loopback, only=[name for name in _ALL if name not in REFUSED]):
+    """All other tests of `PortableRunnerTest`."""
+
+    __test__ = True
 
 
 for _name in unittest.defaultTestLoader.getTestCaseNames(PortableLoopback):
@@ -38,3 +49,20 @@ class PortableLoopbackStreaming(PortableLoopback):
     """The same with `--streaming`."""
 
     variant = suites.STREAMING
+
+
+def _refused(self: unittest.TestCase) -> None:
+    for name in REFUSED:
+        with pytest.raises(Exception, match="windows of its own in an SDK worker"):
+            getattr(test_portable.PortableDefault, name)(self)
+
+
+_refused.proves = True  # type: ignore[attr-defined]
+
+
+@pytest.mark.long
+class PortableLoopbackRefused(_Loopback, only=["test_windows_of_an_sdk_are_refused_by_name"]):
+    """The rest."""
+
+    __test__ = True
+    test_windows_of_an_sdk_are_refused_by_name = _refused

@@ -186,6 +186,7 @@ class RemoteOperation(StandIn):
     def start(self) -> None:
         super().start()
         self._unsent = create_OutputStream()
+        self._due: dict[tuple[str, str], list[bytes]] = {}
         self._response: Any = None
         for sink in self._all_sinks():
             sink.begin()
@@ -233,10 +234,8 @@ class RemoteOperation(StandIn):
         self._families[transform, family] = log
 
     def fire(self, transform: str, family: str, timer: Any) -> None:
-        """Fire a timer of the SDK, in the open bundle."""
-        assert self._bundle is not None
-        data = self._encode_timer[transform, family](timer)
-        self._worker.send(self._bundle, outgoing.timers(self._bundle.id, transform, family, data), self._took)
+        """Fire a timer of the SDK, in the open bundle, at its end. All of them are of distinct keys."""
+        self._due.setdefault((transform, family), []).append(self._encode_timer[transform, family](timer))
 
     def _took(self, arrival: Arrival) -> None:
         if isinstance(arrival, Responded):
@@ -275,6 +274,9 @@ class RemoteOperation(StandIn):
         """
         assert self._bundle is not None
         self._send()
+        for (transform, family), timers in self._due.items():
+            message = outgoing.timers(self._bundle.id, transform, family, b"".join(timers))
+            self._worker.send(self._bundle, message, self._took)
         self._worker.send(self._bundle, outgoing.end(self._bundle.id, SOURCE, self._timers), self._took)
         while not self._ended():
             for arrival in self._bundle.take(lambda: False, seconds):
