@@ -20,7 +20,7 @@ from tests.harness.streaming.microbatches import Cut, InMicroBatches
 @contextmanager
 def worker_service() -> Iterator[str]:
     """Run the SDK's service that starts workers as threads; yield its address."""
-    address, server = BeamFnExternalWorkerPoolServicer.start()
+    address, server = BeamFnExternalWorkerPoolServicer.start(state_cache_size=10 << 20)
     try:
         yield address
     finally:
