@@ -126,6 +126,8 @@ def test_changes_arrive_without_loading(open_page: Any, jobs: samples.Jobs) -> N
     assert page.evaluate("window.sameDocument")
     api.expect(page.locator("#contact")).to_have_text("live")
     jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), mode="drained"))
+    end = {"time": samples.now(), "kind": "end", "text": "drained"}
+    jobs.histories["a"] = {**jobs.histories["a"], "events": [*jobs.histories["a"]["events"], end]}
     api.expect(page.locator("#headline")).to_contain_text("The job has ended: it is drained.")
     api.expect(page.locator("#contact")).to_have_text("")
 

@@ -135,13 +135,23 @@ def test_lost_contact_sends_all_again() -> None:
     assert sent([change]) == [("change", [["a", "1"]])]
 
 
+def test_page_follows_an_ended_job_until_its_figures_are_complete() -> None:
+    now = samples.now()
+    jobs = samples.Jobs(Listed("a", "/a", samples.record(3, now, mode="done")))
+    page = TestClient(app_of(jobs), base_url=BASE)
+    assert "data-version" in page.get("/job/a").text
+    end = {"time": now, "kind": "end", "text": "done"}
+    jobs.histories["a"] = {"rings": [], "events": [end]}
+    assert "data-version" not in page.get("/job/a").text
+
+
 def test_stream_of_ended_job_ends() -> None:
     now = samples.now()
     jobs = samples.Jobs(Listed("a", "/a", samples.record(3, now)), plans={"a": samples.plan_of(3)})
     page = TestClient(app_of(jobs), base_url=BASE)
     text = page.get("/job/a").text
     version = text.partition('data-version="')[2].partition('"')[0]
-    jobs.found["a"] = Listed("a", "/a", samples.record(3, now, mode="done"))
+    jobs.found["a"] = Listed("a", "/a", samples.record(3, now - 60_000_000, mode="done"))
     # Another server does not know the version, and sends all.
     page = TestClient(app_of(jobs), base_url=BASE)
     answer = page.get("/job/a/events", params={"version": version})
@@ -164,7 +174,7 @@ def test_fragments_are_in_the_page(path: str) -> None:
     jobs.histories["a"] = samples.history(now, 20)
     page = TestClient(app_of(jobs), base_url=BASE)
     shape = page.get(path).text.partition('data-version="')[2].partition("-")[0]
-    jobs.found["a"] = Listed("a", "/a", samples.record(3, now, mode="done"))
+    jobs.found["a"] = Listed("a", "/a", samples.record(3, now - 60_000_000, mode="done"))
     # Another server does not know the version, and sends all, up to the size of an update.
     page = TestClient(app_of(jobs), base_url=BASE)
     events = page.get(f"{path.rstrip('/')}/events", params={"version": shape}).text

@@ -32,15 +32,17 @@ from arcbeam.page.graph import Graph, graph_of
 from arcbeam.page.live import Board, Rendered, Shown, View, updates
 from arcbeam.page.samplepages import SamplePages
 from arcbeam.page.security import Guard
-from arcbeam.page.sources import Record, Source
+from arcbeam.page.sources import HISTORY_SECONDS, Record, Source
 from arcbeam.page.views import Cell, JobRow
-from arcbeam.streaming.status.words import driver_line
+from arcbeam.streaming.status.words import committed_at, driver_line
 
 _HERE: Final = Path(__file__).parent
 
 
 CHARTS_KEPT: Final = 20
 """Of at most this many jobs and resolutions the charts are kept."""
+SETTLES_SECONDS: Final = HISTORY_SECONDS + 5
+"""The page of a job that has ended follows it so long at most, until its figures over time are complete."""
 ENDED_SHOWN: Final = 100
 """So many of the jobs that have ended are in the list, unless all are requested."""
 
@@ -169,7 +171,7 @@ class Pages:
             "height": charts.HEIGHT,
             "control": links(found),
         }
-        return Shown("job.html", states.is_live(found), values)
+        return Shown("job.html", states.is_live(found) or _settles(record, history), values)
 
     def _charts(self, id: str, history: Record, span: int) -> Sequence[Chart]:
         """Return the charts of a job, made once for each record of its history: that changes once a minute."""
@@ -238,6 +240,12 @@ def _cell(value: Cell) -> Markup:
     if value.text == "–":
         text += Markup('<span class="unseen"> {}</span>').format(value.hint)
     return Markup(f'<span title="{escape(value.hint)}">{text}</span>')  # all parts are escaped
+
+
+def _settles(record: Record, history: Record) -> bool:
+    """Return whether the figures of a job that has just ended may still come: its driver writes them after its end."""
+    seconds = time.time() - committed_at(record) / 1e6
+    return 0 <= seconds < SETTLES_SECONDS and all(event["kind"] != "end" for event in history["events"][-1:])
 
 
 def _plan(record: Record | None) -> Plan | None:
