@@ -45,6 +45,8 @@ _PASSING = ("run", "resume", "serve", "explain", "parts")
 """Commands that take pipeline options."""
 _OF_SCRIPTS = ("--input", "--output", "--messages")
 """Options of the examples' scripts."""
+_OF_GO = ("--worker_binary",)
+"""Options of Beam's Go SDK."""
 
 
 @dataclass(slots=True)
@@ -128,7 +130,7 @@ class Known:
 
 def unknown_names(page: Page, known: Known, *, options: bool) -> Iterator[tuple[int, str]]:
     """Yield missing commands, and with `options` missing options, with their lines."""
-    every = {name for names in known.commands.values() for name in names} | set(known.pipeline)
+    every = {name for names in known.commands.values() for name in names} | set(known.pipeline) | set(_OF_GO)
     for number, code in page.code:
         code = code.partition(" # ")[0]
         command = found.group(1) if (found := _COMMAND.search(code)) else None

@@ -65,6 +65,9 @@ _PROGRAMS = [
     "orderedlist",
     "timers",
     "processingtime",
+    "splitting",
+    "checkpointing",
+    "reading",
 ]
 
 
@@ -107,6 +110,11 @@ def test_failing_dofn_is_named_and_not_retried(loopback: Callable[[str], Ran]) -
 
 def test_user_metrics_are_returned(loopback: Callable[[str], Ran]) -> None:
     assert loopback("metrics").metrics() == {"last": 4, "seen": 10, "sizes": [10, 45, 0, 9]}
+
+
+def test_finalizer_is_called_after_the_commit(loopback: Callable[[str], Ran]) -> None:
+    found = loopback("finalizing").collected
+    assert found["finalized"] == found["numbers"] == ["0", "1", "2", "3", "4"]
 
 
 @pytest.mark.contract("API-05", "API-08")
