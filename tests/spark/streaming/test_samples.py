@@ -17,7 +17,7 @@ from apache_beam.transforms import window
 from click.testing import CliRunner
 
 from arcbeam import ArcbeamRunner
-from arcbeam.cli import main
+from arcbeam.cli.main import main
 from arcbeam.errors import ArcbeamError, RequestRefusedError
 from arcbeam.page.sources import FolderSource
 from arcbeam.store.blobs.folder import FolderBlobs
