@@ -44,6 +44,7 @@ WHOLE = [
     "tests/harness/state",
     "tests/harness/stateful",
     "tests/harness/streaming",
+    "tests/fnapi/stage/test_random_stateful.py",
 ]
 
 

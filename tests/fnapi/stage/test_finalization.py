@@ -9,6 +9,7 @@ import apache_beam as beam
 import pytest
 
 from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.fnapi.stage import staterequests
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from tests.fnapi.stage.inworkers import InWorkers, worker_service
 from tests.fnapi.stage.test_lots import Counting
@@ -59,3 +60,19 @@ def test_state_of_an_attempt_that_is_not_committed_is_not_read_from_a_cache(serv
         came = p | beam.Create([("a", 1), ("a", 2)], reshuffle=False)
         _ = came | beam.Map(lambda e: e).with_output_types(tuple[str, int]) | beam.ParDo(Counting()) | Collect()
     assert p.values() == [("a", "element", [1]), ("a", "element", [1, 2]), ("a", "end", [1, 2])]
+
+
+@pytest.mark.contract("API-03", "ENG-12")
+def test_cached_first_page_is_followed_by_what_was_appended(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staterequests, "_PAGE", 1)
+
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        for some in (came[:2], came[2:]):
+            shard.run(MicroBatch([(key, [one]) for key, one in some], MIN_TIMESTAMP))
+        shard.run(MicroBatch((), MAX_TIMESTAMP))
+
+    with InWorkers(service, cut, bundle_elements=1) as p:
+        came = p | beam.Create([("a", n) for n in range(1, 6)], reshuffle=False)
+        _ = came | beam.Map(lambda e: e).with_output_types(tuple[str, int]) | beam.ParDo(Counting()) | Collect()
+    read = [list(range(1, n + 1)) for n in range(1, 6)]
+    assert p.values() == [*(("a", "element", each) for each in read), ("a", "end", read[-1])]

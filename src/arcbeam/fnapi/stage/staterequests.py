@@ -7,6 +7,7 @@ the side inputs of a task are for one thread. Must not know where side inputs ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from apache_beam.coders.coder_impl import create_InputStream
@@ -88,10 +89,10 @@ class StateRequests:
         self.begin()
 
     def begin(self) -> None:
-        """Begin a bundle: pages that were not read are dropped."""
-        self._pages: dict[bytes, Iterator[bytes]] = {}
+        """Begin a bundle: large groups are dropped."""
+        self._begun: dict[tuple[bytes, int], Iterator[bytes]] = {}
+        """What follows a page that was read, by key and the number of chunks before; so nothing is read twice."""
         self._large: dict[bytes, Iterable[bytes]] = {}
-        self._number = 0
 
     def keep(self, values: Iterable[bytes]) -> bytes:
         """Keep the values of a large group until the next bundle begins; return the token by which they are read.
@@ -112,9 +113,11 @@ class StateRequests:
                 case "get":
                     self._get(request.get.continuation_token, key, response.get)
                 case "append":
+                    self._begun.clear()
                     self._append(key, request.append.data)
                     response.append.SetInParent()
                 case "clear":
+                    self._begun.clear()
                     self._clear(key)
                     response.clear.SetInParent()
         except Exception as e:
@@ -155,29 +158,34 @@ class StateRequests:
             raise ValueError(f"state of kind '{kind}' cannot be written")
 
     def _get(self, token: bytes, key: Any, response: Any) -> None:
-        kind = key.WhichOneof("type")
-        if token:
-            chunks = self._pages.pop(token)
-        elif kind in ("bag_user_state", "ordered_list_user_state"):
-            chunks = iter(self._state.blocking_get(key, _RAW))
-        elif kind == "multimap_user_state":
-            chunks = self._state.read_map(_cell(key.multimap_user_state), key.multimap_user_state.map_key)
-        elif kind == "multimap_keys_user_state":
-            chunks = self._state.read_map_keys(_cell(key.multimap_keys_user_state))
-        elif kind == "runner":
-            chunks = iter(self._large[key.runner.key])
-        else:
-            chunks = self._state.side_chunks(key)
+        # SUBTLE: a token is a number of chunks, not an iterator: a worker may use it again, also in a later bundle, and
+        # then reads what was appended meanwhile.
+        start, place = int(token or b"0"), key.SerializeToString()
+        chunks = self._begun.pop((place, start), None)
+        if chunks is None:
+            chunks = islice(self._chunks(key), start, None)
         page, size = [], 0
         for chunk in chunks:
             page.append(chunk)
             size += len(chunk)
             if size >= _PAGE:
-                self._number += 1
-                response.continuation_token = b"%d" % self._number
-                self._pages[response.continuation_token] = chunks
+                next = start + len(page)
+                response.continuation_token = b"%d" % next
+                self._begun[place, next] = chunks
                 break
         response.data = b"".join(page)
+
+    def _chunks(self, key: Any) -> Iterator[bytes]:
+        kind = key.WhichOneof("type")
+        if kind in ("bag_user_state", "ordered_list_user_state"):
+            return iter(self._state.blocking_get(key, _RAW))
+        if kind == "multimap_user_state":
+            return self._state.read_map(_cell(key.multimap_user_state), key.multimap_user_state.map_key)
+        if kind == "multimap_keys_user_state":
+            return self._state.read_map_keys(_cell(key.multimap_keys_user_state))
+        if kind == "runner":
+            return iter(self._large[key.runner.key])
+        return self._state.side_chunks(key)
 
     def _ours(self, state_key: Any) -> Any:
         """Return the key with the window as it is encoded here."""
