@@ -89,6 +89,26 @@ def test_files_of_python_pipeline_are_staged(client: Client, fake: Fake, file: C
     assert not artifacts.folder.exists()
 
 
+def test_staging_without_files_ends_at_once(client: Client, fake: Fake) -> None:
+    token = client.prepare(a_pipeline()).preparation_id
+    answers = client.artifacts.ReverseArtifactRetrievalService(
+        iter([artifact_pb.ArtifactResponseWrapper(staging_token=token)]), timeout=WAIT
+    )
+    assert not list(answers)
+    assert run(client, token)[-1] == "DONE"
+
+
+def test_role_of_another_sdk_is_kept(client: Client, fake: Fake, file: Callable[..., Path]) -> None:
+    binary = artifact(file("worker"), "")
+    binary.role_urn, binary.role_payload = "beam:artifact:role:go_worker_binary:v1", b"payload"
+    found = seen(fake)
+    token = client.prepare(a_pipeline(binary)).preparation_id
+    offer(client, token)
+    run(client, token)
+    (staged,) = found["artifacts"].files
+    assert (staged.role, staged.role_payload) == (binary.role_urn, b"payload")
+
+
 def test_shared_file_is_staged_once(client: Client, fake: Fake, file: Callable[..., Path]) -> None:
     same, other = file("same", b"same"), file("other", b"other")
     pipeline = a_pipeline(artifact(same, "session"))

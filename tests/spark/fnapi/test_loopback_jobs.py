@@ -18,8 +18,10 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.utils.timestamp import Duration
 
+from arcbeam.errors import InvalidPipelineError
 from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.runner.executor import SparkExecutor
+from arcbeam.runner.resume import resume
 from tests.offsets import UpTo
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -33,14 +35,14 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def pipeline(endpoint: str) -> Callable[[], beam.Pipeline]:
+def pipeline(endpoint: str) -> Callable[..., beam.Pipeline]:
     options = [
         "--runner=PortableRunner",
         f"--job_endpoint={endpoint}",
         "--environment_type=LOOPBACK",
         "--experiments=disable_logging_submission_environment",
     ]
-    return lambda: beam.Pipeline(options=PipelineOptions(options))
+    return lambda *more: beam.Pipeline(options=PipelineOptions([*options, *more]))
 
 
 seen: list[int] = []
@@ -122,6 +124,17 @@ def test_keys_with_state_share_bundles_in_the_submitting_program(pipeline: Calla
     pairs = p | beam.Create([(f"key {n % 30}", n) for n in range(60)])
     assert_that(pairs | beam.ParDo(Counting()), equal_to([(f"key {n}", [n, n + 30]) for n in range(30)]))
     assert p.run().wait_until_finish() == "DONE"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the workers' threads end so
+@pytest.mark.contract("API-08")
+def test_job_is_not_resumed_without_its_submitter(pipeline: Callable[..., Any], tmp_path: Path) -> None:
+    p = pipeline(f"--checkpoint_dir={tmp_path}/job")
+    _ = p | beam.Create([7]) | "Fail" >> beam.Map(fail)
+    with pytest.raises(RuntimeError, match="no 7"):
+        p.run().wait_until_finish()
+    with pytest.raises(InvalidPipelineError, match=r"(?s)does not answer.*run its program again, with the same"):
+        resume(f"{tmp_path}/job")
 
 
 def end_worker_once(x: int, once: str) -> int:
