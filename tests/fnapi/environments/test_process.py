@@ -85,6 +85,7 @@ def test_process_ends_when_its_leash_is_killed(
     os.kill(process._leash.pid, signal.SIGKILL)
     assert "has ended with status -9" in ends.get(timeout=SECONDS)
     _until(lambda: not _lives(pid))
+    assert not Path(process._folder).exists()
     process.stop()
 
 
@@ -97,8 +98,9 @@ def test_process_ends_when_its_leash_is_killed(
     ids=["fails", "does not exist"],
 )
 def test_end_is_described_with_last_lines(command: list[str], said: str, ends: queue.SimpleQueue[str]) -> None:
-    WorkerProcess(command, {"WORD": "two"}, ends.put)
+    process = WorkerProcess(command, {"WORD": "two"}, ends.put)
     assert said in ends.get(timeout=SECONDS)
+    assert not Path(process._folder).exists()
 
 
 def test_arguments_are_those_of_boot_programs() -> None:

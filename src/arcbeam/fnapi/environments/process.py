@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,7 +45,7 @@ class WorkerProcess:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], ended: Callable[[str], None]) -> None:
         self._command, self._ended = command[0], ended
-        folder = tempfile.mkdtemp(prefix="arcbeam-sdk-worker-")
+        self._folder = folder = tempfile.mkdtemp(prefix="arcbeam-sdk-worker-")
         whole = [each.replace("{folder}", folder) for each in command]
         self._leash = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(leash.__file__)), folder, *whole],
@@ -70,6 +71,7 @@ class WorkerProcess:
 
     def _wait(self) -> None:
         status = self._leash.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)  # by the leash already, unless it was killed
         self._reader.join(1.0)  # a process that is not killed may still hold the pipe
         said = "".join(f"\n  {line}" for line in self._last)
         self._ended(f"its process '{self._command}' has ended with status {status}{':' if said else ''}{said}")
