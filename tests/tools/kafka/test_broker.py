@@ -1,8 +1,10 @@
+"""Without Maven or Java, the broker says what is missing."""
+
 from __future__ import annotations
 
 import pytest
 
-from tools import broker
+from tools.kafka import broker
 
 
 def test_missing_names_maven_without_it(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
