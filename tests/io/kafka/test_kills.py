@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException
 
+from arcbeam.io.kafka import producing
 from arcbeam.io.kafka.producing import LibrdkafkaShard
 from arcbeam.io.kafka.publisher import Part, PublishRecords
 from arcbeam.io.kafka.writing import Storage
@@ -71,6 +72,38 @@ def test_kill_at_each_point_publishes_once(broker: Broker, tmp_path: Path) -> No
         with contextlib.suppress(KafkaException):
             zombie.commit_transaction(10)
     assert seen(broker, topic) == list(range(1, len(POINTS) + 1))
+
+
+@pytest.mark.long
+def test_broker_that_restarts_publishes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producing, "_REGISTER_SECONDS", 5.0)
+    with Broker(tmp_path / "broker") as broker:
+        topic, armed = broker.topic("restarts"), [""]
+
+        def reached(point: str) -> None:
+            if point == armed[0]:
+                armed[0] = ""
+                broker.kill()
+                broker.start()
+
+        class Pointing(PublishRecords):
+            def shard(self, part: Part) -> Any:
+                shard = LibrdkafkaShard(self._connection, part.name, part.register)
+                shard._producer = Pointed(shard._producer, reached)
+                return shard
+
+        one = Pointing(connection(broker), Storage(str(tmp_path)), trusts=False)
+        one.setup()
+        # Between transactions, and at points of one. The first and the last are without a restart.
+        inside = ("before send_offsets_to_transaction", "before commit_transaction", "after commit_transaction")
+        for sequence, point in enumerate(("", "between", *inside, ""), 1):
+            if point == "between":
+                broker.kill()
+                broker.start()
+            armed[0] = point
+            one.publish([staged(tmp_path, topic, sequence)])
+            assert (armed[0] in ("", "between"), seen(broker, topic)) == (True, list(range(1, sequence + 1)))
+        one.teardown()
 
 
 @pytest.mark.parametrize("by_another", [True, False], ids=["published by another", "expired"])

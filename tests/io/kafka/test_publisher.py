@@ -9,7 +9,7 @@ import pytest
 
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain, encoded, framed
-from arcbeam.io.kafka.producing import FencedError
+from arcbeam.io.kafka.producing import FencedError, InDoubtError
 from arcbeam.io.kafka.publisher import Part, PublishRecords, RegisterError, still_to_publish
 
 pytestmark = pytest.mark.contract("KAFKA-06")
@@ -23,6 +23,7 @@ class Broker:
         self.register: int | None = None
         self.epoch = 0
         self.begun = 0
+        self.is_sound = True
         self.dies: list[str] = []
 
 
@@ -41,13 +42,17 @@ class Shard:
         values = [record[4] or b"" for record in records]
         if self._epoch != broker.epoch:
             raise FencedError("fenced")
-        fate = broker.dies.pop(0) if broker.dies else ""
+        fate, _, doubt = (broker.dies.pop(0) if broker.dies else "").partition(", in ")
+        kind = InDoubtError if doubt else OSError
         if fate == "before":
-            raise OSError("before the commit")
+            raise kind("before the commit")
         broker.published += values
         broker.register = sequence
         if fate == "after":
-            raise OSError("after the commit")
+            raise kind("after the commit")
+
+    def sound(self) -> bool:
+        return self._broker.is_sound
 
     def close(self) -> None:
         pass
@@ -99,6 +104,29 @@ def test_repeated_call_finds_what_is_published(fate: str) -> None:
     Publisher(broker).publish([committable(1, 2)])
     publisher.publish([committable(1, 2)])
     assert (broker.published, broker.register) == ([b"1", b"2"], 2)
+
+
+@pytest.mark.parametrize("fate", ["before", "after"])
+def test_part_in_doubt_is_published_once(fate: str) -> None:
+    broker = Broker()
+    publisher = Publisher(broker)
+    broker.dies = ["", f"{fate}, in doubt", f"{fate}, in doubt"]
+    publisher.publish([committable(1, 2, 3)])
+    assert (broker.published, broker.begun) == ([b"1", b"2", b"3"], 3)
+    broker.dies = ["before, in doubt"] * 3
+    with pytest.raises(InDoubtError):
+        publisher.publish([committable(4)])
+    publisher.publish([committable(4)])
+    assert broker.published == [b"1", b"2", b"3", b"4"]
+
+
+def test_producer_whose_connections_failed_is_replaced() -> None:
+    broker = Broker()
+    publisher = Publisher(broker)
+    publisher.publish([committable(1)])
+    broker.is_sound = False
+    publisher.publish([committable(2)])
+    assert (broker.published, broker.begun) == ([b"1", b"2"], 2)
 
 
 def test_fenced_publisher_repeats_nothing() -> None:

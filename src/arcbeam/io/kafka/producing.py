@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from arcbeam.io.kafka.outgoing import Plain
 
 SECONDS: Final = 60.0
 """For a request about a transaction, and for the delivery of what was produced."""
+_REGISTER_SECONDS: Final = 30.0
+"""For setting the register. librdkafka may wait forever: see `LibrdkafkaShard._set`."""
 _SETTINGS: Final = {
     "enable.idempotence": True,
     # As Java's producers: so a key is in the same partition, whichever client writes it.
@@ -45,6 +48,10 @@ _PRODUCERS_ONLY: Final = (
 
 class FencedError(RuntimeError):
     """Another producer of the shard exists."""
+
+
+class InDoubtError(RuntimeError):
+    """Whether a transaction has ended is unknown: a connection has failed. The next producer finds out."""
 
 
 def producer(connection: Connection, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -93,20 +100,28 @@ class LibrdkafkaShard:
         from confluent_kafka import Consumer, TopicPartition
 
         self._place, self._register, self._name = TopicPartition, register, name
-        self._producer = producer(connection, {"transactional.id": name})
+        self._sound = True
+        self._producer = producer(connection, {"transactional.id": name, "error_cb": self._failed})
+        self._setting: Future[None] = Future()
+        self._setting.set_result(None)
         common = {key: value for key, value in connection.config.items() if not key.startswith(_PRODUCERS_ONLY)}
         self._group = Connection(common, connection.credentials).made(
             Consumer, {"group.id": name, "enable.auto.commit": False}
         )
 
     def begin(self) -> int | None:
-        """Fence other producers, end what they have open, and return the register; None if there is none."""
+        """Fence other producers, end what they have open, and return the register; None if there is none.
+
+        Raises:
+            InDoubtError: the broker does not answer in time.
+        """
         with _fencing(self._name):
             # SUBTLE: first. While a transaction is open, the register is not known.
             self._producer.init_transactions(SECONDS)
-        (found,) = self._group.committed([self._place(self._register, 0)], timeout=SECONDS)
+            (found,) = self._group.committed([self._place(self._register, 0)], timeout=SECONDS)
         if found.error is not None:
             raise RuntimeError(f"WriteToKafka cannot read the register of shard {self._name}: {found.error}")
+        self._succeeded()
         return None if found.offset < 0 else int(found.offset)
 
     def publish(self, records: Iterable[Plain], sequence: int) -> None:
@@ -114,25 +129,64 @@ class LibrdkafkaShard:
 
         Raises:
             FencedError: another producer has begun since. Nothing is published.
+            InDoubtError: a connection has failed. The records may be published.
         """
         with _fencing(self._name):
             self._producer.begin_transaction()
             produce(self._producer, records)
-            register = [self._place(self._register, 0, sequence)]
-            self._producer.send_offsets_to_transaction(register, self._group.consumer_group_metadata(), SECONDS)
+            self._set(sequence)
             self._producer.commit_transaction(SECONDS)
+        self._succeeded()
+
+    def sound(self) -> bool:
+        """Return whether no connection has failed since the last success."""
+        self._producer.poll(0)
+        return self._sound
 
     def close(self) -> None:
         """Release the connections. A transaction that is open stays so, until another producer begins or it expires."""
         self._group.close()
         # SUBTLE: a producer with an open transaction waits for its records when it is closed, so they are discarded.
         self._producer.purge()
-        threading.Thread(target=_close, args=[self._producer], name="kafka-close", daemon=True).start()
+        threading.Thread(target=_close, args=[self._producer, self._setting], name="kafka-close", daemon=True).start()
+
+    def _set(self, sequence: int) -> None:
+        """Set the register in the open transaction.
+
+        If the cluster forgets a broker while it restarts, librdkafka waits forever for the connection that it knew,
+        and ignores its timeout (its issues 5511 and 5456). So a thread waits, not we.
+        """
+        register = [self._place(self._register, 0, sequence)]
+        setting = self._setting = Future()
+
+        def call() -> None:
+            try:
+                group = self._group.consumer_group_metadata()
+                self._producer.send_offsets_to_transaction(register, group, _REGISTER_SECONDS)
+            except BaseException as e:
+                setting.set_exception(e)
+            else:
+                setting.set_result(None)
+
+        threading.Thread(target=call, name="kafka-register", daemon=True).start()
+        if not wait([setting], _REGISTER_SECONDS).done:
+            raise InDoubtError(f"Kafka, shard {self._name}: the coordinator of its group does not answer")
+        setting.result()
+
+    def _failed(self, error: Any) -> None:
+        self._sound = False
+
+    def _succeeded(self) -> None:
+        # What has failed until now is reported first: a client also tries addresses where no broker is.
+        self._producer.poll(0)
+        self._sound = True
 
 
-def _close(of: Any) -> None:
+def _close(of: Any, last: Future[None]) -> None:
+    """Close a producer when its last call has ended."""
     from confluent_kafka import KafkaException
 
+    wait([last])
     # A producer that was fenced reports this again.
     with contextlib.suppress(KafkaException):
         of.close()
@@ -140,7 +194,7 @@ def _close(of: Any) -> None:
 
 @contextlib.contextmanager
 def _fencing(name: str) -> Iterator[None]:
-    """Turn librdkafka's errors of a fenced producer into ours.
+    """Turn librdkafka's errors into ours.
 
     Args:
         name: the name of the shard.
@@ -151,9 +205,12 @@ def _fencing(name: str) -> Iterator[None]:
         yield
     except KafkaException as e:
         fenced = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
-        if e.args[0].code() in fenced or e.args[0].code() == KafkaError.CONCURRENT_TRANSACTIONS:
-            raise FencedError(f"another process publishes shard {name}: {e.args[0].str()}") from None
-        raise RuntimeError(f"Kafka, shard {name}: {e.args[0].str()}") from None
+        error = e.args[0]
+        if error.code() in fenced or error.code() == KafkaError.CONCURRENT_TRANSACTIONS:
+            raise FencedError(f"another process publishes shard {name}: {error.str()}") from None
+        lost = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT)
+        kind = InDoubtError if error.retriable() or error.code() in lost else RuntimeError
+        raise kind(f"Kafka, shard {name}: {error.str()}") from None
 
 
 class Deliveries:

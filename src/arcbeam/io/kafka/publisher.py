@@ -22,13 +22,13 @@ from typing_extensions import override
 
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain, decoded, unframed
-from arcbeam.io.kafka.producing import FencedError, LibrdkafkaShard
+from arcbeam.io.kafka.producing import FencedError, InDoubtError, LibrdkafkaShard
 from arcbeam.io.publishing import Publisher
 
 _LOG = logging.getLogger("arcbeam.kafka")
 
 _TRIES: Final = 3
-"""Of a part, if another process publishes it at the same time."""
+"""Of a part, if another process publishes it at the same time, or connections fail."""
 _AT_ONCE: Final = 8
 """Shards that are published concurrently."""
 
@@ -74,14 +74,22 @@ class Shard(Protocol):
     """A transactional producer of a shard, and its register."""
 
     def begin(self) -> int | None:
-        """Fence other producers, end what they have open, and return the register; None if there is none."""
+        """Fence other producers, end what they have open, and return the register; None if there is none.
+
+        Raises:
+            InDoubtError: the broker does not answer in time.
+        """
 
     def publish(self, records: Iterable[Plain], sequence: int) -> None:
         """Produce records and set the register, in one transaction.
 
         Raises:
             FencedError: another producer has begun since. Nothing is published.
+            InDoubtError: a connection has failed. The records may be published.
         """
+
+    def sound(self) -> bool:
+        """Return whether no connection has failed since the last success."""
 
     def close(self) -> None:
         """Release the connection."""
@@ -162,7 +170,7 @@ class PublishRecords(Publisher):
             try:
                 self._try(parts)
                 return
-            except FencedError as e:
+            except (FencedError, InDoubtError) as e:
                 if not left:
                     raise
                 _LOG.info("Kafka, shard %s: %s", parts[0].name, e)
@@ -171,7 +179,7 @@ class PublishRecords(Publisher):
         name = parts[0].name
         shard, register = self._open.pop(name, (None, None))
         try:
-            if shard is None or register != parts[0].sequence - 1:
+            if shard is None or register != parts[0].sequence - 1 or not shard.sound():
                 if shard is not None:
                     shard.close()
                 shard = self.shard(parts[0])
