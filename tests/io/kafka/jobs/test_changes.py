@@ -1,0 +1,143 @@
+"""Jobs on Spark whose topics change: silent and added partitions, transactions, a broker that is down, other shards."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms.window import FixedWindows
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import NewPartitions
+
+from arcbeam import ArcbeamRunner
+from arcbeam.io.kafka import ReadFromKafka
+from tests.io.kafka.jobs.test_jobs import fill, job, records, wrong
+from tests.io.kafka.test_librdkafka import put
+from tests.notes import note, noted
+from tools.kafka.broker import Broker
+
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.long]
+_SECONDS = 120.0
+
+
+def until(condition: Callable[[], Any], seconds: float = _SECONDS) -> None:
+    over = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < over
+        time.sleep(0.1)
+
+
+class Windows:
+    """A job that notes the numbers of each window of a second, and what its status says."""
+
+    def __init__(self, broker: Broker, topic: str, folder: Path) -> None:
+        self._out, self._topic = folder / "out", topic
+        self._out.mkdir()
+        options = PipelineOptions(["--streaming", "--shards=2", f"--checkpoint_dir={folder / 'job'}"])
+        pipeline = beam.Pipeline(runner=ArcbeamRunner(), options=options)
+        config = {"bootstrap.servers": broker.address, "group.id": topic}
+        _ = (
+            pipeline
+            | ReadFromKafka(config, [topic], discovery_seconds=3, max_delay=0.5)
+            | beam.Map(lambda pair: (0, int(pair[1])))
+            | beam.WindowInto(FixedWindows(1))
+            | beam.GroupByKey()
+            | beam.Map(lambda group, to: note(sorted(group[1]), to), str(self._out))
+        )
+        self.result = pipeline.run()
+
+    def seen(self) -> Counter[int]:
+        """Return how often each number was in a window."""
+        return Counter(number for group in noted(self._out) for number in group)
+
+    def has(self, *numbers: int) -> bool:
+        """Return whether exactly these numbers were seen, each once."""
+        return self.seen() == Counter(numbers)
+
+    def behind(self, number: int) -> bool:
+        """Return whether the status names a partition as what holds watermarks for seconds."""
+        status = self.result.status()
+        late = int((time.time() - 5) * 1e6)
+        name = f"{self._topic}[{number}]"
+        return status is not None and any(name in cause.text and cause.time < late for cause in status.causes)
+
+    def backlog(self, number: int) -> int | None:
+        """Return the gauge of a partition."""
+        wanted = beam.metrics.MetricsFilter().with_name(f"backlog_records.{self._topic}.{number}")
+        found = self.result.metrics().query(wanted)["gauges"]
+        return found[0].committed.value if found else None
+
+
+@pytest.mark.contract("KAFKA-01", "KAFKA-02", "KAFKA-03")
+def test_silent_added_and_waiting_partitions(broker: Broker, tmp_path: Path) -> None:
+    topic = broker.topic("changes", 2)
+    put(broker, topic, range(3))
+    windows = Windows(broker, topic, tmp_path)
+    # Partition 1 has never had a record.
+    until(lambda: windows.has(0, 1, 2))
+    assert not windows.behind(1)
+    # Aborted records at the end are no backlog; records of an open transaction are.
+    put(broker, topic, [90, 91], 1, ends="abort")
+    opened = put(broker, topic, [3], 1, ends="later")
+    put(broker, topic, [4], 0)
+    until(lambda: windows.behind(1))
+    assert not windows.behind(0)
+    assert windows.has(0, 1, 2), "the window of an open transaction was closed"
+    opened.commit_transaction(30)
+    until(lambda: windows.has(0, 1, 2, 3, 4))
+    until(lambda: not windows.behind(1))
+    # Partition 2 has a record before the job knows it.
+    admin = broker.admin()  # its requests end with it
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result()
+    until(lambda: admin.list_topics(topic, 10).topics[topic].partitions.keys() == {0, 1, 2})
+    put(broker, topic, [5], 2)
+    until(lambda: windows.has(0, 1, 2, 3, 4, 5))
+    put(broker, topic, [6], 2)
+    until(lambda: windows.has(0, 1, 2, 3, 4, 5, 6))
+    client = Consumer({"bootstrap.servers": broker.address, "group.id": topic})
+    places = [TopicPartition(topic, number) for number in range(3)]
+    ends = [client.get_watermark_offsets(place, 10)[1] for place in places]
+    until(lambda: [of.offset for of in client.committed(places, 10)] == ends)
+    assert {windows.backlog(number) for number in (0, 1, 2)} <= {0, None}
+    # Created again under the same name. A reader notices it by the offset, or the search by the topic's id.
+    admin.delete_topics([topic], operation_timeout=30)[topic].result()
+    time.sleep(1)
+    broker.topic(topic, 3)
+    with pytest.raises(Exception, match=rf"topic {topic} (was|is read by this job, but was) deleted|topic was created"):
+        windows.result.wait_until_finish()
+
+
+@pytest.mark.contract("KAFKA-01", "KAFKA-06")
+def test_savepoint_continues_with_other_shards(broker: Broker, tmp_path: Path) -> None:
+    source, target = broker.topic("shards-in", 4), broker.topic("shards-out", 2)
+    state = f"--checkpoint_dir={tmp_path / 'job'}"
+    written = 0
+    for shards in (2, 6, 1):
+        fill(broker, source, range(written, written + 500))
+        written += 500
+        result = job(broker, source, target, tmp_path, state, f"--shards={shards}").run()
+        assert wrong(records(broker, target, written), written) == []
+        result.suspend(f"after-{shards}")
+        result.wait_until_finish()
+
+
+@pytest.mark.contract("KAFKA-01", "KAFKA-06")
+def test_broker_is_down_for_a_minute(tmp_path: Path) -> None:
+    with Broker(tmp_path / "broker") as broker:
+        source, target = broker.topic("down-in", 2), broker.topic("down-out", 2)
+        fill(broker, source, range(300))
+        result = job(broker, source, target, tmp_path, f"--checkpoint_dir={tmp_path / 'job'}").run()
+        assert wrong(records(broker, target, 300), 300) == []
+        broker.kill()
+        time.sleep(60)
+        broker.start()
+        fill(broker, source, range(300, 600))
+        assert wrong(records(broker, target, 600, 120), 600) == []
+        result.drain()
+        result.wait_until_finish()
