@@ -138,10 +138,17 @@ def _driver(module: Any) -> None:
     module.StreamRun.begins, module.StreamRun.handled = beginning, handling
 
 
+def _producing(module: Any) -> None:
+    from tests.io.kafka.points import install
+
+    install(module, reached)
+
+
 _PATCHES: Final[dict[str, Callable[[Any], None]]] = {
     "arcbeam.streaming.task.task": _task,
     "arcbeam.harness.operations.publishoperation": _publisher,
     "arcbeam.spark.streaming.streamingjob": _driver,
+    "arcbeam.io.kafka.producing": _producing,
 }
 
 
