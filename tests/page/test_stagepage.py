@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from arcbeam.page.app import app_of
 from arcbeam.page.sources import Listed
 from arcbeam.page.stagepage import stage_of
+from arcbeam.page.views import headline
 from tests.page import samples
 from tests.page.test_app import BASE
 
@@ -55,7 +56,7 @@ def test_stage_page_has_all_that_status_knows() -> None:
 
 
 def test_missing_figures_have_a_reason() -> None:
-    record = samples.record(3)
+    record = samples.record(3, samples.now())
     bare = {name: record["stages"][2][name] for name in ("stage", "level", "input", "outputs")}
     record["stages"][2] = {**bare, "outputs": []}
     record |= {"causes": [], "seconds": {}}
@@ -91,6 +92,32 @@ def test_failing_stage_shows_its_error() -> None:
     page = stage_of({**record, "causes": [cause]}, None, 1)
     assert "KeyError" in page.errors[0]
     assert page.headline.level == "error"
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "words"),
+    [
+        ({"ended": {"state": "FAILED", "why": "KeyError: 'user'\nin 'Sum'"}}, "error", "FAILED: KeyError: 'user'"),
+        ({"ended": {"state": "CANCELLED", "why": ""}}, None, "CANCELLED"),
+        ({"mode": "suspended", "driver": None}, "warning", "No driver is running this job."),
+        ({"time": 0, "driver": {**samples.record(1)["driver"], "time": 0}}, "error", "may be dead"),
+        ({"mode": "drained", "driver": None}, "good", "The job has ended"),
+    ],
+)
+def test_stage_of_job_without_driver_is_not_running(change: dict[str, Any], level: str | None, words: str) -> None:
+    record = samples.record(3, samples.now())
+    since = {"micro_batch": 41, "time": samples.now()}
+    record["causes"] = [{**record["causes"][0], "since": since}]
+    assert stage_of(record, None, 0).headline.text.startswith("The job is running.")
+    page = stage_of({**record, **change}, None, 0)
+    assert words in page.headline.text
+    assert page.headline == headline({**record, **change})
+    assert level in (None, page.headline.level)
+    assert ("KeyError" in "".join(page.errors)) == ("KeyError" in words)
+    jobs = samples.Jobs(Listed("a", "/a", record, silent=12.0))
+    text = TestClient(app_of(jobs), base_url=BASE).get("/job/a/stage/0").text
+    assert "The job is running." not in text
+    assert "No contact" in text
 
 
 def test_unknown_stage_is_not_found() -> None:

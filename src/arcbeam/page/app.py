@@ -192,8 +192,11 @@ class Pages:
         record = None if found is None else found.record
         if found is None or record is None or number >= len(record["stages"]):
             return Shown("missing.html", False, {"what": "There is no such stage here.", "error": ""}, 404)
+        row = states.row_of(found)
         values = {
-            "row": states.row_of(found),
+            "row": row,
+            # Without contact, nothing is known of the stage now.
+            "contact": found.silent is None,
             "stage": stagepage.stage_of(record, _plan(self._source.plan(id)), number, self._source.tasks(id)),
             "sample": f"/job/{id}/stage/{number}/sample" if samplepages.possible(found) else "",
         }

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from arcbeam.model.plan import Plan
 from arcbeam.page.sources import Record
-from arcbeam.page.views import Cell, Headline, gap, headline_of
+from arcbeam.page.views import Cell, Headline, gap, headline_of, stopped
 from arcbeam.streaming.status.words import bytes_shown, shown
 
 Fact = tuple[str, str]
@@ -36,7 +36,7 @@ class StagePage:
 
     Attributes:
         name: of the stage.
-        headline: the first cause that holds it.
+        headline: the job's condition if no driver seems to run it, else the first cause that holds the stage.
         transforms: their full names and URNs, in order; empty if unknown.
         no_transforms: why they are unknown; "" if they are not.
         figures: the most important figures.
@@ -45,7 +45,7 @@ class StagePage:
         waiting: restrictions, timers and blocked elements.
         state: its state.
         tasks: what is known of the tasks that ran it.
-        errors: failures of its micro-batches that are being retried.
+        errors: failures of its micro-batches that are being retried, and the error with which the job ended.
     """
 
     name: str
@@ -81,7 +81,7 @@ def stage_of(record: Record, plan: Plan | None, number: int, tasks: Record | Non
     held = [cause for cause in causes if cause["kind"] != "driver"]
     return StagePage(
         name,
-        headline_of(record, held[0]) if held else Headline("No watermark of this stage waits for anything."),
+        stopped(record) or (headline_of(record, held[0]) if held else Headline(_FREE)),
         [(of.name, of.urn) for of in drawn.transforms] if drawn else [],
         why,
         list(_figures(record, stage)),
@@ -90,11 +90,21 @@ def stage_of(record: Record, plan: Plan | None, number: int, tasks: Record | Non
         list(_waiting(stage)),
         list(_state(stage)),
         list(_tasks(record, stage, tasks)),
-        [f"{cause['text']}; released when: {cause['frees']}" for cause in causes if cause["kind"] == "failure"],
+        [*_errors(record, causes)],
     )
 
 
+_FREE: Final = "No watermark of this stage waits for anything."
 _OTHER_PLAN: Final = "The plan in the job's folder has no such stage: a later driver runs a changed pipeline."
+
+
+def _errors(record: Record, causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    ended = record.get("ended")
+    if ended and ended["why"]:
+        yield f"the job is {ended['state']}: {ended['why']}"
+    for cause in causes:
+        if cause["kind"] == "failure":
+            yield f"{cause['text']}; released when: {cause['frees']}"
 
 
 def _figures(record: Record, stage: Mapping[str, Any]) -> Iterator[tuple[str, Cell]]:

@@ -144,6 +144,16 @@ def row_of(job: Listed) -> JobRow:
 
 def headline(record: Record) -> Headline:
     """Return a job's condition: its end, else a missing driver, else the first cause that decides."""
+    if (line := stopped(record)) is not None:
+        return line
+    for cause in record["causes"]:
+        if cause.get("kind") == "driver" or cause.get("decides", True):
+            return headline_of(record, cause)
+    return Headline("No watermark waits for anything.")
+
+
+def stopped(record: Record) -> Headline | None:
+    """Return the condition of a job that no driver runs, or seems to run; None if one does."""
     if ended := record.get("ended"):
         why = f": {ended['why']}" if ended["why"] else ""
         text = f"no driver is running this job: it is {ended['state']}{why}"
@@ -160,10 +170,7 @@ def headline(record: Record) -> Headline:
         return Headline(driver_line(record), level="error")
     if line := overdue_line(record):
         return Headline(line, level="error")
-    for cause in record["causes"]:
-        if cause.get("kind") == "driver" or cause.get("decides", True):
-            return headline_of(record, cause)
-    return Headline("No watermark waits for anything.")
+    return None
 
 
 def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:
