@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 from typing_extensions import override
 
+from arcbeam.page import charts
 from arcbeam.page.app import app_of
 from arcbeam.page.charts import HEIGHT, WIDTH, Chart, charts_of, events_of, span_of
 from arcbeam.page.sources import Listed
@@ -74,6 +76,22 @@ def test_path_keeps_extremes_of_joined_points() -> None:
 def test_path_is_interrupted_where_no_driver_ran() -> None:
     points = [point(at * 1_000_000) for at in (*range(5), *range(60, 65))]
     assert [pen for pen, *_ in coordinates(chart(history(points), "backlog").path)].count("M") == 2
+
+
+@pytest.mark.parametrize("distance", [2, 3, 10, 45])
+def test_path_of_long_micro_batches_is_one_line(distance: int) -> None:
+    points = [point(at * distance * 1_000_000, at) for at in range(30)]
+    found = coordinates(chart(history(points), "backlog").path)
+    assert [pen for pen, *_ in found] == ["M", *["L"] * 29]
+
+
+def test_point_without_neighbours_is_a_dot() -> None:
+    points = [point(at * 1_000_000) for at in (*range(5), 60, *range(120, 125))]
+    path = chart(history(points), "backlog").path
+    lines = re.findall("M[^M]*", path)
+    assert ["h0" in line for line in lines] == [False, True, False]
+    assert "L" not in lines[1]
+    assert "stroke-linecap: round" in (Path(charts.__file__).parent / "static" / "page.css").read_text()
 
 
 def test_unknown_figures_have_no_path() -> None:

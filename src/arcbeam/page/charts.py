@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 from arcbeam.model.timestamps import long_shown
@@ -19,6 +21,9 @@ _PAD: Final = 4
 """Free space above and below a path, so that its line is not cut off."""
 _COLUMNS: Final = 150
 """A path has two points at most in each of them."""
+
+_GAP: Final = 5
+"""Points are missing where two are farther apart than this many times the usual distance."""
 
 _KINDS: Final = frozenset({"start", "restart", "savepoint", "trouble", "end"})
 EVENTS_SHOWN: Final = 20
@@ -180,20 +185,23 @@ def events_of(history: Record) -> Iterator[tuple[str, str, str]]:
 
 
 def _path(ranges: Sequence[Range], width: int, start: int, end: int, least: float, greatest: float) -> str:
-    """Return the data of a path; it is interrupted where points are missing."""
+    """Return the data of a path; it is interrupted where points are missing. A point without neighbours is a dot."""
     height, span = HEIGHT - 2 * _PAD, greatest - least
     column = max(width, (end - start) // _COLUMNS)
-    words, before = [], None
-    for each in _joined(ranges, column):
+    joined = list(_joined(ranges, column))
+    # A micro-batch of many seconds leaves no point in most of them.
+    usual = median([then.time - each.time for each, then in pairwise(joined)] or [0])
+    longest = max(2 * column, _GAP * usual)
+    lines: list[list[str]] = []
+    for at, each in enumerate(joined):
+        if not at or each.time - joined[at - 1].time > longest:
+            lines.append([])
         x = round((each.time + column / 2 - start) * WIDTH / (end - start), 1)
-        pen = "M" if before is None or each.time - before > 2 * column else "L"
-        before = each.time
         for value in dict.fromkeys((each.least, each.greatest)):
             part = (value - least) / span if span else 0.0
-            words.append(f"{pen}{x:g} {round(_PAD + height * (1 - part), 1):g}")
-            pen = "L"
-    # A single point has no line: draw a short one.
-    return " ".join(words) + ("h1" if len(words) == 1 else "")
+            lines[-1].append(f"{x:g} {round(_PAD + height * (1 - part), 1):g}")
+    # A line of no length is drawn as a dot, because its ends are round.
+    return " ".join("M" + " L".join(line) + ("h0" if len(line) == 1 else "") for line in lines)
 
 
 def _joined(ranges: Sequence[Range], column: int) -> Iterator[Range]:
