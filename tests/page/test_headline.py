@@ -137,3 +137,18 @@ def test_headline_of_silent_driver_says_how_to_resume() -> None:
     assert "arcbeam resume FOLDER" in line.text
     assert line.level == "error"
     assert headline(samples.record(3, now - 29_000_000)).level != "error"
+
+
+def test_job_before_its_first_commit_is_starting() -> None:
+    now = samples.now()
+    record = samples.record(1, now, micro_batch=0, causes=[], time=now - 4_000_000) | {"stages": []}
+    line = headline(record)
+    assert (line.word, line.text) == ("Starting", "The first micro-batch has not been committed yet; the job began")
+    text = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE).get("/job/a").text
+    assert re.search(r"the job began <time[^>]*>4 s ago</time>\.", text)
+    assert "unknown: the first micro-batch" in text.partition("<h2>Stages")[2].partition("</table>")[0]
+    assert "No watermark waits" not in text
+    script = headline({**record, "time": 0, "committed": now})
+    assert script.text == "The first micro-batch has not been committed yet."
+    failing = {**samples.record(1)["causes"][0], "kind": "failure", "text": "micro-batch 1: KeyError"}
+    assert headline({**record, "causes": [failing]}).level == "error"

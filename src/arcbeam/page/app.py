@@ -161,6 +161,7 @@ class Pages:
             "figures": list(views.figures(record)),
             "stages": list(views.stage_rows(record)),
             "causes": record["causes"],
+            "starting": "" if record["micro_batch"] else "unknown: the first micro-batch has not been committed yet",
             "driver": driver_line(record),
             "graph": self._graph(found.id, record),
             "charts": self._charts(found.id, history, span),

@@ -149,6 +149,11 @@ def headline(record: Record) -> Headline:
     for cause in record["causes"]:
         if cause.get("kind") == "driver" or cause.get("decides", True):
             return headline_of(record, cause)
+    if not record["micro_batch"]:
+        # The opening of a job with a TestStream has the script's first time, which is 0.
+        began = "; the job began" if record["time"] else ""
+        text = f"The first micro-batch has not been committed yet{began or '.'}"
+        return Headline(text, label="Starting", at=record["time"])
     return Headline("No watermark waits for anything.")
 
 
