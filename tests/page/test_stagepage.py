@@ -98,13 +98,13 @@ def test_failing_stage_shows_its_error() -> None:
     ("change", "level", "words"),
     [
         ({"ended": {"state": "FAILED", "why": "KeyError: 'user'\nin 'Sum'"}}, "error", "FAILED: KeyError: 'user'"),
-        ({"ended": {"state": "CANCELLED", "why": ""}}, None, "CANCELLED"),
+        ({"ended": {"state": "CANCELLED", "why": ""}}, "warning", "The job was cancelled."),
         ({"mode": "suspended", "driver": None}, "warning", "No driver is running this job."),
         ({"time": 0, "driver": {**samples.record(1)["driver"], "time": 0}}, "error", "may be dead"),
         ({"mode": "drained", "driver": None}, "good", "The job has ended"),
     ],
 )
-def test_stage_of_job_without_driver_is_not_running(change: dict[str, Any], level: str | None, words: str) -> None:
+def test_stage_of_job_without_driver_is_not_running(change: dict[str, Any], level: str, words: str) -> None:
     record = samples.record(3, samples.now())
     since = {"micro_batch": 41, "time": samples.now()}
     record["causes"] = [{**record["causes"][0], "since": since}]
@@ -112,7 +112,7 @@ def test_stage_of_job_without_driver_is_not_running(change: dict[str, Any], leve
     page = stage_of({**record, **change}, None, 0)
     assert words in page.headline.text
     assert page.headline == headline({**record, **change})
-    assert level in (None, page.headline.level)
+    assert level == page.headline.level
     assert ("KeyError" in "".join(page.errors)) == ("KeyError" in words)
     jobs = samples.Jobs(Listed("a", "/a", record, silent=12.0))
     text = TestClient(app_of(jobs), base_url=BASE).get("/job/a/stage/0").text

@@ -10,6 +10,7 @@ import pytest
 from arcbeam.console.progressline import StageProgress
 from arcbeam.page import states
 from arcbeam.page.sources import Listed
+from tests.page import samples
 from tests.page.test_app import EVIL, OURS, Fixed, client
 
 pytestmark = pytest.mark.contract("PAGE-03")
@@ -74,3 +75,13 @@ def test_texts_of_services_are_inert() -> None:
     for each in found:
         page = client(Fixed(each))
         assert all("<script" not in page.get(path).text.replace(OURS, "") for path in ("/", "/job/a"))
+
+
+def test_cancelled_job_is_calm_in_its_folder_and_at_its_service() -> None:
+    of_folder = Listed("a", "/a", samples.record(2, samples.now(), ended={"state": "CANCELLED", "why": "by its user"}))
+    of_service = Listed("b", "b at h", None, state="CANCELLED", since=1)
+    rows = [states.row_of(each) for each in (of_folder, of_service)]
+    assert {(row.level, row.headline.word, row.headline.text) for row in rows} == {
+        ("warning", "Ended", "The job was cancelled.")
+    }
+    assert "by its user" in client(Fixed(of_folder)).get("/job/a/stage/0").text

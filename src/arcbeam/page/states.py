@@ -69,7 +69,7 @@ def headline(job: Listed) -> Headline:
         case "FAILED":
             return Headline(job.why.partition("\n")[0] or "The job has failed.", level="error", label="Failed")
         case "CANCELLED":
-            return Headline("The job was cancelled.", level="warning", label="Ended")
+            return Headline(views.CANCELLED, level="warning", label="Ended")
         case "DONE" | "DRAINED":
             return Headline(f"The job has ended: it is {job.state}.", label="Ended")
         case "STOPPED":

@@ -38,6 +38,8 @@ _AHEAD: Final = 60.0
 """Seconds. A watermark moves during a micro-batch, whose time is that of its start, and clocks of hosts differ."""
 _MINUTES: Final = len("2026-01-05 10:00")
 
+CANCELLED: Final = "The job was cancelled."
+
 _WELL = frozenset({"done", "drained"})
 """The modes of jobs that ended as intended."""
 
@@ -160,9 +162,11 @@ def headline(record: Record) -> Headline:
 def stopped(record: Record) -> Headline | None:
     """Return the condition of a job that no driver runs, or seems to run; None if one does."""
     if ended := record.get("ended"):
+        frees = "the job is resumed: `arcbeam resume FOLDER`"
+        if ended["state"] == "CANCELLED":
+            return Headline(CANCELLED, frees, level="warning", label="Ended")
         why = f": {ended['why']}" if ended["why"] else ""
-        text = f"no driver is running this job: it is {ended['state']}{why}"
-        return Headline(text, "the job is resumed: `arcbeam resume FOLDER`", level="error")
+        return Headline(f"no driver is running this job: it is {ended['state']}{why}", frees, level="error")
     if is_over(record):
         mode = record["mode"]
         return Headline(
