@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,23 @@ def test_requests_fit_the_state(job: FolderBlobs) -> None:  # noqa: F811
     assert "Not now" in page.get("/job/a/control/drain").text
     assert page.get("/job/a/control/delete").status_code == 404
     assert "Draining" in client(Fixed(running(job, mode="draining"))).get("/job/a").text
+
+
+def test_requests_that_would_be_refused_are_disabled(job: FolderBlobs) -> None:  # noqa: F811
+    long_ago = {"driver": "h", "pid": 1, "since": 0, "time": 0, "every": 10.0, "doing": "running micro-batch 2"}
+    dead = running(job, driver=long_ago)
+    assert allowed(dead) == ()
+    text = client(Fixed(dead)).get("/job/a").text
+    assert text.count("<button disabled") == len(EVERY)
+    assert "no driver would answer</span>" in text
+    assert "no driver would answer" in client(Fixed(dead)).get("/job/a/control/drain").text
+    # Its service can end its process.
+    assert allowed(replace(dead, state="RUNNING")) == (Asked.CANCEL,)
+    text = client(Fixed(running(job, mode="draining"))).get("/job/a").text
+    assert text.count("<button disabled") == len(EVERY) - 1
+    assert "the job drains already</span>" in text
+    assert "<button disabled" not in client(Fixed(running(job))).get("/job/a").text
+    assert "<button disabled" not in client(Fixed(running(job, mode="done"))).get("/job/a").text
 
 
 def test_request_to_folder_is_answered_by_its_driver(job: FolderBlobs) -> None:  # noqa: F811

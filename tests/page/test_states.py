@@ -10,6 +10,7 @@ import pytest
 from arcbeam.console.progressline import StageProgress
 from arcbeam.page import states
 from arcbeam.page.sources import Listed
+from arcbeam.page.views import gap
 from tests.page import samples
 from tests.page.test_app import EVIL, OURS, Fixed, client
 
@@ -85,3 +86,29 @@ def test_cancelled_job_is_calm_in_its_folder_and_at_its_service() -> None:
         ("warning", "Ended", "The job was cancelled.")
     }
     assert "by its user" in client(Fixed(of_folder)).get("/job/a/stage/0").text
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"ended": {"state": "FAILED", "why": "oh"}}, "the job has ended"),
+        ({"mode": "suspended", "driver": None}, "the job is suspended"),
+        ({"driver": {**samples.record(1)["driver"], "time": samples.now() - 99_000_000}}, "has written nothing for"),
+        ({"driver": None, "due": samples.now() - 99_000_000}, "no driver seems to be running the job"),
+    ],
+)
+def test_job_without_driver_has_no_rate_and_no_lag(change: dict[str, Any], why: str) -> None:
+    record = samples.record(2, samples.now())
+    row = states.row_of(Listed("a", "/a", record))
+    assert row.rate.text == "1,234 elements/s"
+    assert row.behind == gap(record, record["watermark"])
+    row = states.row_of(Listed("a", "/a", {**record, **change}))
+    assert (row.rate.text, row.behind.text) == ("–", "–")
+    assert why in row.rate.hint
+    assert why in row.behind.hint
+    assert "watermark 20" in row.behind.hint
+    text = client(Fixed(Listed("a", "/a", {**record, **change}))).get("/job/a").text
+    assert 'data-driver="none"' in text
+    assert "elements/s" not in text
+    assert text.count("may be dead") <= 1
+    assert 'data-driver="none"' not in client(Fixed(Listed("a", "/a", record))).get("/job/a").text

@@ -162,7 +162,9 @@ class Pages:
             "stages": list(views.stage_rows(record)),
             "causes": record["causes"],
             "starting": "" if record["micro_batch"] else "unknown: the first micro-batch has not been committed yet",
-            "driver": driver_line(record),
+            # The headline says it of a silent driver.
+            "driver": "" if views.stopped(record) else driver_line(record),
+            "quiet": bool(views.without_driver(record)),
             "graph": self._graph(found.id, record),
             "charts": self._charts(found.id, history, span),
             "events": list(charts.events_of(history)),
@@ -198,6 +200,7 @@ class Pages:
             "row": row,
             # Without contact, nothing is known of the stage now.
             "contact": found.silent is None,
+            "quiet": bool(views.without_driver(record)),
             "stage": stagepage.stage_of(record, _plan(self._source.plan(id)), number, self._source.tasks(id)),
             "sample": f"/job/{id}/stage/{number}/sample" if samplepages.possible(found) else "",
         }

@@ -26,8 +26,10 @@ from arcbeam.page.live import Shown
 from arcbeam.page.security import FormTokens, form_of
 from arcbeam.page.sources import Control, Listed, Source
 from arcbeam.page.states import is_live
+from arcbeam.page.views import without_driver
 from arcbeam.store.log.requests import Asked
 from arcbeam.streaming.status.status import undone
+from arcbeam.streaming.status.words import silent
 
 _KEPT: Final = 200
 """Requests that are remembered, with their results."""
@@ -121,12 +123,25 @@ def allowed(job: Listed) -> tuple[Asked, ...]:
         return (Asked.CANCEL,) if job.state in ("STARTING", "RUNNING") else ()
     if job.state == "CANCELLING":
         return ()
+    if silent(job.record) is not None:
+        # A driver answers requests in a folder; a service ends its process, too.
+        return (Asked.CANCEL,) if job.state else ()
     match job.record["mode"]:
         case "running":
             return (Asked.SAVEPOINT, Asked.SUSPEND, Asked.DRAIN, Asked.CANCEL)
         case "draining":
             return (Asked.CANCEL,)
     return ()
+
+
+def refused(job: Listed) -> str:
+    """Return why some requests would be refused now; "" if none would be, or the job has ended."""
+    record = job.record
+    if record is None or not is_live(job) or job.silent is not None:
+        return ""
+    if why := without_driver(record):
+        return f"{why}: no driver would answer" if record["mode"] != "suspended" else why
+    return "the job drains already" if record["mode"] == "draining" else ""
 
 
 def consequences(job: Listed, what: Asked) -> Consequences:
@@ -232,8 +247,13 @@ _TITLES: Final = {"running": "is under way", "done": "is done", "refused": "is r
 
 def links(job: Listed) -> dict[str, Any]:
     """Return the values of the template `control.html`, for the page of a job."""
+    possible, why = allowed(job), refused(job)
+    shown = CONSEQUENCES if possible or why else ()
     return {
-        "links": [(what.value, consequences(job, what).title) for what in allowed(job)],
+        "links": [
+            (what.value, consequences(job, what).title, what in possible) for what in shown if what in possible or why
+        ],
+        "refused": why if len(possible) < len(CONSEQUENCES) else "",
         "draining": draining(job),
     }
 
@@ -262,6 +282,7 @@ class ControlPages:
             "about": consequences(found, what),
             "after": consequences(found, what).after.replace("FOLDER", _folder(found)),
             "possible": what in allowed(found),
+            "refused": refused(found),
             "number": number,
             "token": self._tokens.token(request, found.id, what, number),
         }

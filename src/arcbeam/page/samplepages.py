@@ -22,7 +22,7 @@ from arcbeam.page.sources import Listed, Record, Source
 from arcbeam.page.states import is_live
 from arcbeam.store.log.requests import Asked
 from arcbeam.streaming.status.samples import SECONDS
-from arcbeam.streaming.status.words import shown
+from arcbeam.streaming.status.words import shown, silent
 
 _KEPT: Final = 20
 """Results that are remembered."""
@@ -104,7 +104,9 @@ class SamplePages:
 def possible(job: Listed) -> bool:
     """Return whether a driver may answer a request for samples."""
     record = job.record
-    return is_live(job) and job.silent is None and record is not None and record["mode"] in ("running", "draining")
+    if record is None or not is_live(job) or job.silent is not None or silent(record) is not None:
+        return False
+    return record["mode"] in ("running", "draining")
 
 
 def _shown(output: Mapping[str, Any]) -> dict[str, Any]:

@@ -140,8 +140,7 @@ def row_of(job: Listed) -> JobRow:
     # A running job keeps its place in the list.
     order = (record.get("driver") or {}).get("since", when)
     name = record.get("name") or job.label
-    rate = rate_cell(record.get("rate"))
-    return JobRow(job.id, name, job.label, when_shown, line.level, rate, gap(record, record["watermark"]), line, order)
+    return JobRow(job.id, name, job.label, when_shown, line.level, _rate(record), _lag(record), line, order)
 
 
 def headline(record: Record) -> Headline:
@@ -204,8 +203,8 @@ def _seconds_since(record: Record, when: int) -> float:
 
 def figures(record: Record) -> Iterator[tuple[str, Cell]]:
     """Yield the names and values of a job's figures."""
-    yield "watermark gap", gap(record, record["watermark"])
-    yield "rate", rate_cell(record.get("rate"))
+    yield "watermark gap", _lag(record)
+    yield "rate", _rate(record)
     backlog = f"{record['restrictions']:,} restriction(s) of size {record['backlog']:g}"
     yield "backlog", Cell(backlog, "sizes are in the units of the DoFns")
     size, rows = sum(record["state_bytes"].values()), sum(record["state_entries"].values())
@@ -253,6 +252,29 @@ def rate_cell(rate: float | None) -> Cell:
         return Cell("–", "unknown: the time since the previous micro-batch was not stored")
     number = f"{rate:,.0f}"
     return Cell(f"{number} element{'' if number == '1' else 's'}/s", "read by sources, in the last micro-batch")
+
+
+def without_driver(record: Record) -> str:
+    """Return why no driver runs a job; "" if one seems to run it."""
+    if is_over(record):
+        return "the job has ended"
+    if record["mode"] == "suspended":
+        return "the job is suspended"
+    if (seconds := silent(record)) is not None:
+        return f"its driver has written nothing for {long_shown(seconds)}"
+    return "no driver seems to be running the job" if overdue_line(record) else ""
+
+
+def _rate(record: Record) -> Cell:
+    why = without_driver(record)
+    return Cell("–", why) if why else rate_cell(record.get("rate"))
+
+
+def _lag(record: Record) -> Cell:
+    """Return how far a job is behind. What was true at its last micro-batch grows old without a driver."""
+    found, why = gap(record, record["watermark"]), without_driver(record)
+    fixed = ("at the beginning", "at the end")
+    return Cell("–", f"{why}; {found.hint}") if why and found.text not in fixed else found
 
 
 def gap(record: Record, watermark: int) -> Cell:

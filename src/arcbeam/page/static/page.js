@@ -39,7 +39,9 @@
       return;
     }
     body.classList.remove("stale");
-    say(ended ? "" : "live", "quiet");
+    // The page of a job without a driver is current, too, but nothing lives.
+    const quiet = document.querySelector("[data-driver=none]");
+    say(ended ? "" : quiet ? "up to date" : "live", "quiet");
     for (const time of document.querySelectorAll("time[data-at]")) {
       const text = `${span(Math.max(0, (now - Number(time.dataset.at)) / 1e6))} ago`;
       if (time.textContent !== text) {
