@@ -5,6 +5,7 @@ One browser for the module, and few tests: each takes a second or more.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from typing import Any, Final
@@ -137,10 +138,14 @@ def test_lost_contact_is_shown_and_ends(open_page: Any, server: PageServer, jobs
     page = open_page("job/a")
     port = urlsplit(server.address).port
     assert port is not None
+    word = "[getComputedStyle(document.querySelector('#headline strong'), '::before').content, control.inert]"
+    assert page.evaluate(word) == ["none", False]
     server.__exit__()
-    api.expect(page.locator("#contact")).to_contain_text("no contact for")
+    api.expect(page.locator("#contact")).to_have_text(re.compile("^no contact for .*: what follows is old$"))
+    assert page.evaluate(word) == ['"Before: "', True]
     with PageServer(jobs, PageSettings(port)):
         api.expect(page.locator("#contact")).to_have_text("live")
+        assert page.evaluate(word) == ["none", False]
 
 
 def test_killed_driver_is_noticed_on_an_open_page(open_page: Any, jobs: samples.Jobs) -> None:

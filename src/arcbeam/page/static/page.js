@@ -32,13 +32,16 @@
   function tick() {
     const now = Date.now() * 1000 - ahead;
     const seconds = Math.round((Date.now() - heard) / 1000);
-    if (!ended && (lost ? seconds >= 2 : seconds >= silence)) {
-      say(`no contact for ${span(seconds)}: what is shown is from before`, "error");
-      body.classList.add("stale");
+    const stale = !ended && (lost ? seconds >= 2 : seconds >= silence);
+    body.classList.toggle("stale", stale);
+    for (const controls of document.querySelectorAll("#control, #sample")) {
+      controls.inert = stale;
+    }
+    if (stale) {
+      say(`no contact for ${span(seconds)}: what follows is old`, "error");
       // What is shown is no longer known to be so: times stop, too.
       return;
     }
-    body.classList.remove("stale");
     // The page of a job without a driver is current, too, but nothing lives.
     const quiet = document.querySelector("[data-driver=none]");
     say(ended ? "" : quiet ? "up to date" : "live", "quiet");
