@@ -154,7 +154,7 @@ def test_killed_driver_is_noticed_on_an_open_page(open_page: Any, jobs: samples.
     page = open_page("job/a")
     assert "may be dead" not in page.inner_text("#headline")
     api.expect(page.locator("#headline")).to_contain_text("may be dead")
-    assert "arcbeam resume FOLDER" in page.inner_text("#headline")
+    assert "arcbeam resume /data/flights" in page.inner_text("#headline")
 
 
 def test_page_is_complete_without_javascript(open_page: Any) -> None:

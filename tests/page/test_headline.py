@@ -134,7 +134,7 @@ def test_headline_of_silent_driver_says_how_to_resume() -> None:
     killed = samples.record(3, now - 31_000_000)
     line = headline(killed)
     assert "may be dead" in line.text
-    assert "arcbeam resume FOLDER" in line.text
+    assert "`arcbeam resume /data/flights`" in line.text
     assert line.level == "error"
     assert headline(samples.record(3, now - 29_000_000)).level != "error"
 
@@ -152,3 +152,15 @@ def test_job_before_its_first_commit_is_starting() -> None:
     assert script.text == "The first micro-batch has not been committed yet."
     failing = {**samples.record(1)["causes"][0], "kind": "failure", "text": "micro-batch 1: KeyError"}
     assert headline({**record, "causes": [failing]}).level == "error"
+
+
+def test_headline_of_failed_job_has_its_folder_and_the_first_line_of_its_error() -> None:
+    why = "KeyError: 'user' in 'Sum'\n  File 'sums.py', line 7"
+    record = samples.record(2, samples.now(), folder="/data/my flights", ended={"state": "FAILED", "why": why})
+    line = headline(record)
+    assert line.text == "no driver is running this job: it is FAILED: KeyError: 'user' in 'Sum'"
+    assert line.frees == "the job is resumed: `arcbeam resume '/data/my flights'`"
+    text = html.unescape(TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE).get("/job/a").text)
+    assert why in text.partition("<h2>Error</h2>")[2]
+    assert "resume FOLDER" not in text
+    assert "resume FOLDER" in headline({**record, "folder": ""}).frees

@@ -164,6 +164,7 @@ class Pages:
             "starting": "" if record["micro_batch"] else "unknown: the first micro-batch has not been committed yet",
             # The headline says it of a silent driver.
             "driver": "" if views.stopped(record) else driver_line(record),
+            "why": views.error_of(record),
             "quiet": bool(views.without_driver(record)),
             "graph": self._graph(found.id, record),
             "charts": self._charts(found.id, history, span),

@@ -5,9 +5,10 @@ Owns the choice; the words are those of `arcbeam status`. Returns plain text, wh
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from arcbeam.model.timestamps import (
@@ -160,11 +161,31 @@ def headline(record: Record) -> Headline:
 
 def stopped(record: Record) -> Headline | None:
     """Return the condition of a job that no driver runs, or seems to run; None if one does."""
+    if (line := _stopped(record)) is None:
+        return None
+    return replace(line, text=_filled(record, line.text), frees=_filled(record, line.frees))
+
+
+def error_of(record: Record) -> str:
+    """Return the error with which a job ended, if its first line, which is in the headline, is not all; else ""."""
+    why = str((record.get("ended") or {}).get("why", ""))
+    return why if "\n" in why else ""
+
+
+def _filled(record: Record, text: str) -> str:
+    """Return a text in which commands name the job's folder."""
+    folder = record.get("folder")
+    return text.replace("resume FOLDER`", f"resume {shlex.quote(folder)}`") if folder else text
+
+
+def _stopped(record: Record) -> Headline | None:
     if ended := record.get("ended"):
         frees = "the job is resumed: `arcbeam resume FOLDER`"
         if ended["state"] == "CANCELLED":
             return Headline(CANCELLED, frees, level="warning", label="Ended")
-        why = f": {ended['why']}" if ended["why"] else ""
+        # The rest of a long error is under "Error".
+        first = ended["why"].partition("\n")[0]
+        why = f": {first}" if first else ""
         return Headline(f"no driver is running this job: it is {ended['state']}{why}", frees, level="error")
     if is_over(record):
         mode = record["mode"]
