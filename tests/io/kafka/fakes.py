@@ -12,7 +12,7 @@ from apache_beam.runners.sdf_utils import RestrictionTrackerView, ThreadsafeRest
 
 from arcbeam.io.kafka.clients import Fetched
 from arcbeam.io.kafka.discovery import Discover
-from arcbeam.io.kafka.partitions import KnownTracker, Offsets, Partition
+from arcbeam.io.kafka.partitions import Known, Offsets, Partition, Search
 from arcbeam.io.kafka.reading import Read
 
 
@@ -183,9 +183,9 @@ def read(
     return _processed(fn.process, partition, tracker, estimator, stop_after, finalizer), finalizer
 
 
-def discover(fn: Discover, known: Any = (), estimator: Any = None) -> Processed:
+def discover(fn: Discover, known: Any = Known(), estimator: Any = None) -> Processed:
     """Search once."""
     found: Processed = _processed(
-        fn.process, None, KnownTracker(known), estimator or ManualWatermarkEstimator(None), None
+        fn.process, None, Search().create_tracker(known), estimator or ManualWatermarkEstimator(None), None
     )
     return found

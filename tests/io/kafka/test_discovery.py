@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -7,8 +8,8 @@ from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 from arcbeam.io.kafka.clients import TopicGoneError
-from arcbeam.io.kafka.discovery import Discover, Wanted
-from arcbeam.io.kafka.partitions import ENDLESS, Partition
+from arcbeam.io.kafka.discovery import BrokersAwayError, Discover, DiscoverOnce, Wanted
+from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition
 from arcbeam.io.kafka.times import CREATED, Times
 from tests.io.kafka.fakes import Topics, discover
 
@@ -30,7 +31,7 @@ def test_first_search_finds_all_partitions() -> None:
     assert [output.value for output in found.outputs] == [Partition("t", "a", 0), Partition("t", "a", 1)]
     assert {output.timestamp for output in found.outputs} == {MIN_TIMESTAMP}
     assert (found.rest, found.watermark, found.delay) == (
-        (("t", "a", 0), ("t", "a", 1)),
+        Known((("t", "a", 0), ("t", "a", 1)), searched=True),
         NOW - 5,
         pytest.approx(30, abs=1),
     )
@@ -88,8 +89,40 @@ def test_pattern_finds_whole_names() -> None:
 
 
 def test_search_waits_for_the_broker() -> None:
-    found = discover(search(Topics({}, down=True)), (("t", "a", 0),))
-    assert (found.outputs, found.rest, found.watermark) == ([], (("t", "a", 0),), None)
+    known = Known((("t", "a", 0),), searched=True)
+    found = discover(search(Topics({}, down=True)), known)
+    assert (found.outputs, found.rest, found.watermark) == ([], known, None)
+
+
+def test_first_search_waits_for_the_broker_and_then_begins_at_start() -> None:
+    topics = Topics({"t": ("a", 1)}, down=True)
+    fn = search(topics, wanted(start="latest"))
+    found = discover(fn)
+    assert (found.outputs, found.rest) == ([], Known())
+    topics.down = False
+    assert discover(fn, found.rest).outputs[0].value == Partition("t", "a", 0, 100, ENDLESS)
+
+
+def test_topic_that_appears_after_the_first_search_is_read_from_its_beginning() -> None:
+    topics = Topics({})
+    fn = search(topics, wanted(topics=(), pattern="t", start="latest"))
+    found = discover(fn)
+    assert (found.outputs, found.rest) == ([], Known(searched=True))
+    topics.described["t"] = "a", 1
+    assert discover(fn, found.rest).outputs[0].value == Partition("t", "a", 0, 0)
+
+
+def test_bounded_read_fails_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [NOW]
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    fn = DiscoverOnce(Topics({}, down=True), wanted(), None, Times(CREATED, 0, True), lambda: now[0])  # type: ignore[arg-type]
+    with pytest.raises(BrokersAwayError, match=r"no broker has answered for 60 s \(down\)"):
+        discover(fn)
+
+
+def test_restriction_of_an_earlier_version_is_read() -> None:
+    found = discover(search(Topics({"t": ("a", 1)})), (("t", "a", 0),))
+    assert (found.outputs, found.rest) == ([], Known((("t", "a", 0),), searched=True))
 
 
 def test_old_records_do_not_follow_the_clock() -> None:

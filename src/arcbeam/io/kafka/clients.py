@@ -165,6 +165,7 @@ class _Trouble:
 
     def __init__(self, of: str) -> None:
         self._of, self._since = of, 0.0
+        self._reported = ""
 
     @property
     def now(self) -> bool:
@@ -173,15 +174,23 @@ class _Trouble:
 
     def begins(self, error: Any) -> None:
         """Report an error, unless one was reported since the last success."""
+        said = _said(error)
         if not self._since:
             self._since = time.monotonic()
-            _LOG.warning("Kafka, %s: %s. It is retried until it succeeds.", self._of, _said(error))
+            _LOG.warning("Kafka, %s: %s. It is retried.", self._of, said)
+        if said not in self._reported:
+            self._reported = f"{self._reported}; {said}" if self._reported else said
+
+    @property
+    def said(self) -> str:
+        """What was reported since the last success, each text once: a refused password shows only here."""
+        return self._reported
 
     def ends(self) -> None:
         """Report success after trouble."""
         if self._since:
             _LOG.warning("Kafka, %s: it succeeds again after %.0f s.", self._of, time.monotonic() - self._since)
-            self._since = 0.0
+            self._since, self._reported = 0.0, ""
 
 
 def _said(error: Any) -> str:
@@ -428,7 +437,7 @@ class LibrdkafkaCluster(Cluster):
             error = e.args[0]
             if error.retriable() or error.code() < 0:
                 self._trouble.begins(error)
-                raise ConnectionError(_said(error)) from None
+                raise ConnectionError(self._trouble.said) from None
             raise
         self._trouble.ends()
         return answer

@@ -29,6 +29,9 @@ _LOG = logging.getLogger("arcbeam.kafka")
 _RETRY_SECONDS: Final = 1.0
 """Until the next try, while no broker answers."""
 
+_BOUNDED_SECONDS: Final = 60.0
+"""After which a bounded read fails if no broker answers; a stream waits."""
+
 Where = str | int | Mapping[tuple[str, int], int]
 """Where to begin or end: "earliest", "latest", "group", milliseconds since 1970, or offsets by topic and partition."""
 
@@ -67,7 +70,7 @@ class Wanted:
         """
         names = self.topics or tuple(dict.fromkeys(topic for topic, _ in self.partitions)) or None
         described = cluster.topics(names)
-        for topic, id, _ in known:
+        for topic, id, _ in known.places:
             if topic not in described:
                 raise TopicGoneError(f"Kafka: the topic {topic} is read by this job, but was deleted")
             if described[topic][0] != id:
@@ -117,6 +120,10 @@ class Wanted:
         return cluster.offsets(partitions, where, committed=self.committed)
 
 
+class BrokersAwayError(RuntimeError):
+    """A bounded read has found no broker."""
+
+
 class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     """Emits each wanted partition once.
 
@@ -152,17 +159,13 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         since = estimator.current_watermark()
         now = int(self._clock() * 1_000_000)
         try:
-            cluster = self._connected()
-            places = self._wanted.found(cluster, known)
-            new = [place for place in places if place not in set(known)]
-            partitions = self._wanted.placed(cluster, new, at_first=not known)
+            partitions = self._search(known)
         except ConnectionError:
-            tracker.try_claim(())
             tracker.defer_remainder(Duration(_RETRY_SECONDS))
             return
-        if not tracker.try_claim(new):
+        if not tracker.try_claim((of.topic, of.topic_id, of.number) for of in partitions):
             return
-        if known and new:
+        if known.searched and partitions:
             _LOG.warning("Kafka: new partitions are read: %s", ", ".join(map(repr, partitions)))
         # A partition that was not there at the last search has only records that are later than that.
         at = since if since is not None and self._times.idle else Timestamp(micros=MIN_TIMESTAMP)
@@ -176,6 +179,13 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             estimator.set_watermark(promised)
         tracker.defer_remainder(Duration(self._seconds))
 
+    def _search(self, known: Known) -> list[Partition]:
+        """Return the partitions that are not known; raise a ConnectionError if no broker answers."""
+        cluster = self._connected()
+        places = self._wanted.found(cluster, known)
+        new = [place for place in places if place not in set(known.places)]
+        return self._wanted.placed(cluster, new, at_first=not known.searched)
+
     def _connected(self) -> Cluster:
         if self._cluster is None:
             self._cluster = self._clients.cluster()
@@ -188,7 +198,7 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
 
 class DiscoverOnce(Discover):
-    """The same for a bounded read, with one search."""
+    """The same for a bounded read, with one search. It fails if no broker answers for a minute."""
 
     @override
     def process(
@@ -199,3 +209,17 @@ class DiscoverOnce(Discover):
     ) -> Iterator[Any]:
         """Search, and emit what is found."""
         yield from super().process(element, tracker, estimator)
+
+    @override
+    def _search(self, known: Known) -> list[Partition]:
+        began = self._clock()
+        while True:
+            try:
+                return super()._search(known)
+            except ConnectionError as e:
+                if self._clock() - began > _BOUNDED_SECONDS:
+                    raise BrokersAwayError(
+                        f"Kafka: no broker has answered for {_BOUNDED_SECONDS:.0f} s ({e}). Check bootstrap.servers, "
+                        "the credentials, and that the brokers run"
+                    ) from None
+                time.sleep(_RETRY_SECONDS)

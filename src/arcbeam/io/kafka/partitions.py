@@ -119,8 +119,21 @@ class Offsets(beam.RestrictionProvider):  # type: ignore[misc]  # Beam is untype
 
 Place = tuple[str, str, int]
 """Topic, its id, and the number of a partition."""
-Known = tuple[Place, ...]
-"""Partitions that were found, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the search for partitions has found.
+
+    SUBTLE: not a tuple. The SDK loses what is deferred if it is false, as an empty tuple is.
+
+    Attributes:
+        places: the partitions that were found, sorted.
+        searched: whether there was a search that succeeded, perhaps without finding any.
+    """
+
+    places: tuple[Place, ...] = ()
+    searched: bool = False
 
 
 class KnownTracker(RestrictionTracker):  # type: ignore[misc]  # Beam is untyped
@@ -130,7 +143,9 @@ class KnownTracker(RestrictionTracker):  # type: ignore[misc]  # Beam is untyped
         known: partitions that were found earlier.
     """
 
-    def __init__(self, known: Known | None) -> None:
+    def __init__(self, known: Known | tuple[Place, ...] | None) -> None:
+        if isinstance(known, tuple):  # of an earlier version
+            known = Known(known, searched=bool(known))
         self._known, self._claimed, self._is_over = known, known, known is None
 
     @override
@@ -139,14 +154,14 @@ class KnownTracker(RestrictionTracker):  # type: ignore[misc]  # Beam is untyped
 
     @override
     def try_claim(self, position: Iterable[Place] | None) -> bool:
-        """Claim new partitions; None: claim that there will be no others."""
+        """Claim the new partitions that a search has found; None: claim that there will be no others."""
         if self._is_over:
             return False
         if position is None:
             self._is_over = True
         else:
             assert self._claimed is not None
-            self._claimed = tuple(sorted({*self._claimed, *position}))
+            self._claimed = Known(tuple(sorted({*self._claimed.places, *position})), searched=True)
         return True
 
     @override
@@ -178,10 +193,10 @@ class Search(beam.RestrictionProvider):  # type: ignore[misc]  # Beam is untyped
 
     @override
     def initial_restriction(self, element: Any) -> Known:
-        return ()
+        return Known()
 
     @override
-    def create_tracker(self, restriction: Known | None) -> KnownTracker:
+    def create_tracker(self, restriction: Known | tuple[Place, ...] | None) -> KnownTracker:
         return KnownTracker(restriction)
 
     @override
