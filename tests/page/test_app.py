@@ -21,7 +21,7 @@ from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.page.app import app_of
 from arcbeam.page.security import COOKIE
-from arcbeam.page.sources import FolderSource, Listed, Source
+from arcbeam.page.sources import FolderSource, Listed, Several, Source
 from arcbeam.page.views import headline, row_of
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.endnote import EndNote, leave_note
@@ -191,6 +191,27 @@ def test_filter_and_newest_first(job: FolderBlobs) -> None:
     text = page.get("/").text
     assert text.index("/job/b") < text.index("/job/a")
     assert "/job/b" not in page.get("/?q=OLD").text
+
+
+@pytest.mark.contract("PAGE-14")
+def test_list_says_how_many_jobs_are_loaded(job: FolderBlobs) -> None:
+    class Slow(Fixed):
+        unread_jobs = 2_019
+
+        @override
+        def unread(self) -> int:
+            return self.unread_jobs
+
+    slow = Slow(Listed("a", "/a", record_of(job)))
+    page = client(Several(slow, Fixed()))
+    assert "1 of 2,020 jobs are loaded." in page.get("/").text
+    assert "1 of 2,020 jobs are loaded." in page.get("/?q=nothing").text
+    slow.unread_jobs = 0
+    assert "are loaded" not in page.get("/").text
+    folders = FolderSource([job])
+    assert folders.unread() == 1
+    assert len(list(folders.jobs())) == 1
+    assert folders.unread() == 0
 
 
 @pytest.mark.contract("PAGE-02")

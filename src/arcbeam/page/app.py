@@ -133,12 +133,20 @@ class Pages:
     def jobs(self, request: Request) -> Shown:
         """Return the list of jobs."""
         wanted = request.query_params.get("q", "")
-        found = [(not states.is_live(job), states.row_of(job)) for job in self._source.jobs()]
+        # Others are read meanwhile: count those that are missing in this list.
+        listed, unread = list(self._source.jobs()), self._source.unread()
+        found = [(not states.is_live(job), states.row_of(job)) for job in listed]
         found.sort(key=lambda each: (each[0], -each[1].order, each[1].id))
         total, live = len(found), self._source.grows() or not all(over for over, _ in found)
         rows = [(over, row) for over, row in found if _has(row, wanted.lower())]
         most = len(rows) if "all" in request.query_params else sum(not over for over, _ in rows) + ENDED_SHOWN
-        values = {"rows": [row for _, row in rows[:most]], "hidden": len(rows[most:]), "total": total, "wanted": wanted}
+        values = {
+            "rows": [row for _, row in rows[:most]],
+            "hidden": len(rows[most:]),
+            "total": total,
+            "wanted": wanted,
+            "loading": f"{total:,} of {total + unread:,} jobs are loaded." if unread else "",
+        }
         return Shown("jobs.html", live, values)
 
     def job(self, request: Request) -> Shown:

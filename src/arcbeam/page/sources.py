@@ -143,6 +143,10 @@ class Source(Protocol):
         """Return whether it may get more jobs."""
         return False
 
+    def unread(self) -> int:
+        """Return how many jobs are missing in `jobs`, because they have not been read yet."""
+        return 0
+
     def notices(self) -> Sequence[str]:
         """Return what is wrong with the source as a whole: that there is no contact with its service."""
         return ()
@@ -173,7 +177,11 @@ class FolderSource(Source):
 
     @override
     def grows(self) -> bool:
-        return self._memory.unread() > 0
+        return self.unread() > 0
+
+    @override
+    def unread(self) -> int:
+        return self._memory.unread()
 
     def _read(self, id: str) -> Listed:
         blobs = self._folders[id]
@@ -314,6 +322,10 @@ class Several(Source):
     @override
     def grows(self) -> bool:
         return any(source.grows() for source in self._sources)
+
+    @override
+    def unread(self) -> int:
+        return sum(source.unread() for source in self._sources)
 
     @override
     def notices(self) -> Sequence[str]:
