@@ -164,3 +164,15 @@ def test_headline_of_failed_job_has_its_folder_and_the_first_line_of_its_error()
     assert why in text.partition("<h2>Error</h2>")[2]
     assert "resume FOLDER" not in text
     assert "resume FOLDER" in headline({**record, "folder": ""}).frees
+
+
+def test_watermark_ahead_of_the_clock_is_not_waiting() -> None:
+    now = samples.now()
+    record = samples.record(3, now)
+    held = {**record["causes"][0], "time": now - 200_000_000, "since": {"micro_batch": 1, "time": now - 190_000_000}}
+    ahead = {**held, "kind": "side input", "time": now + 3_600_000_000, "text": "side input"}
+    assert headline({**record, "causes": [ahead]}).level == "good"
+    assert "ahead of the clock" in headline({**record, "causes": [ahead]}).text
+    assert headline({**record, "causes": [ahead, held]}).text == held["text"]
+    assert headline({**record, "causes": [{**ahead, "kind": "failure"}, held]}).level == "error"
+    assert headline({**record, "committed": now, "time": now, "causes": [ahead]}).text == "side input"

@@ -148,9 +148,9 @@ def headline(record: Record) -> Headline:
     """Return a job's condition: its end, else a missing driver, else the first cause that decides."""
     if (line := stopped(record)) is not None:
         return line
-    for cause in record["causes"]:
-        if cause.get("kind") == "driver" or cause.get("decides", True):
-            return headline_of(record, cause)
+    deciding = [cause for cause in record["causes"] if cause.get("kind") == "driver" or cause.get("decides", True)]
+    if deciding:
+        return headline_of(record, next((cause for cause in deciding if not _is_ahead(record, cause)), deciding[0]))
     if not record["micro_batch"]:
         # The opening of a job with a TestStream has the script's first time, which is 0.
         began = "; the job began" if record["time"] else ""
@@ -206,6 +206,8 @@ def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:
     """Return a cause as a sentence; a watermark that has just advanced is not waiting."""
     since, is_failure = cause.get("since"), cause.get("kind") in ("failure", "driver")
     level = "error" if is_failure else "warning"
+    if _is_ahead(record, cause):
+        return Headline("The job is running. Its watermarks are ahead of the clock, and hold nothing that is due.")
     if since is None:
         return Headline(cause["text"], cause["frees"], level=level)
     # The script of a TestStream moves the job's clock: how long ago by the real clock says nothing.
@@ -214,6 +216,13 @@ def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:
         return Headline(cause["text"], cause["frees"], shown(since["time"]), level, at=at)
     text = "The job is running. The watermark that decides advanced"
     return Headline(text, at=at) if at else Headline(f"{text} {long_shown(seconds)} ago.", since=shown(since["time"]))
+
+
+def _is_ahead(record: Record, cause: Mapping[str, Any]) -> bool:
+    """Return whether a cause holds a watermark ahead of the clock. A TestStream's clock and watermark are unrelated."""
+    if cause.get("kind") in ("failure", "driver") or record.get("committed") is not None:
+        return False
+    return bool(time.time() * 1e6 < cause.get("time", MIN_TIMESTAMP) < END_OF_GLOBAL_WINDOW)
 
 
 def _seconds_since(record: Record, when: int) -> float:
