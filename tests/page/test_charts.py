@@ -87,10 +87,13 @@ def test_path_of_long_micro_batches_is_one_line(distance: int) -> None:
 
 def test_point_without_neighbours_is_a_dot() -> None:
     points = [point(at * 1_000_000) for at in (*range(5), 60, *range(120, 125))]
-    path = chart(history(points), "backlog").path
+    found = chart(history(points), "backlog")
+    path = found.path
     lines = re.findall("M[^M]*", path)
     assert ["h0" in line for line in lines] == [False, True, False]
     assert "L" not in lines[1]
+    assert found.dots == lines[1].strip()
+    assert chart(history(points[:5]), "backlog").dots == ""
     assert "stroke-linecap: round" in (Path(charts.__file__).parent / "static" / "page.css").read_text()
 
 

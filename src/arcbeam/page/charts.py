@@ -57,6 +57,7 @@ class Chart:
     Attributes:
         name: what it shows, with its unit.
         path: the path's data; "" if no value is known.
+        dots: the part of it that has no length; "" if there is none.
         least, greatest, last: as text.
         start, end: of the time axis.
         marks: events.
@@ -70,6 +71,7 @@ class Chart:
     start: str
     end: str
     marks: tuple[Mark, ...]
+    dots: str = ""
 
 
 Value = Callable[[Mapping[str, Any], int], tuple[float, float, float] | None]
@@ -174,8 +176,10 @@ def charts_of(history: Record, span: int) -> Iterator[Chart]:
             yield Chart(name, "", "", "", "unknown", _clock(start), _clock(end), marks)
             continue
         least, greatest = min(each.least for each in ranges), max(each.greatest for each in ranges)
-        path = _path(ranges, width, start, end, least, greatest)
-        yield Chart(name, path, text(least), text(greatest), text(ranges[-1].last), _clock(start), _clock(end), marks)
+        lines = _lines(ranges, width, start, end, least, greatest)
+        shown_values = text(least), text(greatest), text(ranges[-1].last)
+        dots = " ".join(line for line in lines if "L" not in line)
+        yield Chart(name, " ".join(lines), *shown_values, _clock(start), _clock(end), marks, dots)
 
 
 def events_of(history: Record) -> Iterator[tuple[str, str, str]]:
@@ -184,8 +188,8 @@ def events_of(history: Record) -> Iterator[tuple[str, str, str]]:
         yield _clock(event["time"]), str(event["kind"]), str(event["text"])
 
 
-def _path(ranges: Sequence[Range], width: int, start: int, end: int, least: float, greatest: float) -> str:
-    """Return the data of a path; it is interrupted where points are missing. A point without neighbours is a dot."""
+def _lines(ranges: Sequence[Range], width: int, start: int, end: int, least: float, greatest: float) -> Sequence[str]:
+    """Return the data of lines, which end where points are missing. A point without neighbours is a dot."""
     height, span = HEIGHT - 2 * _PAD, greatest - least
     column = max(width, (end - start) // _COLUMNS)
     joined = list(_joined(ranges, column))
@@ -201,7 +205,7 @@ def _path(ranges: Sequence[Range], width: int, start: int, end: int, least: floa
             part = (value - least) / span if span else 0.0
             lines[-1].append(f"{x:g} {round(_PAD + height * (1 - part), 1):g}")
     # A line of no length is drawn as a dot, because its ends are round.
-    return " ".join("M" + " L".join(line) + ("h0" if len(line) == 1 else "") for line in lines)
+    return ["M" + " L".join(line) + ("h0" if len(line) == 1 else "") for line in lines]
 
 
 def _joined(ranges: Sequence[Range], column: int) -> Iterator[Range]:
