@@ -164,8 +164,8 @@ def test_requests_that_would_be_refused_are_disabled(job: FolderBlobs) -> None: 
     assert allowed(dead) == ()
     text = client(Fixed(dead)).get("/job/a").text
     assert text.count("<button disabled") == len(EVERY)
-    assert "no driver would answer</span>" in text
-    assert "no driver would answer" in client(Fixed(dead)).get("/job/a/control/drain").text
+    assert "a request would get no answer</span>" in text
+    assert "a request would get no answer" in client(Fixed(dead)).get("/job/a/control/drain").text
     # Its service can end its process.
     assert allowed(replace(dead, state="RUNNING")) == (Asked.CANCEL,)
     text = client(Fixed(running(job, mode="draining"))).get("/job/a").text

@@ -26,7 +26,7 @@ def texts(svg: str) -> dict[str, str]:
 
 
 def test_graph_shows_figures_of_stages_and_edges() -> None:
-    record = samples.record(4)
+    record = samples.record(4, samples.now())
     record["stages"][0] |= {"read_rate": 12.0, "restrictions": 2, "backlog": 5.0, "state_bytes": 2_000}
     record["stages"][0]["input"] = record["time"] - 3_000_000
     svg, _ = graph_of(samples.plan_of(4), {}).shown(record)

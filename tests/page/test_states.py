@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from arcbeam.console.progressline import StageProgress
 from arcbeam.page import states
+from arcbeam.page.graph import graph_of
 from arcbeam.page.sources import Listed
 from arcbeam.page.views import gap
 from tests.page import samples
@@ -93,7 +95,7 @@ def test_cancelled_job_is_calm_in_its_folder_and_at_its_service() -> None:
     [
         ({"ended": {"state": "FAILED", "why": "oh"}}, "the job has ended"),
         ({"mode": "suspended", "driver": None}, "the job is suspended"),
-        ({"driver": {**samples.record(1)["driver"], "time": samples.now() - 99_000_000}}, "has written nothing for"),
+        ({"driver": {**samples.record(1)["driver"], "time": samples.now() - 99_000_000}}, "its driver is silent"),
         ({"driver": None, "due": samples.now() - 99_000_000}, "no driver seems to be running the job"),
     ],
 )
@@ -110,5 +112,12 @@ def test_job_without_driver_has_no_rate_and_no_lag(change: dict[str, Any], why: 
     text = client(Fixed(Listed("a", "/a", {**record, **change}))).get("/job/a").text
     assert 'data-driver="none"' in text
     assert "elements/s" not in text
-    assert text.count("may be dead") <= 1
+    assert text.count("its last note") <= 1
+    text = client(Fixed(Listed("a", "/a", {**record, **change}))).get("/job/a/stage/0").text
+    assert 'data-driver="none"' in text
+    assert not re.search(r"\d/s\b", text)
+    assert re.search(r"\d/s\b", client(Fixed(Listed("a", "/a", record))).get("/job/a/stage/0").text)
+    graph = graph_of(samples.plan_of(2), {})
+    assert re.search(r"\d/s\b", graph.shown(record)[0])
+    assert not re.search(r"\d/s\b", graph.shown({**record, **change})[0])
     assert 'data-driver="none"' not in client(Fixed(Listed("a", "/a", record))).get("/job/a").text

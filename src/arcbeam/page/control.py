@@ -140,7 +140,7 @@ def refused(job: Listed) -> str:
     if record is None or not is_live(job) or job.silent is not None:
         return ""
     if why := without_driver(record):
-        return f"{why}: no driver would answer" if record["mode"] != "suspended" else why
+        return f"{why}: a request would get no answer" if record["mode"] != "suspended" else why
     return "the job drains already" if record["mode"] == "draining" else ""
 
 

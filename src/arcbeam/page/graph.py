@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from arcbeam.explain import as_live_svg, filled, plan_of
-from arcbeam.page.views import gap_text, headline_of
+from arcbeam.page.views import gap_text, headline_of, without_driver
 from arcbeam.streaming.status.words import Record, bytes_shown
 
 PREFIX: Final = "g-"
@@ -37,12 +37,12 @@ class Graph:
 
     def _figures(self, record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
         known = {stage["stage"]: stage for stage in record["stages"]}
-        blocking = _blocking(record)
+        blocking, runs = _blocking(record), not without_driver(record)
         for name, id in self.stages.items():
             if (stage := known.get(name)) is not None:
                 words = [
                     "waits" if name in blocking else "",
-                    _rate(stage.get("read_rate")),
+                    _rate(stage.get("read_rate")) if runs else "",
                     gap_text(record, stage["input"]),
                 ]
                 yield f"{id}-live", (" · ".join(filter(None, words)), "warning" if name in blocking else "")
@@ -50,7 +50,7 @@ class Graph:
         for id, producers in self.outputs.items():
             writers = [(known[stage], output) for stage, output in producers if stage in known]
             if writers:
-                yield f"{id}-live", (" · ".join(filter(None, _of_edge(record, writers))), "")
+                yield f"{id}-live", (" · ".join(filter(None, _of_edge(record, writers, runs))), "")
 
 
 def _blocking(record: Record) -> frozenset[str]:
@@ -72,7 +72,7 @@ def _more(stage: Mapping[str, Any]) -> Iterator[str]:
         yield f"{late:,} late"
 
 
-def _of_edge(record: Record, writers: list[tuple[Mapping[str, Any], str]]) -> Iterator[str]:
+def _of_edge(record: Record, writers: list[tuple[Mapping[str, Any], str]], runs: bool) -> Iterator[str]:
     outputs = [(stage, out) for stage, name in writers for out in stage["outputs"] if out["output"] == name]
     rates = []
     for stage, out in outputs:
@@ -81,7 +81,7 @@ def _of_edge(record: Record, writers: list[tuple[Mapping[str, Any], str]]) -> It
             rates.append(rate * out.get("elements", 0) / written)
         elif written == 0:
             rates.append(0.0)
-    if len(rates) == len(outputs):
+    if runs and len(rates) == len(outputs):
         yield _rate(sum(rates))
     if outputs:
         yield gap_text(record, min(out["watermark"] for _, out in outputs))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from arcbeam.model.plan import Plan
 from arcbeam.page.sources import Record
-from arcbeam.page.views import Cell, Headline, gap, headline_of, stopped
+from arcbeam.page.views import Cell, Headline, gap, headline_of, stopped, without_driver
 from arcbeam.streaming.status.words import bytes_shown, shown
 
 Fact = tuple[str, str]
@@ -118,6 +118,8 @@ def _figures(record: Record, stage: Mapping[str, Any]) -> Iterator[tuple[str, Ce
     for name, count, rate in (("in", "read", "read_rate"), ("out", "written", "written_rate")):
         if count not in counts:
             yield name, Cell("–", "not counted in this micro-batch")
+        elif why := without_driver(record):
+            yield name, Cell(f"{counts[count]:,} elements", f"in the last micro-batch; {why}")
         elif stage.get(rate) is None:
             yield name, Cell(f"{counts[count]:,} elements", "the time since the previous micro-batch was not stored")
         else:

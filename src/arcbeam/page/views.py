@@ -290,8 +290,8 @@ def without_driver(record: Record) -> str:
         return "the job has ended"
     if record["mode"] == "suspended":
         return "the job is suspended"
-    if (seconds := silent(record)) is not None:
-        return f"its driver has written nothing for {long_shown(seconds)}"
+    if silent(record) is not None:
+        return "its driver is silent, and may be dead"
     return "no driver seems to be running the job" if overdue_line(record) else ""
 
 
