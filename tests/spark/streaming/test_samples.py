@@ -145,6 +145,9 @@ def test_element_of_a_failure_is_shown(tmp_path: Path) -> None:
     asking = threading.Thread(target=ask)
     asking.start()
     _until(lambda: bool(list(job.blobs.list("answers"))))
+    # The micro-batch that runs now does not carry the request; the second one from now does.
+    carried = job.result.status().micro_batch + 2
+    _until(lambda: bool(job.result.status().micro_batch >= carried))
     feed(tmp_path / "source", 10)
     asking.join()
     (failure,) = [output["failure"] for output in found if "failure" in output]
