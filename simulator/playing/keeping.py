@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.rows import sequences
-from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
+from arcbeam.engine.state.cells import BagCell, Cells, MultimapCell, OrderedListCell
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.task.bundles import BundleResult, CallResult, TimerCleared, TimerSet
 from arcbeam.model.timestamps import Timestamp
@@ -81,6 +81,22 @@ class Map(BagCell):
         self.extend(key, at, kept)
 
 
+class Drawers(MultimapCell):
+    """Several values by name for each key and window, as SDKs with maps keep them."""
+
+    def put(self, key: bytes, at: bytes, name: bytes, value: bytes) -> None:
+        """Add a value to those of a name."""
+        self.extend(key, at, name, [value])
+
+    def all(self, key: bytes, at: bytes) -> dict[bytes, list[bytes]]:
+        """Return the values of all names, in order of arrival."""
+        return {name: self.of(key, at, name) for name in self.keys(key, at)}
+
+    def of(self, key: bytes, at: bytes, name: bytes) -> list[bytes]:
+        """Return the values of a name."""
+        return list(self.read(key, at, name))
+
+
 class Keeping(Runner, ABC):
     """The common part of all stateful user code.
 
@@ -101,7 +117,7 @@ class Keeping(Runner, ABC):
         self.sum = Sum(cells, "sum")
         self.by_name = Map(cells, "by name")
         self.in_time = OrderedListCell(cells, "in time")
-        self.drawers = Map(cells, "drawers")
+        self.drawers = Drawers(cells, "drawers")
 
     @override
     def process(self, key: bytes, elements: Elements) -> CallResult:
