@@ -11,7 +11,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain, encoded, framed
-from arcbeam.io.kafka.producing import FencedError, LibrdkafkaShard, produce, producer
+from arcbeam.io.kafka.producing import FencedError, LibrdkafkaShard, Register, produce, producer
 from arcbeam.io.kafka.publisher import Part, PublishRecords, RegisterError
 from arcbeam.io.kafka.writing import Storage
 from tests.io.kafka.test_librdkafka import partition, read, reader, values
@@ -37,21 +37,21 @@ def test_fenced_producer_changes_nothing(broker: Broker) -> None:
     # Its transaction expires while it is suspended.
     zombie = LibrdkafkaShard(connection(broker, **{"transaction.timeout.ms": 1_000}), "fenced.0", topic)
     assert zombie.begin() is None
-    zombie.publish([record(topic, 1)], 1)
+    zombie.publish([record(topic, 1)], Register(1, "a"))
 
     def suspended() -> Iterator[Plain]:
         yield record(topic, 98)
         other = LibrdkafkaShard(connection(broker), "fenced.0", topic)
-        assert other.begin() == 1
-        other.publish([record(topic, 2)], 2)
+        assert other.begin() == Register(1, "a")
+        other.publish([record(topic, 2)], Register(2))
         other.close()
         yield record(topic, 99)
 
     with pytest.raises(FencedError):
-        zombie.publish(suspended(), 2)
+        zombie.publish(suspended(), Register(2, "b"))
     zombie.close()
     third = LibrdkafkaShard(connection(broker), "fenced.0", topic)
-    assert third.begin() == 2
+    assert third.begin() == Register(2)
     third.close()
     assert seen(broker, topic) == [1, 2]
 

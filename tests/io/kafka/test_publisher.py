@@ -9,7 +9,7 @@ import pytest
 
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain, encoded, framed
-from arcbeam.io.kafka.producing import FencedError, InDoubtError
+from arcbeam.io.kafka.producing import FencedError, InDoubtError, Register
 from arcbeam.io.kafka.publisher import Part, PublishRecords, RegisterError, still_to_publish
 
 pytestmark = pytest.mark.contract("KAFKA-06")
@@ -20,7 +20,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.published: list[bytes] = []
-        self.register: int | None = None
+        self.register: Register | None = None
         self.epoch = 0
         self.begun = 0
         self.is_sound = True
@@ -31,13 +31,13 @@ class Shard:
     def __init__(self, broker: Broker) -> None:
         self._broker, self._epoch = broker, 0
 
-    def begin(self) -> int | None:
+    def begin(self) -> Register | None:
         self._broker.epoch += 1
         self._broker.begun += 1
         self._epoch = self._broker.epoch
         return self._broker.register
 
-    def publish(self, records: Iterable[Plain], sequence: int) -> None:
+    def publish(self, records: Iterable[Plain], register: Register) -> None:
         broker = self._broker
         values = [record[4] or b"" for record in records]
         if self._epoch != broker.epoch:
@@ -47,7 +47,7 @@ class Shard:
         if fate == "before":
             raise kind("before the commit")
         broker.published += values
-        broker.register = sequence
+        broker.register = register
         if fate == "after":
             raise kind("after the commit")
 
@@ -78,8 +78,13 @@ class Files:
         return f"staged/{name}"
 
 
-def part(sequence: int, staged: str = "") -> Part:
-    return Part("arcbeam.job.sink.0", sequence, staged or str(sequence), 1, "t")
+def part(sequence: int, staged: str = "", token: str = "", after: str = "", *, begins: bool = False) -> Part:
+    return Part("arcbeam.job.sink.0", sequence, staged or str(sequence), 1, "t", token, after, begins)
+
+
+def chain(*tokens: str) -> list[Part]:
+    """Return consecutive parts from number 2, each with its token; the first names that of the part before."""
+    return [part(n, "", token, tokens[n - 2]) for n, token in enumerate(tokens[1:], 2)]
 
 
 def committable(*sequences: int) -> dict[str, Any]:
@@ -103,7 +108,7 @@ def test_repeated_call_finds_what_is_published(fate: str) -> None:
         publisher.publish([committable(1, 2)])
     Publisher(broker).publish([committable(1, 2)])
     publisher.publish([committable(1, 2)])
-    assert (broker.published, broker.register) == ([b"1", b"2"], 2)
+    assert (broker.published, broker.register) == ([b"1", b"2"], Register(2))
 
 
 @pytest.mark.parametrize("fate", ["before", "after"])
@@ -145,17 +150,51 @@ def test_lost_register_is_refused() -> None:
     with pytest.raises(RegisterError, match=r"part 2 .*group arcbeam\.job\.sink\.0 at t\[0\]\) does not exist"):
         Publisher(broker).publish([committable(2)])
     Publisher(broker, trusts=True).publish([committable(2)])
-    assert (broker.published, broker.register) == ([b"1", b"2"], 2)
+    assert (broker.published, broker.register) == ([b"1", b"2"], Register(2))
 
 
 def test_register_that_went_back_is_refused() -> None:
     with pytest.raises(RegisterError, match="is at part 1"):
-        still_to_publish([part(3)], 1, trusts=True)
+        still_to_publish([part(3)], Register(1), trusts=True)
 
 
 def test_register_ahead_of_the_job_is_refused() -> None:
     with pytest.raises(RegisterError, match="restored from a savepoint"):
-        still_to_publish([part(3)], 4, trusts=False)
+        still_to_publish([part(3)], Register(4), trusts=False)
+
+
+def test_parts_follow_the_token_of_the_register() -> None:
+    parts = chain("a", "b", "c")
+    for published, register in enumerate((Register(1, "a"), Register(2, "b"), Register(3, "c"))):
+        assert still_to_publish(parts, register, trusts=False) == parts[published:]
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+@pytest.mark.parametrize("register", [Register(1, "x"), Register(2, "x"), Register(3, "x"), Register(4, "x")])
+def test_register_at_other_parts_is_refused(register: Register, trusts: bool) -> None:
+    with pytest.raises(RegisterError, match=r"delete the consumer group, and resume .*on_lost_register='publish'"):
+        still_to_publish(chain("a", "b", "c"), register, trusts=trusts)
+
+
+def test_register_of_an_older_version() -> None:
+    # It has no token, and its job's state and committables have none.
+    assert still_to_publish([part(2)], Register(2), trusts=False) == []
+    new = part(3, "", "c")
+    assert still_to_publish([new], Register(2), trusts=False) == [new]
+    # After an update the job went back to a savepoint of the older version.
+    with pytest.raises(RegisterError, match="older version"):
+        still_to_publish([new], Register(3), trusts=False)
+
+
+def test_offset_set_by_hand_is_reported() -> None:
+    with pytest.warns(UserWarning, match=r"part 2 .*by hand"):
+        assert still_to_publish(chain("a", "b"), Register(2), trusts=False) == []
+
+
+def test_first_part_of_a_copy_needs_no_register() -> None:
+    of = part(7, "", "b", begins=True)
+    assert still_to_publish([of], None, trusts=False) == [of]
+    assert still_to_publish([of], Register(7, "b"), trusts=False) == []
 
 
 def test_missing_file_is_named() -> None:

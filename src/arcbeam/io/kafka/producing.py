@@ -9,6 +9,7 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -52,6 +53,19 @@ class FencedError(RuntimeError):
 
 class InDoubtError(RuntimeError):
     """Whether a transaction has ended is unknown: a connection has failed. The next producer finds out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """What the register of a shard holds: the part that was published last.
+
+    Attributes:
+        sequence: its number: the offset.
+        token: its identity: the offset's metadata. "": unknown; a user or an older version has set the register.
+    """
+
+    sequence: int
+    token: str = ""
 
 
 def producer(connection: Connection, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -109,7 +123,7 @@ class LibrdkafkaShard:
             Consumer, {"group.id": name, "enable.auto.commit": False}
         )
 
-    def begin(self) -> int | None:
+    def begin(self) -> Register | None:
         """Fence other producers, end what they have open, and return the register; None if there is none.
 
         Raises:
@@ -122,9 +136,9 @@ class LibrdkafkaShard:
         if found.error is not None:
             raise RuntimeError(f"WriteToKafka cannot read the register of shard {self._name}: {found.error}")
         self._succeeded()
-        return None if found.offset < 0 else int(found.offset)
+        return None if found.offset < 0 else Register(int(found.offset), found.metadata or "")
 
-    def publish(self, records: Iterable[Plain], sequence: int) -> None:
+    def publish(self, records: Iterable[Plain], register: Register) -> None:
         """Produce records and set the register, in one transaction.
 
         Raises:
@@ -134,7 +148,7 @@ class LibrdkafkaShard:
         with _fencing(self._name):
             self._producer.begin_transaction()
             produce(self._producer, records)
-            self._set(sequence)
+            self._set(register)
             self._producer.commit_transaction(SECONDS)
         self._succeeded()
 
@@ -150,19 +164,19 @@ class LibrdkafkaShard:
         self._producer.purge()
         threading.Thread(target=_close, args=[self._producer, self._setting], name="kafka-close", daemon=True).start()
 
-    def _set(self, sequence: int) -> None:
+    def _set(self, register: Register) -> None:
         """Set the register in the open transaction.
 
         If the cluster forgets a broker while it restarts, librdkafka waits forever for the connection that it knew,
         and ignores its timeout (its issues 5511 and 5456). So a thread waits, not we.
         """
-        register = [self._place(self._register, 0, sequence)]
+        places = [self._place(self._register, 0, register.sequence, register.token)]
         setting = self._setting = Future()
 
         def call() -> None:
             try:
                 group = self._group.consumer_group_metadata()
-                self._producer.send_offsets_to_transaction(register, group, _REGISTER_SECONDS)
+                self._producer.send_offsets_to_transaction(places, group, _REGISTER_SECONDS)
             except BaseException as e:
                 setting.set_exception(e)
             else:
@@ -204,7 +218,8 @@ def _fencing(name: str) -> Iterator[None]:
     try:
         yield
     except KafkaException as e:
-        fenced = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+        # `_FATAL` is the error of a record that is produced after the others: it names no cause.
+        fenced = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError._FATAL)
         error = e.args[0]
         if error.code() in fenced or error.code() == KafkaError.CONCURRENT_TRANSACTIONS:
             raise FencedError(f"another process publishes shard {name}: {error.str()}") from None

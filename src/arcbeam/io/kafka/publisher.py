@@ -1,7 +1,8 @@
 """Publishes staged records exactly once: a transaction for each part of a shard, with a register of what is published.
 
-The register of a shard is the offset of a consumer group of its own: the sequence number of the newest published part.
-It is set in the transaction that produces the part, so both happen or neither. A shard's group is also its
+The register of a shard is the offset of a consumer group of its own: the sequence number of the newest published part,
+with the part's token as metadata. It is set in the transaction that produces the part, so both happen or neither. A job
+that goes back to a savepoint gives the same numbers to other parts; their tokens differ. A shard's group is also its
 `transactional.id`: a new producer ends what an older one has open, and fences it. So of two processes that publish the
 same part, one succeeds, and the other finds it done.
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +24,7 @@ from typing_extensions import override
 
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain, decoded, unframed
-from arcbeam.io.kafka.producing import FencedError, InDoubtError, LibrdkafkaShard
+from arcbeam.io.kafka.producing import FencedError, InDoubtError, LibrdkafkaShard, Register
 from arcbeam.io.publishing import Publisher
 
 _LOG = logging.getLogger("arcbeam.kafka")
@@ -47,6 +49,9 @@ class Part:
         staged: where its records are.
         records: their number.
         register: the topic at whose partition 0 the group has its offset.
+        token: its identity: no other part of the shard has it. "" if an older version has staged it.
+        after: the token of the part before it; "" if there is none, or if it is unknown.
+        begins: whether the job has staged no part of this shard before. If it is a copy, the part's number is not 1.
     """
 
     name: str
@@ -54,6 +59,9 @@ class Part:
     staged: str
     records: int
     register: str
+    token: str = ""
+    after: str = ""
+    begins: bool = False
 
     def plain(self) -> dict[str, Any]:
         """Return the form in a committable."""
@@ -73,14 +81,14 @@ def sink_of(label: str) -> str:
 class Shard(Protocol):
     """A transactional producer of a shard, and its register."""
 
-    def begin(self) -> int | None:
+    def begin(self) -> Register | None:
         """Fence other producers, end what they have open, and return the register; None if there is none.
 
         Raises:
             InDoubtError: the broker does not answer in time.
         """
 
-    def publish(self, records: Iterable[Plain], sequence: int) -> None:
+    def publish(self, records: Iterable[Plain], register: Register) -> None:
         """Produce records and set the register, in one transaction.
 
         Raises:
@@ -95,7 +103,7 @@ class Shard(Protocol):
         """Release the connection."""
 
 
-def still_to_publish(parts: Sequence[Part], register: int | None, *, trusts: bool) -> list[Part]:
+def still_to_publish(parts: Sequence[Part], register: Register | None, *, trusts: bool) -> list[Part]:
     """Return which parts are not published.
 
     Args:
@@ -106,29 +114,51 @@ def still_to_publish(parts: Sequence[Part], register: int | None, *, trusts: boo
     Raises:
         RegisterError: the register contradicts the parts.
     """
-    first, last = parts[0].sequence, parts[-1].sequence
-    name = parts[0].name
-    if register is None and (first == 1 or trusts):
+    first, last = parts[0], parts[-1]
+    if register is None and (first.begins or first.sequence == 1 or trusts):
         return list(parts)
-    if register is None or register < first - 1:
-        found = "does not exist" if register is None else f"is at part {register}"
-        raise RegisterError(
-            f"WriteToKafka cannot know whether part {first} of shard {name} is published: this job has published the "
-            f"parts before it, but its register (the offset of the consumer group {name} at {parts[0].register}[0]) "
-            f"{found}. It was deleted, or has expired (the broker's offsets.retention.minutes), or the topic was "
-            "created again. Look whether the last records are in the topic. Then resume the job with "
-            "WriteToKafka(on_lost_register='publish'), which publishes this part, perhaps a second time; or set the "
-            f"offset of the group to {last}, so that it is not published"
+    if register is None or register.sequence < first.sequence - 1:
+        raise _lost(first, last, register)
+    if register.sequence > last.sequence:
+        raise _other(last, register, f"is at part {register.sequence}")
+    found = next((part for part in parts if part.sequence == register.sequence), None)
+    if register.token and register.token != (first.after if found is None else found.token):
+        raise _other(found or first, register, f"is at another part {register.sequence}")
+    if found is not None and found.token and not register.token:
+        # Only a user can have set it, if the part before this one had a token.
+        if not found.after:
+            raise _other(found, register, f"is at a part {register.sequence} of an older version of arcbeam")
+        warnings.warn(
+            f"WriteToKafka does not publish part {found.sequence} of shard {found.name}: the offset of the consumer "
+            "group was set to it by hand",
+            stacklevel=1,
         )
-    if register > last:
-        raise RegisterError(
-            f"WriteToKafka must not publish part {last} of shard {name}: its register (the offset of the consumer "
-            f"group {name}) is at part {register}. Either the job was restored from a savepoint, and records that it "
-            "published after that are still in the topic; or two jobs were restored from it. To continue, give the "
-            "sink another name (WriteToKafka(name=…)) and on_lost_register='publish': records after the savepoint are "
-            "then written again"
-        )
-    return [part for part in parts if part.sequence > register]
+    return [part for part in parts if part.sequence > register.sequence]
+
+
+def _lost(first: Part, last: Part, register: Register | None) -> RegisterError:
+    """Return the error for a register that does not exist, or is at an earlier part than the job."""
+    name = first.name
+    found = "does not exist" if register is None else f"is at part {register.sequence}"
+    return RegisterError(
+        f"WriteToKafka cannot know whether part {first.sequence} of shard {name} is published: this job has published "
+        f"the parts before it, but its register (the offset of the consumer group {name} at {first.register}[0]) "
+        f"{found}. It was deleted, or has expired (the broker's offsets.retention.minutes), or the topic was "
+        "created again. Look whether the last records are in the topic. Then resume the job with "
+        "WriteToKafka(on_lost_register='publish'), which publishes this part, perhaps a second time; or set the "
+        f"offset of the group to {last.sequence}, so that it is not published"
+    )
+
+
+def _other(part: Part, register: Register, found: str) -> RegisterError:
+    """Return the error for a register of parts that the job does not know."""
+    return RegisterError(
+        f"WriteToKafka must not publish part {part.sequence} of shard {part.name}: its register (the offset of the "
+        f"consumer group {part.name} at {part.register}[0]) {found}. Either this job was restored from a savepoint, "
+        "and records that it published after that are still in the topic; or two jobs were restored from it. No other "
+        "job may publish to this shard. Remove those records, or accept that some are written again. Then delete the "
+        "consumer group, and resume the job with WriteToKafka(on_lost_register='publish')"
+    )
 
 
 class PublishRecords(Publisher):
@@ -147,7 +177,7 @@ class PublishRecords(Publisher):
     def setup(self) -> None:
         self._staging = self._storage()
         # A shard's open producer, and what it has published last.
-        self._open: dict[str, tuple[Shard, int]] = {}
+        self._open: dict[str, tuple[Shard, Register]] = {}
 
     @override
     def teardown(self) -> None:
@@ -179,19 +209,19 @@ class PublishRecords(Publisher):
         name = parts[0].name
         shard, register = self._open.pop(name, (None, None))
         try:
-            if shard is None or register != parts[0].sequence - 1 or not shard.sound():
+            if shard is None or register != Register(parts[0].sequence - 1, parts[0].after) or not shard.sound():
                 if shard is not None:
                     shard.close()
                 shard = self.shard(parts[0])
                 register = shard.begin()
             for part in still_to_publish(parts, register, trusts=self._trusts):
-                shard.publish(self._records(part), part.sequence)
+                shard.publish(self._records(part), Register(part.sequence, part.token))
         except BaseException:
             # Whether a transaction has ended may be unknown. The next producer finds out.
             if shard is not None:
                 shard.close()
             raise
-        self._open[name] = shard, parts[-1].sequence
+        self._open[name] = shard, Register(parts[-1].sequence, parts[-1].token)
 
     def shard(self, part: Part) -> Shard:
         """Return a new producer for a part's shard."""

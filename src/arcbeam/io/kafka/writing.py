@@ -6,12 +6,13 @@ commit and savepoint has it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import apache_beam as beam
-from apache_beam.coders import VarIntCoder
+from apache_beam.coders import StrUtf8Coder, VarIntCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.transforms.window import GlobalWindows
 from typing_extensions import override
@@ -78,6 +79,31 @@ class Sink:
     connection: Connection
 
 
+@dataclass(frozen=True)
+class Link:
+    """The place of a part among those of its shard. See `Part`."""
+
+    sequence: int
+    token: str
+    after: str
+    begins: bool
+
+    @classmethod
+    def first(cls) -> Link:
+        """Return that of a job's first part."""
+        return cls(1, _token(1), "", True)
+
+    def next(self) -> Link:
+        """Return that of the part after this one."""
+        return Link(self.sequence + 1, _token(self.sequence + 1), self.token, False)
+
+
+def _token(sequence: int) -> str:
+    """Return the token of a part that the current attempt stages."""
+    by = attempt()
+    return hashlib.sha256(f"{by.job}/{by.token}/{sequence}".encode()).hexdigest()[:32]
+
+
 class _Stager:
     """Stages parts, in a process.
 
@@ -99,12 +125,12 @@ class _Stager:
         self._partitions: dict[str, int] = {}
         self._check(sink.register, 0)
 
-    def part(self, shard: int, sequence: int, chunks: Iterable[bytes], topics: Mapping[str, int], records: int) -> Part:
+    def part(self, shard: int, link: Link, chunks: Iterable[bytes], topics: Mapping[str, int], records: int) -> Part:
         """Stage chunks as a part.
 
         Args:
             shard: the shard.
-            sequence: the number of the part.
+            link: the place of the part.
             chunks: its records.
             topics: their topics, each with the highest number of a partition that a record names.
             records: their number.
@@ -123,7 +149,8 @@ class _Stager:
             writing.abandon()
             raise
         name = name_of(by.job, self._sink.name, shard)
-        return Part(name, sequence, staged.staged, records, self._sink.register)
+        token, after = link.token, link.after
+        return Part(name, link.sequence, staged.staged, records, self._sink.register, token, after, link.begins)
 
     def _check(self, topic: str, number: int) -> None:
         if number >= self._partitions.get(topic, 0):
@@ -162,6 +189,8 @@ class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     PARTS = ReadModifyWriteStateSpec("parts", VarIntCoder())
     """The number of parts of the shard so far."""
+    LAST = ReadModifyWriteStateSpec("last", StrUtf8Coder())
+    """The job and the token of the last part. A copy of a savepoint is another job, with registers of its own."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -172,28 +201,38 @@ class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     @override
     def start_bundle(self) -> None:
-        self._chunks: dict[int, tuple[int, list[bytes], dict[str, int], int]] = {}
+        self._chunks: dict[int, tuple[Link, list[bytes], dict[str, int], int]] = {}
 
     @override
-    def process(self, element: tuple[int, Chunk], parts: Any = beam.DoFn.StateParam(PARTS)) -> None:
+    def process(
+        self,
+        element: tuple[int, Chunk],
+        parts: Any = beam.DoFn.StateParam(PARTS),
+        last: Any = beam.DoFn.StateParam(LAST),
+    ) -> None:
         shard, (chunk, number, more) = element
         if shard in self._chunks:
-            sequence, chunks, topics, count = self._chunks[shard]
+            link, chunks, topics, count = self._chunks[shard]
         else:
-            sequence, chunks, topics, count = (parts.read() or 0) + 1, [], {}, 0
+            job, sequence, before = attempt().job, (parts.read() or 0) + 1, last.read() or ""
+            of, _, after = before.partition(" ")
+            begins = sequence == 1 or of not in ("", job)
+            link = Link(sequence, _token(sequence), "" if begins else after, begins)
+            chunks, topics, count = [], {}, 0
             parts.write(sequence)
+            last.write(f"{job} {link.token}")
         chunks.append(chunk)
         _add(topics, more)
-        self._chunks[shard] = sequence, chunks, topics, count + number
+        self._chunks[shard] = link, chunks, topics, count + number
 
     @override
     def finish_bundle(self) -> Iterator[Any]:
         waiting, self._chunks = self._chunks, {}
         if waiting and self._stager is None:
             self._stager = _Stager(self._sink)
-        for shard, (sequence, chunks, topics, count) in waiting.items():
+        for shard, (link, chunks, topics, count) in waiting.items():
             assert self._stager is not None
-            part = self._stager.part(shard, sequence, chunks, topics, count)
+            part = self._stager.part(shard, link, chunks, topics, count)
             yield GlobalWindows.windowed_value({"parts": [part.plain()]})
 
 
@@ -223,15 +262,16 @@ class StageGrouped(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         chunks: list[bytes] = []
         topics: dict[str, int] = {}
         count = size = 0
+        link = Link.first()
         for chunk, number, more in all:
             chunks.append(chunk)
             _add(topics, more)
             count, size = count + number, size + len(chunk)
             if size >= _PART:
-                parts.append(stager.part(shard, len(parts) + 1, chunks, topics, count).plain())
-                chunks, topics, count, size = [], {}, 0, 0
+                parts.append(stager.part(shard, link, chunks, topics, count).plain())
+                link, chunks, topics, count, size = link.next(), [], {}, 0, 0
         if chunks:
-            parts.append(stager.part(shard, len(parts) + 1, chunks, topics, count).plain())
+            parts.append(stager.part(shard, link, chunks, topics, count).plain())
         yield {"parts": parts}
 
 
@@ -274,7 +314,9 @@ class WriteToKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     which the stage before this emitted them. A shard remembers in the offset of a consumer group
     (`arcbeam.<job>.<sink>.<shard>`) which of its transactions was the last, so a repeated publishing finds it.
 
-    If that offset is gone although the job has published, the job fails by name, see `on_lost_register`. The broker
+    If that offset is gone although the job has published, the job fails by name, see `on_lost_register`. So does a job
+    that went back to a savepoint, if the offset is that of a transaction it does not know: its text says what to do.
+    A copy of a savepoint is another job, with offsets of its own. The broker
     removes offsets that have not changed for offsets.retention.minutes (7 days by default).
 
     Args:
