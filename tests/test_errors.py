@@ -23,6 +23,7 @@ MADE = [
     errors.JobFailedError("failed"),
     errors.UserCodeError("A/Map", "ValueError('x')", "Traceback…"),
     errors.CoderError("A/Map", "'x' does not fit VarIntCoder", "Traceback…"),
+    errors.PublishRefusedError("the register is another's"),
     errors.WorkerLostError("a worker was killed", "give it more memory"),
     errors.DriverLostError("the driver died", "give it more memory"),
     errors.ServerLostError("no answer from the server", "resume the job"),

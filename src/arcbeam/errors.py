@@ -203,6 +203,10 @@ class CoderError(UserCodeError):
     """A coder failed on one element. `error` has the element's repr (shortened) and the coder, `step` the transform."""
 
 
+class PublishRefusedError(JobFailedError):
+    """A publisher refuses committables, and would again. Never retried: the user must do something first."""
+
+
 class WorkerLostError(JobFailedError):
     """A Python worker or executor died (killed, out of memory, segmentation fault) more often than Spark retries.
 

@@ -54,7 +54,8 @@ class Publisher(DoFn):  # type: ignore[misc]  # Beam is untyped
     def publish(self, committables: Sequence[Any]) -> None:
         """Publish the data of committables of one micro-batch: all of them, or some, in no particular order.
 
-        A call that raises is repeated. Warnings (`warnings.warn`) are shown with the job's messages.
+        A call that raises is repeated. If it raises an `arcbeam.errors.PublishRefusedError`, the job fails instead, and
+        the driver that resumes it repeats the call. Warnings (`warnings.warn`) are shown with the job's messages.
 
         Calls run concurrently in different processes, with different committables of the micro-batch. A process whose
         driver was killed, or whose call was abandoned, may still be publishing the same committables.

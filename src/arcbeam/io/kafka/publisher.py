@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
+from arcbeam.errors import PublishRefusedError
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain, decoded, unframed
 from arcbeam.io.kafka.producing import FencedError, InDoubtError, LibrdkafkaShard, Register
@@ -35,7 +36,7 @@ _AT_ONCE: Final = 8
 """Shards that are published concurrently."""
 
 
-class RegisterError(RuntimeError):
+class RegisterError(PublishRefusedError):
     """The register of a shard contradicts the job: what was published is unknown."""
 
 

@@ -20,7 +20,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from arcbeam.console.progressline import JobProgress, StageProgress
-from arcbeam.errors import ArcbeamError, JobCancelledError
+from arcbeam.errors import ArcbeamError, JobCancelledError, PublishRefusedError
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.files import SideFile
@@ -190,7 +190,7 @@ class BatchRun:
                 break
             except ArcbeamError as e:
                 pause = float(1 << min(failures, 4))
-                if isinstance(e, JobCancelledError) or time.monotonic() + pause > until:
+                if isinstance(e, JobCancelledError | PublishRefusedError) or time.monotonic() + pause > until:
                     raise
                 _LOG.warning("%s is not published yet: %s", self._plan.name, e)
                 self._cancelled.wait(pause)

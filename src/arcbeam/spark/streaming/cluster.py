@@ -34,6 +34,7 @@ from arcbeam.errors import (
     DriverLostError,
     JobCancelledError,
     JobFailedError,
+    PublishRefusedError,
     ServerLostError,
     WorkerLostError,
 )
@@ -257,8 +258,9 @@ class SparkCluster(Cluster):
             event = Published(self._clock.now(), micro_batch)
         except BaseException as e:
             failed = self._as_failure(e, f"could not publish micro-batch {micro_batch}")
-            lost = isinstance(failed, DriverLostError)
-            event = PublishFailed(self._clock.now(), micro_batch, str(failed), lost)
+            # Only another driver can publish: in another session, or after the user has done something.
+            ends = isinstance(failed, DriverLostError | PublishRefusedError)
+            event = PublishFailed(self._clock.now(), micro_batch, str(failed), ends)
         self._inbox.put(event)
         # SUBTLE: not concurrently with publishing. A driver that has taken the job over publishes, with the micro-batch
         # of its opening, what the driver before it had staged in an earlier one. Not each time, because a sweep lists

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from arcbeam import ArcbeamRunner
+from arcbeam.errors import JobFailedError
 from arcbeam.io.kafka import ReadFromKafka
 from tests.io.kafka.jobs.test_jobs import fill, job, records, wrong
 from tests.io.kafka.test_librdkafka import put
@@ -141,3 +142,24 @@ def test_broker_is_down_for_a_minute(tmp_path: Path) -> None:
         assert wrong(records(broker, target, 600, 120), 600) == []
         result.drain()
         result.wait_until_finish()
+
+
+@pytest.mark.contract("KAFKA-06")
+def test_job_that_goes_back_to_a_savepoint_fails_at_once(broker: Broker, tmp_path: Path) -> None:
+    source, target = broker.topic("back-in", 2), broker.topic("back-out", 2)
+    state = f"--checkpoint_dir={tmp_path / 'job'}"
+    fill(broker, source, range(100))
+    result = job(broker, source, target, tmp_path, state).run()
+    assert wrong(records(broker, target, 100), 100) == []
+    result.savepoint("sp")
+    fill(broker, source, range(100, 130))
+    assert wrong(records(broker, target, 130), 130) == []
+    result.suspend()
+    result.wait_until_finish()
+    fill(broker, source, range(130, 150))
+    began = time.monotonic()
+    result = job(broker, source, target, tmp_path, state, "--from_savepoint=sp").run()
+    with pytest.raises(JobFailedError, match=r"delete the consumer group, and resume"):
+        result.wait_until_finish()
+    assert time.monotonic() - began < 40, "it was retried"
+    assert wrong(records(broker, target, 130, 3), 130) == []
