@@ -12,7 +12,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam import ArcbeamRunner
-from arcbeam.errors import UserCodeError
+from arcbeam.errors import PublishRefusedError, UserCodeError
 from arcbeam.io import Publish
 from arcbeam.spark.batch import boundedjob
 from tests.spark.publishing import Renames, Stage, left_over, lives, published
@@ -24,6 +24,12 @@ class Warns(Renames):
     def publish(self, committables: Sequence[str]) -> None:
         super().publish(committables)
         warnings.warn(f"look here, again: {self.again}", stacklevel=1)
+
+
+class Refuses(Renames):
+    def publish(self, committables: Sequence[str]) -> None:
+        assert not self.again
+        raise PublishRefusedError("it never can")
 
 
 def _run(folder: Path, *options: str, fails: int = 0, last: Any = None, publisher: type[Renames] = Renames) -> Any:
@@ -74,6 +80,11 @@ def test_failed_job_publishes_nothing(tmp_path: Path) -> None:
         _run(tmp_path, last=last)
     assert published(tmp_path) == []
     assert left_over(tmp_path) == []
+
+
+def test_refused_publishing_is_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(PublishRefusedError, match="it never can"):
+        _run(tmp_path, publisher=Refuses)
 
 
 def test_permanent_publishing_failure_keeps_staged_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
