@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from arcbeam.io.kafka import producing
@@ -29,6 +30,8 @@ def main(servers: str, folder: str, point: str, committable: str) -> None:
             stops.remove(at)
             Path(folder, "stopped").touch()
             os.kill(os.getpid(), signal.SIGSTOP)
+            # Another thread may be the one that the signal stops first: this one waits for it.
+            time.sleep(1)
 
     points.install(producing, reached)
     connection = Connection({"bootstrap.servers": servers, "transaction.timeout.ms": 1_000})

@@ -102,7 +102,7 @@ class FromRegistry:
 
 
 def _is_of_registry(error: BaseException) -> bool:
-    """Return whether an error is not about the record: the registry fails, or does not know who asks."""
+    """Return whether an error is not about the record: the registry fails, or refuses the credentials."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
     if isinstance(error, SchemaRegistryError):
