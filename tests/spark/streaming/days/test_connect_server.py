@@ -121,7 +121,7 @@ def test_job_continues_on_restarted_server(tmp_path: Path, server: ConnectServer
     try:
         job.wait_for(lambda: job.sums() == {10, 35})
         server.kill()
-        job.wait_for(lambda: re.search("Connect server .*sc://", job.said()) is not None)
+        job.wait_for(lambda: re.search(r"Connect server at \S+ does not answer", job.said()) is not None)
         server.start()
         job.feed(20)
         job.wait_for(lambda: job.sums() >= {10, 35, 60, 85})
