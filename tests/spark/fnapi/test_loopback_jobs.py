@@ -147,7 +147,7 @@ def end_worker_once(x: int, once: str) -> int:
         Path(once).touch()
         for each in gc.get_objects():
             if isinstance(each, sdk_worker.SdkHarness):
-                each._control_channel._channel.close()
+                each._control_channel.close()
     return x
 
 
