@@ -33,7 +33,30 @@ def test_bounded_job_shows_its_stages() -> None:
     text = client(Fixed(batch(*STAGES))).get("/job/a").text
     assert "1 of 3 stages are done. Now: Count." in text
     assert all(figure in text for figure in ("3 of 8", "2.50 s", ">70<", ">2<"))
-    assert "no task has ended yet" in text
+    assert "none of its tasks has begun" in text
+    assert "how many tasks it has is known when its input is" in text
+
+
+def test_stages_of_ended_job_keep_their_figures() -> None:
+    ended = (
+        StageProgress("Read", "done", 1, 1, 0, 10, 2.5),
+        StageProgress("Parse", "failed", 3, 8, 1, 70, 11.0),
+        StageProgress("Count", "stopped", 1, 8, 0, 4, 1.0),
+        StageProgress("Write", "not run", of=8),
+    )
+    text = client(Fixed(batch(*ended, state="FAILED", why="KeyError: 3\nat line 7"))).get("/job/a").text
+    for shown in ("its error ended the job", "the job ended while it ran", "the job ended before it", ">KeyError: 3"):
+        assert shown in text, shown
+    assert all(figure in text for figure in ("3 of 8", "11 s", ">70<", "0 of 8"))
+    # The server was killed: the record is of before.
+    rows = [*states.batch_rows({"stages": [asdict(stage) for stage in STAGES]}, live=False)]
+    assert [row.state.text for row in rows] == ["done", "stopped", "not run"]
+
+
+def test_unknown_figures_of_running_stage_say_why() -> None:
+    (row,) = states.batch_rows({"stages": [asdict(StageProgress("Read", "running", of=8, live=False))]}, live=True)
+    assert (row.tasks.text, row.elements.text, row.retries.text, row.seconds.text) == ("? of 8", "–", "–", "–")
+    assert "when its Spark job ends" in row.elements.hint
 
 
 @pytest.mark.parametrize(

@@ -41,23 +41,27 @@ class StageProgress:
 
     Attributes:
         stage: its name.
-        state: "waiting" (its input is not complete), "running" or "done".
+        state: "waiting" (no task has begun), "running" or "done". After the end of a job that failed or was cancelled:
+            "done", "failed" (its error ended the job), "stopped" (the job ended while it ran) or "not run".
         tasks: the number of its tasks that have ended, in all rounds so far.
         of: the number of its tasks in all rounds so far; 0: not known yet.
-        retries: tries of tasks after the first; None: tasks do not report them.
+        retries: tries of tasks after the first.
         elements: that its tasks have read; of running tasks a few seconds ago.
-        seconds: the sum of the durations of tasks that have reported.
+        seconds: the sum of the durations of its tasks so far.
         rounds: of a splittable stage: the rounds that have begun; 1 for other stages.
+        live: whether running tasks report. Otherwise figures come when the Spark job of the stage ends, and a stage
+            whose tasks wait for a free core is "running", too.
     """
 
     stage: str
     state: str = "waiting"
     tasks: int = 0
     of: int = 0
-    retries: int | None = None
+    retries: int = 0
     elements: int = 0
     seconds: float = 0.0
     rounds: int = 1
+    live: bool = True
 
 
 def line(progress: JobProgress, seconds: float, width: int) -> str:

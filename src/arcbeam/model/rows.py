@@ -148,6 +148,7 @@ class BundleReport:
         shard: Spark partition of the task.
         attempt: Spark's task attempt id.
         worker: "host:pid" of the Python worker.
+        retries: earlier tries of the task.
         metrics: serialized monitoring infos; only the harness interprets them.
         bundles: bundles run.
         elements_in: elements read.
@@ -169,6 +170,7 @@ class BundleReport:
     shard: int
     attempt: int = 0
     worker: str = ""
+    retries: int = 0
     metrics: list[bytes] = field(default_factory=list)
     bundles: int = 0
     elements_in: int = 0

@@ -24,6 +24,7 @@ class BatchRow:
 
     name: str
     state: Cell
+    level: str
     tasks: Cell
     elements: Cell
     retries: Cell
@@ -86,6 +87,8 @@ def headline(job: Listed) -> Headline:
     if job.progress is None:
         return Headline("The job is running. It has no status yet.")
     stages = job.progress["stages"]
+    if not stages:
+        return Headline("The job is starting.")
     done = sum(stage["state"] == "done" for stage in stages)
     running = [stage["stage"] for stage in stages if stage["state"] == "running"]
     now = f" Now: {'; '.join(running)}." if running else ""
@@ -100,24 +103,38 @@ def batch_rows(progress: Mapping[str, Any], live: bool) -> Iterator[BatchRow]:
         live: whether the job runs.
     """
     for stage in progress["stages"]:
-        total, waits = stage.get("of"), stage["state"] == "waiting"
+        total, state, retries = stage.get("of"), stage["state"], stage.get("retries")
+        if not live:
+            # The server ended before the job.
+            state = {"running": "stopped", "waiting": "not run"}.get(state, state)
+        # Records of an earlier version have neither.
+        blind = not stage.get("live", True) and state == "running" and not stage["elements"]
+        none = state in ("waiting", "not run")
+        unknown = Cell("–", _BLIND) if blind else Cell("–", "no task has begun") if none else None
         yield BatchRow(
             stage["stage"],
-            Cell(stage["state"], "its input is not complete yet" if waits else "")
-            if live or stage["state"] == "done"
-            else Cell("unfinished", "the job ended before it"),
-            Cell(f"{stage['tasks']:,} of {total:,}" if total else f"{stage['tasks']:,}", _rounds(stage)),
-            Cell(f"{stage['elements']:,}", "that its tasks have read"),
+            Cell(state, _BLIND if blind else _STATES.get(state, "")),
+            {"failed": "error", "stopped": "warning", "not run": "warning"}.get(state, ""),
+            Cell(f"{'?' if blind else format(stage['tasks'], ',')} of {total:,}", _rounds(stage))
+            if total
+            else Cell("–", "how many tasks it has is known when its input is"),
+            unknown or Cell(f"{stage['elements']:,}", "that its tasks have read"),
             Cell("–", "tasks of this job report no tries")
-            if stage.get("retries") is None
-            else Cell(f"{stage['retries']:,}", "tries after the first, of tasks that are shown"),
-            Cell("–", "no task has ended yet")
-            if not stage["tasks"]
-            else Cell(long_shown(stage["seconds"]) if stage["seconds"] >= 10 else f"{stage['seconds']:.2f} s", _SUM),
+            if retries is None
+            else unknown or Cell(f"{retries:,}", "tries of its tasks after the first"),
+            unknown
+            or Cell(long_shown(stage["seconds"]) if stage["seconds"] >= 10 else f"{stage['seconds']:.2f} s", _SUM),
         )
 
 
-_SUM: Final = "the sum of its tasks that have reported; they run side by side"
+_SUM: Final = "the sum of its tasks; they run side by side"
+_BLIND: Final = "its figures come when its Spark job ends: running tasks report only to a temporary location on a disk"
+_STATES: Final = {
+    "waiting": "none of its tasks has begun",
+    "failed": "its error ended the job",
+    "stopped": "the job ended while it ran",
+    "not run": "the job ended before it",
+}
 
 
 def _rounds(stage: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam import ArcbeamRunner
-from arcbeam.model.rows import BundleReport
 from arcbeam.runner import job
 from arcbeam.spark.tasks import heartbeat, workerlog
-from arcbeam.spark.tasks.heartbeat import HeartbeatTask, pulsing, unreported
+from arcbeam.spark.tasks.heartbeat import HeartbeatTask, TaskState, pulses, pulsing
 from arcbeam.store.jobtemp.location import JobLocation
 
 
@@ -24,44 +24,50 @@ class _Bundles:
     elements = 0
 
 
-def test_heartbeat_counts_until_the_report_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_counts_until_the_task_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     location, bundles, seen = JobLocation(str(tmp_path)), _Bundles(), []
+    monkeypatch.setattr(heartbeat, "_FIRST_SECONDS", 0.01)
     monkeypatch.setattr(heartbeat, "_SECONDS", 0.01)
+
+    def figures() -> list[tuple[int, TaskState]]:
+        return [(pulse.elements, pulse.state) for pulse in pulses(location)]
 
     def works(_: Any) -> Iterator[Any]:
         workerlog.at("job", "s1", bundles)
         for elements in (3, 5):
             bundles.elements = elements
             deadline = time.monotonic() + 10
-            while unreported(location, []) != (elements, 0):
+            while figures() != [(elements, TaskState.RUNNING)]:
                 assert time.monotonic() < deadline
             seen.append(elements)
             yield from ()
 
     workerlog.at("another", "s0", bundles)
-    assert list(HeartbeatTask(works, "s1", location)(iter(()))) == []
+    assert list(HeartbeatTask(works, "s1", location, 3)(iter(()))) == []
     workerlog.at("", "")
     assert seen == [3, 5]
-    assert unreported(location, []) == (5, 1)
-    assert unreported(location, [BundleReport("s0", 0), BundleReport("s1", 0, attempt=7)]) == (5, 1)
-    assert unreported(location, [BundleReport("s1", 0, attempt=0)]) == (0, 0)
+    (pulse,) = pulses(location)
+    assert (pulse.stage, pulse.elements, pulse.round, pulse.state) == ("s1", 5, 3, TaskState.ENDED)
+    assert 0.01 < pulse.seconds < 20
+    assert pulses(location, without={"s1"}) == []
 
 
-def test_failed_task_has_not_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("error", "states"), [(ValueError, [TaskState.FAILED]), (GeneratorExit, [])])
+def test_failed_task_has_not_ended(error: type[BaseException], states: list[TaskState], tmp_path: Path) -> None:
     def fails(_: Any) -> Iterator[Any]:
         yield from ()
-        raise ValueError
+        raise error
 
     location = JobLocation(str(tmp_path))
-    with pytest.raises(ValueError):  # noqa: PT011 - it has no text
+    with pytest.raises(error):
         list(HeartbeatTask(fails, "s1", location)(iter(())))
-    assert unreported(location, []) == (0, 0)
+    assert [pulse.state for pulse in pulses(location)] == states
 
 
 def test_unwatched_or_object_store_job_writes_nothing(tmp_path: Path) -> None:
     assert pulsing(len, "s1", JobLocation(str(tmp_path)), watched=False) is len
     assert pulsing(len, "s1", JobLocation("s3://bucket/job"), watched=True) is len
-    assert unreported(JobLocation(str(tmp_path / "none")), []) == (0, 0)
+    assert pulses(JobLocation(str(tmp_path / "none"))) == []
 
 
 def _slow(element: Any) -> int:
@@ -77,11 +83,12 @@ def test_watched_jobs_figures_grow_within_tasks(monkeypatch: pytest.MonkeyPatch)
     large = p | beam.Create(range(24)) | beam.Map(lambda n: (n, "x" * 200_000)) | beam.Reshuffle()
     _ = large | beam.Map(_slow)
     result: Any = p.run()
-    seen = []
+    seen, states = [], []
     while result.state not in ("DONE", "FAILED"):
         run = result._job._run
         if run is not None:
             seen.append(run.progress().elements)
+            states.append(tuple(stage.state for stage in run.stages()))
         time.sleep(0.1)
     assert result.wait_until_finish() == "DONE"
     reports = result._job._run.outcome.reports
@@ -94,3 +101,29 @@ def test_watched_jobs_figures_grow_within_tasks(monkeypatch: pytest.MonkeyPatch)
     within = {elements for elements in seen if 0 < elements < total}
     assert len(within) >= 3, seen
     assert seen == sorted(seen)
+    # All stages are in one Spark job.
+    assert ("done", "running") in {pair for each in states for pair in pairwise(each)}, set(states)
+
+
+def _fail_late(element: Any) -> int:
+    if element[0] == 23:
+        raise KeyError("late")
+    return int(element[0])
+
+
+@pytest.mark.contract("PAGE-03")
+@pytest.mark.usefixtures("spark")
+def test_failed_job_keeps_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "watched", lambda: True)
+    p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions())
+    spread = p | beam.Create(range(24)) | beam.Map(lambda n: (n, n)) | beam.Reshuffle()
+    _ = spread | "Fail" >> beam.Map(_fail_late) | beam.Map(lambda n: (n, n)) | beam.GroupByKey()
+    result: Any = p.run()
+    with pytest.raises(KeyError, match="late"):
+        result.wait_until_finish()
+    stages = {stage.stage: stage for stage in result._job._run.stages()}
+    first, *_, last = stages.values()
+    assert (first.state, first.tasks, last.state) == ("done", first.of, "not run")
+    assert first.seconds > 0
+    (failed,) = (stage for stage in stages.values() if stage.state == "failed")
+    assert "Fail" in failed.stage

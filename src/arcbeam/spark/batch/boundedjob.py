@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,7 @@ from arcbeam.spark.tasks.collecting import collected, described
 from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
-from arcbeam.spark.tasks.heartbeat import pulses, pulsing, unreported
+from arcbeam.spark.tasks.heartbeat import Pulse, TaskState, pulses, pulsing, writes_pulses
 from arcbeam.spark.tasks.openstages import HOLDERS
 from arcbeam.spark.tasks.task import OpenGraceful, StageTask
 from arcbeam.store.jobtemp.location import JobLocation
@@ -104,6 +104,7 @@ class BatchRun:
         self._tasks = StageTasks(plan, settings.shards, self._rounds)
         self._unrun: list[str] = []
         self._running: tuple[str, ...] = ()
+        self._last: list[StageProgress] | None = None
         self._outcome = Outcome()
         self._cancelled = threading.Event()
         self._attempted = self._half_published = False
@@ -133,14 +134,34 @@ class BatchRun:
 
     def progress(self) -> JobProgress:
         """Return the progress of the run; callable from any thread."""
-        reports = list(self._outcome.reports)
-        elements, tasks = unreported(self._location, reports) if self._watched else (0, 0)
-        return JobProgress(self._running, elements + sum(r.elements_in for r in reports), tasks + len(reports))
+        stages = self.stages()
+        running = tuple(stage.stage for stage in stages if stage.state == "running")
+        elements, tasks = sum(stage.elements for stage in stages), sum(stage.tasks for stage in stages)
+        return JobProgress(running or self._running, elements, tasks)
 
     def stages(self) -> list[StageProgress]:
-        """Return the progress of each stage, in the plan's order; callable from any thread."""
-        written = pulses(self._location) if self._watched else None
-        return self._tasks.progress(list(self._outcome.reports), written)
+        """Return the progress of each stage, in the plan's order; callable from any thread, also after the end."""
+        if self._last is not None:
+            return self._last
+        return self._tasks.progress(list(self._outcome.reports), self._pulses())
+
+    def _pulses(self) -> list[Pulse] | None:
+        """Return the newest figures of tasks that have not reported; None if tasks write none."""
+        return pulses(self._location, self._tasks.done) if writes_pulses(self._location, self._watched) else None
+
+    def _keep_progress(self, done: bool) -> None:
+        """Keep the last progress: the job's temporary location is removed after its end."""
+        written = self._pulses()
+        last = self._tasks.progress(list(self._outcome.reports), written)
+        if not done:
+            last = self._tasks.unfinished(last, set() if self._cancelled.is_set() else self._failed(written or ()))
+        self._last = last
+
+    def _failed(self, written: Iterable[Pulse]) -> set[str]:
+        """Return the ids of the stages with errors; if none has recorded one, of those with tasks that have failed."""
+        ids = [stage.id for stage in self._plan.stages] if self._location.error_names() else []
+        recorded = {id for id in ids if self._location.error_names(id)}
+        return recorded or {pulse.stage for pulse in written if pulse.state is TaskState.FAILED}
 
     def run(self) -> Outcome:
         """Run everything; if a Spark job fails, raise what `failure.as_job_failure` returns."""
@@ -163,6 +184,8 @@ class BatchRun:
             done = True
             return self._outcome
         finally:
+            with contextlib.suppress(ArcbeamError):
+                self._keep_progress(done)
             if driver.death(self._spark) is None:
                 for frame in self._persisted:
                     with contextlib.suppress(Exception):

@@ -200,7 +200,7 @@ class Rounds:
 
     def _round(self, running: _Running) -> DataFrame:
         of_round = RoundTask(replace(running.task, round=running.round))
-        task = pulsing(of_round, running.task.stage.id, self.location, self.watched)
+        task = pulsing(of_round, running.task.stage.id, self.location, self.watched, running.round)
         return exchange.mapped(running.source, task)
 
     def end(self, reports: Iterable[BundleReport]) -> set[str]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from arcbeam.console.progressline import StageProgress
 from arcbeam.model.plan import Plan, Routing, Stage
 from arcbeam.model.rows import BundleReport
 from arcbeam.spark.batch.rounds import Rounds
-from arcbeam.spark.tasks.heartbeat import Pulse
+from arcbeam.spark.tasks.heartbeat import Pulse, TaskState
 
 
 class StageTasks:
@@ -29,6 +30,8 @@ class StageTasks:
         # Of stages that are built: tasks of all rounds so far, and rounds.
         self._tasks: dict[str, int] = {}
         self._round: dict[str, int] = {}
+        # The tasks of earlier rounds.
+        self._earlier: dict[str, int] = {}
         self._ran: frozenset[str] = frozenset()
 
     def built(self, stage: Stage) -> None:
@@ -51,7 +54,13 @@ class StageTasks:
         for id, number in self._round.items():
             if id not in self._ran and self._rounds.begun(id) > number:
                 self._round[id] = self._rounds.begun(id)
+                self._earlier[id] = self._tasks[id]
                 self._tasks[id] += self._shards
+
+    @property
+    def done(self) -> frozenset[str]:
+        """The ids of stages whose Spark jobs have ended: all their tasks have reported."""
+        return self._ran
 
     def progress(self, reports: Sequence[BundleReport], pulses: Sequence[Pulse] | None) -> list[StageProgress]:
         """Return the progress of each stage, in the plan's order.
@@ -62,29 +71,56 @@ class StageTasks:
         """
         reported = {(report.stage, report.attempt) for report in reports}
         mine: dict[str, list[BundleReport]] = defaultdict(list)
-        running: dict[str, list[Pulse]] = defaultdict(list)
-        retries: dict[str, int] = defaultdict(int)
+        # A task without input ends without a report. Its file stays there, also in the next round.
+        now: dict[str, list[Pulse]] = defaultdict(list)
         for report in reports:
             mine[report.stage].append(report)
         for pulse in pulses or ():
-            retries[pulse.stage] += pulse.retries
-            if (pulse.stage, pulse.attempt) not in reported:
-                running[pulse.stage].append(pulse)
+            if pulse.stage not in self._ran and pulse.round == self._round.get(pulse.stage):
+                now[pulse.stage].append(pulse)
         return [
-            StageProgress(
-                stage.name,
-                self._state(stage.id),
-                len(mine[stage.id]) + sum(pulse.ended for pulse in running[stage.id]),
-                self._tasks.get(stage.id, 0),
-                None if pulses is None else retries[stage.id],
-                sum(report.elements_in for report in mine[stage.id]) + sum(p.elements for p in running[stage.id]),
-                sum(report.seconds for report in mine[stage.id]),
-                self._round.get(stage.id, 1),
-            )
-            for stage in self._plan.stages
+            self._of(stage, mine[stage.id], now[stage.id], reported, pulses is not None) for stage in self._plan.stages
         ]
 
-    def _state(self, id: str) -> str:
+    def _of(
+        self,
+        stage: Stage,
+        reports: Sequence[BundleReport],
+        now: Sequence[Pulse],
+        reported: Collection[tuple[str, int]],
+        live: bool,
+    ) -> StageProgress:
+        id, of = stage.id, self._tasks.get(stage.id, 0)
+        ended = self._earlier.get(id, 0) + sum(pulse.state is TaskState.ENDED for pulse in now)
+        unreported = [pulse for pulse in now if (pulse.stage, pulse.attempt) not in reported]
         if id in self._ran:
-            return "done"
-        return "running" if id in self._tasks else "waiting"
+            state, ended = "done", of
+        elif live:
+            over = ended >= of and not stage.splittable
+            state = "waiting" if not now and not ended else "done" if over else "running"
+        else:
+            state = "running" if id in self._tasks else "waiting"
+        return StageProgress(
+            stage.name,
+            state,
+            ended,
+            of,
+            sum(each.retries for each in reports) + sum(each.retries for each in unreported),
+            sum(report.elements_in for report in reports) + sum(pulse.elements for pulse in unreported),
+            sum(each.seconds for each in reports) + sum(each.seconds for each in unreported),
+            self._round.get(id, 1),
+            live,
+        )
+
+    def unfinished(self, progress: Sequence[StageProgress], failed: Collection[str]) -> list[StageProgress]:
+        """Return the last progress of a job that failed or was cancelled.
+
+        Args:
+            progress: when it ended.
+            failed: ids of the stages with errors.
+        """
+        ends = {"running": "stopped", "waiting": "not run"}
+        return [
+            replace(each, state="failed" if stage.id in failed else ends.get(each.state, each.state))
+            for stage, each in zip(self._plan.stages, progress, strict=True)
+        ]

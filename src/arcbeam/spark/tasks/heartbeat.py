@@ -1,7 +1,7 @@
 """Progress of running tasks: small files that tasks write while they run, for display.
 
-Owns both sides: the thread in a task that writes, and the sums that the driver makes of the files. Results come from
-reports only; these files are only displayed, and written only if the job is watched.
+Owns both sides: the thread in a task that writes, and the driver's reading of the files. Results come from reports
+only; these files are only displayed, and written only if the job is watched.
 """
 
 from __future__ import annotations
@@ -9,21 +9,31 @@ from __future__ import annotations
 import contextlib
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from arcbeam.errors import ArcbeamError
-from arcbeam.model.rows import BundleReport
 from arcbeam.spark.tasks import workerlog
 from arcbeam.store.jobtemp.location import JobLocation
 
+_FIRST_SECONDS = 0.2
+"""A shorter task writes only at its end."""
 _SECONDS = 2.0
-_PULSE = struct.Struct("<qqH?")
-"""Task attempt id, elements read so far, earlier tries of the task, whether it has ended."""
+_PULSE = struct.Struct("<qqdHHB")
+"""The fields of `Pulse` from `attempt` on."""
+
+
+class TaskState(IntEnum):
+    """The state of a try of a task."""
+
+    RUNNING = 0
+    ENDED = 1
+    FAILED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +44,36 @@ class Pulse:
         stage: id of its stage.
         attempt: Spark's task attempt id.
         elements: that it has read.
+        seconds: its duration so far, without the time in which it waited for its first input.
         retries: earlier tries of the task.
-        ended: whether it has ended.
+        round: number of its stage's round, from 1.
+        state: of this try.
     """
 
     stage: str
     attempt: int
-    elements: int
-    retries: int
-    ended: bool
+    elements: int = 0
+    seconds: float = 0.0
+    retries: int = 0
+    round: int = 1
+    state: TaskState = TaskState.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatTask:
-    """A task that writes every few seconds how many elements it has read.
+    """A task that writes every few seconds how far it is.
 
     Attributes:
         task: the task to run.
         stage: id of its stage.
         location: the job's temporary location.
+        round: number of the stage's round, from 1.
     """
 
     task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     stage: str
     location: JobLocation
+    round: int = 1
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the task: `mapInArrow` calls this."""
@@ -69,48 +85,56 @@ class HeartbeatTask:
         name = f"pulses/{self.stage}-{partition}"
         ended = threading.Event()
 
-        def write(end: bool = False) -> None:
-            elements = workerlog.elements()
-            if elements or retries:
-                with contextlib.suppress(ArcbeamError):
-                    self.location.put_bytes(name, _PULSE.pack(attempt, elements, retries, end))
+        def write(state: TaskState) -> None:
+            figures = attempt, workerlog.elements(), workerlog.seconds(), retries, self.round, state
+            with contextlib.suppress(ArcbeamError):
+                self.location.put_bytes(name, _PULSE.pack(*figures))
 
         def beat() -> None:
-            while not ended.wait(_SECONDS):
-                write()
+            seconds = _FIRST_SECONDS
+            while not ended.wait(seconds):
+                write(TaskState.RUNNING)
+                seconds = _SECONDS
 
         thread = threading.Thread(target=beat, name="pulse", daemon=True)
         thread.start()
+        state = None
         try:
             yield from self.task(batches)
+            state = TaskState.ENDED
+        except Exception:
+            state = TaskState.FAILED
+            raise
         finally:
             ended.set()
             thread.join()
-        write(end=True)
+            # A task that Spark has stopped has neither ended nor failed.
+            if state is not None:
+                write(state)
 
 
-def pulses(location: JobLocation) -> list[Pulse]:
-    """Return the newest figures of all tasks that have written some."""
+def pulses(location: JobLocation, without: Collection[str] = ()) -> list[Pulse]:
+    """Return the newest figures of all tasks that have written some.
+
+    Args:
+        location: of the job.
+        without: ids of stages whose files are not read.
+    """
     found = []
     with contextlib.suppress(ArcbeamError):
         for name in location.list("pulses/"):
-            attempt, elements, retries, ended = _PULSE.unpack(location.get_bytes(name))
             stage = name.removeprefix("pulses/").rpartition("-")[0]
-            found.append(Pulse(stage, attempt, elements, retries, ended))
+            if stage not in without:
+                attempt, elements, seconds, retries, round, state = _PULSE.unpack(location.get_bytes(name))
+                found.append(Pulse(stage, attempt, elements, seconds, retries, round, TaskState(state)))
     return found
 
 
-def unreported(location: JobLocation, reports: Iterable[BundleReport]) -> tuple[int, int]:
-    """Return the progress of tasks that have not reported yet.
-
-    Returns:
-        The number of elements that they have read, and how many of them have ended.
-    """
-    reported = {(report.stage, report.attempt) for report in reports}
-    running = [pulse for pulse in pulses(location) if (pulse.stage, pulse.attempt) not in reported]
-    return sum(pulse.elements for pulse in running), sum(pulse.ended for pulse in running)
+def writes_pulses(location: JobLocation, watched: bool) -> bool:
+    """Return whether tasks write their progress: in a watched job with a folder as its location (files are cheap)."""
+    return watched and location.folder is not None
 
 
-def pulsing(task: Any, stage: str, location: JobLocation, watched: bool) -> Any:
-    """Return the task with progress files, if the job is watched and its location is a folder (files are cheap)."""
-    return HeartbeatTask(task, stage, location) if watched and location.folder is not None else task
+def pulsing(task: Any, stage: str, location: JobLocation, watched: bool, round: int = 1) -> Any:
+    """Return the task, which writes its progress if tasks of this job do."""
+    return HeartbeatTask(task, stage, location, round) if writes_pulses(location, watched) else task

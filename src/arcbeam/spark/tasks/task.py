@@ -181,6 +181,7 @@ class _Run:
         context = TaskContext.get()
         self._partition = context.partitionId() if context else 0
         self._attempt = context.taskAttemptId() if context else 0
+        self._retries = context.attemptNumber() if context else 0
         self.report = BundleReport(stage=task.stage.id, shard=self._partition)
         self._stage: Any = None
 
@@ -211,7 +212,7 @@ class _Run:
             return IterableWriter(store, channel, f"{self._partition}-{self._attempt}")
 
         self.report = stage.run(self._input, self._outbox, self._partition, side_writer)
-        self.report.attempt = self._attempt
+        self.report.attempt, self.report.retries = self._attempt, self._retries
         self.report.worker = worker_name()
 
     def finalize(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,12 +21,14 @@ _FORMAT = "%(asctime)s %(levelname)s [%(arcbeam)s] %(name)s: %(message)s"
 class _Where:
     """What the worker runs now; it runs one task at a time.
 
-    `bundles` has an `instruction`, which is the open bundle's id, and counts `elements`.
+    `bundles` has an `instruction`, which is the open bundle's id, and counts `elements`. `began` is when it began, by
+    the monotonic clock.
     """
 
     job = ""
     stage = ""
     bundles: Any = None
+    began = 0.0
 
 
 class TaskFilter(logging.Filter):
@@ -44,12 +47,19 @@ class TaskFilter(logging.Filter):
 
 def at(job: str, stage: str, bundles: Any = None) -> None:
     """Set what the worker runs from this call on."""
+    if (job, stage) != (_Where.job, _Where.stage):
+        _Where.began = time.monotonic()
     _Where.job, _Where.stage, _Where.bundles = job, stage, bundles
 
 
 def elements() -> int:
     """Return how many elements the running task has read so far."""
     return int(getattr(_Where.bundles, "elements", 0))
+
+
+def seconds() -> float:
+    """Return how long the running task has run so far; 0.0: it has not begun, because it waits for its input."""
+    return time.monotonic() - _Where.began if _Where.stage else 0.0
 
 
 def install(level: str = "INFO", overrides: Mapping[str, str] | None = None) -> None:
