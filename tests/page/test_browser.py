@@ -5,6 +5,7 @@ One browser for the module, and few tests: each takes a second or more.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from collections.abc import Iterator
@@ -131,6 +132,38 @@ def test_changes_arrive_without_loading(open_page: Any, jobs: samples.Jobs) -> N
     jobs.histories["a"] = {**jobs.histories["a"], "events": [*jobs.histories["a"]["events"], end]}
     api.expect(page.locator("#headline")).to_contain_text("The job has ended: it is drained.")
     api.expect(page.locator("#contact")).to_have_text("")
+
+
+@pytest.mark.contract("PAGE-11")
+def test_eight_tabs_follow_their_jobs(browser: Any, server: PageServer, jobs: samples.Jobs) -> None:
+    def change(rate: float) -> None:
+        jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), seed=1, rate=rate))
+
+    # A browser has six connections to a host. In this one all tabs are visible, as eight windows are.
+    with contextlib.closing(browser.new_context()) as context:
+        tabs = [context.new_page() for _ in range(8)]
+        for tab in tabs:
+            tab.goto(f"{server.address}job/a")
+            api.expect(tab.locator("#contact")).to_have_text("live")
+        change(77.0)
+        for tab in tabs:
+            api.expect(tab.locator("#figures")).to_contain_text("77 elements/s")
+            api.expect(tab.locator("#contact")).to_have_text("live")
+        locks = "navigator.locks.query().then((all) => all.held.length)"
+        assert tabs[0].evaluate(locks) == 4
+        hide = """(hidden) => {
+            Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+        for tab in tabs:
+            tab.evaluate(hide, True)
+        assert tabs[0].evaluate(locks) == 0
+        change(88.0)
+        tabs[7].evaluate(hide, False)
+        api.expect(tabs[7].locator("#figures")).to_contain_text("88 elements/s")
+        api.expect(tabs[7].locator("#contact")).to_have_text("live")
+        assert "77 elements/s" in tabs[0].inner_text("#figures")
+        assert tabs[0].evaluate(locks) == 1
 
 
 @pytest.mark.contract("PAGE-11")

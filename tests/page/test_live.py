@@ -121,18 +121,41 @@ def test_costly_page_is_rendered_every_five_seconds() -> None:
     assert made == [0.0, 5.0, 10.0]
 
 
-def test_lost_contact_sends_all_again() -> None:
+def brief(board: Board, page: Rendered, version: str) -> list[str]:
+    async def all() -> list[str]:
+        return [each async for each in updates(board, "/", lambda: page, version, brief=True)]
+
+    return asyncio.run(all())
+
+
+def test_browser_that_shows_unknown_things_gets_all_again() -> None:
     board, page = Board(), rendered({"a": "1"})
     board.loaded("/", page)
-
-    async def first(version: str) -> list[str]:
-        stream = updates(board, "/", lambda: page, version)
-        retry = await anext(stream)
-        return [retry, await anext(stream)]
-
-    retry, change = asyncio.run(first(page.shape))
+    retry, change = brief(board, page, f"{page.shape}-")
     assert retry.startswith("retry:")
     assert sent([change]) == [("change", [["a", "1"]])]
+
+
+def test_browser_that_comes_back_gets_what_has_changed() -> None:
+    first, second = rendered({"a": "1", "b": "1"}), rendered({"a": "2", "b": "1"})
+    _, change = brief(board_with(first), second, first.version)
+    assert sent([change]) == [("change", [["a", "2"]])]
+    assert f"id: {second.version}\n" in change
+    # It was hidden, and what it saw last is what there was at first.
+    third = rendered({"a": "1", "b": "3"})
+    board = board_with(second)
+    _, change = brief(board, third, second.version)
+    assert sent([change]) == [("change", [["a", "1"], ["b", "3"]])]
+    _, alive = brief(board, third, third.version)
+    assert sent([alive]) == [("alive", "")]
+    assert f"id: {third.version}\n" in alive
+
+
+def board_with(*pages: Rendered) -> Board:
+    board = Board()
+    for page in pages:
+        board.shown(page)
+    return board
 
 
 def test_page_follows_an_ended_job_until_its_figures_are_complete() -> None:

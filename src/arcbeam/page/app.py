@@ -102,10 +102,10 @@ class Pages:
             return HTMLResponse(rendered.html, rendered.code)
 
         async def events(request: Request) -> Response:
-            version = request.query_params.get("version", "")
-            if "last-event-id" in request.headers:
-                version = version.partition("-")[0]
-            found = updates(self._board, _address(request), lambda: self._rendered(view, request), version)
+            version = request.headers.get("last-event-id") or request.query_params.get("version", "")
+            brief = "brief" in request.query_params
+            page = _address(request)
+            found = updates(self._board, page, lambda: self._rendered(view, request), version, brief=brief)
             return StreamingResponse(found, media_type="text/event-stream")
 
         return [Route(path or "/", page), Route(f"{path}/events", events)]
@@ -273,7 +273,7 @@ def _plan(record: Record | None) -> Plan | None:
 
 def _address(request: Request) -> str:
     """Return what a page and its updates have in common: who sees the same address sees the same page."""
-    rest = sorted((name, value) for name, value in request.query_params.items() if name != "version")
+    rest = sorted((name, value) for name, value in request.query_params.items() if name not in ("version", "brief"))
     return f"{request.url.path.removesuffix('events').rstrip('/')}?{rest}"
 
 

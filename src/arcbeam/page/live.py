@@ -33,7 +33,9 @@ _SHARE: Final = 0.005
 _LONGEST: Final = 5.0
 """Seconds. But no page is updated less often than that: it may have to say that a driver is silent."""
 _PAGES: Final = 64
-"""How many rendered pages are remembered for the browsers that have loaded them."""
+"""How many rendered pages are kept."""
+_VERSIONS: Final = 256
+"""Of how many versions of pages the digests are remembered, for browsers that connect again."""
 
 _TIMES: Final = re.compile(r'(<time data-at="-?\d+"[^>]*>)[^<]*')
 """How long ago something was: the browser counts on."""
@@ -117,7 +119,7 @@ class Board:
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, Rendered] = OrderedDict()
+        self._known: OrderedDict[str, Mapping[str, bytes]] = OrderedDict()
         self._newest: OrderedDict[str, tuple[float, Rendered]] = OrderedDict()
         self._making: dict[str, threading.Lock] = {}
 
@@ -126,16 +128,20 @@ class Board:
         with self._lock:
             # An older one would send the browser back to this address.
             self._set_newest(address, rendered)
-            self._known[rendered.version] = rendered
+        self.shown(rendered)
+
+    def shown(self, rendered: Rendered) -> None:
+        """Remember what a browser shows completely."""
+        with self._lock:
+            self._known[rendered.version] = rendered.digests
             self._known.move_to_end(rendered.version)
-            while len(self._known) > _PAGES:
+            while len(self._known) > _VERSIONS:
                 self._known.popitem(last=False)
 
-    def sent(self, version: str) -> dict[str, bytes]:
-        """Return the digests of what a browser has loaded; {} if that is forgotten."""
+    def sent(self, version: str) -> Mapping[str, bytes]:
+        """Return the digests of what a browser shows; {} if that is forgotten."""
         with self._lock:
-            known = self._known.get(version)
-        return {} if known is None else dict(known.digests)
+            return self._known.get(version, {})
 
     def newest(self, address: str, make: Callable[[], Rendered]) -> Rendered:
         """Return a page as it is now, or was a moment ago: it is rendered once for all who see it."""
@@ -175,14 +181,19 @@ class Stream:
     def __init__(self, shape: str, sent: Mapping[str, bytes]) -> None:
         self._shape, self._sent = shape, dict(sent)
         # What is shown completely.
-        self._shown: Rendered | None = None
+        self.shown: Rendered | None = None
         self._turns: dict[str, int] = {}
         self._turn = 0
+
+    @property
+    def version(self) -> str:
+        """The version that the browser shows. Without its second part, the browser shows parts of several."""
+        return f"{self._shape}-" if self.shown is None else self.shown.version
 
     def messages(self, rendered: Rendered) -> Sequence[str]:
         """Return what to send of a page: nothing, changed fragments, or that the page has to be loaded again."""
         self._turn += 1
-        if rendered is self._shown and rendered.live:
+        if rendered is self.shown and rendered.live:
             return ()
         if rendered.shape != self._shape:
             return [message("reload")]
@@ -196,24 +207,27 @@ class Stream:
                 break
             chosen.append(id)
             self._turns[id], self._sent[id] = self._turn, rendered.digests[id]
-        self._shown = rendered if len(chosen) == len(changed) else None
-        found = [message("change", f"[{','.join(map(rendered.part, chosen))}]")] if chosen else []
+        self.shown = rendered if len(chosen) == len(changed) else None
+        found = [message("change", f"[{','.join(map(rendered.part, chosen))}]", self.version)] if chosen else []
         return found if rendered.live or len(chosen) < len(changed) else [*found, message("end")]
 
 
-def message(kind: str, data: str = '""') -> str:
-    """Return a server-sent event with that JSON. Its id lets a browser that connects again say so."""
-    return f"event: {kind}\nid: 1\ndata: {data}\n\n"
+def message(kind: str, data: str = '""', version: str = "") -> str:
+    """Return a server-sent event with that JSON. Its id is the version that the browser shows then."""
+    return f"event: {kind}\nid: {version}\ndata: {data}\n\n"
 
 
-async def updates(board: Board, address: str, make: Callable[[], Rendered], version: str) -> AsyncIterator[str]:
+async def updates(
+    board: Board, address: str, make: Callable[[], Rendered], version: str, *, brief: bool = False
+) -> AsyncIterator[str]:
     """Yield the events for a browser, until its page has ended.
 
     Args:
         board: of all pages.
         address: of the page.
         make: renders it.
-        version: of the page that the browser has loaded; without its second part if it has lost contact since.
+        version: of the page that the browser shows; see `Stream.version`.
+        brief: end after one update: the browser has no connection to spare, and asks again.
     """
     stream = Stream(version.partition("-")[0], board.sent(version))
     yield "retry: 1000\n\n"
@@ -221,11 +235,15 @@ async def updates(board: Board, address: str, make: Callable[[], Rendered], vers
     while True:
         rendered = await run_in_threadpool(board.newest, address, make)
         messages = stream.messages(rendered)
-        if not messages and quiet >= HEARTBEAT_SECONDS:
-            messages = [message("alive")]
+        if stream.shown is not None:
+            board.shown(stream.shown)
+        if not messages and (brief or quiet >= HEARTBEAT_SECONDS):
+            messages = [message("alive", version=stream.version)]
         quiet = 0.0 if messages else quiet + UPDATE_SECONDS
         for each in messages:
             yield each
             if each.startswith(("event: end", "event: reload")):
                 return
+        if brief:
+            return
         await asyncio.sleep(UPDATE_SECONDS)

@@ -4,13 +4,14 @@
 (() => {
   const contact = document.getElementById("contact");
   const body = document.body;
-  // The server sends something every 15 s.
-  const silence = 20;
+  // The server sends something every 15 s. Without a stream, the page asks every 2 s.
+  const silence = () => (brief ? 8 : 20);
   // The browser's clock may be wrong.
   const ahead = Date.now() * 1000 - Number(body.dataset.now);
   let heard = Date.now();
   let lost = false;
   let ended = false;
+  let brief = false;
 
   function span(seconds) {
     for (const [size, unit] of [[86400, "days"], [3600, "h"], [60, "min"]]) {
@@ -30,9 +31,12 @@
   }
 
   function tick() {
+    if (document.hidden) {
+      return;
+    }
     const now = Date.now() * 1000 - ahead;
     const seconds = Math.round((Date.now() - heard) / 1000);
-    const stale = !ended && (lost ? seconds >= 2 : seconds >= silence);
+    const stale = !ended && seconds >= (lost ? 2 : silence());
     body.classList.toggle("stale", stale);
     for (const controls of document.querySelectorAll("#control, #sample")) {
       controls.inert = stale;
@@ -44,7 +48,7 @@
     }
     // The page of a job without a driver is current, too, but nothing lives.
     const quiet = document.querySelector("[data-driver=none]");
-    say(ended ? "" : quiet ? "up to date" : "live", "quiet");
+    say(ended ? "" : lost ? "connecting" : quiet ? "up to date" : "live", "quiet");
     for (const time of document.querySelectorAll("time[data-at]")) {
       const text = `${span(Math.max(0, (now - Number(time.dataset.at)) / 1e6))} ago`;
       if (time.textContent !== text) {
@@ -96,44 +100,110 @@
     }
   }
 
+  // A browser has six connections to a host, for all tabs together. A hidden tab holds none, and of the others only four
+  // hold one; a further one asks again and again.
+  const streams = 4;
   const path = location.pathname.replace(/\/$/, "");
-  const query = new URLSearchParams(location.search);
-  query.set("version", body.dataset.version);
-  const source = new EventSource(`${path}/events?${query}`);
+  let version = body.dataset.version;
+  let source = null;
+  let opening = false;
+  let release = () => {};
 
-  function on(kind, handle) {
-    source.addEventListener(kind, (event) => {
-      heard = Date.now();
-      lost = false;
-      handle(JSON.parse(event.data));
-      tick();
+  function taken(number) {
+    return new Promise((resolve) => {
+      navigator.locks.request(`arcbeam-stream-${number}`, { ifAvailable: true }, (lock) => {
+        resolve(lock !== null);
+        return lock && new Promise((done) => {
+          release = done;
+        });
+      });
     });
   }
 
-  on("alive", () => {});
-  on("change", (fragments) => {
-    for (const [id, html] of fragments) {
-      const old = document.getElementById(id);
-      if (old) {
-        change(old, parsed(html, old));
-      }
+  function leave() {
+    source?.close();
+    source = null;
+    release();
+    release = () => {};
+  }
+
+  async function follow() {
+    if (source || opening || ended || document.hidden) {
+      return;
     }
-  });
-  on("end", () => {
-    ended = true;
-    source.close();
-  });
-  on("reload", () => {
-    source.close();
-    location.reload();
-  });
-  source.onopen = () => {
+    opening = true;
+    brief = true;
+    for (let number = 0; brief && navigator.locks && number < streams; number += 1) {
+      brief = !(await taken(number));
+    }
+    opening = false;
+    if (document.hidden) {
+      leave();
+      return;
+    }
+    listen();
+  }
+
+  function listen() {
+    const query = new URLSearchParams(location.search);
+    query.set("version", version);
+    if (brief) {
+      query.set("brief", "1");
+    }
+    source = new EventSource(`${path}/events?${query}`);
+
+    function on(kind, handle) {
+      source.addEventListener(kind, (event) => {
+        heard = Date.now();
+        lost = false;
+        handle(JSON.parse(event.data));
+        version = event.lastEventId || version;
+        tick();
+      });
+    }
+
+    on("alive", () => {});
+    on("change", (fragments) => {
+      for (const [id, html] of fragments) {
+        const old = document.getElementById(id);
+        if (old) {
+          change(old, parsed(html, old));
+        }
+      }
+    });
+    on("end", () => {
+      ended = true;
+      leave();
+    });
+    on("reload", () => {
+      leave();
+      location.reload();
+    });
+    source.onopen = () => {
+      heard = Date.now();
+      lost = false;
+    };
+    source.onerror = () => {
+      lost = lost || !brief;
+      // A stream connects again by itself, unless it was refused.
+      if (source && (brief || source.readyState === EventSource.CLOSED)) {
+        leave();
+        setTimeout(follow, 2000);
+      }
+    };
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) {
+      leave();
+      return;
+    }
     heard = Date.now();
-    lost = false;
-  };
-  source.onerror = () => {
-    lost = true;
-  };
+    lost = !ended;
+    follow();
+    tick();
+  });
   setInterval(tick, 1000);
+  follow();
   tick();
 })();
