@@ -41,10 +41,11 @@ def test_hold_of_timer_is_released_when_it_fires(family: str, fire_at: int, hold
 
 def test_hold_of_restriction_is_released_when_due() -> None:
     view = MemoryView()
-    due = Remainder(b"", due=Timestamp(90), watermarks={"out": Timestamp(5)})
+    due = Remainder(b"", 7.5, due=Timestamp(90), watermarks={"out": Timestamp(5)})
     Residuals(view, 3, ("out",)).admit("1.0.0", due, Timestamp(1))
     local = with_releases(view, 3, Clock(view, 3, ("out",)).local())
     assert local.pending is not None
+    assert local.pending.size == 7.5
     assert local.pending.release == local.outputs["out"].pending.release == Release(Timestamp(90), by_clock=True)  # type: ignore[union-attr]
 
 

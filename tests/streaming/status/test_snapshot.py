@@ -98,6 +98,26 @@ def test_stored_limits_explain_like_all_shards() -> None:
     assert same.text == cause.text
 
 
+def test_caught_up_restriction_is_named_once_it_stops() -> None:
+    log = opened(MemoryBlobs())
+    idle = Hold(Timestamp(7), HolderKind.RESIDUAL, "1.0.0~ab", about="clicks[3]", size=0.0)
+
+    def cause(hold: Hold, now: int) -> Cause:
+        reports = all_of(holding("read", 0, replace(hold, time=Timestamp(9))), holding("read", 1, hold))
+        of = proposal(log.head.micro_batch + 1, 0, *reports)
+        command = replace(of, time=Timestamp(now), times=at(7, MAX_TIMESTAMP, 7))
+        log.propose(draft(log, LAYOUT, READERS, _NUMBERS, command, {}))
+        (found,) = _causes(decode(encode(log.head), "a manifest", "memory"))
+        return found
+
+    found = cause(idle, 10)
+    check_message("cause-caught-up", f"{found.text}\n{found.frees}")
+    assert (found.kind, found.name, found.shard) == ("restriction", "", 1)
+    assert "clicks[3]" in cause(replace(idle, size=1.0), 20).text
+    # Its watermark does not advance, although nothing is left.
+    assert "clicks[3]" in cause(idle, 20_000_000).text
+
+
 def test_blocked_elements_are_explained_with_side_input() -> None:
     log = opened(MemoryBlobs())
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")

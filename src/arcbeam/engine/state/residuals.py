@@ -442,20 +442,23 @@ def _named(restriction: Restriction) -> str:
     return f"{restriction.root}~{restriction.id.hex()}"
 
 
-def due_of(view: StateView, stage: int, holder: str) -> Timestamp | None:
-    """Return when a restriction may resume.
+def due_and_size_of(view: StateView, stage: int, holder: str) -> tuple[Timestamp, float] | None:
+    """Return when a restriction may resume, and its size; None if unknown.
 
     Args:
         view: the view of its shard.
         stage: the stage's number.
-        holder: the name of its hold. If the name was cut because of a long root, the time is unknown.
+        holder: the name of its hold. If the name was cut because of a long root, both are unknown.
     """
     try:
         id = bytes.fromhex(holder.rpartition("~")[2])
     except ValueError:
         return None
     row = view.get(prefix(Kind.RESIDUAL, stage) + id)
-    return None if row is None else Timestamp(_HEADER.unpack_from(row)[1])
+    if row is None:
+        return None
+    _, due, size, *_ = _HEADER.unpack_from(row)
+    return Timestamp(due), size
 
 
 def holder_of(restriction: Restriction) -> Holder:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from arcbeam.engine.rows.keyspace import Kind, time_of
-from arcbeam.engine.state.residuals import due_of
+from arcbeam.engine.state.residuals import due_and_size_of
 from arcbeam.engine.watermarks.clocks import Local
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.model.interfaces import StateView
@@ -23,7 +23,7 @@ _AT_THEIR_TIME: Final = (HolderKind.TIMER, HolderKind.SORTED, HolderKind.GATHERE
 def with_releases(
     view: StateView, stage: int, local: Local, abouts: Mapping[str, Callable[[], str]] = MappingProxyType({})
 ) -> Local:
-    """Add the time of its release to each hold in a shard's times; it costs one look-up for each.
+    """Add the time of its release, and the size of its restriction, to each hold in a shard's times; it costs one look-up for each.
 
     Args:
         view: the view of the shard.
@@ -43,7 +43,7 @@ def with_releases(
         if found is None:
             describe = abouts.get(hold.name.rpartition("~")[2]) if hold.kind is HolderKind.RESIDUAL else None
             about = "" if describe is None else describe()
-            found = known[hold] = replace(hold, owner=b"", release=_release(view, stage, hold), about=about)
+            found = known[hold] = replace(_released(view, stage, hold), owner=b"", about=about)
         return found
 
     return replace(
@@ -56,10 +56,16 @@ def with_releases(
     )
 
 
-def _release(view: StateView, stage: int, hold: Hold) -> Release | None:
+def _released(view: StateView, stage: int, hold: Hold) -> Hold:
     if hold.kind is HolderKind.RESIDUAL:
-        due = due_of(view, stage, hold.name)
-        return None if due is None else Release(due, by_clock=True)
+        if (known := due_and_size_of(view, stage, hold.name)) is None:
+            return hold
+        due, size = known
+        return replace(hold, release=Release(due, by_clock=True), size=size)
+    return replace(hold, release=_release(view, hold))
+
+
+def _release(view: StateView, hold: Hold) -> Release | None:
     if hold.kind is HolderKind.TIMER and hold.owner:
         # The timer's place in its index: the kind of the index, and when it fires.
         place = view.get(hold.owner)

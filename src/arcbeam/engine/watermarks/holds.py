@@ -120,6 +120,7 @@ class Hold(QuickPickle):
     owner: its row, or b"".
     release: when it is released, if known (`engine.state.unblocking`).
     about: its subject, for people; "" if unknown.
+    size: the size of the restriction that holds; None if no restriction does, or if it is unknown.
     """
 
     time: Timestamp
@@ -130,6 +131,7 @@ class Hold(QuickPickle):
     owner: bytes = field(default=b"", repr=False, compare=False)
     release: Release | None = field(default=None, compare=False)
     about: str = field(default="", compare=False)
+    size: float | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         named = f" '{self.name}'" if self.name else ""

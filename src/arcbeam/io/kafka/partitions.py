@@ -201,7 +201,8 @@ class Search(beam.RestrictionProvider):  # type: ignore[misc]  # Beam is untyped
 
     @override
     def restriction_size(self, element: Any, restriction: Known | None) -> int:
-        return 0 if restriction is None else 1
+        """Return 0: what a search will find is no backlog."""
+        return 0
 
     @override
     def truncate(self, element: Any, restriction: Known | None) -> None:

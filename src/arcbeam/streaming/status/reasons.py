@@ -172,6 +172,9 @@ class Reasons:
 
     def _cause(self, link: Link, cause: Held | Observed | Unreported) -> Cause:
         match cause:
+            case Held(hold, shard) if self._is_caught_up(link, hold):
+                what = f"restrictions in shard {shard} of {link.stage!r} have no backlog, and their watermark advances"
+                return self._made("restriction", link, shard, what, "they are processed again, which is soon")
             case Held(hold, shard):
                 kind, what, frees = self._held(link, hold, shard)
                 return self._made(kind, link, shard, what, frees, _called(hold), hold.key, hold.release)
@@ -299,6 +302,15 @@ class Reasons:
 
     def _input(self, link: Link) -> str:
         return f"the input watermark of {link.stage!r} (now {shown_time(self._times.inputs[link.stage])})"
+
+    def _is_caught_up(self, link: Link, hold: Hold) -> bool:
+        """Return whether a restriction holds that has nothing left to read, and whose watermark advances."""
+        if hold.kind is not HolderKind.RESIDUAL or hold.size != 0 or hold.time == MIN_TIMESTAMP:
+            return False
+        if hold.release is not None and hold.release.at > shifted(self._now, _SOON):
+            return False
+        since = self._since(link)
+        return since is not None and self._now <= shifted(since.time, _SOON)
 
     def _restriction(self, stage: StageSnapshot, hold: Hold, where: str) -> tuple[str, str]:
         of = f" of element {hold.about}" if hold.about else ""

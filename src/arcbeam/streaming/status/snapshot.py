@@ -381,7 +381,7 @@ def _counts(counts: Counts) -> dict[str, int]:
 
 def _what(what: Hold) -> list[Any]:
     release = what.release and [what.release.at, what.release.by_clock]
-    return [what.time, what.name, int(what.kind), what.output, what.key, release, what.about]
+    return [what.time, what.name, int(what.kind), what.output, what.key, release, what.about, what.size]
 
 
 def _stage(record: dict[str, Any]) -> StageSnapshot:
@@ -415,6 +415,8 @@ def _what_of(
     key: str | None,
     release: list[Any] | None,
     about: str,
+    size: float | None = None,
 ) -> Hold:
+    """Return a hold; earlier versions stored no size."""
     at = Release(Timestamp(release[0]), release[1]) if release else None
-    return Hold(Timestamp(time), HolderKind(kind), name, output, key, release=at, about=about)
+    return Hold(Timestamp(time), HolderKind(kind), name, output, key, release=at, about=about, size=size)
