@@ -139,7 +139,7 @@ def _driver(module: Any) -> None:
 
 
 def _producing(module: Any) -> None:
-    from tests.io.kafka.points import install
+    from tests.io.kafka.kills.points import install
 
     install(module, reached)
 

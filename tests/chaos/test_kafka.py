@@ -26,7 +26,7 @@ from confluent_kafka import Producer
 from tests.chaos.points import arm, is_hit
 from tests.chaos.test_kills import kill_all, kill_driver, kill_executor, kill_worker
 from tests.io.kafka.conftest import EXPIRY
-from tests.io.kafka.points import POINTS
+from tests.io.kafka.kills.points import POINTS
 from tools.kafka.broker import Broker, missing
 from tools.kafka.watcher import Watcher
 

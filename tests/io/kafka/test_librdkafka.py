@@ -12,6 +12,7 @@ import pytest
 from apache_beam.io.restriction_trackers import OffsetRange
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from arcbeam.io.kafka import trouble
 from arcbeam.io.kafka.clients import Clients, LibrdkafkaCluster, LibrdkafkaReader, OffsetsGoneError, TopicGoneError
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.discovery import Discover, Wanted
@@ -137,6 +138,28 @@ def test_recreated_topic_is_noticed_by_a_new_consumer(broker: Broker) -> None:
         read(reader(broker), of, OffsetRange(5, ENDLESS))
 
 
+@pytest.mark.contract("KAFKA-03")
+def test_topic_recreated_while_it_is_read_is_not_reported_as_retention(broker: Broker) -> None:
+    topic = broker.topic("again")
+    put(broker, topic, range(5))
+    fn, of = reader(broker), partition(broker, topic)
+    processed, _ = read(fn, of)
+    assert processed.rest.start == 5
+    admin = broker.admin()
+    admin.delete_topics([topic], operation_timeout=30)[topic].result()
+    time.sleep(0.5)
+    broker.topic(topic)
+
+    def read_on() -> None:
+        over, rest = time.monotonic() + 30, processed.rest
+        while time.monotonic() < over:
+            rest = read(fn, of, rest)[0].rest
+
+    # The offset is after the end of the new topic.
+    with pytest.raises(TopicGoneError, match="again was deleted and created again"):
+        read_on()
+
+
 @pytest.mark.contract("KAFKA-01")
 def test_removed_records_are_named(broker: Broker) -> None:
     topic = broker.topic("removed")
@@ -210,7 +233,10 @@ class Moved:
 
 
 @pytest.mark.contract("KAFKA-01")
-def test_change_of_leader_is_reported_once(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_change_of_leader_is_reported_once(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trouble, "_QUIET_SECONDS", 0.0)
     topic = broker.topic("leaders")
     put(broker, topic, range(5))
     one = LibrdkafkaReader(clients(broker), partition(broker, topic))
@@ -222,28 +248,47 @@ def test_change_of_leader_is_reported_once(broker: Broker, caplog: pytest.LogCap
             found, position = found + len(fetched.records), fetched.position
     one.close()
     assert (found, position) == (5, 5)
-    assert ["retried" in record.getMessage() for record in caplog.records] == [True, False]
-    assert "succeeds again" in caplog.records[-1].getMessage()
+    first, last = (record.getMessage() for record in caplog.records)
+    assert f"Kafka, {broker.address}: reading leaders[0] failed: Broker: Not leader for partition" in first
+    assert "succeed again, after" in last
 
 
 @pytest.mark.long
 @pytest.mark.contract("KAFKA-01")
 def test_broker_down_is_reported_once(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    count = 3
     with Broker(tmp_path / "broker") as broker, caplog.at_level(logging.WARNING, "arcbeam.kafka"):
-        topic = broker.topic("down")
-        put(broker, topic, [1])
-        fn, of = reader(broker), partition(broker, topic)
-        processed, _ = read(fn, of)
+        topic = broker.topic("down", count)
+        partitions = [partition(broker, topic, number) for number in range(count)]
+        for number in range(count):
+            put(broker, topic, [1], number)
+        # As in two processes.
+        fns = [reader(broker), reader(broker)]
+        search = Discover(
+            clients(broker), Wanted((topic,), "", (), "earliest", None, True), 1.0, Times(CREATED, 0, True)
+        )
+        found = discover(search)
+        of = [(fns[number % 2], each, read(fns[number % 2], each)[0]) for number, each in enumerate(partitions)]
         broker.kill()
-        for _ in range(3):
-            processed, _ = read(fn, of, processed.rest)
-            assert (processed.outputs, processed.rest.start) == ([], 1)
+        began = time.monotonic()
+        for _ in range(2):
+            of = [(fn, each, read(fn, each, processed.rest)[0]) for fn, each, processed in of]
+            assert [(processed.outputs, processed.rest.start) for *_, processed in of] == [([], 1)] * count
+            found = discover(search, found.rest)
         broker.start()
-        put(broker, topic, [2])
+        took = time.monotonic() - began
+        for number in range(count):
+            put(broker, topic, [2], number)
+        seen: set[int] = set()
         over = time.monotonic() + 60
-        while not processed.outputs and time.monotonic() < over:
-            processed, _ = read(fn, of, processed.rest)
-        assert values(processed.outputs) == [2]
-    said = [record.getMessage() for record in caplog.records if "down[0]" in record.getMessage()]
-    assert ["retried" in text for text in said].count(True) == 1
-    assert "succeeds again" in said[-1]
+        while (len(seen) < count or len(caplog.records) < 2) and time.monotonic() < over:
+            of = [(fn, each, read(fn, each, processed.rest)[0]) for fn, each, processed in of]
+            seen |= {each.number for _, each, processed in of if values(processed.outputs) == [2]}
+            found = discover(search, found.rest)
+        assert seen == set(range(count))
+    first, last = (record.getMessage() for record in caplog.records)
+    assert first.startswith(f"Kafka, {broker.address}: ")
+    assert f"Connect to ipv4#{broker.address} failed: Connection refused" in first
+    assert "It is retried" in first
+    assert last.startswith(f"Kafka, {broker.address}: all requests succeed again, after ")
+    assert took - 5 < int(last.split()[-2]) < took + 40

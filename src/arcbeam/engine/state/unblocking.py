@@ -23,7 +23,7 @@ _AT_THEIR_TIME: Final = (HolderKind.TIMER, HolderKind.SORTED, HolderKind.GATHERE
 def with_releases(
     view: StateView, stage: int, local: Local, abouts: Mapping[str, Callable[[], str]] = MappingProxyType({})
 ) -> Local:
-    """Add the time of its release, and the size of its restriction, to each hold in a shard's times; it costs one look-up for each.
+    """Add its release, and the size of its restriction, to each hold in a shard's times. Each costs one look-up.
 
     Args:
         view: the view of the shard.

@@ -1,7 +1,7 @@
 """What reading needs of a cluster, and its implementation by librdkafka.
 
 Owns the two protocols, which tests implement without a broker, and the meaning of librdkafka's errors: what is retried,
-what is reported once, what ends a job. Must not know Beam.
+what is reported (`.trouble`), what ends a job. Must not know Beam.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.partitions import Partition
+from arcbeam.io.kafka.trouble import Trouble, said
 from arcbeam.sizes import threshold
 
 _LOG = logging.getLogger("arcbeam.kafka")
@@ -59,6 +60,11 @@ def recreated(topic: str, before: str, now: str) -> TopicGoneError:
         f"Kafka: the topic {topic} was deleted and created again while this job reads it (its id was {before} and is "
         f"{now}): the offsets that the job has stored belong to the old topic. Start a new job to read the new one"
     )
+
+
+def deleted(topic: str) -> TopicGoneError:
+    """Return the error for a topic that was deleted."""
+    return TopicGoneError(f"Kafka: the topic {topic} is read by this job, but was deleted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,48 +161,9 @@ class Clients:
         """Return a new client for questions."""
         return LibrdkafkaCluster(self)
 
-
-class _Trouble:
-    """Reports trouble with a broker once, and its end. librdkafka itself retries.
-
-    Args:
-        of: what is in trouble.
-    """
-
-    def __init__(self, of: str) -> None:
-        self._of, self._since = of, 0.0
-        self._reported = ""
-
-    @property
-    def now(self) -> bool:
-        """Whether there is trouble."""
-        return self._since > 0
-
-    def begins(self, error: Any) -> None:
-        """Report an error, unless one was reported since the last success."""
-        said = _said(error)
-        if not self._since:
-            self._since = time.monotonic()
-            _LOG.warning("Kafka, %s: %s. It is retried.", self._of, said)
-        if said not in self._reported:
-            self._reported = f"{self._reported}; {said}" if self._reported else said
-
-    @property
-    def said(self) -> str:
-        """What was reported since the last success, each text once: a refused password shows only here."""
-        return self._reported
-
-    def ends(self) -> None:
-        """Report success after trouble."""
-        if self._since:
-            _LOG.warning("Kafka, %s: it succeeds again after %.0f s.", self._of, time.monotonic() - self._since)
-            self._since, self._reported = 0.0, ""
-
-
-def _said(error: Any) -> str:
-    """Return the text of an error of librdkafka, or of an exception with one."""
-    inner = error.args[0] if isinstance(error, Exception) and error.args else error
-    return inner.str() if hasattr(inner, "str") else str(inner)
+    def trouble(self) -> Trouble:
+        """Return what reports the trouble of a new client."""
+        return Trouble(str(self.connection.config.get("bootstrap.servers", "brokers")))
 
 
 class LibrdkafkaReader(PartitionReader):
@@ -212,7 +179,7 @@ class LibrdkafkaReader(PartitionReader):
         from confluent_kafka.admin import AdminClient
 
         self._clients, self._partition = clients, partition
-        self._trouble = _Trouble(repr(partition))
+        self._trouble = clients.trouble()
         self._consumer = clients.connection.made(
             Consumer,
             {
@@ -223,11 +190,11 @@ class LibrdkafkaReader(PartitionReader):
                 **({} if "fetch.wait.max.ms" in clients.connection.config else {"fetch.wait.max.ms": _WAIT_MS}),
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed" if clients.committed else "read_uncommitted",
-                "error_cb": self._trouble.begins,
+                "error_cb": self._trouble.hear,
                 "on_commit": self._committed,
             },
         )
-        self._admin = clients.connection.made(AdminClient)
+        self._admin = clients.connection.made(AdminClient, {"error_cb": self._trouble.hear})
         self._next: int | None = None
         self._is_new = False
         self._kept: Fetched | None = None
@@ -245,7 +212,7 @@ class LibrdkafkaReader(PartitionReader):
         if self._next is not None and 0 <= position - self._next <= _SKIPS and not self._trouble.now:
             return
         self._kept = None
-        self._check_topic()
+        self._is_same_topic()
         self._consumer.assign([self._place(position if position > 0 else OFFSET_BEGINNING)])
         self._next, self._is_new = position, True
 
@@ -279,7 +246,7 @@ class LibrdkafkaReader(PartitionReader):
             self._size = max(1.0, size / len(records))
         if found > position or records:
             self._is_new = False
-            self._trouble.ends()
+            self._trouble.succeeded()
         self._next = max(found, self._next or 0)
         return Fetched(records, found)
 
@@ -288,51 +255,61 @@ class LibrdkafkaReader(PartitionReader):
 
         Raises:
             OffsetsGoneError: the offset does not exist.
+            TopicGoneError: neither does the topic.
         """
         from confluent_kafka import KafkaError
 
         match error.code():
             case KafkaError._PARTITION_EOF:
                 self._is_new = False
-                self._trouble.ends()
+                self._trouble.succeeded()
                 return int(message.offset())
             case KafkaError._AUTO_OFFSET_RESET | KafkaError.OFFSET_OUT_OF_RANGE:
+                if not self._is_same_topic():
+                    return position
                 raise OffsetsGoneError(
                     f"Kafka, {self._partition!r}: the record at offset {position} is to be read next, but does not "
-                    "exist any more: the topic's retention removed it, or the topic was created again. The records "
-                    "from that offset are lost; a new job can start with those that exist"
+                    "exist any more: the topic's retention or a user removed it. The records from that offset are "
+                    "lost; a new job can start with those that exist"
                 )
             case KafkaError.TOPIC_AUTHORIZATION_FAILED | KafkaError.GROUP_AUTHORIZATION_FAILED:
-                raise PermissionError(f"Kafka, {self._partition!r}: {_said(error)}")
-        self._trouble.begins(error)
+                raise PermissionError(f"Kafka, {self._partition!r}: {said(error)}")
+        self._trouble.failed(f"reading {self._partition!r}", error, time.time())
         return position
 
     def _timeout(self) -> float:
         return _DOWN_SECONDS if self._trouble.now else _SECONDS
 
-    def _check_topic(self) -> None:
-        """Check that the topic is the one that was found. While it is read, the search for partitions checks this.
+    def _is_same_topic(self) -> bool:
+        """Return whether the topic is the one that was found; False if no broker answers.
+
+        While a topic is read, the search for partitions checks this.
 
         Raises:
-            TopicGoneError: it is another one.
+            TopicGoneError: it is another one, or was deleted.
         """
-        from confluent_kafka import KafkaException, TopicCollection
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-        topic = self._partition.topic
+        topic, began = self._partition.topic, time.time()
         asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout())
         try:
             id = str(asked[topic].result().topic_id)
         except KafkaException as e:
-            self._trouble.begins(e)
-            return
+            if e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise deleted(topic) from None
+            self._trouble.listen(self._admin.poll)
+            self._trouble.failed(f"the request for the id of the topic {topic}", e, began)
+            return False
         if id != self._partition.topic_id:
             raise recreated(topic, self._partition.topic_id, id)
+        return True
 
     @override
     def end(self) -> int | None:
         from confluent_kafka import IsolationLevel, KafkaException
         from confluent_kafka.admin import OffsetSpec
 
+        began = time.time()
         asked = self._admin.list_offsets(
             {self._place(0): OffsetSpec.latest()},
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
@@ -342,7 +319,8 @@ class LibrdkafkaReader(PartitionReader):
         try:
             end = int(future.result().offset)
         except KafkaException as e:
-            self._trouble.begins(e)
+            self._trouble.listen(self._admin.poll)
+            self._trouble.failed(f"the request for the end of {self._partition!r}", e, began)
             return None
         return end
 
@@ -362,7 +340,7 @@ class LibrdkafkaReader(PartitionReader):
     def _committed(self, error: Any, offsets: Any) -> None:
         # The next commit has a later offset. This one is for monitors only.
         if error is not None:
-            _LOG.info("Kafka, %r: the offset of group %s: %s", self._partition, self._clients.group, _said(error))
+            _LOG.info("Kafka, %r: the offset of group %s: %s", self._partition, self._clients.group, said(error))
 
     @override
     def close(self) -> None:
@@ -380,20 +358,21 @@ class LibrdkafkaCluster(Cluster):
         from confluent_kafka.admin import AdminClient
 
         self._clients = clients
-        self._trouble = _Trouble("its topics")
-        self._admin = clients.connection.made(AdminClient, {"error_cb": self._trouble.begins})
+        self._trouble = clients.trouble()
+        self._admin = clients.connection.made(AdminClient, {"error_cb": self._trouble.hear})
 
     @override
     def topics(self, names: Sequence[str] | None) -> Mapping[str, tuple[str, int]]:
         from confluent_kafka import KafkaError, TopicCollection
 
         if names is None:
-            listed = self._asked(lambda: self._admin.list_topics(timeout=_SECONDS))
+            listed = self._asked(lambda: self._admin.list_topics(timeout=self._timeout()))
             names = [name for name in listed.topics if not name.startswith("__")]
         if not names:
             return {}
         found = {}
-        for name, future in self._admin.describe_topics(TopicCollection(list(names)), request_timeout=_SECONDS).items():
+        asked = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=self._timeout())
+        for name, future in asked.items():
             with _without(KafkaError.UNKNOWN_TOPIC_OR_PART):
                 described = self._asked(future.result)
                 found[name] = (str(described.topic_id), len(described.partitions))
@@ -427,19 +406,24 @@ class LibrdkafkaCluster(Cluster):
         # There is none if all records are earlier.
         return [found if found >= 0 else end for found, end in zip(asked(at), asked(latest), strict=True)]
 
+    def _timeout(self) -> float:
+        return _DOWN_SECONDS if self._trouble.now else _SECONDS
+
     def _asked(self, ask: Callable[[], Any]) -> Any:
         """Return the answer; raise a ConnectionError if there is none for now."""
         from confluent_kafka import KafkaException
 
+        began = time.time()
         try:
             answer = ask()
         except KafkaException as e:
             error = e.args[0]
             if error.retriable() or error.code() < 0:
-                self._trouble.begins(error)
-                raise ConnectionError(self._trouble.said) from None
+                self._trouble.listen(self._admin.poll)
+                self._trouble.failed("the search for topics and offsets", error, began)
+                raise ConnectionError(self._trouble.reason(error)) from None
             raise
-        self._trouble.ends()
+        self._trouble.succeeded()
         return answer
 
     @override

@@ -19,7 +19,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from typing_extensions import override
 
-from arcbeam.io.kafka.clients import Clients, Cluster, TopicGoneError, recreated
+from arcbeam.io.kafka.clients import Clients, Cluster, deleted, recreated
 from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition, Place, Search
 from arcbeam.io.kafka.times import Times
 from arcbeam.model.timestamps import MIN_TIMESTAMP
@@ -72,7 +72,7 @@ class Wanted:
         described = cluster.topics(names)
         for topic, id, _ in known.places:
             if topic not in described:
-                raise TopicGoneError(f"Kafka: the topic {topic} is read by this job, but was deleted")
+                raise deleted(topic)
             if described[topic][0] != id:
                 raise recreated(topic, id, described[topic][0])
         if missing := [name for name in names or () if name not in described]:

@@ -19,12 +19,12 @@ from arcbeam.io.kafka import producing
 from arcbeam.io.kafka.producing import LibrdkafkaShard
 from arcbeam.io.kafka.publisher import Part, PublishRecords
 from arcbeam.io.kafka.writing import Storage
-from tests.io.kafka.points import POINTS, Pointed
+from tests.io.kafka.kills.points import POINTS, Pointed
 from tests.io.kafka.test_producing import connection, publisher, seen, staged
 from tools.kafka.broker import Broker
 
 pytestmark = pytest.mark.contract("KAFKA-06")
-_ROOT = Path(__file__).resolve().parents[3]
+_ROOT = Path(__file__).resolve().parents[4]
 
 
 class Killed(BaseException):
@@ -114,7 +114,7 @@ def test_suspended_publisher_publishes_once(broker: Broker, tmp_path: Path, by_a
     # The transaction is open: records and register are in it.
     given = [broker.address, str(tmp_path), "before commit_transaction", json.dumps(of)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.io.kafka.stopped", *given], cwd=_ROOT, stdout=subprocess.PIPE
+        [sys.executable, "-m", "tests.io.kafka.kills.stopped", *given], cwd=_ROOT, stdout=subprocess.PIPE
     )
     try:
         over = time.monotonic() + 60

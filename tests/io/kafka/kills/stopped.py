@@ -1,6 +1,6 @@
 """A publisher that suspends itself (SIGSTOP) at a point, once, and then continues.
 
-    python -m tests.io.kafka.stopped SERVERS FOLDER POINT COMMITTABLE
+    python -m tests.io.kafka.kills.stopped SERVERS FOLDER POINT COMMITTABLE
 
 It prints "published" at the end. A committable is JSON; its records are in the folder.
 """
@@ -18,7 +18,7 @@ from arcbeam.io.kafka import producing
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.publisher import PublishRecords
 from arcbeam.io.kafka.writing import Storage
-from tests.io.kafka import points
+from tests.io.kafka.kills import points
 
 
 def main(servers: str, folder: str, point: str, committable: str) -> None:

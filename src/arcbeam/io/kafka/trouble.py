@@ -1,0 +1,182 @@
+"""Trouble with brokers, reported once on a host, and once when it is over.
+
+Owns what begins and ends it, and the file by which the processes of a job know of it. librdkafka retries by itself, and
+so do the callers of this module. Must not know what is read or written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from arcbeam.model.attempts import here
+
+_LOG = logging.getLogger("arcbeam.kafka")
+
+_QUIET_SECONDS: Final = 10.0
+"""Without a failure, until trouble is over: of several partitions and tasks, some succeed while others fail."""
+_FORGOTTEN_SECONDS: Final = 300.0
+"""Without a failure, until trouble is forgotten: no process has seen its end."""
+_LOOK_SECONDS: Final = 5.0
+"""Between two looks for trouble that another process has reported."""
+_LISTEN: Final = 15
+"""How often a client listens, for a tenth of a second each."""
+_REASONS: Final = 3
+"""Texts that are reported."""
+
+
+class Trouble:
+    """The trouble of a client, which is reported for all clients of its job and cluster on this host.
+
+    Args:
+        servers: the addresses of the cluster, for messages.
+        clock: returns seconds since 1970.
+    """
+
+    def __init__(self, servers: str, clock: Callable[[], float] = time.time) -> None:
+        self._servers, self._clock = servers, clock
+        self._heard: dict[str, str] = {}
+        self._is_failing = self._is_open = False
+        self._looked = 0.0
+        self._own: dict[str, Any] = {}
+
+    @property
+    def now(self) -> bool:
+        """Whether the client has had an error since its last success."""
+        return self._is_failing or bool(self._heard)
+
+    def hear(self, error: Any) -> None:
+        """Note an error of a connection. It may be harmless: the client tries other addresses and brokers."""
+        text = said(error)
+        broker, colon, _ = text.partition(": ")
+        # "2/2 brokers are down" names none.
+        name = broker if colon else ""
+        self._heard.pop(name, None)
+        self._heard[name] = text
+
+    def listen(self, poll: Callable[[float], Any]) -> None:
+        """Wait a moment for errors of connections, which name brokers; but not while requests fail repeatedly.
+
+        Args:
+            poll: calls `hear`. Its argument is how long it waits, in seconds.
+        """
+        poll(0)
+        for _ in range(_LISTEN):
+            if self._is_failing or any(self._heard):
+                return
+            poll(0.1)
+
+    def reason(self, error: Any) -> str:
+        """Return why a request has failed: the errors of connections, which name brokers, or else the error itself."""
+        named = [text for broker, text in self._heard.items() if broker]
+        return "; ".join((named or [said(error)])[-_REASONS:])
+
+    def failed(self, of: str, error: Any, began: float) -> None:
+        """Note that a request has failed; report it, unless trouble with this cluster was reported.
+
+        Args:
+            of: what was requested.
+            error: of librdkafka, or an exception with one.
+            began: when it was requested, in seconds since 1970.
+        """
+        self._is_failing = self._is_open = True
+        now = self._clock()
+        with self._state() as state:
+            if not state or now - state["failed"] > _FORGOTTEN_SECONDS:
+                state["since"] = began
+                _LOG.warning(
+                    "Kafka, %s: %s failed: %s. It is retried. What else fails is not reported until this is over",
+                    self._servers,
+                    of,
+                    self.reason(error),
+                )
+            state["failed"], state["answered"] = now, None
+
+    def succeeded(self) -> None:
+        """Note that a request has succeeded; report it, if that ends the trouble."""
+        if self._is_failing or self._heard:
+            self._is_failing = False
+            self._heard.clear()
+        now = self._clock()
+        if 0 <= now - self._looked < (_LOOK_SECONDS if not self._is_open else min(1.0, _QUIET_SECONDS)):
+            return
+        self._looked = now
+        if not self._is_open and not self._path().exists():
+            return
+        with self._state() as state:
+            self._is_open = bool(state)
+            if not state:
+                return
+            if state["answered"] is None:
+                state["answered"] = now
+            if now - state["failed"] < _QUIET_SECONDS:
+                return
+            if now - state["failed"] <= _FORGOTTEN_SECONDS:
+                seconds = max(0.0, state["answered"] - state["since"])
+                _LOG.warning("Kafka, %s: all requests succeed again, after %.0f s", self._servers, seconds)
+            state.clear()
+            self._is_open = False
+
+    def _path(self) -> Path:
+        job = here.attempt.job if here.attempt is not None else ""
+        name = hashlib.sha256(f"{job or os.getpid()}/{self._servers}".encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir(), f"arcbeam-{os.getuid()}", f"kafka-{name}")
+
+    @contextlib.contextmanager
+    def _state(self) -> Iterator[dict[str, Any]]:
+        """Yield the state that the job's processes share, to be changed; empty if there is no trouble."""
+        path = self._path()
+        try:
+            file = _locked(path)
+        except OSError:
+            # Without a place for files, each client reports for itself.
+            yield self._own
+            return
+        try:
+            state = {} if not (data := os.read(file, 10_000)) else json.loads(data)
+            yield state
+            if state:
+                os.ftruncate(file, 0)
+                os.pwrite(file, json.dumps(state).encode(), 0)
+            else:
+                path.unlink()
+        finally:
+            os.close(file)
+
+
+def _locked(path: Path) -> int:
+    """Return the descriptor of a file of this user that no other process has locked; create it if needed.
+
+    Raises:
+        OSError: it cannot be created, or is another user's.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.parent.mkdir(mode=0o700)
+    if path.parent.lstat().st_uid != os.geteuid():
+        raise PermissionError(str(path.parent))
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        # Another process may have removed it meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_ino == os.fstat(file).st_ino:
+                return file
+        os.close(file)
+
+
+def said(error: Any) -> str:
+    """Return the text of an error of librdkafka, or of an exception with one, without what differs in each try."""
+    inner = error.args[0] if isinstance(error, Exception) and error.args else error
+    text = inner.str() if hasattr(inner, "str") else str(inner)
+    text = re.sub(r" \(after \d+ms in state .*\)", "", text)
+    return text.replace("/bootstrap: ", ": ")
