@@ -11,14 +11,13 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 from tests.conformance import suites, test_portable
 
 SAMPLE = (
+    "test_custom_merging_window",
     "test_pardo_state_timers",
     "test_register_finalizations",
     "test_sdf_with_sdf_initiated_checkpointing",
     "test_windowed_combine_per_key",
 )
 REFUSED = {
-    "test_custom_merging_window": "windows of its own in an SDK worker",
-    "test_custom_window_type": "windows of its own in an SDK worker",
     "test_teststream_pardo_timers": "a TestStream beside SDK workers",
 }
 """Tests of what is refused, and its name."""

@@ -77,6 +77,16 @@ def test_script_of_python_worker_is_refused() -> None:
         of_another_sdk(_scripted, python)
 
 
+def test_unknown_merging_windows_are_refused() -> None:
+    def of_the_moon(proto: Any) -> None:
+        for strategy in proto.components.windowing_strategies.values():
+            strategy.window_fn.urn = "beam:window_fn:moon:v1"
+            strategy.merge_status = runner_pb.MergeStatus.NEEDS_MERGE
+
+    with pytest.raises(UnsupportedPipelineError, match="merging windows of 'beam:window_fn:moon:v1' in an SDK worker"):
+        of_another_sdk(_grouped, of_the_moon)
+
+
 def test_unknown_window_mapping_is_refused() -> None:
     def build(p: Any) -> None:
         numbers = p | beam.Create([1])

@@ -5,6 +5,7 @@ Owns the ports that connect the worker's transforms with the runner. Must not kn
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from apache_beam.portability import common_urns
@@ -13,12 +14,15 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.portability.api import endpoints_pb2
 from apache_beam.runners.worker.bundle_processor import DATA_INPUT_URN, DATA_OUTPUT_URN
 
-from arcbeam.model.plan import Remote, RemotePort
+from arcbeam.model.plan import Remote
 
 SOURCE: Final = "arcbeam/source"
 """Id of the transform that reads the stage's input."""
 TRUNCATED: Final = "arcbeam/truncated"
 """Id of the output of a truncation."""
+CALLED: Final = "arcbeam/out"
+"""Id of the output of a call about windows, and of its coder."""
+_CODERS: Final = common_urns.coders
 _PAGED: Final = common_urns.coders.STATE_BACKED_ITERABLE
 PROCESS_URN: Final = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
 
@@ -56,10 +60,10 @@ def descriptor(id: str, remote: Remote, address: str) -> Any:
         state_api_service_descriptor=endpoints_pb2.ApiServiceDescriptor(url=address),
         timer_api_service_descriptor=endpoints_pb2.ApiServiceDescriptor(url=address),
     )
-    made.transforms[SOURCE].CopyFrom(_port(SOURCE, DATA_INPUT_URN, remote.source, address))
+    made.transforms[SOURCE].CopyFrom(_port(SOURCE, DATA_INPUT_URN, remote.source.coder, address))
     made.transforms[SOURCE].outputs["out"] = remote.source.pcoll
     for tag, port in remote.sinks.items():
-        made.transforms[sink_of(tag)].CopyFrom(_port(sink_of(tag), DATA_OUTPUT_URN, port, address))
+        made.transforms[sink_of(tag)].CopyFrom(_port(sink_of(tag), DATA_OUTPUT_URN, port.coder, address))
         made.transforms[sink_of(tag)].inputs["in"] = port.pcoll
     return made
 
@@ -79,9 +83,88 @@ def truncation(id: str, remote: Remote, address: str) -> Any:
     transform.outputs.clear()
     transform.outputs["out"] = TRUNCATED
     made.pcollections[TRUNCATED].CopyFrom(made.pcollections[remote.source.pcoll])
-    made.transforms[TRUNCATED].CopyFrom(_port(TRUNCATED, DATA_OUTPUT_URN, remote.source, address))
+    made.transforms[TRUNCATED].CopyFrom(_port(TRUNCATED, DATA_OUTPUT_URN, remote.source.coder, address))
     made.transforms[TRUNCATED].inputs["in"] = TRUNCATED
     return made
+
+
+def merging(id: str, name: str, coders: Mapping[str, Any], strategy: Any, address: str) -> Any:
+    """Return the `ProcessBundleDescriptor` that merges windows.
+
+    Its input is KV<nonce, windows>; its output, KV<nonce, KV<kept windows, [KV<merged window, replaced windows>]>>.
+
+    Args:
+        id: unique for the worker.
+        name: name of the transform, for errors.
+        coders: `Coder` protos by id.
+        strategy: the `WindowingStrategy` of the windows.
+        address: see `descriptor`.
+    """
+    made, window = _calling(id, coders), strategy.window_coder_id
+    some = _add_coder(made, "windows", _CODERS.ITERABLE, window)
+    merges = _add_coder(made, "merges", _CODERS.ITERABLE, _add_coder(made, "merge", _CODERS.KV, window, some))
+    return _called(
+        made,
+        (name, common_urns.primitives.MERGE_WINDOWS.urn, strategy.window_fn),
+        (some, _add_coder(made, "merged", _CODERS.KV, some, merges)),
+        address,
+    )
+
+
+def mapping(id: str, name: str, coders: Mapping[str, Any], mapping: Any, of: tuple[Any, Any], address: str) -> Any:
+    """Return the `ProcessBundleDescriptor` that maps windows; from KV<nonce, window> to KV<nonce, window>.
+
+    Args:
+        id: unique for the worker.
+        name: name of the transform, for errors.
+        coders: `Coder` protos by id.
+        mapping: `FunctionSpec` of the mapping.
+        of: the `WindowingStrategy` of the windows; of those that they are mapped to.
+        address: see `descriptor`.
+    """
+    main, side = of
+    called = name, common_urns.primitives.MAP_WINDOWS.urn, mapping
+    return _called(_calling(id, coders), called, (main.window_coder_id, side.window_coder_id), address)
+
+
+def _calling(id: str, coders: Mapping[str, Any]) -> Any:
+    made = fn_pb.ProcessBundleDescriptor(id=id, coders=coders)
+    _add_coder(made, "nonce", _CODERS.BYTES)
+    _add_coder(made, "global", _CODERS.GLOBAL_WINDOW)
+    made.windowing_strategies["arcbeam/global"].window_fn.urn = common_urns.global_windows.urn
+    made.windowing_strategies["arcbeam/global"].window_coder_id = "arcbeam/global"
+    made.windowing_strategies["arcbeam/global"].trigger.default.SetInParent()
+    made.windowing_strategies["arcbeam/global"].accumulation_mode = runner_pb.AccumulationMode.DISCARDING
+    return made
+
+
+def _called(made: Any, called: tuple[str, str, Any], coders: tuple[str, str], address: str) -> Any:
+    """Add one transform from KV<nonce, first coder> to KV<nonce, second coder>, and its ports."""
+    name, urn, function = called
+    # A Python worker opens a state stream.
+    made.state_api_service_descriptor.url = address
+    for pcoll, coder in zip(("in", "out"), coders, strict=True):
+        pair = _add_coder(made, f"{pcoll} pair", _CODERS.KV, "arcbeam/nonce", coder)
+        made.pcollections[pcoll].coder_id = pair
+        made.pcollections[pcoll].windowing_strategy_id = "arcbeam/global"
+        _add_coder(made, pcoll, _CODERS.WINDOWED_VALUE, pair, "arcbeam/global")
+    made.transforms[SOURCE].CopyFrom(_port(SOURCE, DATA_INPUT_URN, "arcbeam/in", address))
+    made.transforms[SOURCE].outputs["out"] = "in"
+    made.transforms["arcbeam/call"].unique_name = name
+    made.transforms["arcbeam/call"].spec.urn = urn
+    made.transforms["arcbeam/call"].spec.payload = function.SerializeToString()
+    made.transforms["arcbeam/call"].inputs["in"] = "in"
+    made.transforms["arcbeam/call"].outputs["out"] = "out"
+    made.transforms[CALLED].CopyFrom(_port(CALLED, DATA_OUTPUT_URN, CALLED, address))
+    made.transforms[CALLED].inputs["in"] = "out"
+    return made
+
+
+def _add_coder(made: Any, name: str, kind: Any, *parts: str) -> str:
+    coder = made.coders[f"arcbeam/{name}"]
+    coder.spec.urn = kind.urn
+    coder.component_coder_ids[:] = parts
+    return f"arcbeam/{name}"
 
 
 def with_paged_groups(made: Any, remote: Remote) -> bool:
@@ -129,9 +212,9 @@ def process_of(made: Any) -> Any:
     return made.transforms[process]
 
 
-def _port(name: str, urn: str, port: RemotePort, address: str) -> Any:
+def _port(name: str, urn: str, coder: str, address: str) -> Any:
     grpc_port = fn_pb.RemoteGrpcPort(
-        api_service_descriptor=endpoints_pb2.ApiServiceDescriptor(url=address), coder_id=port.coder
+        api_service_descriptor=endpoints_pb2.ApiServiceDescriptor(url=address), coder_id=coder
     )
     spec = runner_pb.FunctionSpec(urn=urn, payload=grpc_port.SerializeToString())
     return runner_pb.PTransform(unique_name=name, spec=spec)

@@ -169,6 +169,7 @@ class Stage:
         shape: the form of its stored state (state, restrictions, elements blocked by a side input), for people; states
             of different shapes are incompatible. "" if it stores nothing.
         remote: the transforms that an SDK worker runs; None if the task's process runs all.
+        merges_in_worker: its grouping's windows are merged by a function that only an SDK worker can call.
     """
 
     id: str
@@ -190,6 +191,7 @@ class Stage:
     publishers: tuple[str, ...] = ()
     shape: str = ""
     remote: Remote | None = None
+    merges_in_worker: bool = False
 
     @property
     def stateful(self) -> bool:

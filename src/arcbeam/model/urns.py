@@ -30,6 +30,8 @@ FEW_KEYS_ANNOTATION = "arcbeam:few_keys"
 """The annotation of a ParDo whose state cannot grow without end: it has a fixed number of keys."""
 INTERVAL_WINDOW_URN = "arcbeam:coder:interval_window:v1"
 """Our coder, which is exact where the standard one has milliseconds."""
+WORKER_WINDOWS_URN = "arcbeam:window_fn:worker:v1"
+"""A window function that only an SDK worker can call; the payload is its `WindowingStrategy`, as the worker has it."""
 KEY_CODER_URN = "arcbeam:coder:key:v1"
 """The deterministic form of its component, for keys that are compared by encoding; the payload names the user."""
 

@@ -232,6 +232,7 @@ class _Lowering:
             publishers=tuple(t.unique_name for t in ordered if t.spec.urn == PUBLISH_URN),
             shape=self._shape(stage, ordered, source),
             remote=part,
+            merges_in_worker=self._merges_in_worker(stage),
             **_par_do_facts(stage),
         )
 
@@ -239,6 +240,13 @@ class _Lowering:
         reads_and_writes = (phases.DATA_INPUT, phases.DATA_OUTPUT)
         own = (t for t in stage.transforms if t.spec.urn not in reads_and_writes)
         return any(workers.has_workers(self._components, t.environment_id) for t in own)
+
+    def _merges_in_worker(self, stage: Any) -> bool:
+        read = _read_of(stage)
+        strategy = None if read is None else self._grouped.get(read.spec.payload)
+        return strategy is not None and workers.merges_in_worker(
+            self._components, self._components.windowing_strategies[strategy]
+        )
 
     def _late(self, stage: Any, transform: Any) -> Any:
         """Return the transform that outputs the elements that the stage's grouping drops."""
@@ -348,9 +356,10 @@ class _Lowering:
         """Return the components of just this stage, from which the harness makes a bundle descriptor."""
         pcolls = {p for t in transforms for p in (*t.inputs.values(), *t.outputs.values())}
         ours = {pcoll: self._context.ours(self._components.pcollections[pcoll].coder_id) for pcoll in sorted(pcolls)}
+        _, strategies = workers.strategies(self._context)
         payload = runner_pb.Components(
             coders=self._components.coders,
-            windowing_strategies=self._components.windowing_strategies,
+            windowing_strategies=strategies,
             environments=self._components.environments,
         )
         for coder in payload.coders.values():

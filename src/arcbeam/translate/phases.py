@@ -74,6 +74,10 @@ class _EmbeddedContext(translations.TransformContext):  # type: ignore[misc]  # 
         """Return the coder: all values are decoded."""
         return coder_id
 
+    def windows(self, coder_id: str) -> tuple[str, str]:
+        """Return the coder twice: all windows are decoded."""
+        return coder_id, coder_id
+
 
 class _WorkersContext(translations.TransformContext):  # type: ignore[misc]  # Beam is untyped
     """A context with SDK workers: between stages, values that the runner cannot decode are prefixed by their length."""
@@ -86,7 +90,27 @@ class _WorkersContext(translations.TransformContext):  # type: ignore[misc]  # B
         if self.components.coders[coder_id].spec.urn == common_urns.coders.STRING_UTF8.urn:
             prefixed: str = super().maybe_length_prefixed_and_safe_coder(coder_id)[0]
             return prefixed, self.bytes_coder_id
-        found: tuple[str, str] = super().maybe_length_prefixed_and_safe_coder(coder_id)
+        found: tuple[str, str] = super().maybe_length_prefixed_and_safe_coder(self._with_ends_of_windows(coder_id))
+        return found
+
+    def windows(self, coder_id: str) -> tuple[str, str]:
+        """Return a coder of windows for a worker, and the runner's coder for the same bytes.
+
+        Of windows of a type that only the worker knows, the runner reads the end.
+        """
+        if self.components.coders[coder_id].spec.urn in self._known_coder_urns:
+            return coder_id, coder_id
+        theirs: str = self.timestamped_prefixed_window_coder(coder_id)
+        return theirs, self.safe_coders[theirs]
+
+    def _with_ends_of_windows(self, coder_id: str) -> str:
+        """Return the coder of timers with the end of their windows; another coder as it is."""
+        coder = self.components.coders[coder_id]
+        if coder.spec.urn != common_urns.coders.TIMER.urn:
+            return coder_id
+        key, window = coder.component_coder_ids
+        changed = runner_pb.Coder(spec=coder.spec, component_coder_ids=[key, self.windows(window)[0]])
+        found: str = self.add_or_get_coder_id(changed, coder_id)
         return found
 
     def ours(self, coder_id: str) -> str:

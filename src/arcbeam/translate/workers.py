@@ -14,7 +14,14 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from arcbeam.errors import Unsupported
 from arcbeam.model.observers import ANNOTATION
 from arcbeam.model.plan import Remote, RemotePort
-from arcbeam.model.urns import LATE_ANNOTATION, PUBLISH_ANNOTATION, READ_URN, REMOTE_URN, WRITE_URN
+from arcbeam.model.urns import (
+    LATE_ANNOTATION,
+    PUBLISH_ANNOTATION,
+    READ_URN,
+    REMOTE_URN,
+    WORKER_WINDOWS_URN,
+    WRITE_URN,
+)
 from arcbeam.translate import phases, teststream
 
 _ENVIRONMENTS = common_urns.environments
@@ -33,6 +40,8 @@ _MAPPINGS = frozenset(
         *(f"beam:go:windowmapping:{kind}:v1" for kind in ("global", "fixed", "sliding")),
     ]
 )
+_CALLED = python_urns.PICKLED_WINDOWFN
+"""The window functions that a worker merges windows with on request."""
 _PYTHON = "beam:version:sdk_base:apache/beam_python"
 _REMEDY = "omit --environment_type to run Python in Spark's workers"
 _STATES = frozenset(
@@ -64,6 +73,38 @@ def _used(components: Any) -> set[str]:
     return {t.environment_id for t in components.transforms.values() if t.environment_id and not t.subtransforms}
 
 
+def merges_in_worker(components: Any, strategy: Any) -> bool:
+    """Return whether windows of a strategy are merged by a function that only an SDK worker can call."""
+    return (
+        strategy.merge_status == runner_pb.MergeStatus.NEEDS_MERGE
+        and strategy.window_fn.urn not in _WINDOWS
+        and has_workers(components, strategy.environment_id)
+    )
+
+
+def strategies(context: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the windowing strategies by id, as workers have them, and as the task's process has them.
+
+    The task's process does not load functions of a worker's SDK.
+
+    Args:
+        context: what `phases.optimized` returned.
+    """
+    theirs, ours = {}, {}
+    for id, strategy in context.components.windowing_strategies.items():
+        there, here = context.windows(strategy.window_coder_id)
+        theirs[id] = runner_pb.WindowingStrategy()
+        theirs[id].CopyFrom(strategy)
+        theirs[id].window_coder_id = there
+        ours[id] = runner_pb.WindowingStrategy()
+        ours[id].CopyFrom(strategy)
+        ours[id].window_coder_id = here
+        if has_workers(context.components, strategy.environment_id) and strategy.window_fn.urn not in _WINDOWS:
+            ours[id].window_fn.urn = WORKER_WINDOWS_URN
+            ours[id].window_fn.payload = theirs[id].SerializeToString(deterministic=True)
+    return theirs, ours
+
+
 def refused(pipeline: Any) -> Iterator[Unsupported]:
     """Yield what cannot run in SDK workers, for a pipeline that needs them."""
     components = pipeline.components
@@ -81,10 +122,11 @@ def refused(pipeline: Any) -> Iterator[Unsupported]:
                     yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
         for what in _in_par_do(phases.par_do_payload(transform)):
             yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
-        for pcoll in transform.outputs.values():
+        if urn == common_urns.primitives.GROUP_BY_KEY.urn:
+            (pcoll,) = transform.inputs.values()
             strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
-            if urn == common_urns.primitives.ASSIGN_WINDOWS.urn and strategy.window_fn.urn not in _WINDOWS:
-                yield Unsupported(name, "windows of its own in an SDK worker", _REMEDY)
+            if merges_in_worker(components, strategy) and strategy.window_fn.urn != _CALLED:
+                yield Unsupported(name, f"merging windows of '{strategy.window_fn.urn}' in an SDK worker", _REMEDY)
 
 
 def _in_par_do(payload: Any) -> Iterator[str]:
@@ -118,7 +160,8 @@ def divided(context: Any, transforms: list[Any]) -> tuple[Remote, list[Any]]:
     ports = {pcoll: RemotePort(pcoll, *context.port(pcoll)) for pcoll in (source, *sinks.values())}
     timers: dict[tuple[str, str], str] = {}
     own = [_with_coders_of_state(context, _with_timer_coders(context, t, timers)) for t in own]
-    part = runner_pb.Components(coders=components.coders, windowing_strategies=components.windowing_strategies)
+    theirs, _ = strategies(context)
+    part = runner_pb.Components(coders=components.coders, windowing_strategies=theirs)
     for transform in own:
         part.transforms[transform.unique_name].CopyFrom(transform)
         part.environments[transform.environment_id].CopyFrom(components.environments[transform.environment_id])

@@ -21,7 +21,7 @@ from arcbeam.engine.task.stagecontext import StageContext
 from arcbeam.engine.task.stagerun import StageRun
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.engine.watermarks.stages import StageFlow, Times
-from arcbeam.fnapi.stage.remotestage import RemoteStage
+from arcbeam.fnapi.stage.remotestage import MergingStage, RemoteStage
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.runner import StreamingRunner
 from arcbeam.harness.streaming.streamingstage import StreamingStage
@@ -183,6 +183,8 @@ class Shard:
         return report
 
     def _opened(self) -> StreamingStage:
+        if self.of.merges_in_worker and self.of.remote is None:
+            return MergingStage(self.of, self.settings, self.run_id)
         if self.of.remote is None:
             return StreamingStage(self.of, self.settings)
         return RemoteStage(self.of, self.settings, self.run_id)

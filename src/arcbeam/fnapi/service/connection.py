@@ -109,8 +109,8 @@ class Connection:
         Raises:
             SdkWorkerLostError: the worker is gone.
         """
-        while not self._has_room():
-            for arrival in bundle.take(self._has_room):
+        while not self.has_room():
+            for arrival in bundle.take(self.has_room):
                 took(arrival)
         with self._changed:
             problem = self._problem()
@@ -130,7 +130,8 @@ class Connection:
         # A worker waits for the answer, whatever has become of the bundle.
         self.answer(fn_pb.StateResponse(id=request.id, error="the bundle has ended"))
 
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
+        """Return whether more may wait for the worker."""
         return self._unsent_bytes <= _MOST_UNSENT
 
     def ask(self, **request: Any) -> Any:

@@ -290,6 +290,12 @@ class RemoteOperation(StandIn):
             each.instruction_id = self._bundle.id
         return self._worker.ask_during(self._bundle, self._took, **request)
 
+    def serve(self, until: Callable[[], bool]) -> None:
+        """Serve the open bundle, if any, until a condition of the worker is true."""
+        while self._bundle is not None and not until():
+            for arrival in self._bundle.take(until):
+                self._took(arrival)
+
     @override
     def finish(self) -> None:
         super().finish()

@@ -24,11 +24,10 @@ from arcbeam.engine.state.residuals import Remainder
 from arcbeam.engine.task.bundles import Budget, CallResult, RestrictionResult
 from arcbeam.fnapi.descriptors import SOURCE, process_of, truncation
 from arcbeam.fnapi.service.connection import Connection
-from arcbeam.fnapi.service.instruction import Asked, Output, Responded
+from arcbeam.fnapi.stage.calls import Calls
 from arcbeam.fnapi.stage.remoteoperation import RemoteOperation
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.fnapi.stage.workererrors import error_in
-from arcbeam.fnapi.wire import outgoing
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.splitting import MAX_PIECES
 from arcbeam.harness.streaming.restrictions import PATIENCE_SECONDS, Restrictions
@@ -69,7 +68,7 @@ class RemoteRestrictions(Restrictions):
         requests: StateRequests,
     ) -> None:
         assert stage.remote is not None
-        self._processor, self._operation, self._worker, self._requests = processor, operation, worker, requests
+        self._processor, self._operation, self._requests = processor, operation, requests
         process = process_of(made)
         self._step = process.unique_name.removesuffix("/Process")
         self._outputs = dict(process.outputs)
@@ -77,13 +76,11 @@ class RemoteRestrictions(Restrictions):
             made.pcollections[pcoll].is_bounded == runner_pb.IsBounded.UNBOUNDED for pcoll in self._outputs.values()
         )
         environment = runner_pb.Environment.FromString(stage.remote.environment)
-        self._truncation = ""
+        self._truncation: Calls | None = None
         if _TRUNCATES in environment.capabilities:
             port = fn_pb.RemoteGrpcPort.FromString(made.transforms[SOURCE].spec.payload)
-            self._truncation = f"{made.id}/truncate"
-            worker.descriptors[self._truncation] = truncation(
-                self._truncation, stage.remote, port.api_service_descriptor.url
-            )
+            truncates = truncation(f"{made.id}/truncate", stage.remote, port.api_service_descriptor.url)
+            self._truncation = Calls(worker, truncates, self._step, operation.serve, requests.answer)
 
     @override
     def admitted(self, element: Any, outputs: tuple[str, ...]) -> Remainder:
@@ -147,40 +144,11 @@ class RemoteRestrictions(Restrictions):
     @override
     def truncate(self, remainder: Remainder) -> Remainder | None:
         # An SDK that cannot truncate keeps what is bounded.
-        if not self._truncation:
+        if self._truncation is None:
             return None if self.endless else remainder
-        kept = self._truncated(remainder.element)
+        self._requests.begin()
+        kept = self._truncation(remainder.element)
         return Remainder(kept, _size_in(kept), None, remainder.watermarks) if kept else None
-
-    def _truncated(self, element: bytes) -> bytes:
-        """Return what the worker leaves of a restriction; empty if nothing."""
-        worker, requests = self._worker, self._requests
-        requests.begin()
-        bundle = worker.begin(self._truncation)
-        kept, ended, responded = list[bytes](), False, False
-
-        def took(arrival: Any) -> None:
-            nonlocal ended, responded
-            match arrival:
-                case Output(data=data, last=last):
-                    kept.append(data)
-                    ended = ended or last
-                case Asked(request):
-                    worker.answer(requests.answer(request))
-                case Responded(response):
-                    if response.error:
-                        raise error_in(response.error, self._step)
-                    responded = True
-
-        try:
-            worker.send(bundle, outgoing.elements(bundle.id, SOURCE, element), took)
-            worker.send(bundle, outgoing.end(bundle.id, SOURCE, ()), took)
-            while not (ended and responded):
-                for arrival in bundle.take(lambda: False):
-                    took(arrival)
-        finally:
-            worker.end_bundle(bundle)
-        return b"".join(kept)
 
     @override
     def about(self) -> str:

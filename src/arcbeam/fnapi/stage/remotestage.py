@@ -6,15 +6,20 @@ The task's process has the stage's data path and state, as for embedded Python. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from typing_extensions import override
 
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.stagekinds import Grouped
 from arcbeam.fnapi.descriptors import descriptor, with_paged_groups
 from arcbeam.fnapi.environments.workers import workers_here
+from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.service.provision import Provision
 from arcbeam.fnapi.service.server import server_here
 from arcbeam.fnapi.stage import remoteoperation
@@ -23,23 +28,25 @@ from arcbeam.fnapi.stage.remoteoperation import RemoteOperation
 from arcbeam.fnapi.stage.remoterestrictions import RemoteRestrictions
 from arcbeam.fnapi.stage.remoterunner import RemoteRunner
 from arcbeam.fnapi.stage.staterequests import StateRequests
+from arcbeam.fnapi.stage.windowcalls import WindowCalls
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.streamingstage import StreamingStage
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport
+from arcbeam.model.urns import INTERVAL_WINDOW_URN
 
 remoteoperation.register()
 
 
-class RemoteStage(StreamingStage):
-    """One stage, ready to run micro-batches; see `TaskStage`.
+class MergingStage(StreamingStage):
+    """A stage without user code, whose windows are merged in an SDK worker.
 
     Args:
-        stage: the stage to run; it has a part for a worker.
+        stage: the stage to run.
         settings: the job's settings.
-        job: id of the job. Its stages share a worker.
+        job: id of the job. Its stages share workers.
         provision: what its workers get before they start.
 
     Raises:
@@ -48,12 +55,67 @@ class RemoteStage(StreamingStage):
 
     def __init__(self, stage: Stage, settings: Settings, job: str, provision: Provision = Provision()) -> None:  # noqa: B008
         super().__init__(stage, settings)
+        self._job, self._provision = job, provision
+        self._acquired: list[tuple[bytes, Connection]] = []
+        self._components = runner_pb.Components.FromString(stage.payload)
+        windows = self.parts.processor.root.windowing.windowfn
+        if stage.merges_in_worker:
+            environment = self._components.environments[windows.strategy.environment_id]
+            step = self.parts.processor.root.name_context.step_name.removesuffix("/Read")
+            calls = self._calls(environment.SerializeToString(deterministic=True), step)
+            windows.merged = calls.merging(windows.strategy)
+
+    def _worker_of(self, environment: bytes) -> Connection:
+        worker = workers_here.acquire(self._job, environment, self._provision)
+        self._acquired.append((environment, worker))
+        return worker
+
+    def _calls(self, environment: bytes, step: str) -> WindowCalls:
+        worker, id = self._worker_of(environment), f"{self._job}/{self.parts.processor.stage.uid}"
+        coders = self._components.coders
+        for coder in coders.values():
+            if coder.spec.urn == INTERVAL_WINDOW_URN:
+                coder.spec.urn = common_urns.coders.INTERVAL_WINDOW.urn
+        return WindowCalls(worker, id, coders, server_here().address, step, partial(self._serve, worker))
+
+    def _serve(self, worker: Connection, until: Callable[[], bool]) -> None:
+        """Serve the open bundle in a worker; see `calls.Serve`. There is none here."""
+
+    @override
+    def end(self, report: BundleReport, *, late: int, closed: int) -> None:
+        super().end(report, late=late, closed=closed)
+        report.needs_teardown = True
+
+    @override
+    def needs_teardown(self) -> bool:
+        return True
+
+    @override
+    def close(self) -> list[str]:
+        errors = super().close()
+        for environment, worker in self._acquired:
+            workers_here.release(self._job, environment, worker)
+        return errors
+
+
+class RemoteStage(MergingStage):
+    """One stage, ready to run micro-batches; see `TaskStage`.
+
+    Args:
+        stage: the stage to run; it has a part for a worker.
+        settings, job, provision: see `MergingStage`.
+
+    Raises:
+        SdkWorkerLostError: there is no worker.
+    """
+
+    def __init__(self, stage: Stage, settings: Settings, job: str, provision: Provision = Provision()) -> None:  # noqa: B008
+        super().__init__(stage, settings, job, provision)
         assert stage.remote is not None
-        self._job, self._environment = job, stage.remote.environment
         self._remote: RemoteOperation = next(
             op for op in self.parts.processor.sdk.ops.values() if isinstance(op, RemoteOperation)
         )
-        self._worker = workers_here.acquire(job, self._environment, provision)
+        self._worker = self._worker_of(stage.remote.environment)
         made = descriptor(f"{job}/{stage.uid}", stage.remote, server_here().address)
         self._lot = self._lot_of(stage.remote.source.pcoll, made) if stage.stateful else None
         requests = StateRequests(stage, self.parts.state, self._lot)
@@ -68,6 +130,16 @@ class RemoteStage(StreamingStage):
             )
         if self._lot is not None:
             self._remote.keys_are(self._lot, self.parts.timers)
+
+        if self.parts.sides.unmapped:
+            calls = self._calls(stage.remote.environment, self._remote.name_context.step_name)
+            for channel, known in self.parts.sides.unmapped.items():
+                self.parts.sides.map_by(channel, calls.mapping(channel, *known))
+
+    @override
+    def _serve(self, worker: Connection, until: Callable[[], bool]) -> None:
+        if worker is self._worker:
+            self._remote.serve(until)
 
     def _lot_of(self, pcoll: str, descriptor: Any) -> Lot:
         pair = descriptor.coders[descriptor.pcollections[pcoll].coder_id]
@@ -85,15 +157,6 @@ class RemoteStage(StreamingStage):
         return RemoteRunner(self.parts, view, placed, clock, self._lot)
 
     @override
-    def end(self, report: BundleReport, *, late: int, closed: int) -> None:
-        super().end(report, late=late, closed=closed)
-        report.needs_teardown = True
-
-    @override
-    def needs_teardown(self) -> bool:
-        return True
-
-    @override
     def running_step(self, frame: FrameType | None = None) -> str:
         return str(self._remote.name_context.step_name)
 
@@ -101,9 +164,3 @@ class RemoteStage(StreamingStage):
     def abandon(self) -> None:
         self._remote.give_up()
         super().abandon()
-
-    @override
-    def close(self) -> list[str]:
-        errors = super().close()
-        workers_here.release(self._job, self._environment, self._worker)
-        return errors

@@ -71,21 +71,19 @@ class StateRequests:
         self._state, self._lot = state, lot
         self.sides = [(side.transform, side.tag) for side in stage.side_inputs]
         part = runner_pb.Components.FromString(stage.remote.components)
-        here, there = PipelineContext(runner_pb.Components.FromString(stage.payload)), PipelineContext(part)
+        windows = _WindowCoders(runner_pb.Components.FromString(stage.payload), part)
         self._windows: dict[tuple[str, str], tuple[Any, Any]] = {}
         for side in stage.side_inputs:
             pcoll = part.pcollections[part.transforms[side.transform].inputs[side.tag]]
-            coder = part.windowing_strategies[pcoll.windowing_strategy_id].window_coder_id
-            self._windows[side.transform, side.tag] = there.coders.get_by_id(coder), here.coders.get_by_id(coder)
+            self._windows[side.transform, side.tag] = windows.of(pcoll.windowing_strategy_id)
         self._lists = {
-            (transform.unique_name, name): _skips(part, there, spec.ordered_list_spec.element_coder_id)
+            (transform.unique_name, name): _skips(part, PipelineContext(part), spec.ordered_list_spec.element_coder_id)
             for transform in part.transforms.values()
             if (payload := par_do_payload(transform)) is not None
             for name, spec in payload.state_specs.items()
             if spec.WhichOneof("spec") == "ordered_list_spec"
         }
-        main = part.windowing_strategies[part.pcollections[stage.remote.source.pcoll].windowing_strategy_id]
-        self._main = there.coders.get_by_id(main.window_coder_id), here.coders.get_by_id(main.window_coder_id)
+        self._main = windows.of(part.pcollections[stage.remote.source.pcoll].windowing_strategy_id)
         self.begin()
 
     def begin(self) -> None:
@@ -199,6 +197,24 @@ class StateRequests:
             if kind in _OF_KEYS and self._lot is not None:
                 self._state.enter(self._lot.key_of(part.key))
         return ours
+
+
+class _WindowCoders:
+    """The coders of windows in a worker's requests, and of the same windows here.
+
+    Args:
+        here, there: the stage's components in the task's process and in the worker.
+    """
+
+    def __init__(self, here: Any, there: Any) -> None:
+        self._here, self._there = here, there
+
+    def of(self, strategy: str) -> tuple[Any, Any]:
+        """Return the worker's coder and ours for the windows of a strategy."""
+        here, there = (each.windowing_strategies[strategy].window_coder_id for each in (self._here, self._there))
+        ours = PipelineContext(self._here).coders.get_by_id(here)
+        # Windows that only the worker can decode have the same bytes here.
+        return (PipelineContext(self._there).coders.get_by_id(there) if here == there else ours), ours
 
 
 def _skips(part: Any, context: Any, coder: str) -> Skip:

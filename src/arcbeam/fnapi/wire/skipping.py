@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from apache_beam.portability import common_urns
+from apache_beam.portability import common_urns, python_urns
 
 Skip = Callable[[bytes, int], int]
 """Takes bytes and the place where a value begins; returns the place after the value.
@@ -212,6 +212,7 @@ _SIMPLE: Mapping[str, Skip] = {
     _CODERS.DOUBLE.urn: _TIME,
     _CODERS.GLOBAL_WINDOW.urn: _skip_nothing,
     _CODERS.INTERVAL_WINDOW.urn: _in_turn([_TIME, skip_varint]),
+    python_urns.TIMESTAMP_PREFIXED_OPAQUE_WINDOW_CODER: _in_turn([_TIME, skip_prefixed]),
 }
 _COMPOSED: Mapping[str, Callable[[Sequence[Skip]], Skip]] = {
     _CODERS.KV.urn: _in_turn,

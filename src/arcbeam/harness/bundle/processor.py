@@ -20,7 +20,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 from apache_beam.runners.worker.data_sampler import DataSampler
 
-from arcbeam.harness.bundle import observedtimes, restrictionoperation
+from arcbeam.harness.bundle import observedtimes, restrictionoperation, workerwindows
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.graceful import GracefulDoFns
 from arcbeam.harness.bundle.metrics import MetricsTable
@@ -55,6 +55,7 @@ vectorization.register()
 statefulvectorization.register()
 restrictionoperation.register()
 observedtimes.register()
+workerwindows.register()
 
 _instructions = itertools.count()
 

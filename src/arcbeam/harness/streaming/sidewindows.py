@@ -6,17 +6,18 @@ watermark has passed a window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from apache_beam.portability import common_urns, python_urns
+from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.pvalue import SideInputData
 from apache_beam.runners import pipeline_context
 from apache_beam.transforms.sideinputs import default_window_mapping_fn
 
 from arcbeam.harness.bundle.windows import Windows
+from arcbeam.harness.bundle.workerwindows import WorkerWindowFn
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
@@ -54,25 +55,42 @@ class SideWindows:
     Args:
         stage: the stage.
         windows: the windows of the stage's input.
+
+    Attributes:
+        unmapped: the side inputs whose mapping only an SDK worker can call, by channel: the mapping and the windowing
+            strategies of the main input and of the side input, as the worker has them. They need a `map_by`.
     """
 
     def __init__(self, stage: Stage, windows: Windows) -> None:
         self._windows = windows
-        components = runner_pb.Components.FromString(stage.payload if stage.remote is None else stage.remote.components)
-        context = pipeline_context.PipelineContext(components)
+        here = runner_pb.Components.FromString(stage.payload)
+        components = here if stage.remote is None else runner_pb.Components.FromString(stage.remote.components)
+        context = pipeline_context.PipelineContext(here)
         self._sides: dict[int, _Side] = {}
+        self.unmapped: dict[int, tuple[Any, Any, Any]] = {}
         for side in stage.side_inputs:
             transform = components.transforms[side.transform]
             proto = runner_pb.ParDoPayload.FromString(transform.spec.payload).side_inputs[side.tag]
             pcoll = components.pcollections[transform.inputs[side.tag]]
             strategy = context.windowing_strategies.get_by_id(pcoll.windowing_strategy_id)
-            coder = strategy.windowfn.get_window_coder()
+            coder = context.coders.get_by_id(here.windowing_strategies[pcoll.windowing_strategy_id].window_coder_id)
+            if isinstance(strategy.windowfn, WorkerWindowFn):
+                mapping: Any = None
+                self.unmapped[side.channel] = (
+                    proto.window_mapping_fn,
+                    components.windowing_strategies[_main(components, transform).windowing_strategy_id],
+                    strategy.windowfn.strategy,
+                )
+            elif stage.remote is None:
+                mapping = SideInputData.from_runner_api(proto, context).window_mapping_fn
+            else:
+                mapping = default_window_mapping_fn(strategy.windowfn)
             # If several transforms of the stage read it, they map alike: the mapping belongs to the side input.
             self._sides[side.channel] = _Side(
                 side.channel,
                 proto.access_pattern.urn == _MULTIMAP,
                 side.eager,
-                _mapping(proto, strategy, context),
+                mapping,
                 Windows(coder),
                 coder.encode,
             )
@@ -90,6 +108,10 @@ class SideWindows:
             )
         return known
 
+    def map_by(self, channel: int, mapping: Callable[[Any], Any]) -> None:
+        """Set the mapping of an unmapped side input, before any element."""
+        self._sides[channel] = replace(self._sides[channel], mapping=mapping)
+
     def until(self, channel: int, window: bytes) -> Timestamp:
         """Return the last moment of a side input's window."""
         return self._sides[channel].windows.decode(window).max_timestamp
@@ -103,8 +125,7 @@ class SideWindows:
         return presence.has_keys(channel, encoded) if side.keyed else presence.has_chunks(channel, encoded)
 
 
-def _mapping(side: Any, strategy: Any, context: Any) -> Any:
-    """Return what maps a window of the stage to the side input's; in other SDKs than Python's it is the default."""
-    if side.window_mapping_fn.urn == python_urns.PICKLED_WINDOW_MAPPING_FN:
-        return SideInputData.from_runner_api(side, context).window_mapping_fn
-    return default_window_mapping_fn(strategy.windowfn)
+def _main(components: Any, transform: Any) -> Any:
+    """Return the PCollection of the main input of a transform that has a side input."""
+    sides = runner_pb.ParDoPayload.FromString(transform.spec.payload).side_inputs
+    return next(components.pcollections[pcoll] for tag, pcoll in transform.inputs.items() if tag not in sides)

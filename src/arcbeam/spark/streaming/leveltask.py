@@ -409,14 +409,16 @@ class OpenGraceful:
 def _opened(job: StreamingJob, stage: str, *, sampled: bool = False) -> TaskStage:
     """Open a stage in this worker: its user code runs in this process, or in an SDK worker."""
     # SUBTLE: imported late, because the worker setup silences what the SDK logs at import.
-    if job.physical.stages[stage].remote is not None:
+    opened = job.physical.stages[stage]
+    if opened.remote is not None or opened.merges_in_worker:
         from arcbeam.fnapi.service.provision import Provision
-        from arcbeam.fnapi.stage.remotestage import RemoteStage
+        from arcbeam.fnapi.stage.remotestage import MergingStage, RemoteStage
 
         setup = job.worker_setup
         given = (setup.sdk_options, setup.sdk_folders()) if isinstance(setup, WorkerSetup) else ()
         provision = Provision(job.id, *given)
-        return RemoteStage(job.physical.stages[stage], job.settings, job.id, provision)
+        kind = MergingStage if opened.remote is None else RemoteStage
+        return kind(opened, job.settings, job.id, provision)
     from arcbeam.harness.streaming.streamingstage import StreamingStage
 
     return StreamingStage(job.physical.stages[stage], job.settings, sampled=sampled)

@@ -1,0 +1,96 @@
+"""Calls of a single transform in an SDK worker: one element in, and its outputs.
+
+Owns the bundle of a call. Must not know what the element is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from arcbeam.fnapi.descriptors import SOURCE
+from arcbeam.fnapi.service.connection import Connection
+from arcbeam.fnapi.service.instruction import Asked, Instruction, Output, Responded
+from arcbeam.fnapi.stage.workererrors import error_in
+from arcbeam.fnapi.wire import outgoing
+
+Serve = Callable[[Callable[[], bool]], None]
+"""Serves another open bundle of the same worker until a condition is true; returns at once if there is none."""
+
+
+def serve_nothing(until: Callable[[], bool]) -> None:
+    """See `Serve`: there is no other bundle."""
+
+
+class Calls:
+    """A transform that is called with one element; each call is a bundle of its own.
+
+    SUBTLE: a call may be needed while a bundle of the stage is open. That bundle is served meanwhile: a worker that
+    waits for room to send its outputs would not answer the call.
+
+    Args:
+        worker: the worker.
+        made: the `ProcessBundleDescriptor`; it has one output.
+        step: the name of the transform, for errors.
+        serve: serves the open bundle of the stage.
+        answer: answers a `StateRequest`; None if the transform has no side inputs.
+    """
+
+    def __init__(
+        self,
+        worker: Connection,
+        made: Any,
+        step: str,
+        serve: Serve = serve_nothing,
+        answer: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._worker, self._descriptor, self._step, self._serve, self._answer = worker, made.id, step, serve, answer
+        worker.descriptors[made.id] = made
+
+    def __call__(self, element: bytes) -> bytes:
+        """Return the encoded outputs for an encoded element.
+
+        Raises:
+            UserCodeError: the transform has failed.
+            SdkWorkerLostError: the worker is gone.
+        """
+        worker, serve = self._worker, self._serve
+        call = _Call(self, worker.begin(self._descriptor))
+        bundle = call.bundle
+        try:
+            for message in (outgoing.elements(bundle.id, SOURCE, element), outgoing.end(bundle.id, SOURCE, ())):
+                serve(worker.has_room)
+                worker.send(bundle, message, call.took)
+            while not call.is_done:
+                serve(lambda: bundle.has_arrivals)
+                for arrival in bundle.take(lambda: False):
+                    call.took(arrival)
+        finally:
+            worker.end_bundle(bundle)
+        return b"".join(call.output)
+
+
+class _Call:
+    """One call."""
+
+    def __init__(self, calls: Calls, bundle: Instruction) -> None:
+        self._calls, self.bundle = calls, bundle
+        self.output: list[bytes] = []
+        self._ended = self._responded = False
+
+    @property
+    def is_done(self) -> bool:
+        return self._ended and self._responded
+
+    def took(self, arrival: Any) -> None:
+        match arrival:
+            case Output(data=data, last=last):
+                self.output.append(data)
+                self._ended = self._ended or last
+            case Asked(request):
+                assert self._calls._answer is not None
+                self._calls._worker.answer(self._calls._answer(request))
+            case Responded(response):
+                if response.error:
+                    raise error_in(response.error, self._calls._step)
+                self._responded = True
