@@ -14,6 +14,7 @@ from arcbeam.io.kafka.clients import Fetched
 from arcbeam.io.kafka.discovery import Discover
 from arcbeam.io.kafka.partitions import Known, Offsets, Partition, Search
 from arcbeam.io.kafka.reading import Read
+from arcbeam.io.kafka.trouble import Trouble
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,9 @@ class Topics:
 
     def cluster(self) -> Topics:
         return self
+
+    def trouble(self) -> Trouble:
+        return Trouble("kafka:9092")
 
     def topics(self, names: Sequence[str] | None) -> Mapping[str, tuple[str, int]]:
         if self.down:

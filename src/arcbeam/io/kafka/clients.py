@@ -421,7 +421,7 @@ class LibrdkafkaCluster(Cluster):
             if error.retriable() or error.code() < 0:
                 self._trouble.listen(self._admin.poll)
                 self._trouble.failed("the search for topics and offsets", error, began)
-                raise ConnectionError(self._trouble.reason(error)) from None
+                raise self._trouble.error(error) from None
             raise
         self._trouble.succeeded()
         return answer

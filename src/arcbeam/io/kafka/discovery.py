@@ -22,6 +22,7 @@ from typing_extensions import override
 from arcbeam.io.kafka.clients import Clients, Cluster, deleted, recreated
 from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition, Place, Search
 from arcbeam.io.kafka.times import Times
+from arcbeam.io.kafka.trouble import AddressError, unreachable
 from arcbeam.model.timestamps import MIN_TIMESTAMP
 
 _LOG = logging.getLogger("arcbeam.kafka")
@@ -31,6 +32,9 @@ _RETRY_SECONDS: Final = 1.0
 
 _BOUNDED_SECONDS: Final = 60.0
 """After which a bounded read fails if no broker answers; a stream waits."""
+
+_WRONG_SECONDS: Final = 10.0
+"""The same, if no broker can be found, or none takes the credentials."""
 
 Where = str | int | Mapping[tuple[str, int], int]
 """Where to begin or end: "earliest", "latest", "group", milliseconds since 1970, or offsets by topic and partition."""
@@ -217,9 +221,8 @@ class DiscoverOnce(Discover):
             try:
                 return super()._search(known)
             except ConnectionError as e:
-                if self._clock() - began > _BOUNDED_SECONDS:
-                    raise BrokersAwayError(
-                        f"Kafka: no broker has answered for {_BOUNDED_SECONDS:.0f} s ({e}). Check bootstrap.servers, "
-                        "the credentials, and that the brokers run"
-                    ) from None
+                took = self._clock() - began
+                if took > (_WRONG_SECONDS if isinstance(e, AddressError) else _BOUNDED_SECONDS):
+                    servers = self._clients.trouble().servers
+                    raise BrokersAwayError(f"Kafka: {unreachable(servers, e, took)}") from None
                 time.sleep(_RETRY_SECONDS)

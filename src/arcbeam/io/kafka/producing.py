@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -15,11 +16,16 @@ from typing import Any, Final
 
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain
+from arcbeam.io.kafka.trouble import AddressError, Trouble, unreachable
 
 SECONDS: Final = 60.0
 """For a request about a transaction, and for the delivery of what was produced."""
 _REGISTER_SECONDS: Final = 30.0
 """For setting the register. librdkafka may wait forever: see `LibrdkafkaShard._set`."""
+_TRY_SECONDS: Final = 5.0
+"""For a question about a topic, which is repeated."""
+_WRONG_SECONDS: Final = 10.0
+"""After which a question fails if no broker can be found, or none takes the credentials."""
 _SETTINGS: Final = {
     "enable.idempotence": True,
     # As Java's producers: so a key is in the same partition, whichever client writes it.
@@ -68,6 +74,11 @@ class Register:
     token: str = ""
 
 
+def trouble_of(connection: Connection) -> Trouble:
+    """Return what reports the trouble of a new client."""
+    return Trouble(str(connection.config.get("bootstrap.servers", "brokers")))
+
+
 def producer(connection: Connection, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """Return a new producer.
 
@@ -101,6 +112,36 @@ def produce(of: Any, records: Iterable[Plain], delivered: Any = None) -> None:
             poll(0)
 
 
+def partitions_of(connection: Connection, topic: str) -> int:
+    """Return the number of partitions of a topic; 0 if it does not exist.
+
+    Raises:
+        ConnectionError: no broker answers.
+    """
+    from confluent_kafka import KafkaException
+
+    trouble = trouble_of(connection)
+    client = producer(connection, {"error_cb": trouble.hear})
+    began = time.time()
+    try:
+        while True:
+            try:
+                found = client.list_topics(topic, timeout=_TRY_SECONDS).topics[topic]
+                break
+            except KafkaException as e:
+                trouble.listen(client.poll)
+                error = trouble.error(e)
+            took = time.time() - began
+            if took > (_WRONG_SECONDS if isinstance(error, AddressError) else SECONDS):
+                raise ConnectionError(f"WriteToKafka, topic {topic}: {unreachable(trouble.servers, error, took)}")
+            if took > _TRY_SECONDS:
+                trouble.failed(f"the request for the partitions of the topic {topic}", error, began)
+        trouble.succeeded()
+    finally:
+        client.close()
+    return 0 if found.error is not None else len(found.partitions)
+
+
 class LibrdkafkaShard:
     """A transactional producer of a shard, and its register.
 
@@ -115,6 +156,7 @@ class LibrdkafkaShard:
 
         self._place, self._register, self._name = TopicPartition, register, name
         self._sound = True
+        self._trouble = trouble_of(connection)
         self._producer = producer(connection, {"transactional.id": name, "error_cb": self._failed})
         self._setting: Future[None] = Future()
         self._setting.set_result(None)
@@ -129,7 +171,7 @@ class LibrdkafkaShard:
         Raises:
             InDoubtError: the broker does not answer in time.
         """
-        with _fencing(self._name):
+        with self._fencing():
             # SUBTLE: first. While a transaction is open, the register is not known.
             self._producer.init_transactions(SECONDS)
             (found,) = self._group.committed([self._place(self._register, 0)], timeout=SECONDS)
@@ -145,7 +187,7 @@ class LibrdkafkaShard:
             FencedError: another producer has begun since. Nothing is published.
             InDoubtError: a connection has failed. The records may be published.
         """
-        with _fencing(self._name):
+        with self._fencing():
             self._producer.begin_transaction()
             produce(self._producer, records)
             self._set(register)
@@ -189,11 +231,46 @@ class LibrdkafkaShard:
 
     def _failed(self, error: Any) -> None:
         self._sound = False
+        self._trouble.hear(error)
+
+    @contextlib.contextmanager
+    def _fencing(self) -> Iterator[None]:
+        """Turn librdkafka's errors into ours."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        began = time.time()
+        try:
+            yield
+        except KafkaException as e:
+            # `_FATAL` is the error of a record that is produced after the others: it names no cause.
+            fenced = (
+                KafkaError._FENCED,
+                KafkaError.INVALID_PRODUCER_EPOCH,
+                KafkaError.PRODUCER_FENCED,
+                KafkaError._FATAL,
+                KafkaError.CONCURRENT_TRANSACTIONS,
+            )
+            error = e.args[0]
+            if error.code() in fenced:
+                raise FencedError(f"another process publishes shard {self._name}: {error.str()}") from None
+            lost = (
+                KafkaError._TRANSPORT,
+                KafkaError._ALL_BROKERS_DOWN,
+                KafkaError._TIMED_OUT,
+                KafkaError._MSG_TIMED_OUT,
+            )
+            if not error.retriable() and error.code() not in lost:
+                raise RuntimeError(f"Kafka, shard {self._name}: {error.str()}") from None
+            self._trouble.listen(self._producer.poll)
+            self._trouble.failed(f"publishing shard {self._name}", error, began)
+            said = unreachable(self._trouble.servers, self._trouble.reason(error), time.time() - began)
+            raise InDoubtError(f"Kafka, shard {self._name}: {said}") from None
 
     def _succeeded(self) -> None:
         # What has failed until now is reported first: a client also tries addresses where no broker is.
         self._producer.poll(0)
         self._sound = True
+        self._trouble.succeeded()
 
 
 def _close(of: Any, last: Future[None]) -> None:
@@ -206,32 +283,15 @@ def _close(of: Any, last: Future[None]) -> None:
         of.close()
 
 
-@contextlib.contextmanager
-def _fencing(name: str) -> Iterator[None]:
-    """Turn librdkafka's errors into ours.
+class Deliveries:
+    """Counts what a producer could not deliver.
 
     Args:
-        name: the name of the shard.
+        trouble: knows why.
     """
-    from confluent_kafka import KafkaError, KafkaException
 
-    try:
-        yield
-    except KafkaException as e:
-        # `_FATAL` is the error of a record that is produced after the others: it names no cause.
-        fenced = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError._FATAL)
-        error = e.args[0]
-        if error.code() in fenced or error.code() == KafkaError.CONCURRENT_TRANSACTIONS:
-            raise FencedError(f"another process publishes shard {name}: {error.str()}") from None
-        lost = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT)
-        kind = InDoubtError if error.retriable() or error.code() in lost else RuntimeError
-        raise kind(f"Kafka, shard {name}: {error.str()}") from None
-
-
-class Deliveries:
-    """Counts what a producer could not deliver."""
-
-    def __init__(self) -> None:
+    def __init__(self, trouble: Trouble) -> None:
+        self._trouble = trouble
         self._failed = 0
         self._first = ""
 
@@ -250,4 +310,9 @@ class Deliveries:
         failed, first = self._failed + left, self._first or "no answer in time"
         self._failed, self._first = 0, ""
         if failed:
-            raise RuntimeError(f"WriteToKafka could not write {failed:,} records, the first to {first}")
+            why = self._trouble.reason("")
+            raise RuntimeError(
+                f"WriteToKafka could not write {failed:,} records, the first to {first}"
+                + (f". {self._trouble.servers}: {why}" if why else "")
+            )
+        self._trouble.succeeded()

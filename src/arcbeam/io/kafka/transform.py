@@ -5,9 +5,10 @@ Owns the arguments that users pass, their checks, and the composition of the DoF
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import apache_beam as beam
@@ -20,6 +21,7 @@ from arcbeam.io.kafka.discovery import Discover, DiscoverOnce, Wanted, Where
 from arcbeam.io.kafka.partitions import Partition
 from arcbeam.io.kafka.reading import ERRORS, Read, ReadBounded
 from arcbeam.io.kafka.records import Decoder, Deserializer, KafkaRecord, Undecodable
+from arcbeam.io.kafka.settings import check_arguments, check_function, check_settings
 from arcbeam.io.kafka.times import CREATED, POLICIES, Times
 from arcbeam.io.spans import micros_of
 
@@ -35,7 +37,11 @@ _OWNED: Final = {
 _DELAY: Final = 10.0
 """Seconds by which a record may be earlier than others before it, by default: clocks of producers differ."""
 
-Position: TypeAlias = str | datetime | Timestamp | Mapping[tuple[str, int], int]
+_EARLIEST: Final = 100_000_000
+_LATEST: Final = 10_000_000_000
+"""Times that can be given as numbers: 1973 to 2286. What is later in seconds is within them in milliseconds."""
+
+Position: TypeAlias = str | datetime | Timestamp | float | Mapping[tuple[str, int], int]
 
 
 class RecordsAndErrors(NamedTuple):
@@ -74,14 +80,16 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         key_deserializer: a function of a key's bytes (or None). None: keys stay bytes.
         value_deserializer: the same for values. A value of None is a tombstone.
         start: where to begin when the job is new: "earliest"; "latest"; "group" (the offsets of "group.id", else
-            earliest); a time: the first record of that time or a later one; or offsets by (topic, partition).
+            earliest); a time (datetime, Timestamp, seconds since 1970): the first record of that time or a later one;
+            or offsets by (topic, partition).
         stop: where to end: None (never), "latest" (what exists when the job starts), a time, or offsets.
         read_committed: whether to leave out records of open and aborted transactions.
         with_metadata: whether elements are `KafkaRecord`s. Otherwise they are pairs (key, value).
         with_errors: whether the result is a pair (records, errors), in which `errors` has each record that cannot be
             decoded as `Undecodable`. Otherwise such a record fails the job.
         timestamp_policy: the event time: "CreateTime", "LogAppendTime" (the broker's clock), "ProcessingTime", or a
-            function of an element that returns a Timestamp or seconds since 1970.
+            function of an element that returns a Timestamp or seconds since 1970. Beam's default is "ProcessingTime",
+            with which results depend on when records are read.
         max_delay: seconds, or a Duration, by which a record may be earlier than another one before it. None: 10, and 0
             for "LogAppendTime" and "ProcessingTime".
         idle_follows_clock: False if event times have nothing to do with the clock, as those of old records. A partition
@@ -120,10 +128,13 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         discovery_seconds: float | None = 1.0,
         credentials: Credentials = None,
         label: str | None = None,
+        **others: Any,
     ) -> None:
         super().__init__(label)
+        check_arguments(_NAME, others, [*inspect.signature(ReadFromKafka).parameters][:-1])
         check_installed(_NAME)
         connection = Connection.checked(f"{_NAME}(consumer_config)", consumer_config, credentials, _OWNED)
+        check_settings(f"{_NAME}(consumer_config)", "Consumer", {"group.id": "g", **consumer_config}, credentials)
         group = str(consumer_config.get("group.id", ""))
         commits = bool(group) if commit_offset_in_finalize is None else commit_offset_in_finalize
         if (commits or start == "group") and not group:
@@ -132,8 +143,7 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         self._wanted = _wanted(topics, topic_pattern, topic_partitions, start, stop, read_committed)
         self._clients = Clients(connection, read_committed, group, commits)
         for name, function in (("key_deserializer", key_deserializer), ("value_deserializer", value_deserializer)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{_NAME}({name}={function!r}): expected a function of bytes")
+            check_function(_NAME, name, function, "a function of bytes")
         self._decoder = Decoder(key_deserializer, value_deserializer, metadata=with_metadata, errors=with_errors)
         if timestamp_policy not in POLICIES and not callable(timestamp_policy):
             raise ValueError(f"{_NAME}(timestamp_policy={timestamp_policy!r}): expected {POLICIES} or a function")
@@ -193,23 +203,81 @@ def _wanted(
         raise ValueError(f"{_NAME}: give one of topics, topic_pattern and topic_partitions")
     if isinstance(topics, str) or (topics is not None and not topics) or (partitions is not None and not partitions):
         raise ValueError(f"{_NAME}: topics and topic_partitions are lists that are not empty")
+    names = tuple(topics or ())
+    if bad := [name for name in names if not isinstance(name, str) or not name]:
+        raise ValueError(f"{_NAME}(topics): {bad[0]!r} is not the name of a topic")
+    _check_once("topics", names)
     if pattern is not None:
-        re.compile(pattern)
-    places = tuple((str(topic), int(number)) for topic, number in partitions or ())
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as e:
+            raise ValueError(f"{_NAME}(topic_pattern={pattern!r}): not a regular expression: {e}") from None
+    places = tuple(_place("topic_partitions", place) for place in partitions or ())
+    _check_once("topic_partitions", places)
     first = _where("start", start, ("earliest", "latest", "group"))
     last = None if stop is None else _where("stop", stop, ("latest",))
-    return Wanted(tuple(topics or ()), pattern or "", places, first, last, committed)
+    for argument, where in (("start", first), ("stop", last)):
+        if isinstance(where, Mapping) and names and (more := [topic for topic, _ in where if topic not in names]):
+            raise ValueError(f"{_NAME}({argument}): the topic {more[0]!r} has an offset, but is not read")
+    if isinstance(first, Mapping) and isinstance(last, Mapping):
+        for place in first.keys() & last.keys():
+            if last[place] < first[place]:
+                raise ValueError(f"{_NAME}: stop is {last[place]} for {place}, before start, which is {first[place]}")
+    return Wanted(names, pattern or "", places, first, last, committed)
+
+
+def _place(argument: str, place: Any) -> tuple[str, int]:
+    """Return a topic and the number of a partition."""
+    match place:
+        case (str(topic), int(number)) if number >= 0:
+            return topic, number
+    raise ValueError(f"{_NAME}({argument}): {place!r} is not a pair of a topic and the number of a partition from 0")
+
+
+def _check_once(argument: str, values: Sequence[Any]) -> None:
+    if twice := [value for n, value in enumerate(values) if value in values[:n]]:
+        raise ValueError(f"{_NAME}({argument}): {twice[0]!r} is given twice")
 
 
 def _where(argument: str, position: Position, words: tuple[str, ...]) -> Where:
+    named = f"{_NAME}({argument}={position!r})"
     if isinstance(position, str):
         if position not in words:
-            raise ValueError(f"{_NAME}({argument}={position!r}): expected one of {words}, a time, or offsets")
+            raise ValueError(f"{named}: expected one of {words}, a time, or offsets")
         return position
     if isinstance(position, Mapping):
-        return {(str(topic), int(number)): int(offset) for (topic, number), offset in position.items()}
+        for place, offset in position.items():
+            if not isinstance(offset, int) or offset < 0:
+                raise ValueError(f"{_NAME}({argument}): the offset {offset!r} of {place!r} is not a number from 0")
+        if not position:
+            raise ValueError(f"{named}: expected offsets by (topic, partition)")
+        return {_place(argument, place): int(offset) for place, offset in position.items()}
     if isinstance(position, datetime):
         if position.tzinfo is None:
-            raise ValueError(f"{_NAME}({argument}={position}): the time has no time zone")
+            raise ValueError(f"{named}: the time has no time zone; use for example datetime(…, tzinfo=timezone.utc)")
         return int(position.timestamp() * 1_000)
-    return int(Timestamp.of(position).micros // 1_000)
+    if isinstance(position, int | float) and not isinstance(position, bool):
+        return _milliseconds(named, position)
+    if not isinstance(position, Timestamp):
+        raise TypeError(f"{named}: expected one of {words}, a time, or offsets by (topic, partition)")
+    return int(position.micros // 1_000)
+
+
+def _milliseconds(named: str, seconds: float) -> int:
+    """Return a time that is given as a number, in milliseconds; refuse one that is probably something else."""
+    if _EARLIEST <= seconds < _LATEST:
+        return int(Timestamp.of(seconds).micros // 1_000)
+    for unit, many in (("milliseconds", 1_000), ("microseconds", 1_000_000), ("nanoseconds", 1_000_000_000)):
+        if _EARLIEST <= seconds / many < _LATEST:
+            raise ValueError(
+                f"{named}: a number is a time in seconds since 1970. In {unit} it is {_utc(seconds / many)}; if that "
+                f"is intended, divide by {many:,}"
+            )
+    raise ValueError(
+        f"{named}: a number is a time in seconds since 1970, and this one is not between {_utc(_EARLIEST)} and "
+        f"{_utc(_LATEST)}. For an offset give {{(topic, partition): offset}}; for an early time a Timestamp"
+    )
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

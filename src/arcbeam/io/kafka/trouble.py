@@ -35,16 +35,40 @@ _REASONS: Final = 3
 """Texts that are reported."""
 
 
+_HOPELESS: Final = re.compile("Failed to resolve|SASL authentication error")
+
+
+class AddressError(ConnectionError):
+    """No broker answers, and retrying does not help: their names are unknown, or they refuse the credentials."""
+
+
+def unreachable(servers: str, error: object, seconds: float) -> str:
+    """Return the text of the error after which a client gives up.
+
+    Args:
+        servers: the addresses of the cluster.
+        error: why no broker answers.
+        seconds: for how long.
+    """
+    return (
+        f"no broker of {servers} has answered for {seconds:.0f} s: {error}. Check bootstrap.servers, security.protocol "
+        "and the credentials, that the brokers run, and that this host reaches them"
+    )
+
+
 class Trouble:
     """The trouble of a client, which is reported for all clients of its job and cluster on this host.
 
     Args:
         servers: the addresses of the cluster, for messages.
         clock: returns seconds since 1970.
+
+    Attributes:
+        servers: likewise.
     """
 
     def __init__(self, servers: str, clock: Callable[[], float] = time.time) -> None:
-        self._servers, self._clock = servers, clock
+        self.servers, self._clock = servers, clock
         self._heard: dict[str, str] = {}
         self._is_failing = self._is_open = False
         self._looked = 0.0
@@ -81,6 +105,12 @@ class Trouble:
         named = [text for broker, text in self._heard.items() if broker]
         return "; ".join((named or [said(error)])[-_REASONS:])
 
+    def error(self, error: Any) -> ConnectionError:
+        """Return the exception for a request that has failed, with the reason as its text."""
+        named = [text for broker, text in self._heard.items() if broker]
+        is_wrong = len(named) >= len(self.servers.split(",")) and all(map(_HOPELESS.search, named))
+        return (AddressError if is_wrong else ConnectionError)(self.reason(error))
+
     def failed(self, of: str, error: Any, began: float) -> None:
         """Note that a request has failed; report it, unless trouble with this cluster was reported.
 
@@ -96,7 +126,7 @@ class Trouble:
                 state["since"] = began
                 _LOG.warning(
                     "Kafka, %s: %s failed: %s. It is retried. What else fails is not reported until this is over",
-                    self._servers,
+                    self.servers,
                     of,
                     self.reason(error),
                 )
@@ -123,13 +153,13 @@ class Trouble:
                 return
             if now - state["failed"] <= _FORGOTTEN_SECONDS:
                 seconds = max(0.0, state["answered"] - state["since"])
-                _LOG.warning("Kafka, %s: all requests succeed again, after %.0f s", self._servers, seconds)
+                _LOG.warning("Kafka, %s: all requests succeed again, after %.0f s", self.servers, seconds)
             state.clear()
             self._is_open = False
 
     def _path(self) -> Path:
         job = here.attempt.job if here.attempt is not None else ""
-        name = hashlib.sha256(f"{job or os.getpid()}/{self._servers}".encode()).hexdigest()[:16]
+        name = hashlib.sha256(f"{job or os.getpid()}/{self.servers}".encode()).hexdigest()[:16]
         return Path(tempfile.gettempdir(), f"arcbeam-{os.getuid()}", f"kafka-{name}")
 
     @contextlib.contextmanager

@@ -7,6 +7,7 @@ commit and savepoint has it.
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,8 +21,9 @@ from typing_extensions import override
 from arcbeam.errors import SetupError
 from arcbeam.io.kafka.connection import Connection, Credentials, check_installed
 from arcbeam.io.kafka.outgoing import Chunk, Chunks, Outgoing, RecordRefusedError, Serializer, framed
-from arcbeam.io.kafka.producing import SECONDS, Deliveries, produce, producer
+from arcbeam.io.kafka.producing import SECONDS, Deliveries, partitions_of, produce, producer, trouble_of
 from arcbeam.io.kafka.publisher import Part, PublishRecords, name_of, sink_of
+from arcbeam.io.kafka.settings import check_arguments, check_function, check_settings
 from arcbeam.io.parts.places import opened, options_of
 from arcbeam.io.publishing import Publish, attempt
 from arcbeam.model.urns import FEW_KEYS_ANNOTATION
@@ -154,24 +156,10 @@ class _Stager:
 
     def _check(self, topic: str, number: int) -> None:
         if number >= self._partitions.get(topic, 0):
-            self._partitions[topic] = _partitions_of(self._sink.connection, topic)
+            self._partitions[topic] = partitions_of(self._sink.connection, topic)
             if number >= self._partitions[topic]:
                 what = f"has no partition {number}" if self._partitions[topic] else "does not exist"
                 raise RecordRefusedError(f"{_NAME}: the topic {topic} {what}")
-
-
-def _partitions_of(connection: Connection, topic: str) -> int:
-    """Return the number of partitions of a topic; 0 if it does not exist."""
-    from confluent_kafka import KafkaException
-
-    client = producer(connection)
-    try:
-        found = client.list_topics(topic, timeout=SECONDS).topics[topic]
-    except KafkaException as e:
-        raise ConnectionError(f"Kafka, topic {topic}: {e.args[0].str()}") from None
-    finally:
-        client.close()
-    return 0 if found.error is not None else len(found.partitions)
 
 
 def _add(topics: dict[str, int], more: Mapping[str, int]) -> None:
@@ -288,8 +276,9 @@ class WriteNow(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     @override
     def setup(self) -> None:
-        self._producer = producer(self._connection)
-        self._deliveries = Deliveries()
+        trouble = trouble_of(self._connection)
+        self._producer = producer(self._connection, {"error_cb": trouble.hear})
+        self._deliveries = Deliveries(trouble)
 
     @override
     def process(self, element: Any) -> None:
@@ -354,13 +343,15 @@ class WriteToKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         on_lost_register: str = "refuse",
         credentials: Credentials = None,
         label: str | None = None,
+        **others: Any,
     ) -> None:
         super().__init__(label)
+        check_arguments(_NAME, others, [*inspect.signature(WriteToKafka).parameters][:-1])
         check_installed(_NAME)
         self._connection = Connection.checked(f"{_NAME}(producer_config)", producer_config, credentials, _OWNED)
+        check_settings(f"{_NAME}(producer_config)", "Producer", producer_config, credentials)
         for argument, function in (("key_serializer", key_serializer), ("value_serializer", value_serializer)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{_NAME}({argument}={function!r}): expected a function that returns bytes")
+            check_function(_NAME, argument, function, "a function that returns bytes")
         most = int(producer_config.get("message.max.bytes", 1_000_000))
         self._outgoing = Outgoing(topic or "", key_serializer, value_serializer, most)
         if not isinstance(shards, int) or not 1 <= shards <= 256:
