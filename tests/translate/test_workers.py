@@ -47,6 +47,12 @@ def test_strings_need_not_be_utf8() -> None:
     assert (key_of_theirs, key_of_ours) == ("beam:coder:string_utf8:v1", "beam:coder:bytes:v1")
 
 
+def _scripted_twice(p: Any) -> None:
+    script = p | "Script" >> test_stream.TestStream().add_elements([1])
+    _ = script | "Here" >> beam.Map(str)
+    _ = script | "There" >> beam.Map(str)
+
+
 def _scripted(p: Any) -> None:
     _ = p | "Script" >> test_stream.TestStream().add_elements([1]) | beam.Map(str)
 
@@ -68,13 +74,37 @@ def test_single_output_of_script_needs_no_tag() -> None:
     assert plan.script.outputs == {"i0": "Script"}
 
 
-def test_script_of_python_worker_is_refused() -> None:
-    def python(proto: Any) -> None:
-        for environment in proto.components.environments.values():
-            environment.CopyFrom(external("localhost:1"))
+def _python(proto: Any) -> None:
+    for environment in proto.components.environments.values():
+        environment.CopyFrom(external("localhost:1"))
 
-    with pytest.raises(UnsupportedPipelineError, match="a TestStream beside SDK workers"):
-        of_another_sdk(_scripted, python)
+
+def test_python_worker_decodes_elements_of_script() -> None:
+    plan = of_another_sdk(_scripted, _python)
+    assert plan.script is not None
+    assert not plan.script.real_clock
+    (stage,) = (stage for stage in plan.stages if stage.scripted)
+    assert stage.remote is not None
+    part = runner_pb.Components.FromString(stage.remote.components)
+    coder = part.coders[part.pcollections[stage.remote.source.pcoll].coder_id]
+    assert coder.spec.urn == "beam:coder:length_prefix:v1"
+    assert "Script/Decode None" in {transform.name for transform in stage.transforms}
+
+
+def test_clock_of_script_begins_now_in_other_sdks() -> None:
+    script = of_another_sdk(_scripted).script
+    assert script is not None
+    assert script.real_clock
+
+
+def test_script_beside_several_sdks_is_refused() -> None:
+    def mixed(proto: Any) -> None:
+        proto.components.environments["python"].CopyFrom(external("localhost:1"))
+        leaves = [t for t in proto.components.transforms.values() if t.environment_id and not t.subtransforms]
+        leaves[-1].environment_id = "python"
+
+    with pytest.raises(UnsupportedPipelineError, match="a TestStream beside workers of several SDKs"):
+        of_another_sdk(_scripted_twice, mixed)
 
 
 def test_unknown_merging_windows_are_refused() -> None:

@@ -15,6 +15,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.observers import ANNOTATION, NOT_OBSERVED, Observing, Ways
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
+from arcbeam.model.script import Script
 from arcbeam.model.urns import (
     INTERVAL_WINDOW_URN,
     LATE_ANNOTATION,
@@ -27,7 +28,7 @@ from arcbeam.model.urns import (
     ReadSpec,
     WriteSpec,
 )
-from arcbeam.translate import describe, identity, keys, phases, teststream, unbounded, workers
+from arcbeam.translate import describe, identity, keys, phases, teststream, unbounded, workers, workerscripts
 from arcbeam.translate.validate import validate
 
 _PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
@@ -59,7 +60,7 @@ def translate(
         InvalidPipelineError: the proto is malformed, or `bounded` is set for a pipeline with a TestStream.
         UnsupportedPipelineError: the pipeline needs features that cannot run; lists all of them.
     """
-    script = next((t for t in pipeline.components.transforms.values() if t.spec.urn == teststream.URN), None)
+    script = teststream.of(pipeline)
     validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys)
     if bounded and script is not None:
         raise InvalidPipelineError(
@@ -67,6 +68,8 @@ def translate(
             "set --streaming",
         )
     in_workers = workers.any_workers(pipeline.components)
+    pipeline = workerscripts.with_decoded_script(pipeline)
+    script = teststream.of(pipeline)
     # The SDK of a worker has made the keys of its pipeline deterministic.
     if not allow_non_deterministic_keys and not in_workers:
         pipeline = keys.with_deterministic_keys(pipeline)
@@ -127,8 +130,17 @@ class _Lowering:
             stages=tuple(lowered),
             channels=channels,
             bounded=self._bounded,
-            script=None if self._script is None else teststream.script_of(self._script, self._scripted(uids)),
+            script=None if self._script is None else self._script_of(uids),
         )
+
+    @property
+    def _in_other_sdk(self) -> bool:
+        """Whether all transforms are another SDK's than Python's. It encodes elements of TestStreams as in streams."""
+        return workers.any_workers(self._components) and workers.python_workers(self._components) is None
+
+    def _script_of(self, uids: list[str]) -> Script:
+        script = teststream.script_of(self._script, self._scripted(uids))
+        return replace(script, real_clock=self._in_other_sdk)
 
     def _scripted(self, uids: list[str]) -> dict[str, str]:
         """Return the uid of the stage that represents each of the script's outputs."""
@@ -289,7 +301,7 @@ class _Lowering:
             return None, ReadSpec("impulse")
         if _is_root(read):
             coder = self._context.ours(teststream.payload_of(self._script).coder_id)
-            return None, ReadSpec("script", coder=coder, nested=workers.any_workers(self._components))
+            return None, ReadSpec("script", coder=coder, nested=self._in_other_sdk)
         routing = self._main_routing(stage, read)
         pcoll = next(iter(read.outputs.values()))
         edge = self._edge(buffer, routing, pcoll)

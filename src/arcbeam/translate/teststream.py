@@ -32,6 +32,11 @@ write them so, and its local runner reads them so.
 """
 
 
+def of(pipeline: Any) -> Any:
+    """Return the TestStream of a pipeline; None if it has none."""
+    return next((t for t in pipeline.components.transforms.values() if t.spec.urn == URN), None)
+
+
 def payload_of(transform: Any) -> Any:
     """Return the `TestStreamPayload` of a transform; None if it is not a TestStream.
 

@@ -69,6 +69,18 @@ def any_workers(components: Any) -> bool:
     return any(has_workers(components, each) for each in _used(components))
 
 
+def python_workers(components: Any) -> str | None:
+    """Return the environment of the SDK workers that run Python; None if there are none."""
+    return min(
+        (
+            each
+            for each in _used(components)
+            if has_workers(components, each) and is_python(components.environments[each])
+        ),
+        default=None,
+    )
+
+
 def _used(components: Any) -> set[str]:
     return {t.environment_id for t in components.transforms.values() if t.environment_id and not t.subtransforms}
 
@@ -112,8 +124,8 @@ def refused(pipeline: Any) -> Iterator[Unsupported]:
         return
     for transform in components.transforms.values():
         name, urn = transform.unique_name, transform.spec.urn
-        if urn == teststream.URN and any(is_python(components.environments[each]) for each in _used(components)):
-            yield Unsupported(name, "a TestStream beside SDK workers", _REMEDY)
+        if urn == teststream.URN and len({is_python(components.environments[each]) for each in _used(components)}) > 1:
+            yield Unsupported(name, "a TestStream beside workers of several SDKs", "use transforms of one SDK")
         if transform.environment_id and not transform.subtransforms:
             if not has_workers(components, transform.environment_id):
                 yield Unsupported(name, "embedded Python beside SDK workers in one pipeline", _REMEDY)

@@ -9,7 +9,6 @@ import apache_beam as beam
 import pytest
 from apache_beam.metrics import Metrics
 from apache_beam.metrics import monitoring_infos as mi
-from apache_beam.testing import test_stream
 from apache_beam.transforms.window import (
     FixedWindows,
     Sessions,
@@ -17,7 +16,7 @@ from apache_beam.transforms.window import (
     TimestampedValue,
 )
 
-from arcbeam.errors import UnsupportedPipelineError, UserCodeError
+from arcbeam.errors import UserCodeError
 from arcbeam.fnapi.environments.workers import workers_here
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.harness.bundle.metrics import merge_metrics, parsed
@@ -217,13 +216,3 @@ def test_unreachable_service_is_named() -> None:
     with pytest.raises(SdkWorkerLostError, match=r"at localhost:1 cannot be reached .* must run until the job ends"):
         p.run()
     assert not workers_here._workers
-
-
-def test_what_cannot_run_in_a_worker_is_refused_by_name() -> None:
-    p = InWorkers("localhost:1")
-    _ = p | test_stream.TestStream().add_elements([1]).advance_watermark_to_infinity()
-    with pytest.raises(UnsupportedPipelineError) as refused:
-        p.run()
-    found = {(item.transform, item.what) for item in refused.value.items}
-    assert {what for _, what in found} == {"a TestStream beside SDK workers"}
-    assert all("omit --environment_type" in item.remedy for item in refused.value.items)

@@ -13,6 +13,7 @@ from apache_beam.coders import VarIntCoder
 from apache_beam.metrics import Metrics
 from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
@@ -123,6 +124,17 @@ def test_keys_with_state_share_bundles_in_the_submitting_program(pipeline: Calla
     p = pipeline()
     pairs = p | beam.Create([(f"key {n % 30}", n) for n in range(60)])
     assert_that(pairs | beam.ParDo(Counting()), equal_to([(f"key {n}", [n, n + 30]) for n in range(30)]))
+    assert p.run().wait_until_finish() == "DONE"
+
+
+@pytest.mark.contract("API-03", "ENG-09")
+def test_script_is_decoded_in_the_submitting_program(pipeline: Callable[[], Any]) -> None:
+    script = test_stream.TestStream().add_elements([("a", 1), ("b", 2)]).advance_watermark_to(10)
+    script = script.add_elements([("a", 3)]).add_elements([("a", 4)], event_timestamp=5)
+    p = pipeline()
+    pairs = p | script.advance_watermark_to_infinity() | beam.WindowInto(beam.window.FixedWindows(10))
+    groups = pairs | beam.GroupByKey() | beam.MapTuple(lambda key, values: (key, sorted(values)))
+    assert_that(groups, equal_to([("a", [1]), ("b", [2]), ("a", [3])]))
     assert p.run().wait_until_finish() == "DONE"
 
 

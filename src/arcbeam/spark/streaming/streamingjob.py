@@ -264,8 +264,8 @@ class StreamRun(Sinks, Watch):
         check_owner(self.store)
         blobs = open_blobs(self.store)
         driver_name = f"{socket.gethostname()}:{self._job}"
-        # The clock of a script begins at 0.
-        began = self._clock.now() if self._plan.script is None else Timestamp(0)
+        script = self._plan.script
+        began = self._clock.now() if script is None or script.real_clock else Timestamp(0)
         taken = restore(self._plan, blobs, self._how, shards=self._settings.shards, now=began, driver=driver_name)
         log = self._log = taken.log
         self._listener.opened()

@@ -1,0 +1,55 @@
+"""TestStreams of pipelines whose Python transforms run in SDK workers: their elements are decoded there.
+
+Owns the transform that decodes them. A TestStream encodes an element without its length, and a collection may have
+another coder than its TestStream. Only the SDK can convert one encoding to the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.runners.worker.bundle_processor import IDENTITY_DOFN_URN
+
+from arcbeam.translate import teststream, workers
+
+
+def with_decoded_script(pipeline: Any) -> Any:
+    """Return the pipeline; or a copy of it in which a worker decodes the elements of a TestStream of Python."""
+    components = pipeline.components
+    id = next((id for id, t in components.transforms.items() if t.spec.urn == teststream.URN), None)
+    environment = workers.python_workers(components)
+    if id is None or environment is None:
+        return pipeline
+    changed = runner_pb.Pipeline()
+    changed.CopyFrom(pipeline)
+    components = changed.components
+    script = components.transforms[id]
+    payload = teststream.payload_of(script)
+    prefixed = f"{payload.coder_id} of {id}"
+    components.coders[prefixed].spec.urn = common_urns.coders.LENGTH_PREFIX.urn
+    components.coders[prefixed].component_coder_ids.append(payload.coder_id)
+    payload.coder_id = prefixed
+    script.spec.payload = payload.SerializeToString(deterministic=True)
+    decoding = [_decoded(components, script, tag, prefixed, environment) for tag in sorted(script.outputs)]
+    for part in (changed.root_transform_ids, *(t.subtransforms for t in components.transforms.values())):
+        if id in part:
+            place = list(part).index(id) + 1
+            part[:] = [*part[:place], *decoding, *part[place:]]
+    return changed
+
+
+def _decoded(components: Any, script: Any, tag: str, coder: str, environment: str) -> str:
+    """Insert the transform that decodes an output; return its id."""
+    pcoll = script.outputs[tag]
+    encoded, id = f"{pcoll} encoded", f"{pcoll} decoded"
+    components.pcollections[encoded].CopyFrom(components.pcollections[pcoll])
+    components.pcollections[encoded].coder_id = coder
+    script.outputs[tag] = encoded
+    transform = components.transforms[id]
+    transform.unique_name = f"{script.unique_name}/Decode {tag}"
+    transform.spec.urn = IDENTITY_DOFN_URN
+    transform.inputs["in"], transform.outputs["out"] = encoded, pcoll
+    transform.environment_id = environment
+    return id
