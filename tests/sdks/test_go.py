@@ -65,6 +65,7 @@ _PROGRAMS = [
     "orderedlist",
     "timers",
     "processingtime",
+    "scriptedclock",
     "splitting",
     "checkpointing",
     "reading",

@@ -15,9 +15,7 @@ from apache_beam.coders.coder_impl import create_InputStream, create_OutputStrea
 from apache_beam.metrics import monitoring_infos
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import metrics_pb2
-from apache_beam.runners.common import NameContext
 from apache_beam.runners.pipeline_context import PipelineContext
-from apache_beam.runners.worker import bundle_processor, operation_specs
 from typing_extensions import override
 
 from arcbeam.fnapi.descriptors import SOURCE, sink_of
@@ -33,6 +31,7 @@ from arcbeam.fnapi.wire.incoming import WholeElements
 from arcbeam.fnapi.wire.skipping import CutShortError, skipper
 from arcbeam.fnapi.wire.times import from_millis, to_millis
 from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.operations import registering
 from arcbeam.harness.operations.standin import StandIn
 from arcbeam.harness.streaming.timers import TimerLog
 from arcbeam.model.plan import Remote
@@ -357,13 +356,4 @@ class _TimersOf:
 
 def register() -> None:
     """Register our operation in the SDK's factory. Idempotent."""
-
-    @bundle_processor.BeamTransformFactory.register_urn(REMOTE_URN, None)  # type: ignore[untyped-decorator]
-    def make(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:
-        (pcoll,) = transform.inputs.values()
-        coders = factory.get_output_coders(transform)
-        tags = sorted(coders)
-        spec = operation_specs.WorkerFlatten(None, [coders[tag] for tag in tags])
-        name = NameContext(transform.unique_name, transform_id)
-        op = RemoteOperation(name, spec, factory, factory.get_windowed_coder(pcoll), tags)
-        return factory.augment_oldstyle_op(op, transform.unique_name, consumers, tags)
+    registering.register(REMOTE_URN, RemoteOperation)

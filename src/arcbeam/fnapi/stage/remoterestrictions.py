@@ -21,7 +21,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from typing_extensions import override
 
 from arcbeam.engine.state.residuals import Remainder
-from arcbeam.engine.task.bundles import Budget, CallResult, RestrictionResult
+from arcbeam.engine.task.bundles import Budget, RestrictionResult
 from arcbeam.fnapi.descriptors import SOURCE, process_of, truncation
 from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.stage.calls import Calls
@@ -30,9 +30,16 @@ from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.fnapi.stage.workererrors import error_in
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.splitting import MAX_PIECES
-from arcbeam.harness.streaming.restrictions import PATIENCE_SECONDS, Restrictions
+from arcbeam.harness.streaming.restrictions import (
+    PATIENCE_SECONDS,
+    Restrictions,
+    due_of,
+    promised,
+    result_of,
+    watermarks_at_first,
+)
 from arcbeam.model.plan import Stage
-from arcbeam.model.timestamps import NOT_BEGUN, Timestamp
+from arcbeam.model.timestamps import Timestamp
 
 _LOG = logging.getLogger("arcbeam.splitting")
 _LOOK_SECONDS: Final = 0.01
@@ -84,8 +91,8 @@ class RemoteRestrictions(Restrictions):
 
     @override
     def admitted(self, element: Any, outputs: tuple[str, ...]) -> Remainder:
-        time = Timestamp(max(element.timestamp_micros, NOT_BEGUN))
-        return Remainder(self._operation.encoded(element), element.value[1], None, dict.fromkeys(outputs, time))
+        encoded, watermarks = self._operation.encoded(element), watermarks_at_first(element, outputs)
+        return Remainder(encoded, element.value[1], None, watermarks)
 
     @override
     def resume(
@@ -111,10 +118,7 @@ class RemoteRestrictions(Restrictions):
         if running.is_untouched:
             splits.append(remainder)
         deferred = [self._left(each, outputs, clock) for each in response.residual_roots]
-        # There is at most one: an element is in one window here.
-        last = deferred.pop() if deferred else None
-        continues = made > 0 and not self._processor.stage.finalizes
-        return RestrictionResult((*splits, *deferred), last, CallResult(), continues, made)
+        return result_of(splits, deferred, made, self._processor.stage)
 
     def made(self, infos: list[Any]) -> int:
         """Return how many elements the DoFn has output, from the metrics of a bundle."""
@@ -127,19 +131,11 @@ class RemoteRestrictions(Restrictions):
         return sum(counts)
 
     def _left(self, application: Any, outputs: tuple[str, ...], clock: Callable[[], Timestamp] | None) -> Remainder:
-        due: Timestamp | None = None
-        # Not from the recorded time of the micro-batch, which is in the past: the delay would be too short.
-        if clock is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
-            due = Timestamp(clock() + delay)
-        element = application.application.element
-        marks = application.application.output_watermarks
-        promised: dict[str, Timestamp] = {}
+        element, left = application.application.element, application.application
         # An output that is not reported may get anything.
-        if marks and marks.keys() >= self._outputs.keys():
-            # SUBTLE: the proto's own conversion is limited to the years 1 to 9999, but event time begins long before.
-            first = min(mark.seconds * 1_000_000 + mark.nanos // 1000 for mark in marks.values())
-            promised = dict.fromkeys(outputs, Timestamp(first))
-        return Remainder(element, _size_in(element), due, promised)
+        all_reported = left.output_watermarks.keys() >= self._outputs.keys()
+        watermarks = promised(left, outputs) if all_reported else {}
+        return Remainder(element, _size_in(element), due_of(application, clock), watermarks)
 
     @override
     def truncate(self, remainder: Remainder) -> Remainder | None:

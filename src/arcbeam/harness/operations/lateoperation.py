@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from apache_beam.runners.common import NameContext
-from apache_beam.runners.worker import bundle_processor, operation_specs
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 
 from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.operations import registering
 from arcbeam.harness.operations.blockoperation import BlockOperation, count_infos
 from arcbeam.io.late import LateElement
 from arcbeam.model.urns import LATE_TAG, LATE_URN
@@ -68,13 +67,4 @@ def dropped(key: Any, value: Any, micros: int, window: Any, watermark: int, expi
 
 def register() -> None:
     """Register our operation in the SDK's factory. Idempotent."""
-
-    @bundle_processor.BeamTransformFactory.register_urn(LATE_URN, None)  # type: ignore[untyped-decorator]
-    def make(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:
-        (pcoll,) = transform.inputs.values()
-        coders = factory.get_output_coders(transform)
-        tags = sorted(coders)
-        spec = operation_specs.WorkerFlatten(None, [coders[tag] for tag in tags])
-        name = NameContext(transform.unique_name, transform_id)
-        op = LateOperation(name, spec, factory, factory.get_windowed_coder(pcoll), tags)
-        return factory.augment_oldstyle_op(op, transform.unique_name, consumers, tags)
+    registering.register(LATE_URN, LateOperation)

@@ -12,11 +12,10 @@ from typing import Any
 from apache_beam.internal import pickler
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners import pipeline_context
-from apache_beam.runners.common import NameContext
-from apache_beam.runners.worker import bundle_processor, operation_specs
 from apache_beam.transforms.core import DoFn, DoFnInfo
 
 from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.operations import registering
 from arcbeam.harness.operations.blockoperation import BlockOperation
 from arcbeam.model import texts
 from arcbeam.model.plan import Stage
@@ -110,13 +109,4 @@ class OpenPublisher:
 
 def register() -> None:
     """Register our operation in the SDK's factory. Idempotent."""
-
-    @bundle_processor.BeamTransformFactory.register_urn(PUBLISH_URN, None)  # type: ignore[untyped-decorator]
-    def make(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:
-        (pcoll,) = transform.inputs.values()
-        coders = factory.get_output_coders(transform)
-        tags = list(coders)
-        spec = operation_specs.WorkerFlatten(None, [coders[tag] for tag in tags])
-        name = NameContext(transform.unique_name, transform_id)
-        op = PublishOperation(name, spec, factory, factory.get_windowed_coder(pcoll))
-        return factory.augment_oldstyle_op(op, transform.unique_name, consumers, tags)
+    registering.register(PUBLISH_URN, lambda *given: PublishOperation(*given[:-1]))  # it has one output

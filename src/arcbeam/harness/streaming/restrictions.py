@@ -18,6 +18,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.splittable import Sized, SplittableOperation
 from arcbeam.harness.bundle.splitting import Splitter
 from arcbeam.model import texts
+from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import NOT_BEGUN, Timestamp
 
 _FRESH: Final = b"\1"
@@ -90,8 +91,7 @@ class StreamingRestrictions(Restrictions):
     @override
     def admitted(self, element: Any, outputs: tuple[str, ...]) -> Remainder:
         encoded = self._operation.root_coder.encode_nested(element)
-        time = Timestamp(max(element.timestamp_micros, NOT_BEGUN))
-        return Remainder(_FRESH + encoded, element.value[1], None, dict.fromkeys(outputs, time))
+        return Remainder(_FRESH + encoded, element.value[1], None, watermarks_at_first(element, outputs))
 
     @override
     def resume(
@@ -116,11 +116,7 @@ class StreamingRestrictions(Restrictions):
         except BaseException:
             self.close()
             raise
-        # There is at most one: an element is in one window here.
-        last = deferred.pop() if deferred else None
-        # Bundle finalization may have to wait for the commit.
-        continues = processed.made > 0 and not self._processor.stage.finalizes
-        return RestrictionResult((*splits, *deferred), last, CallResult(), continues, processed.made)
+        return result_of(splits, deferred, processed.made, self._processor.stage)
 
     def about(self) -> str:
         """Return a text that describes the restriction that was processed last."""
@@ -156,13 +152,10 @@ class StreamingRestrictions(Restrictions):
 
     def _left(self, application: Any, outputs: tuple[str, ...], clock: Callable[[], Timestamp] | None) -> Remainder:
         left = self._operation.left(application)
-        due: Timestamp | None = None
-        # SUBTLE: not from the recorded time of the micro-batch, which is in the past: the delay would be too short.
-        if clock is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
-            due = Timestamp(clock() + delay)
+        due = due_of(application, clock)
         (element, _), _ = self._running.value
         return Remainder(
-            _bytes(left), left.size, due, _promised(application.application, outputs), partial(_shown, element)
+            _bytes(left), left.size, due, promised(application.application, outputs), partial(_shown, element)
         )
 
 
@@ -170,11 +163,41 @@ def _shown(of: Any) -> str:
     return texts.said(repr, of, LONGEST_SHOWN)
 
 
-def _promised(application: Any, outputs: tuple[str, ...]) -> Mapping[str, Timestamp]:
-    """Return the watermarks that the estimator has reported.
+def watermarks_at_first(element: Any, outputs: tuple[str, ...]) -> Mapping[str, Timestamp]:
+    """Return the watermarks of a restriction that was not processed yet: the time of its element, for all outputs."""
+    return dict.fromkeys(outputs, Timestamp(max(element.timestamp_micros, NOT_BEGUN)))
 
-    The SDK reports one value for all outputs of its operation, or none. So it applies to all outputs of the stage.
+
+def due_of(application: Any, clock: Callable[[], Timestamp] | None) -> Timestamp | None:
+    """Return when a `DelayedBundleApplication` is due; None if at once.
+
+    Args:
+        application: what the SDK has returned.
+        clock: see `Restrictions.resume`; None for what was split off.
     """
+    # SUBTLE: not from the recorded time of the micro-batch, which is in the past: the delay would be too short.
+    if clock is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
+        return Timestamp(clock() + delay)
+    return None
+
+
+def result_of(splits: list[Remainder], deferred: list[Remainder], made: int, stage: Stage) -> RestrictionResult:
+    """Return the result of `Restrictions.resume`.
+
+    Args:
+        splits: what was split off.
+        deferred: what the DoFn has deferred. There is at most one: an element is in one window here.
+        made: how many elements it has output.
+        stage: the stage.
+    """
+    last = deferred.pop() if deferred else None
+    # Bundle finalization may have to wait for the commit.
+    continues = made > 0 and not stage.finalizes
+    return RestrictionResult((*splits, *deferred), last, CallResult(), continues, made)
+
+
+def promised(application: Any, outputs: tuple[str, ...]) -> Mapping[str, Timestamp]:
+    """Return the watermarks that the estimator has reported, for all outputs of the stage: the first of them."""
     # SUBTLE: the proto's own conversion is limited to the years 1 to 9999, but event time begins long before.
     reported = [mark.seconds * 1_000_000 + mark.nanos // 1000 for mark in application.output_watermarks.values()]
     return dict.fromkeys(outputs, Timestamp(min(reported))) if reported else {}

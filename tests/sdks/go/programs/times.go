@@ -25,6 +25,7 @@ func init() {
 	programs["orderedlist"] = orderedList
 	programs["timers"] = timed
 	programs["processingtime"] = processingTimed
+	programs["scriptedclock"] = scriptedClock
 	register.Function1x2(stamped)
 	register.Function1x2(keyed)
 	register.Function4x1(formatWindow)
@@ -269,13 +270,14 @@ func timed(s beam.Scope) {
 }
 
 type processingFn struct {
-	Bag  state.Bag[int]
-	Soon timers.ProcessingTime
+	Bag   state.Bag[int]
+	Soon  timers.ProcessingTime
+	Delay time.Duration
 }
 
 func (f *processingFn) ProcessElement(sp state.Provider, tp timers.Provider, k string, x int, emit func(string)) {
 	check(f.Bag.Add(sp, x))
-	f.Soon.Set(tp, time.Now().Add(100*time.Millisecond))
+	f.Soon.Set(tp, time.Now().Add(f.Delay))
 }
 
 func (f *processingFn) OnTimer(sp state.Provider, tp timers.Provider, k string, timer timers.Context, emit func(string)) {
@@ -290,7 +292,19 @@ func (f *processingFn) OnTimer(sp state.Provider, tp timers.Provider, k string, 
 // A processing-time timer.
 func processingTimed(s beam.Scope) {
 	pairs := beam.ParDo(s, keyed, numbers(s, 10))
-	fn := &processingFn{state.MakeBagState[int]("bag"), timers.InProcessingTime("Soon")}
+	fn := &processingFn{state.MakeBagState[int]("bag"), timers.InProcessingTime("Soon"), 100 * time.Millisecond}
+	collect(s, "elements", beam.ParDo(s, fn, pairs))
+}
+
+// Processing-time timers, and a TestStream that advances the clock.
+func scriptedClock(s beam.Scope) {
+	c := teststream.NewConfig()
+	check(c.AddElements(1000, 0, 1))
+	c.AdvanceProcessingTime(600_000)
+	check(c.AddElements(2000, 2, 3))
+	check(c.AdvanceWatermarkToInfinity())
+	pairs := beam.ParDo(s, keyed, teststream.Create(s, c))
+	fn := &processingFn{state.MakeBagState[int]("bag"), timers.InProcessingTime("Soon"), 5 * time.Minute}
 	collect(s, "elements", beam.ParDo(s, fn, pairs))
 }
 
