@@ -11,7 +11,6 @@ from typing_extensions import override
 
 from arcbeam.explain import plan_record
 from arcbeam.model.plan import Plan, Routing
-from arcbeam.model.timestamps import MIN_TIMESTAMP
 from arcbeam.page.sources import Listed, Record, Source
 from tests.explain.plans import Builder
 
@@ -83,6 +82,7 @@ def record(stages: int = 5, now: int = NOW, seed: int = 0, **changes: Any) -> di
         "due": None,
         "driver": {
             "driver": "host-1:flights",
+            "epoch": 1,
             "pid": 4711,
             "since": now - 3_600_000_000,
             "time": now,
@@ -148,7 +148,7 @@ def history(now: int = NOW, points: int = 400) -> dict[str, Any]:
             behind = max(1e6, behind + draw.uniform(-4e6, 5e6))
             job = {
                 "behind": [behind, behind + 1e6, behind],
-                "watermark": [MIN_TIMESTAMP] * 3,
+                "watermark": [now - 400_000_000 + at * width - behind - part for part in (1e6, 0, 0)],
                 "backlog": [float(at % 37)] * 3,
                 "state_bytes": [1000.0 * at] * 3,
                 "micro_batches": 2.0,
@@ -157,7 +157,9 @@ def history(now: int = NOW, points: int = 400) -> dict[str, Any]:
                 "spark": 0.2,
                 "user": draw.uniform(0.1, 0.3),
                 "commit": 0.02,
-                "held": "restriction Read/Poll/Process",
+                "held": f"restriction Read/Poll/Process 1.0.0~{at}"
+                if at % 200 < 120
+                else "elements Delays/Count per hour/Group 0",
             }
             stages = {"Read/Poll/Process": {"read": draw.randrange(900, 1_300), "late": 0}}
             time = now - 400_000_000 + at * width

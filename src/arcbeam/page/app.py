@@ -24,8 +24,7 @@ from starlette.staticfiles import StaticFiles
 
 from arcbeam.explain import STYLE, plan_of
 from arcbeam.model.plan import Plan
-from arcbeam.page import charts, details, samplepages, stagepage, states, views
-from arcbeam.page.charts import Chart
+from arcbeam.page import details, samplepages, stagepage, states, views
 from arcbeam.page.control import ControlPages, links
 from arcbeam.page.exposition import CONTENT_TYPE, exposition
 from arcbeam.page.graph import Graph, graph_of
@@ -33,6 +32,9 @@ from arcbeam.page.live import Board, Rendered, Shown, View, updates
 from arcbeam.page.samplepages import SamplePages
 from arcbeam.page.security import Guard
 from arcbeam.page.sources import HISTORY_SECONDS, Record, Source
+from arcbeam.page.timelines import charts
+from arcbeam.page.timelines.charts import Chart
+from arcbeam.page.timelines.newest import Newest
 from arcbeam.page.views import Cell, JobRow
 from arcbeam.streaming.status.words import committed_at, driver_line
 
@@ -41,6 +43,8 @@ _HERE: Final = Path(__file__).parent
 
 CHARTS_KEPT: Final = 20
 """Of at most this many jobs and resolutions the charts are kept."""
+CHARTS_SECONDS: Final = 5.0
+"""Charts are large, so they are not drawn again for each micro-batch."""
 SETTLES_SECONDS: Final = HISTORY_SECONDS + 5
 """The page of a job that has ended follows it so long at most, until its figures over time are complete."""
 ENDED_SHOWN: Final = 100
@@ -88,7 +92,8 @@ class Pages:
             loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined
         )
         self._templates.globals["cell"] = _cell
-        self._drawn: OrderedDict[tuple[str, int], tuple[Record, Sequence[Chart]]] = OrderedDict()
+        self._drawn: OrderedDict[tuple[str, int], tuple[Record, float, Sequence[Chart]]] = OrderedDict()
+        self._newest = Newest()
         self._graphs: dict[str, tuple[tuple[Record, Record], Graph | None]] = {}
 
     def routes(self, path: str, view: View) -> list[Route]:
@@ -161,7 +166,8 @@ class Pages:
         if record is None:
             what = f"The job in {found.label} cannot be read."
             return Shown("missing.html", True, {"what": what, "error": found.error}, 503)
-        history = self._source.history(found.id) or {"rings": [], "events": []}
+        stored = self._source.history(found.id) or {"rings": [], "events": []}
+        history = self._newest.merged(found.id, record, stored)
         span = _span(request, history)
         values = {
             "row": states.row_of(found),
@@ -175,27 +181,30 @@ class Pages:
             "why": views.error_of(record),
             "quiet": bool(views.without_driver(record)),
             "graph": self._graph(found.id, record),
-            "charts": self._charts(found.id, history, span),
+            "charts": self._charts(found.id, stored, history, span, record),
             "events": list(charts.events_of(history)),
             "spans": charts.SPANS,
             "span": span,
             "width": charts.WIDTH,
             "height": charts.HEIGHT,
+            "lane": charts.LANE,
             "control": links(found),
         }
         return Shown("job.html", states.is_live(found) or _settles(record, history), values)
 
-    def _charts(self, id: str, history: Record, span: int) -> Sequence[Chart]:
-        """Return the charts of a job, made once for each record of its history: that changes once a minute."""
+    def _charts(self, id: str, stored: Record, history: Record, span: int, record: Record) -> Sequence[Chart]:
+        """Return the charts of a job, made again a few seconds later, or if its source has another history."""
         if not history["rings"]:
             return ()
-        known = self._drawn.get((id, span))
-        if known is None or known[0] is not history:
-            known = self._drawn[id, span] = history, tuple(charts.charts_of(history, span))
+        known, now = self._drawn.get((id, span)), time.monotonic()
+        is_old = known is not None and history is not stored and now - known[1] >= CHARTS_SECONDS
+        if known is None or known[0] is not stored or is_old:
+            stages = [stage["stage"] for stage in record["stages"]]
+            known = self._drawn[id, span] = stored, now, tuple(charts.charts_of(history, span, stages))
             self._drawn.move_to_end((id, span))
             while len(self._drawn) > CHARTS_KEPT:
                 self._drawn.popitem(last=False)
-        return known[1]
+        return known[2]
 
     def stage(self, request: Request) -> Shown:
         """Return the page of a stage."""

@@ -225,6 +225,13 @@ def sample_of(status: Status, time: int, before: Mapping[str, Sequence[float]], 
     return Sample(time, tuple(of.stage for of in status.stages), np.array(job, dtype="<f8"), figures, tuple(causes))
 
 
+def in_all(sample: Sample) -> Sample:
+    """Return a sample with the counters of all stages together, as one stage without a name; see `job_record`."""
+    row = np.full(len(STAGE_GAUGES) + len(STAGE_COUNTERS), nan)
+    row[len(STAGE_GAUGES) :] = np.nansum(sample.figures[:, len(STAGE_GAUGES) :], axis=0)
+    return Sample(sample.time, ("",), sample.job, row[np.newaxis], sample.texts)
+
+
 def _time(time: int) -> float:
     return -inf if time <= MIN_TIMESTAMP else inf if time >= MAX_TIMESTAMP else float(time)
 

@@ -10,10 +10,11 @@ import pytest
 from starlette.testclient import TestClient
 from typing_extensions import override
 
-from arcbeam.page import charts
+from arcbeam.model.timestamps import MIN_TIMESTAMP
 from arcbeam.page.app import app_of
-from arcbeam.page.charts import HEIGHT, WIDTH, Chart, charts_of, events_of, span_of
 from arcbeam.page.sources import Listed
+from arcbeam.page.timelines import charts
+from arcbeam.page.timelines.charts import HEIGHT, WIDTH, Chart, charts_of, events_of, span_of
 from tests.page.test_app import BASE, EVIL, Fixed
 
 pytestmark = pytest.mark.contract("PAGE-01")
@@ -94,7 +95,7 @@ def test_point_without_neighbours_is_a_dot() -> None:
     assert "L" not in lines[1]
     assert found.dots == lines[1].strip()
     assert chart(history(points[:5]), "backlog").dots == ""
-    assert "stroke-linecap: round" in (Path(charts.__file__).parent / "static" / "page.css").read_text()
+    assert "stroke-linecap: round" in (Path(charts.__file__).parent.parent / "static" / "page.css").read_text()
 
 
 def test_unknown_figures_have_no_path() -> None:
@@ -135,6 +136,47 @@ def test_page_shows_charts_and_escapes_events() -> None:
     page = TestClient(app_of(WithHistory(Listed("a", "/a", {**status, **more}))), base_url=BASE)
     for address in ("/job/a", "/job/a?span=0", "/job/a?span=x", "/job/a?span=7"):
         text = page.get(address).text
-        assert text.count("<path") == 6
+        # Four lines, and five parts of a micro-batch.
+        assert text.count("<path") == 9
         assert "<script" not in text
     assert "<path" not in page.get("/job/a?span=1").text
+
+
+def timed(second: int, **job: Any) -> dict[str, Any]:
+    found = point(second * 1_000_000)
+    return {**found, "job": {**found["job"], **job}}
+
+
+def test_watermark_is_drawn_against_the_clock_with_its_holders() -> None:
+    minute = 60_000_000
+    held = ["timer Group 1 a"] * 4 + ["restriction Read x~1", "restriction Read x~2"] + [None] * 2
+    points = [timed(100 + at, watermark=[minute + at] * 3, held=text) for at, text in enumerate(held)]
+    (found, *_) = charts_of(history(points), 0, ["Read", "Group", "Group 1"])
+    assert (found.least, found.greatest) == ("1970-01-01 00:01:00Z", "1970-01-01 00:01:48Z")
+    # The clock ends at the top, and the watermark is 40 s below its beginning.
+    assert found.clock == f"M0 {HEIGHT - 4 - 82 * 40 / 48:.1f} L{WIDTH} 4"
+    assert found.holders == ((1, "timer Group 1, 50%"), (2, "restriction Read, 25%"))
+    assert [(hold.number, hold.x, hold.width) for hold in found.holds] == [(1, 0, 180), (2, 180, 90)]
+    beginning = [timed(at, watermark=[MIN_TIMESTAMP] * 3) for at in range(3)]
+    assert next(charts_of(history(beginning), 0)).last == "at the beginning or the end"
+
+
+def test_parts_of_micro_batch_are_stacked() -> None:
+    parts = {"micro_batches": 2.0, "seconds": 2.0, "user": 1.0, "spark": 0.5, "plan": 0.25, "commit": 0.5}
+    found = chart(history([timed(at, **parts) for at in (*range(5), *range(60, 65))]), "micro-batch by part")
+    assert [(part.name, part.last) for part in found.parts] == [
+        ("commit", "0.25 s"),
+        ("other", "0.12 s"),
+        ("plan", "0.12 s"),
+        ("Spark", "0.25 s"),
+        ("transforms", "0.50 s"),
+    ]
+    assert found.last == "1.25 s"
+    # No driver ran between.
+    assert [part.path.count("M") for part in found.parts] == [2] * 5
+    assert f"M0 {HEIGHT} L0 4 " in found.parts[0].path
+
+
+def test_rate_of_last_point_counts_its_time_only() -> None:
+    record = history([{**point(0, a=30), "seconds": 0.5}])
+    assert chart(record, "elements read").last == "60"

@@ -1,0 +1,1 @@
+"""Figures of a job over time: charts, and their newest points."""

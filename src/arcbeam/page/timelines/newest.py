@@ -1,0 +1,152 @@
+"""The newest points of charts: a driver writes figures over time once a minute, and the page reads statuses meanwhile.
+
+Owns how both become one history. A status becomes a point as in a driver (`arcbeam.streaming.status.history`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from arcbeam.page.sources import HISTORIES, Record
+from arcbeam.streaming.status.history import (
+    JOB_COUNTERS,
+    JOB_GAUGES,
+    RINGS,
+    STAGE_COUNTERS,
+    History,
+    Ring,
+    in_all,
+    job_record,
+    sample_of,
+    totals_of,
+)
+from arcbeam.streaming.status.records import status_from
+from arcbeam.streaming.status.status import Status
+from arcbeam.streaming.status.words import committed_at
+
+_POINTS: Final = 150
+_LOOK_SECONDS: Final = 5.0
+"""After a longer time without a look, it is unknown what happened between: earlier points are dropped."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the page has seen of a job without interruption.
+
+    Attributes:
+        began: since when.
+        time: the time of the newest status.
+        micro_batch: the number of its micro-batch.
+        totals: counters of its stages.
+        history: its points.
+    """
+
+    began: int
+    time: int
+    micro_batch: int
+    totals: Mapping[str, Sequence[float]]
+    history: History
+
+
+class Newest:
+    """The newest points of jobs that are looked at. Callable from several threads."""
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[str, _Seen] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def merged(self, id: str, record: Record, history: Record) -> Record:
+        """Return a job's figures over time up to a status, which becomes their newest point.
+
+        Args:
+            id: of the job.
+            record: its status.
+            history: as its source has it.
+
+        Returns:
+            The record of a history. A point whose time has not ended has `seconds`, the time that it covers.
+        """
+        if (status := status_from(record)) is None or not status.micro_batch:
+            return history
+        with self._lock:
+            seen = self._jobs[id] = self._after(self._jobs.get(id), status, committed_at(record))
+            self._jobs.move_to_end(id)
+            while len(self._jobs) > HISTORIES:
+                self._jobs.popitem(last=False)
+            newest = job_record(seen.history.stored())
+        rings = {ring["width"]: ring["points"] for ring in history["rings"]}
+        finest = rings.get(RINGS[0][0], ())
+        written = finest[-1]["time"] + RINGS[0][0] if finest else 0
+        if seen.time <= written:
+            return history
+        merged = [
+            {
+                "width": ring["width"],
+                "points": [*_joined(rings.get(ring["width"], ()), written, ring["points"], seen, ring["width"])],
+            }
+            for ring in newest["rings"]
+        ]
+        return {**history, "rings": merged}
+
+    def _after(self, seen: _Seen | None, status: Status, time: int) -> _Seen:
+        """Return what is seen of a job after a further status."""
+        if seen is not None and status.micro_batch == seen.micro_batch:
+            return seen
+        totals = totals_of(status)
+        if seen is None or not 0 < time - seen.time <= _LOOK_SECONDS * 1e6:
+            # Only of its newest micro-batch it is known what happened.
+            before = {
+                of.stage: [of.total.get(name, 0) - of.micro_batch.get(name, 0) for name in STAGE_COUNTERS]
+                for of in status.stages
+            }
+            rings = tuple(Ring(width, _POINTS) for width, _ in RINGS)
+            seen = _Seen(time - max(status.elapsed or 0, RINGS[0][0]), time, status.micro_batch, before, History(rings))
+        parts = {name: float(status.seconds.get(name, 0.0)) for name in JOB_COUNTERS} | {"micro_batches": 1.0}
+        seen.history.add(in_all(sample_of(status, time, seen.totals, parts)))
+        seen.time, seen.micro_batch, seen.totals = time, status.micro_batch, totals
+        return seen
+
+
+def _joined(
+    stored: Sequence[Record], written: int, newest: Sequence[Record], seen: _Seen, width: int
+) -> Iterator[Record]:
+    """Yield the points of a resolution: those of the driver, then those of the page."""
+    last = stored[-1]["time"] if stored else -1
+    fresh = [point for point in newest if point["time"] >= last]
+    yield from stored[:-1]
+    if stored:
+        whole: dict[str, Any] = {**stored[-1], "seconds": _seconds(last, min(written, last + width))}
+        # Both may have a part of the time of a point.
+        if fresh and fresh[0]["time"] == last:
+            began = fresh.pop(0)
+            whole = _point(began, seen, width) if seen.began <= last else _both(whole, began)
+        yield whole
+    yield from (_point(point, seen, width) for point in fresh)
+
+
+def _both(stored: dict[str, Any], newest: Record) -> dict[str, Any]:
+    """Return a point with the gauges of two. Some micro-batches may be in both, so only those of the driver count."""
+    gauges = {
+        name: [_extreme(min, old[0], new[0]), _extreme(max, old[1], new[1]), old[2] if new[2] is None else new[2]]
+        for name in JOB_GAUGES
+        if isinstance(old := stored["job"].get(name), list) and isinstance(new := newest["job"].get(name), list)
+    }
+    return {**stored, "job": {**stored["job"], **gauges, "held": newest["job"].get("held")}}
+
+
+def _extreme(choose: Callable[..., float], *values: float | None) -> float | None:
+    known = [value for value in values if value is not None]
+    return choose(known) if known else None
+
+
+def _point(point: Record, seen: _Seen, width: int) -> dict[str, Any]:
+    begin, end = max(point["time"], seen.began), min(point["time"] + width, seen.time)
+    return {**point, "seconds": _seconds(begin, end)}
+
+
+def _seconds(begin: int, end: int) -> float:
+    return max(end - begin, RINGS[0][0]) / 1e6
