@@ -31,6 +31,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
 from arcbeam.store.log.chain import known, read_newest
+from arcbeam.store.log.historyfile import history_in
 from arcbeam.store.log.requests import Request
 from tests.chaos.pipeline import essence, reading, wrong
 from tests.store.backends import s3_server
@@ -262,6 +263,9 @@ def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     victim.run(len(left), kill)
     assert left == []
     victim.check()
+    # A lost executor and a lost worker repeat one micro-batch each at most.
+    troubles = [event.text for event in history_in(victim.state).events if event.kind == "trouble"]
+    assert len(troubles) <= 2, troubles
 
 
 @pytest.mark.long
