@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from arcbeam.engine.grouping.sortedruns import SortedRuns
 from arcbeam.engine.rescaling.rescaling import LevelRescaling, RescaledStage
+from arcbeam.engine.rescaling.sink import Put
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.keyspace import END, NAME_LIMIT, Kind, Section, claim, moment, name, part, prefix
 from arcbeam.engine.state.blocked import BlockedElement, BlockedElements, SideInputWindow
@@ -44,17 +46,29 @@ KEYS = st.lists(
 
 
 def rescale(old: Sequence[MemoryView], shards: int) -> list[MemoryView]:
-    """Return the new shards; a row that is put twice fails."""
-    new = [MemoryView() for _ in range(shards)]
+    """Return the new shards; a row that is put twice fails. Several that share the work have the same result."""
+    new, together = ([MemoryView() for _ in range(shards)] for _ in range(2))
 
-    def put(shard: int, row: bytes, value: bytes) -> None:
-        assert new[shard].get(row) is None, f"{row!r} is put twice"
-        new[shard].put(row, value)
+    def put_into(new: list[MemoryView]) -> Put:
+        def put(shard: int, row: bytes, value: bytes) -> None:
+            assert new[shard].get(row) is None, f"{row!r} is put twice"
+            new[shard].put(row, value)
 
-    level = LevelRescaling(len(old), shards, _STAGES, put)
+        return put
+
+    level = LevelRescaling(len(old), shards, _STAGES, put_into(new))
     for source, view in enumerate(old):
         level.take(source, view)
-    level.end()
+    timers = level.end()
+    movers = [LevelRescaling(len(old), shards, _STAGES, put_into(together)) for _ in range(2)]
+    joining = LevelRescaling(len(old), shards, _STAGES, put_into(together))
+    for source, view in enumerate(old):
+        joining.join(source, view)
+        movers[source % 2].move(source, view)
+    for mover in movers:
+        joining.adopt(pickle.loads(pickle.dumps(mover.moved())))
+    assert joining.end() == timers
+    assert [view.snapshot() for view in together] == [view.snapshot() for view in new]
     return new
 
 

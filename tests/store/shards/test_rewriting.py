@@ -29,10 +29,10 @@ def test_each_shard_has_its_rows(rows: dict[tuple[int, bytes], bytes], chance: o
     chance.shuffle(order)  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory() as folder, patch.object(rewriting, "_MEMORY", memory):
         scratch = Path(folder)
-        with LevelWriter(blobs, scratch, 2, SHARDS) as writer:
+        with LevelWriter(scratch, 2, SHARDS) as writer:
             for (shard, key), value in order:
                 writer.put(shard, key, value)
-            written = list(writer.written(7, 3))
+            written = list(writer.written(blobs, 7, 3))
         assert not list(scratch.iterdir()), "local files are removed"
     found = {}
     for shard in written:
@@ -46,7 +46,7 @@ def test_each_shard_has_its_rows(rows: dict[tuple[int, bytes], bytes], chance: o
 
 def test_local_files_are_removed_after_an_error(tmp_path: Path) -> None:
     def failing() -> None:
-        with LevelWriter(MemoryBlobs(), tmp_path, 0, 2) as writer:
+        with LevelWriter(tmp_path, 0, 2) as writer:
             writer.put(0, b"k", b"v")
             assert list(tmp_path.iterdir())
             raise RuntimeError("user code")
@@ -59,8 +59,8 @@ def test_local_files_are_removed_after_an_error(tmp_path: Path) -> None:
 def test_shard_has_rows_of_memory_and_of_local_files(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     rows = [(b"%d" % number, b"v" * 100) for number in range(10)]
-    with patch.object(rewriting, "_MEMORY", 1000), LevelWriter(blobs, tmp_path, 0, 1) as writer:
+    with patch.object(rewriting, "_MEMORY", 1000), LevelWriter(tmp_path, 0, 1) as writer:
         for row in rows:
             writer.put(0, *row)
-        (shard,) = writer.written(7, 3)
+        (shard,) = writer.written(blobs, 7, 3)
     assert list(scan(blobs, shard.files)) == rows

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -28,8 +31,10 @@ from arcbeam.store.shards.cache import HostCache
 from arcbeam.store.shards.compaction import publish, scan
 from arcbeam.store.shards.shardfile import in_blocks
 from arcbeam.streaming.driverstate import Progress
+from arcbeam.streaming.restore import rescaling
 from arcbeam.streaming.restore.rescaling import rescale_stopped, resumed_from, stages_of
 from arcbeam.streaming.restore.restore import RestoreOptions, Taken, restore
+from arcbeam.streaming.restore.sharing import balanced
 from arcbeam.testing.blobs import MemoryBlobs
 from arcbeam.testing.views import MemoryView
 from tests.golden import check_message
@@ -114,6 +119,38 @@ def test_resume_takes_another_number_of_shards(tmp_path: Path) -> None:
     assert (back.shards, back.rescaled_from, state(blobs, back.log.head)) == (4, None, expected(4))
     again = taken(blobs, RestoreOptions("safe", shards=2))
     assert (again.rescaled_from, state(blobs, again.log.head)) == (4, expected(2))
+
+
+@contextlib.contextmanager
+def processes(count: int) -> Iterator[None]:
+    """Make several processes share even little state."""
+    with patch.object(rescaling, "_SHARED", 0), patch.object(rescaling, "usable", return_value=count):
+        yield
+
+
+def test_processes_share_the_work(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    committed(blobs, tmp_path)
+    with processes(2):
+        job = taken(blobs, RestoreOptions(shards=5))
+    assert state(blobs, job.log.head) == expected(5)
+    assert inspect(blobs, check=True).problems == ()
+
+
+def test_process_that_dies_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs = MemoryBlobs()
+    committed(blobs, tmp_path)
+    before = known(read_newest(blobs))  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with processes(2), pytest.raises(ArcbeamError, match="a process that rescales state has ended with code 1"):
+        rescale_stopped(blobs, 5, Timestamp(5))
+    assert known(read_newest(blobs)) == before  # type: ignore[arg-type]
+
+
+def test_groups_of_shards_are_balanced() -> None:
+    assert balanced({0: 50, 1: 10, 2: 30, 3: 10}, 2) == [[0], [1, 2, 3]]
+    assert balanced({4: 0, 2: 0}, 3) == [[2], [4]]
+    assert balanced({}, 3) == []
 
 
 def test_copies_on_hosts_follow(tmp_path: Path) -> None:
@@ -226,9 +263,10 @@ def test_stage_whose_keys_are_unknown_is_refused_by_name(tmp_path: Path) -> None
     file = publish(blobs, tmp_path, name, in_blocks(view.scan(b"")), first_micro_batch=1, last_micro_batch=1)
     progress = Progress(("read",), "", {"read": 1, "sum": _STAGE}).encoded()
     job.log.propose(job.log.draft(Timestamp(2), shards=(Shard(1, 0, (file,)),), progress=progress))
-    with pytest.raises(ArcbeamError) as refused:
-        taken(blobs, RestoreOptions(shards=5))
-    check_message("rescale-long-key", str(refused.value))
+    for several in (contextlib.nullcontext(), processes(2)):
+        with several, pytest.raises(ArcbeamError) as refused:
+            taken(blobs, RestoreOptions(shards=5))
+        check_message("rescale-long-key", str(refused.value))
     assert taken(blobs).shards == 4
 
 

@@ -14,16 +14,17 @@ Owns the rule of each kind of row. Must not know where rows are stored.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Final, Protocol, assert_never
 
 from arcbeam.engine.rescaling.blocked import RescaledLots
 from arcbeam.engine.rescaling.clocks import RescaledClocks
 from arcbeam.engine.rescaling.restrictions import RescaledRestrictions
 from arcbeam.engine.rescaling.sink import Put
-from arcbeam.engine.rescaling.windows import RescaledWindows
+from arcbeam.engine.rescaling.windows import RescaledWindows, WindowTimers
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.keyspace import END, FORMAT, KEY_LIMIT, Kind, Section, after, part, parts, prefix, shown, whole
 from arcbeam.engine.state.keyqueue import key_of_waiting
@@ -61,8 +62,24 @@ class Rows(Protocol):
         """Yield the rows with start <= key < end, ascending; to the last one if `end` is None."""
 
 
+@dataclass(frozen=True, slots=True)
+class MovedElsewhere:
+    """What another `LevelRescaling` of the same level has moved, and does not know how to end.
+
+    Attributes:
+        filled: the new shards that have rows.
+        windows: the timers of the ends of buffered windows.
+    """
+
+    filled: frozenset[int]
+    windows: WindowTimers
+
+
 class LevelRescaling:
     """The rescaling of one level. Call `take` for each old shard, then `end`.
+
+    Several of them share the work if each calls `move` for some of the old shards. One more calls `join` for all, then
+    `adopt` with what the others return from `moved`, then `end`.
 
     Args:
         had: the number of old shards.
@@ -95,12 +112,45 @@ class LevelRescaling:
         Raises:
             ArcbeamError: they are of another format, or a stage has rows whose key is unknown.
         """
+        self._take(source, rows, rows.scan(b""))
+
+    def move(self, source: int, rows: Rows) -> None:
+        """Take the rows of an old shard that have a user key: they move whole, each by itself. See `take`."""
+        self._take(
+            source, rows, chain.from_iterable(rows.scan(*limits) for limits in self._ranges(_MOVED, buffered=False))
+        )
+
+    def join(self, source: int, rows: Rows) -> None:
+        """Take the other rows of an old shard: they are divided, or joined with those of others. See `take`."""
+        self._take(
+            source, rows, chain.from_iterable(rows.scan(*limits) for limits in self._ranges(_JOINED, buffered=True))
+        )
+
+    def moved(self) -> MovedElsewhere:
+        """Return what `move` has found, for another one."""
+        return MovedElsewhere(frozenset(self._filled), self._windows.taken())
+
+    def adopt(self, moved: MovedElsewhere) -> None:
+        """Add what another one has moved."""
+        self._filled |= moved.filled
+        self._windows.adopt(moved.windows)
+
+    def _ranges(self, kinds: _Ranges, *, buffered: bool) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yield the limits of ranges of rows: those of some kinds, and the buffered or the other groupings."""
+        for first, end in kinds:
+            yield bytes((first,)), bytes((end,))
+        for stage in sorted(self._stages):
+            start = prefix(Kind.GROUPING, stage)
+            border = start + bytes((_BUFFERED,))
+            yield (border, after(start)) if buffered else (start, border)
+
+    def _take(self, source: int, rows: Rows, taken: Iterable[tuple[bytes, bytes]]) -> None:
         self._cut.clear()
         self._named.clear()
         beginning, place = b"", None
         known, shard = b"\xff", 0
         put, shards, filled = self._put, self._shards, self._filled
-        for row, value in rows.scan(b""):
+        for row, value in taken:
             if row[:3] != beginning:
                 beginning, place, known = row[:3], self._place_of(source, row, value, rows), b"\xff"
             if place is None:
@@ -252,6 +302,11 @@ class LevelRescaling:
 
 
 _AFTER_STAGE: Final = 3
+_Ranges = tuple[tuple[Kind, Kind], ...]
+_MOVED: Final[_Ranges] = ((Kind.KEYED, Kind.PARKED), (Kind.HOLDS, Kind.RESIDUAL))
+"""The kinds of rows with a user key: from the first on, before the second. Groupings that are not buffered, too."""
+_JOINED: Final[_Ranges] = ((Kind.FORMAT, Kind.KEYED), (Kind.PARKED, Kind.HOLDS), (Kind.RESIDUAL, Kind.GROUPING))
+"""The other kinds."""
 _Placed = tuple[bytes, int]
 _Place = Callable[[bytes, bytes], _Placed | None]
 

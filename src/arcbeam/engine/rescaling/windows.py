@@ -7,6 +7,7 @@ payloads of a key stay in order. Must not know payloads.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from arcbeam.engine.grouping.sortedruns import RunWriter, directory, records
@@ -27,6 +28,16 @@ class _Runs:
             self.writer.end()
             self.sizes[len(self.sizes) + 1] = self.writer.size
             self.writer = None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTimers:
+    """The timers of windows' ends: their rows, by stage and the window as a piece of `keyspace.parts`, and how many
+    there are by stage, as a negative number.
+    """
+
+    rows: Mapping[tuple[bytes, bytes], Mapping[bytes, bytes]]
+    change: Mapping[int, int]
 
 
 class RescaledWindows:
@@ -60,6 +71,16 @@ class RescaledWindows:
         """
         self._timers.setdefault((row[1:3], window), {})[row] = value
         self.timers[int.from_bytes(row[1:3], "big")] -= entry
+
+    def taken(self) -> WindowTimers:
+        """Return the timers that were taken, for another one."""
+        return WindowTimers(self._timers, self.timers)
+
+    def adopt(self, timers: WindowTimers) -> None:
+        """Add timers that another one has taken."""
+        for window, rows in timers.rows.items():
+            self._timers.setdefault(window, {}).update(rows)
+        self.timers.update(timers.change)
 
     def take(self, row: bytes, value: bytes) -> None:
         """Take a row of a buffered window. The rows of an old shard come in order."""

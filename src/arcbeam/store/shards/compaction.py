@@ -18,7 +18,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.private import make_folder
 from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.shards.shardfile import Block, ShardFileReader, write_shard_file
+from arcbeam.store.shards.shardfile import Block, ShardFileReader, Summary, write_shard_file
 
 _MIN_FILES = threshold(4, 2)
 """A merge of fewer files is not worth its cost."""
@@ -54,23 +54,36 @@ def publish(
     Raises:
         StoreError: it cannot be written.
     """
-    name, kind = written_name(written), FileKind(written.kind)
     make_folder(scratch)
     path = scratch / uuid.uuid4().hex
     try:
-        summary = write_shard_file(path, kind, blocks)
-        blobs.put_file(name, path)
+        summary = write_shard_file(path, FileKind(written.kind), blocks)
+        file = publish_file(blobs, path, summary, written, first_micro_batch, last_micro_batch)
         if keep is not None:
             path.replace(keep)
+        return file
     except OSError as e:
         raise StoreError(
-            f"shard file '{name}' cannot be written in '{scratch}': {e}", "check that the disk has free space"
+            f"shard file '{written_name(written)}' cannot be written in '{scratch}': {e}",
+            "check that the disk has free space",
         ) from e
     finally:
         path.unlink(missing_ok=True)
+
+
+def publish_file(
+    blobs: DurableBlobs, path: Path, summary: Summary, written: Written, first_micro_batch: int, last_micro_batch: int
+) -> ShardFile:
+    """Write a complete local file to the store. See `publish`; `summary` is the content of the file.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    name = written_name(written)
+    blobs.put_file(name, path)
     return ShardFile(
         name=name,
-        kind=kind,
+        kind=FileKind(written.kind),
         size=summary.size,
         crc=summary.crc,
         entries=summary.entries,
@@ -150,7 +163,12 @@ def scan(
     blobs: DurableBlobs, files: Sequence[ShardFile], start: bytes = b"", end: bytes | None = None
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the entries in the files of a shard (the oldest first) between two keys."""
-    for keys, values in merged([opened(blobs, file).blocks(start, end) for file in files], bottom=True):
+    return entries([opened(blobs, file).blocks(start, end) for file in files])
+
+
+def entries(sources: Sequence[Iterable[Block]]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries of all sources of a shard (the oldest first), which are sorted."""
+    for keys, values in merged(sources, bottom=True):
         # Deleted keys are omitted, so each has a value.
         yield from zip(keys, cast("list[bytes]", values), strict=True)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from arcbeam.engine.rescaling.rescaling import LevelRescaling, RescaledStage
 from arcbeam.engine.state.statemetrics import StateMetrics
@@ -28,7 +30,11 @@ from arcbeam.store.log.opening import held
 from arcbeam.store.manifest.values import ENDED, Manifest
 from arcbeam.store.shards.rewriting import LevelWriter, ShardRows
 from arcbeam.streaming.driverstate import progress_of
+from arcbeam.streaming.restore.sharing import Sharing, usable
 from arcbeam.streaming.status.snapshot import standing_of
+
+_SHARED: Final = 64 << 20
+"""Several processes rescale a level with as many bytes."""
 
 
 def resumed_from(blobs: DurableBlobs, savepoint: str) -> Manifest | None:
@@ -87,13 +93,20 @@ def rescaled(
     written: list[Shard] = []
     timers: Counter[int] = Counter()
     for level in sorted({shard.level for shard in opening.shards}):
-        with LevelWriter(blobs, scratch, level, shards) as writer:
+        old = {shard.shard: ShardRows(blobs, shard.files) for shard in opening.shards if shard.level == level}
+        size, processes = sum(file.size for rows in old.values() for file in rows.files), usable()
+        with LevelWriter(scratch, level, shards) as writer, ExitStack() as stack:
             rewriting = LevelRescaling(had, shards, stages, writer.put)
-            for shard in opening.shards:
-                if shard.level == level:
-                    rewriting.take(shard.shard, ShardRows(blobs, shard.files))
+            merging = None
+            if size >= _SHARED and processes > 1:
+                sharing = stack.enter_context(Sharing(processes, scratch))
+                sharing.move(rewriting, writer, had, shards, stages, old)
+                merging = sharing.merge
+            else:
+                for shard, rows in old.items():
+                    rewriting.take(shard, rows)
             timers.update(rewriting.end())
-            written += writer.written(opening.micro_batch, opening.epoch)
+            written += writer.written(blobs, opening.micro_batch, opening.epoch, merging)
     return replace(opening, shards=tuple(written), standing=_standing(opening, shards, timers))
 
 
