@@ -379,6 +379,12 @@ def given(options: PipelineOptions) -> dict[str, Any]:
     return found
 
 
+def with_defaults(options: Mapping[str, Any]) -> list[str]:
+    """Return the plain names of those options that have their default: Beam's SDKs send them to a server, too."""
+    known = PipelineOptions([]).get_all_options()
+    return sorted(name for name, value in options.items() if name in known and str(value) == str(known[name]))
+
+
 WITHHELD = "arcbeam_secrets"
 """The option that lists, in a job server's stored options, the secrets that are not stored."""
 

@@ -204,6 +204,9 @@ def test_without_token_only_the_login_answers(tmp_path: Path) -> None:
         assert page.get(path).status_code == 401, path
         assert page.post(path, headers=ORIGIN).status_code == 401, path
     assert page.get("/login").status_code == 200
+    style = page.get("/login?style")
+    assert (style.status_code, style.headers["content-type"]) == (200, "text/css; charset=utf-8")
+    assert "color-scheme" in style.text
     assert page.post("/login", data={"token": "wrong"}, headers=ORIGIN).status_code == 401
     assert page.post("/login", data={"token": "secret"}).status_code == 403
     answer = page.post("/login", data={"token": "secret"}, headers=ORIGIN)

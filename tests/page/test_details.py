@@ -14,8 +14,10 @@ from starlette.testclient import TestClient
 from arcbeam.console.progressline import StageProgress
 from arcbeam.jobs.metrics import JobMetrics, metrics_record
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.options import with_defaults
 from arcbeam.page.app import app_of
 from arcbeam.page.exposition import exposition
+from arcbeam.page.live import UPDATE_BYTES
 from arcbeam.page.services import ServiceSource
 from arcbeam.page.sources import FolderSource, Listed
 from arcbeam.store.blobs.folder import FolderBlobs
@@ -24,7 +26,7 @@ from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.records import status_from
 from arcbeam.streaming.status.status import as_record
 from tests.monitoring.test_prometheus import _STATUS
-from tests.page.test_app import BASE, EVIL, Fixed, client, job  # noqa: F401  # a fixture
+from tests.page.test_app import BASE, EVIL, OURS, Fixed, client, job  # noqa: F401  # a fixture
 from tests.page.test_services import Gone
 from tests.streaming.jobs import opened
 
@@ -54,10 +56,41 @@ def test_details_of_a_service_show_each_kind(job: FolderBlobs) -> None:  # noqa:
     options = {"shards": 3, "s3_secret_access_key": "…", EVIL: [EVIL]}
     service = Gone(messages=[message], metrics=metrics, options=options, folder="")
     text = client(ServiceSource(service, "the server")).get("/job/a/details").text
-    assert "<script" not in text
+    assert "<script" not in text.replace(OURS, "")
     for shown in (">7<", "4 values from 1 to 5, mean 3", ">3<", "and 51 more", "slow &lt;script", "--shards", "…"):
         assert shown in text, shown
     assert client(Fixed()).get("/job/a/details").status_code == 404
+
+
+def test_open_details_follow_the_job() -> None:
+    messages = [{"time": 5, "level": "WARNING", "text": f"slow {at} {'x' * 900}"} for at in range(200)]
+    metrics = [{"kind": "counters", "step": "Parse", "namespace": "n", "name": "bad", "value": 7}]
+    service = Gone(messages=messages, metrics=metrics, folder="")
+    page = TestClient(app_of(ServiceSource(service, "the server")), base_url=BASE)
+    text = page.get("/job/a/details").text
+    # All messages are in the page, but only the newest ones are followed, so that an update is small.
+    assert text.count("slow ") == 200
+    followed = text.partition('id="messages"')[2].partition("<summary>")[0]
+    assert "slow 199 " in followed
+    assert 10 <= followed.count("slow ") <= 13
+    version = text.partition('data-version="')[2].partition('"')[0]
+    metrics[0]["value"] = 8
+    page = TestClient(app_of(ServiceSource(service, "the server")), base_url=BASE)
+    events = page.get("/job/a/details/events", params={"version": version, "brief": "1"}).text
+    assert "metric-0" in events
+    assert "<td>8</td>" in events
+    assert len(events) < UPDATE_BYTES
+
+
+def test_options_that_were_set_come_first() -> None:
+    options = {"runner": "x", "shards": 3, "streaming": False, "save_main_session": True, "own": 1}
+    defaults = with_defaults({**options, "temp_location": None, "sdk_worker_parallelism": "1"})
+    assert defaults == ["sdk_worker_parallelism", "streaming", "temp_location"]
+    text = client(ServiceSource(Gone(options=options, defaults=defaults, folder=""), "h")).get("/job/a/details").text
+    set_ones, _, folded = text.partition("<summary>1 options with their defaults")
+    assert "--streaming" in folded
+    assert "--streaming" not in set_ones
+    assert all(name in set_ones for name in ("--runner", "--shards", "--save_main_session", "--own"))
 
 
 def test_savepoints_have_their_size_and_command(job: FolderBlobs) -> None:  # noqa: F811

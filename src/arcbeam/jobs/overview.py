@@ -12,6 +12,7 @@ from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.metrics import JobMetrics, metrics_record
 from arcbeam.jobs.option_forms import shown_options
 from arcbeam.jobs.registry import JobRecord
+from arcbeam.options import with_defaults
 from arcbeam.store.blobs.backends import shown
 from arcbeam.store.log.requests import Asked
 
@@ -59,8 +60,8 @@ class Overview:
 
         Returns:
             The fields of `overview`, and `folder` (with its state, for people, or ""), `progress` also of a bounded job
-            that has ended, `options` without secrets, `messages` (the last ones: `time`, `level`, `text`) and `metrics`
-            (see `metrics_record`).
+            that has ended, `options` without secrets, `defaults` (the names of those with their default), `messages`
+            (the last ones: `time`, `level`, `text`) and `metrics` (see `metrics_record`).
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -75,10 +76,11 @@ class Overview:
         found = {"folder": "", **found}
         if not more:
             return found
-        now = self._jobs.metrics(id)
+        now, options = self._jobs.metrics(id), self._jobs.options(record)
         return {
             **found,
-            "options": shown_options(self._jobs.options(record)),
+            "options": shown_options(options),
+            "defaults": with_defaults(options),
             "messages": [
                 {"time": each.at, "level": each.level.name, "text": each.text}
                 for each in registry.messages(id, _MESSAGES)

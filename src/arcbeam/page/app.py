@@ -29,9 +29,10 @@ from arcbeam.page.control import ControlPages, links
 from arcbeam.page.exposition import CONTENT_TYPE, exposition
 from arcbeam.page.graph import Graph, graph_of
 from arcbeam.page.live import Board, Rendered, Shown, View, updates
+from arcbeam.page.memory import Kept
 from arcbeam.page.samplepages import SamplePages
 from arcbeam.page.security import Guard
-from arcbeam.page.sources import HISTORY_SECONDS, Record, Source
+from arcbeam.page.sources import HISTORIES, HISTORY_SECONDS, Record, Source
 from arcbeam.page.timelines import charts
 from arcbeam.page.timelines.charts import Chart
 from arcbeam.page.timelines.newest import Newest
@@ -45,6 +46,8 @@ CHARTS_KEPT: Final = 20
 """Of at most this many jobs and resolutions the charts are kept."""
 CHARTS_SECONDS: Final = 5.0
 """Charts are large, so they are not drawn again for each micro-batch."""
+DETAILS_SECONDS: Final = 3.0
+"""Details cost more than a status, and change less often."""
 SETTLES_SECONDS: Final = HISTORY_SECONDS + 5
 """The page of a job that has ended follows it so long at most, until its figures over time are complete."""
 ENDED_SHOWN: Final = 100
@@ -94,6 +97,7 @@ class Pages:
         self._templates.globals["cell"] = _cell
         self._drawn: OrderedDict[tuple[str, int], tuple[Record, float, Sequence[Chart]]] = OrderedDict()
         self._newest = Newest()
+        self._details = Kept(source.details, DETAILS_SECONDS, HISTORIES)
         self._graphs: dict[str, tuple[tuple[Record, Record], Graph | None]] = {}
 
     def routes(self, path: str, view: View) -> list[Route]:
@@ -229,15 +233,20 @@ class Pages:
         found = self._source.job(request.path_params["id"])
         if found is None:
             return Shown("missing.html", False, {"what": "There is no such job here.", "error": ""}, 404)
-        of = self._source.details(found.id) or {}
+        of = self._details.get(found.id) or {}
+        followed, before = details.message_rows(of)
+        row = states.row_of(found)
         values = {
-            "row": states.row_of(found),
-            "options": details.option_rows(of),
+            "row": row,
+            "contact": found.silent is None,
+            "options": details.option_rows(of, defaults=False),
+            "defaults": details.option_rows(of, defaults=True),
             "metrics": details.metric_rows(of),
-            "messages": list(details.message_rows(of)),
+            "messages": followed,
+            "before": before,
             "savepoints": list(details.savepoint_rows(of)),
         }
-        return Shown("details.html", False, values)
+        return Shown("details.html", states.is_live(found), values)
 
     def _graph(self, id: str, record: Record) -> Graph | None:
         """Return the graph of a job, laid out once; None if its plan is unknown."""

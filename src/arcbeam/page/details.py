@@ -11,7 +11,12 @@ from typing import Any, Final
 
 from arcbeam.page.sources import Record
 from arcbeam.page.views import Cell
-from arcbeam.streaming.status.words import ago, bytes_shown, shown
+from arcbeam.streaming.status.words import bytes_shown, shown
+
+_ROW: Final = 150
+"""The characters of a message's row besides its text, about."""
+_FOLLOWED: Final = 12_000
+"""The characters of the messages that an open page follows, about: an update is small."""
 
 _KINDS: Final = {
     "counters": "counter",
@@ -33,6 +38,15 @@ class MetricRow:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A message."""
+
+    time: Cell
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class SavepointRow:
     """A savepoint."""
 
@@ -44,9 +58,11 @@ class SavepointRow:
     problem: str
 
 
-def option_rows(details: Record) -> list[tuple[str, str]]:
-    """Return names and values of options, by name."""
-    return [(f"--{name}", _text(value)) for name, value in sorted(details.get("options", {}).items())]
+def option_rows(details: Record, *, defaults: bool) -> list[tuple[str, str]]:
+    """Return names and values of options, by name: those that were set, or those that have their default."""
+    unset = set(details.get("defaults", ()))
+    options = sorted(details.get("options", {}).items())
+    return [(f"--{name}", _text(value)) for name, value in options if (name in unset) == defaults]
 
 
 def metric_rows(details: Record) -> list[MetricRow]:
@@ -63,10 +79,18 @@ def metric_rows(details: Record) -> list[MetricRow]:
     return sorted(rows, key=lambda row: (row.step, row.name))
 
 
-def message_rows(details: Record) -> Iterator[tuple[Cell, str, str]]:
-    """Yield time, level and text of the messages, newest first."""
-    for each in reversed(details.get("messages", ())):
-        yield Cell(ago(each["time"]), shown(each["time"])), each["level"], each["text"]
+def message_rows(details: Record) -> tuple[list[MessageRow], list[MessageRow]]:
+    """Return the messages, newest first: those that an open page follows, and those before them."""
+    rows = [
+        MessageRow(Cell("", shown(each["time"]), each["time"]), each["level"], each["text"])
+        for each in reversed(details.get("messages", ()))
+    ]
+    size = 0
+    for at, row in enumerate(rows):
+        size += len(row.text) + _ROW
+        if at and size > _FOLLOWED:
+            return rows[:at], rows[at:]
+    return rows, []
 
 
 def savepoint_rows(details: Record) -> Iterator[SavepointRow]:
@@ -76,7 +100,7 @@ def savepoint_rows(details: Record) -> Iterator[SavepointRow]:
         resume = f"arcbeam resume {each['path']}" if each.get("program") else "run its script with --from_savepoint"
         yield SavepointRow(
             each["name"],
-            Cell(ago(each["time"]), shown(each["time"])),
+            Cell("", shown(each["time"]), each["time"]),
             f"{each['micro_batch']:,}",
             Cell("–", "it cannot be read") if each["problem"] else Cell(bytes_shown(each["size"]), own),
             resume,

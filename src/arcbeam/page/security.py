@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, urlencode
 
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 from typing_extensions import override
 
@@ -37,11 +38,22 @@ _HEADERS = {
 
 _FORM = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Log in – arcbeam</title></head>
-<body><main><h1>arcbeam jobs</h1><p>{text}</p>
-<form method="post" action="/login"><label>Token <input name="token" type="password" autocomplete="current-password"
-required></label> <button>Log in</button></form></main></body></html>
+<title>Log in – arcbeam</title><link rel="stylesheet" href="/login?style"></head>
+<body><header>arcbeam jobs</header><main><h1>Log in</h1><p class="headline {level}"><strong>{word}</strong> {text}</p>
+<form method="post" action="/login"><label for="token">Token</label> <input id="token" name="token" type="password"
+autocomplete="current-password" required autofocus> <button>Log in</button></form>
+<p class="quiet">It is in the file that the server was started with: <code>--token-file</code>.</p></main></body></html>
 """
+_STYLE: Final = Path(__file__).parent / "static" / "page.css"
+"""The path of the login answers with it, too: all others need the token."""
+
+
+def _login_form(word: str, text: str, level: str, code: int) -> Response:
+    return HTMLResponse(_FORM.format(word=word, text=text, level=level), code)
+
+
+def _needed(code: int) -> Response:
+    return _login_form("Locked", "This page needs its token.", "warning", code)
 
 
 class FormTokens:
@@ -119,17 +131,17 @@ class Guard(BaseHTTPMiddleware):
             return self._admitted(request, "/" + request.url.path.lstrip("/\\") + (f"?{rest}" if rest else ""))
         if request.url.path == LOGIN:
             if request.method != "POST":
-                return HTMLResponse(_FORM.format(text="This page needs its token."))
+                return FileResponse(_STYLE) if "style" in query else _needed(200)
             if self._is_token((await form_of(request)).get("token", "")):
                 return self._admitted(request, "/")
-            return HTMLResponse(_FORM.format(text="The token is wrong."), 401)
+            return _login_form("Refused", "The token is wrong.", "error", 401)
         if hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), self._proof.encode()):
             return None
         # For programs, as Prometheus. Not for forms: only a session has their tokens.
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind == "Bearer" and request.method != "POST" and self._is_token(given):
             return None
-        return HTMLResponse(_FORM.format(text="This page needs its token."), 401)
+        return _needed(401)
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token.encode())

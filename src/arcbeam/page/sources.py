@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from typing_extensions import override
 
 from arcbeam.errors import ArcbeamError, RequestRefusedError
+from arcbeam.options import with_defaults
 from arcbeam.page.memory import Kept, Memory
 from arcbeam.secrets import MASK
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -119,8 +120,9 @@ class Source(Protocol):
         """Return what is shown of a job on request only; None if there is no such job, or nothing.
 
         Returns:
-            `options`, by plain names and without secrets, `messages`, `metrics` (see `arcbeam.jobs.overview`), and
-            `savepoints`: each as `arcbeam.store.log.inspection.SavepointReport`, with its `path`. Each may be missing.
+            `options`, by plain names and without secrets, `defaults` (the names of those with their default),
+            `messages`, `metrics` (see `arcbeam.jobs.overview`), and `savepoints`: each as
+            `arcbeam.store.log.inspection.SavepointReport`, with its `path`. Each may be missing.
         """
         return None
 
@@ -270,6 +272,7 @@ def details_in_folder(blobs: DurableBlobs) -> dict[str, Any]:
         program = None if newest is None else jobgraphs.readable(blobs, known(newest).program)
         if program is not None:
             found["options"] = {**program.options, **dict.fromkeys(program.secrets, MASK)}
+            found["defaults"] = with_defaults(program.options)
         saved = savepoints(blobs)
         found["savepoints"] = [{**asdict(each), "path": path_of(str(blobs), each.name)} for each in saved]
     return found
