@@ -9,6 +9,7 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
 from apache_beam.io.restriction_trackers import OffsetRange
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.transforms.window import TimestampedValue
@@ -190,6 +191,73 @@ def test_exhausted_budget_splits_off_rest() -> None:
     assert (reports[0].restrictions.live, reports[0].restrictions.size) == (1, 97)
     assert sorted(p.values()) == [(100, at) for at in range(100)]
     assert p.left == []
+
+
+class WholeTracker(RestrictionTracker):
+    """Tracks a restriction that is processed as a whole. It is an empty tuple, which is false."""
+
+    def __init__(self, restriction: tuple[int, ...] | str) -> None:
+        self._restriction, self._done = restriction, False
+
+    def current_restriction(self) -> Any:
+        return self._restriction
+
+    def try_claim(self, position: Any) -> bool:
+        self._done = True
+        return True
+
+    def try_split(self, fraction_of_remainder: float) -> Any:
+        if self._done or fraction_of_remainder:
+            return None
+        rest, self._restriction, self._done = self._restriction, "nothing", True
+        return self._restriction, rest
+
+    def check_done(self) -> bool:
+        return self._done
+
+    def current_progress(self) -> RestrictionProgress:
+        return RestrictionProgress(completed=0, remaining=1)
+
+    def is_bounded(self) -> bool:
+        return True
+
+
+class Whole(beam.RestrictionProvider):
+    def initial_restriction(self, element: int) -> tuple[int, ...]:
+        return ()
+
+    def create_tracker(self, restriction: Any) -> WholeTracker:
+        return WholeTracker(restriction)
+
+    def restriction_size(self, element: int, restriction: Any) -> int:
+        return 1
+
+    def truncate(self, element: int, restriction: Any) -> Any:
+        return restriction
+
+
+class DefersTwice(beam.DoFn):
+    def setup(self) -> None:
+        self._deferred = 0
+
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Whole())) -> Iterator[Any]:
+        if self._deferred < 2:
+            self._deferred += 1
+            tracker.defer_remainder()
+        elif tracker.try_claim(None):
+            yield element, tracker.current_restriction()
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_deferred_restriction_that_is_false_is_processed(drain: bool) -> None:
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        shard.run(MicroBatch([(key, [one]) for key, one in came], MAX_TIMESTAMP, looks=1))
+        for _ in range(3):
+            shard.run(MicroBatch((), MAX_TIMESTAMP, looks=1, drain=drain))
+
+    with InMicroBatches(cut) as p:
+        build(p, [7], DefersTwice())
+    assert p.values() == [(7, ())]
 
 
 class UpToTen(Unsplit):

@@ -61,7 +61,7 @@ class Registry(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def registry() -> Iterator[str]:
-    pytest.importorskip("confluent_kafka.schema_registry", reason="the extra kafka-registry is not installed")
+    pytest.importorskip("confluent_kafka.schema_registry", reason="pip install 'arcbeam[kafka-registry]'")
     Registry.broken, Registry.asked = False, []
     with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -133,7 +133,7 @@ class SplittableOperation:
         (element, (restriction, state)), _ = windowed.value
         try:
             kept = self._provider.truncate(element, restriction)
-            if not kept:
+            if kept is None:
                 return None
             size = self._provider.restriction_size(element, kept)
             if size < 0:

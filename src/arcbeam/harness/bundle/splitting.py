@@ -32,10 +32,13 @@ exactly at its position (a BoundedSource never can). Then it is requested to sto
 _MAX_BACKOFF = 5.0
 
 _claiming = threading.local()
+_PRESENT = object()
 
 
 class _Observed(sdf_utils.ThreadsafeRestrictionTracker):  # type: ignore[misc]  # Beam is untyped
-    """Reports the first claim to the splitter of its thread."""
+    """Reports the first claim to the splitter of its thread, and keeps each restriction that is deferred."""
+
+    _deferred_residual: Any
 
     def __init__(self, restriction_tracker: Any) -> None:
         super().__init__(restriction_tracker)
@@ -50,6 +53,18 @@ class _Observed(sdf_utils.ThreadsafeRestrictionTracker):  # type: ignore[misc]  
             self._splitter.claimed = True
             self._splitter = None
         return claimed
+
+    def deferred_status(self) -> Any:
+        rest = self._deferred_residual
+        if rest is None:
+            return None
+        # SUBTLE: the original tests whether the restriction is true, so it would lose an empty tuple, or 0.
+        self._deferred_residual = _PRESENT
+        try:
+            _, delay = super().deferred_status()
+        finally:
+            self._deferred_residual = rest
+        return rest, delay
 
 
 def register() -> None:
