@@ -100,6 +100,21 @@ def test_copy_of_a_savepoint_has_its_own_register(broker: Broker, tmp_path: Path
     assert seen(broker, topic) == [1, 2, 3, 4]
 
 
+def test_copy_whose_original_continued_is_refused(broker: Broker, tmp_path: Path) -> None:
+    topic = broker.topic("raced")
+    job = Job(broker, tmp_path, topic, "raced-job")
+    last = job.staged("t1", 1)
+    # Copied between the commit of the part and its publishing.
+    copy = Job(broker, tmp_path, topic, "raced-copy", job.state)
+    job.publish(last)
+    job.publish(job.staged("t2", 2))
+    for trusts in (False, True):
+        with pytest.raises(RegisterError, match=r"is at part 2.*copy of a savepoint.*do not delete it. Copy"):
+            copy.publish(last, trusts=trusts)
+    job.publish(job.staged("t3", 3))
+    assert seen(broker, topic) == [1, 2, 3]
+
+
 def test_state_of_an_older_version_continues(broker: Broker, tmp_path: Path) -> None:
     topic = broker.topic("older")
     job = Job(broker, tmp_path, topic, "older-job")

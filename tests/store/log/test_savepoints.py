@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 
 from arcbeam.errors import RequestRefusedError
-from arcbeam.model.commits import CommitMode, deletion, renaming
+from arcbeam.model.commits import CommitMode, Committable, deletion, renaming
 from arcbeam.model.files import Shard, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -33,6 +33,7 @@ from arcbeam.store.manifest.values import Pin
 from arcbeam.store.shards.compaction import publish, scan
 from arcbeam.store.shards.shardfile import in_blocks
 from arcbeam.testing import Faults, UnreliableBlobs
+from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import opened, read_head
 
 pytestmark = pytest.mark.contract("STORE-05")
@@ -85,6 +86,32 @@ def test_copy_is_complete_and_separate_job(job: CommitLog, tmp_path: Path) -> No
     assert opened(target, savepoint="safe").head.shards == copied.shards
     with pytest.raises(StoreError, match="contains a job"):
         copy_savepoint(target, resumed.head, "safe", target, tmp_path / "scratch")
+
+
+def test_copy_has_only_committables_that_are_perhaps_not_published(memory: DurableBlobs, tmp_path: Path) -> None:
+    part = (Committable("write", b"part"),)
+
+    def copied(name: str) -> tuple[Committable, ...]:
+        target = MemoryBlobs()
+        return copy_savepoint(memory, log.head, name, target, tmp_path / "scratch").committables
+
+    log = opened(memory)
+    log.propose(pinned(log.draft(Timestamp(1), committables=part), "one"))
+    assert copied("one") == part
+    # A commit that carries them says that they are not published; the one after it says that they are.
+    log.propose(log.draft(Timestamp(2), committables=part))
+    assert copied("one") == part
+    log.propose(pinned(log.draft(Timestamp(3), committables=(Committable("write", b"next"),)), "two"))
+    assert copied("one") == ()
+    # The next driver has published nothing yet.
+    log = opened(memory)
+    assert (copied("one"), len(copied("two"))) == ((), 1)
+    log.propose(log.draft(Timestamp(5)))
+    assert copied("two") == ()
+    # What a job abandons is perhaps never published.
+    log = opened(memory, savepoint="one")
+    log.propose(log.draft(Timestamp(6)))
+    assert (copied("one"), len(copied("two"))) == ((), 1)
 
 
 def test_interrupted_copy_is_completed(job: CommitLog, tmp_path: Path) -> None:

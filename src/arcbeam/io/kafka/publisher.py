@@ -121,7 +121,7 @@ def still_to_publish(parts: Sequence[Part], register: Register | None, *, trusts
     if register is None or register.sequence < first.sequence - 1:
         raise _lost(first, last, register)
     if register.sequence > last.sequence:
-        raise _other(last, register, f"is at part {register.sequence}")
+        raise _passed(last, register)
     found = next((part for part in parts if part.sequence == register.sequence), None)
     if register.token and register.token != (first.after if found is None else found.token):
         raise _other(found or first, register, f"is at another part {register.sequence}")
@@ -148,6 +148,15 @@ def _lost(first: Part, last: Part, register: Register | None) -> RegisterError:
         "created again. Look whether the last records are in the topic. Then resume the job with "
         "WriteToKafka(on_lost_register='publish'), which publishes this part, perhaps a second time; or set the "
         f"offset of the group to {last.sequence}, so that it is not published"
+    )
+
+
+def _passed(part: Part, register: Register) -> RegisterError:
+    """Return the error for a register at a part that the job does not know."""
+    error = _other(part, register, f"is at part {register.sequence}")
+    return RegisterError(
+        f"{error}. If instead this job is a copy of a savepoint, and its original continued, then the original has "
+        "published this part, and needs the group: do not delete it. Copy the savepoint again"
     )
 
 

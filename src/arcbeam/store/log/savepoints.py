@@ -196,7 +196,8 @@ def copy_savepoint(
     """Copy a savepoint and all its files to an empty place. The copy is a job that can be resumed.
 
     The copy is another job with its own id: both may run. It is complete once its manifest, which comes last, exists.
-    If copying is interrupted, copy again.
+    If copying is interrupted, copy again. The copy has the committables of the savepoint only if the job has perhaps
+    not published them: their publishers know that two jobs may publish them.
 
     Args:
         source: the job's folder.
@@ -226,11 +227,23 @@ def copy_savepoint(
     if manifest.program:
         jobgraphs.copy(source, manifest.program, target, scratch)
     fresh: dict[str, Any] = {"epoch": 0, "parent": "", "kind": Kind.MICRO_BATCH, "abandoned": (), "openings": ()}
+    if isinstance(newest, Manifest) and _is_done_with(newest, manifest):
+        fresh["committables"] = ()
     copy = replace(manifest, job=token(), token=token(), pins=(pin,), **fresh)
     target.put(floor_name(0, 0), floor_data(copy.micro_batch))
     if not target.create(manifest_name(copy.micro_batch), encode(copy)):
         raise StoreError(f"'{target}' contains a job since the copy began", "copy the savepoint to an empty place")
     return copy
+
+
+def _is_done_with(head: Manifest, earlier: Manifest) -> bool:
+    """Return whether a job has published the committables of an earlier manifest, or discarded them on purpose.
+
+    A driver makes its next commit after it has published, or with the same committables; so does the next driver.
+    """
+    if head.micro_batch <= earlier.micro_batch or not head.contains(earlier.micro_batch):
+        return False
+    return not {of.payload for of in earlier.committables} & {of.payload for of in head.committables}
 
 
 def _first_manifest(target: DurableBlobs, micro_batch: int) -> bool:
