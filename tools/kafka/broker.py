@@ -3,6 +3,10 @@
     with Broker(folder) as broker:
         print(broker.address)
 
+To try something by hand, with topics of four partitions, until Ctrl-C:
+
+    python -m tools.kafka.broker FOLDER [TOPIC ...]
+
 The jars (44 MB) come from Maven Central on first use. They are kept in the user's cache folder (`XDG_CACHE_HOME`), and
 all copies of the source share them. `missing()` says what a machine lacks to run a broker.
 """
@@ -17,6 +21,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -217,3 +222,28 @@ def _free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise RuntimeError("no port is free")
+
+
+def main(folder: str, *topics: str) -> None:
+    """Run a broker until the process is interrupted.
+
+    Args:
+        folder: for its data; an empty or new one.
+        topics: names of topics, which are created.
+    """
+    if lacks := missing():
+        raise SystemExit(lacks)
+    # Also if the process is killed politely: the broker has a session of its own.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt), Broker(Path(folder).resolve()) as broker:
+        for topic in topics:
+            broker.topic(topic, 4)
+        sys.stdout.write(f"bootstrap.servers={broker.address}\n")
+        sys.stdout.flush()
+        signal.pause()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        raise SystemExit(f"{__doc__}")
+    main(*sys.argv[1:])

@@ -77,6 +77,11 @@ def test_argument_of_beams_writer_is_explained() -> None:
         WriteToKafka(SERVERS, "t", with_headers=True)
 
 
+def test_list_of_topics_to_write_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"topic=\['t'\]\): expected the name of a topic"):
+        WriteToKafka(SERVERS, ["t"], exactly_once=False)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -74,9 +74,9 @@ class Register:
     token: str = ""
 
 
-def trouble_of(connection: Connection) -> Trouble:
-    """Return what reports the trouble of a new client."""
-    return Trouble(str(connection.config.get("bootstrap.servers", "brokers")))
+def trouble_of(connection: Connection, job: str = "") -> Trouble:
+    """Return what reports the trouble of a new client; `job` is the name of the job, where no task of it runs."""
+    return Trouble(str(connection.config.get("bootstrap.servers", "brokers")), job=job)
 
 
 def producer(connection: Connection, more: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -149,14 +149,15 @@ class LibrdkafkaShard:
         connection: how to connect.
         name: the name of the shard: its group and `transactional.id`.
         register: the topic at whose partition 0 the group has its offset.
+        job: the name of the job.
     """
 
-    def __init__(self, connection: Connection, name: str, register: str) -> None:
+    def __init__(self, connection: Connection, name: str, register: str, job: str = "") -> None:
         from confluent_kafka import Consumer, TopicPartition
 
         self._place, self._register, self._name = TopicPartition, register, name
         self._sound = True
-        self._trouble = trouble_of(connection)
+        self._trouble = trouble_of(connection, job)
         self._producer = producer(connection, {"transactional.id": name, "error_cb": self._failed})
         self._setting: Future[None] = Future()
         self._setting.set_result(None)

@@ -74,6 +74,11 @@ def name_of(job: str, sink: str, shard: int) -> str:
     return f"arcbeam.{job}.{sink}.{shard}"
 
 
+def job_of(name: str) -> str:
+    """Return the job in the name of a shard."""
+    return name.split(".")[1]
+
+
 def sink_of(label: str) -> str:
     """Return the name of a sink from the full label of its transform."""
     return hashlib.sha256(label.encode()).hexdigest()[:12]
@@ -235,7 +240,7 @@ class PublishRecords(Publisher):
 
     def shard(self, part: Part) -> Shard:
         """Return a new producer for a part's shard."""
-        return LibrdkafkaShard(self._connection, part.name, part.register)
+        return LibrdkafkaShard(self._connection, part.name, part.register, job_of(part.name))
 
     def _records(self, part: Part) -> Iterable[Plain]:
         data = self._staging.get(part.staged)

@@ -62,13 +62,14 @@ class Trouble:
     Args:
         servers: the addresses of the cluster, for messages.
         clock: returns seconds since 1970.
+        job: the name of the job, if the process does not know it.
 
     Attributes:
         servers: likewise.
     """
 
-    def __init__(self, servers: str, clock: Callable[[], float] = time.time) -> None:
-        self.servers, self._clock = servers, clock
+    def __init__(self, servers: str, clock: Callable[[], float] = time.time, job: str = "") -> None:
+        self.servers, self._clock, self._job = servers, clock, job
         self._heard: dict[str, str] = {}
         self._is_failing = self._is_open = False
         self._looked = 0.0
@@ -158,7 +159,7 @@ class Trouble:
             self._is_open = False
 
     def _path(self) -> Path:
-        job = here.attempt.job if here.attempt is not None else ""
+        job = self._job if here.attempt is None else here.attempt.job
         name = hashlib.sha256(f"{job or os.getpid()}/{self.servers}".encode()).hexdigest()[:16]
         return Path(tempfile.gettempdir(), f"arcbeam-{os.getuid()}", f"kafka-{name}")
 

@@ -352,6 +352,9 @@ class WriteToKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         check_settings(f"{_NAME}(producer_config)", "Producer", producer_config, credentials)
         for argument, function in (("key_serializer", key_serializer), ("value_serializer", value_serializer)):
             check_function(_NAME, argument, function, "a function that returns bytes")
+        for argument, of in (("topic", topic), ("register_topic", register_topic)):
+            if of is not None and not isinstance(of, str):
+                raise TypeError(f"{_NAME}({argument}={of!r}): expected the name of a topic")
         most = int(producer_config.get("message.max.bytes", 1_000_000))
         self._outgoing = Outgoing(topic or "", key_serializer, value_serializer, most)
         if not isinstance(shards, int) or not 1 <= shards <= 256:

@@ -13,15 +13,18 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import FixedWindows
+from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from arcbeam import ArcbeamRunner
+from arcbeam.cli import main
 from arcbeam.errors import JobFailedError
 from arcbeam.io.kafka import ReadFromKafka
 from arcbeam.streaming.status.status import as_record
 from tests.io.kafka.jobs.test_jobs import fill, job, records, wrong
 from tests.io.kafka.test_librdkafka import put
+from tests.jobs.test_sigterm import Driver
 from tests.notes import note, noted
 from tools.kafka.broker import Broker
 
@@ -143,20 +146,40 @@ def test_savepoint_continues_with_other_shards(broker: Broker, tmp_path: Path) -
         result.wait_until_finish()
 
 
+_JOB = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from tests.io.kafka.jobs.test_jobs import job
+
+address, source, target, folder, *options = sys.argv[1:]
+job(SimpleNamespace(address=address), source, target, Path(folder), *options).run().wait_until_finish()
+"""
+
+
 @pytest.mark.contract("KAFKA-01", "KAFKA-06")
-def test_broker_is_down_for_a_minute(tmp_path: Path) -> None:
+def test_minute_without_broker_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    state, options = tmp_path / "job", ("--spark_master=local[4]", "--shards=4")
     with Broker(tmp_path / "broker") as broker:
-        source, target = broker.topic("down-in", 2), broker.topic("down-out", 2)
+        source, target = broker.topic("down-in", 8), broker.topic("down-out", 2)
         fill(broker, source, range(300))
-        result = job(broker, source, target, tmp_path, f"--checkpoint_dir={tmp_path / 'job'}").run()
-        assert wrong(records(broker, target, 300), 300) == []
-        broker.kill()
-        time.sleep(60)
-        broker.start()
-        fill(broker, source, range(300, 600))
-        assert wrong(records(broker, target, 600, 120), 600) == []
-        result.drain()
-        result.wait_until_finish()
+        arguments = (broker.address, source, target, str(tmp_path), f"--checkpoint_dir={state}", *options)
+        with Driver(tmp_path, *arguments, code=_JOB) as driver:
+            assert wrong(records(broker, target, 300, _SECONDS), 300) == []
+            broker.kill()
+            time.sleep(60)
+            broker.start()
+            fill(broker, source, range(300, 600))
+            assert wrong(records(broker, target, 600, _SECONDS), 600) == []
+            driver.until(lambda: "succeed again" in driver.output)
+            drained = CliRunner().invoke(main.main, ["drain", str(state)])
+            assert drained.exit_code == 0, drained.output
+            assert driver.process.wait(_SECONDS) == 0, driver.output
+        said = [line for line in driver.output.splitlines() if f"Kafka, {broker.address}" in line]
+        assert [("failed: " in line, "succeed again" in line) for line in said] == [(True, False), (False, True)]
+        assert 40 < int(said[1].split()[-2]) < 120
+        assert not list(tmp_path.glob("arcbeam-*/kafka-*"))
 
 
 @pytest.mark.contract("KAFKA-06")

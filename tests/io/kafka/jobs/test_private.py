@@ -12,7 +12,7 @@ from arcbeam.cli import main
 from arcbeam.page.sources import FolderSource
 from arcbeam.store.blobs.folder import FolderBlobs
 from tests.io.kafka.conftest import PASSWORD
-from tests.io.kafka.jobs.secured import VARIABLE
+from tests.io.kafka.jobs import secured
 from tests.io.kafka.test_librdkafka import put
 from tests.io.kafka.test_producing import seen
 from tests.jobs.test_sigterm import Driver
@@ -31,7 +31,7 @@ def test_no_file_log_or_page_has_the_password(broker: Broker, tmp_path: Path, mo
         (place / name).mkdir(parents=True)
         for each in variables:
             monkeypatch.setenv(each, str(place / name))
-    monkeypatch.setenv(VARIABLE, PASSWORD)
+    monkeypatch.setenv(secured.VARIABLE, PASSWORD)
     file.write_text(PASSWORD)
     source, target = broker.topic("secured-in"), broker.topic("secured-out")
     put(broker, source, range(50))
@@ -48,6 +48,12 @@ def test_no_file_log_or_page_has_the_password(broker: Broker, tmp_path: Path, mo
         texts += [
             CliRunner().invoke(main.main, ["status", str(place / "job"), *more]).output for more in ([], ["--json"])
         ]
+        for how in ([], ["--json"], [f"--svg={place / 'plan.svg'}"]):
+            explained = CliRunner().invoke(main.main, ["explain", *how, secured.__file__, *given, *options])
+            assert explained.exit_code == 0, explained.output
+            texts.append(explained.output)
+        texts.append((place / "plan.svg").read_text(encoding="utf-8"))
+        assert ["ReadFromKafka" in text for text in (*texts[-4:-2], texts[-1])] == [True] * 3
         driver.process.send_signal(signal.SIGTERM)
         driver.process.wait(300)
         texts.append(driver.output)
