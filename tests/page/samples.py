@@ -9,8 +9,10 @@ from typing import Any
 
 from typing_extensions import override
 
+from arcbeam.engine.watermarks.clocks import shown_time
 from arcbeam.explain import plan_record
 from arcbeam.model.plan import Plan, Routing
+from arcbeam.model.timestamps import Timestamp
 from arcbeam.page.sources import Listed, Record, Source
 from tests.explain.plans import Builder
 
@@ -58,8 +60,9 @@ def record(stages: int = 5, now: int = NOW, seed: int = 0, **changes: Any) -> di
         "since": {"micro_batch": 40, "time": now - 190_000_000},
         "due": None,
         "by_clock": False,
-        "text": f"the watermark of the input of '{held}' is at 2026-01-05T09:56:43Z, since micro-batch 40: restriction "
-        "1.0.0~9f of element 'EWR' in shard 3 (of 4 that are not done) has deferred itself until 2026-01-05T11:00:03Z",
+        "text": f"the watermark of the input of '{held}' is at {shown_time(Timestamp(now - 200_000_000))}, "
+        f"since micro-batch 40 ({shown_time(Timestamp(now - 190_000_000))}): restriction "
+        "of element 'EWR' in shard 3 (of 4 that are not done) has deferred itself until 2026-01-05T11:00:03Z",
         "frees": "the clock reaches 2026-01-05T11:00:03Z, when it is processed again",
         "stages": [of["stage"] for of in found],
         "decides": True,

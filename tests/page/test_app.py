@@ -28,6 +28,7 @@ from arcbeam.store.log.endnote import EndNote, leave_note
 from arcbeam.store.log.troublenote import Trouble, leave_trouble
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.status.folder import record_of
+from arcbeam.streaming.status.words import without_since
 from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
 
 _TIMES = Times(
@@ -122,9 +123,11 @@ def test_headline_has_the_words_of_status(job: FolderBlobs) -> None:
     # The clock of the fixture is at 0, so that work seems overdue.
     running = {**listed.record, "due": None}
     line = headline(running)
-    assert (line.text, line.frees, line.level) == (cause["text"], cause["frees"], "warning")
+    assert (line.text, line.frees, line.level) == (without_since(cause), cause["frees"], "warning")
+    assert "since micro-batch" in cause["text"]
+    assert "since" not in line.text
     printed = list(cause_lines(listed.record["causes"]))
-    assert f"  - {line.text}" in printed
+    assert f"  - {cause['text']}" in printed
     assert f"    released when: {line.frees}" in printed
     shown = html.unescape(client(Fixed(Listed("a", "/a", running))).get("/job/a").text)
     assert shown.index(line.text) < shown.index("<h2>Stages")

@@ -166,6 +166,23 @@ def test_eight_tabs_follow_their_jobs(browser: Any, server: PageServer, jobs: sa
         assert tabs[0].evaluate(locks) == 1
 
 
+def test_graph_begins_at_the_stage_that_blocks(open_page: Any, jobs: samples.Jobs) -> None:
+    record, jobs.plans["a"] = samples.record(60, samples.now()), samples.plan_of(60)
+    last = record["stages"][-1]["stage"]
+    record["causes"] = [{**record["causes"][0], "stage": last}]
+    jobs.found["a"] = Listed("a", "/data/flights", record)
+    seen = """() => {
+        const inner = document.querySelector("#blocked").hash;
+        const [of, frame] = [inner, ".graph"].map((each) => document.querySelector(each).getBoundingClientRect());
+        return of.top >= frame.top && of.bottom <= frame.bottom && of.left >= frame.left && of.right <= frame.right;
+    }"""
+    assert open_page("job/a").evaluate(seen)
+    page = open_page("job/a", java_script_enabled=False)
+    assert not page.evaluate(seen)
+    page.click("text=Show the stage in the graph")
+    assert page.evaluate(seen)
+
+
 @pytest.mark.contract("PAGE-11")
 def test_lost_contact_is_shown_and_ends(open_page: Any, server: PageServer, jobs: samples.Jobs) -> None:
     page = open_page("job/a")

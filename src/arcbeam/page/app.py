@@ -173,8 +173,10 @@ class Pages:
         stored = self._source.history(found.id) or {"rings": [], "events": []}
         history = self._newest.merged(found.id, record, stored)
         span = _span(request, history)
+        row, graph = states.row_of(found), self._graph(found.id, record)
         values = {
-            "row": states.row_of(found),
+            "row": row,
+            "blocked": "" if graph is None else graph.place_of(row.headline.stage),
             "record": record,
             "figures": list(views.figures(record)),
             "stages": list(views.stage_rows(record)),
@@ -184,7 +186,7 @@ class Pages:
             "driver": "" if views.stopped(record) else driver_line(record),
             "why": views.error_of(record),
             "quiet": bool(views.without_driver(record)),
-            "graph": self._graph(found.id, record),
+            "graph": graph,
             "charts": self._charts(found.id, stored, history, span, record),
             "events": list(charts.events_of(history)),
             "spans": charts.SPANS,

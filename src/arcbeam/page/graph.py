@@ -35,6 +35,10 @@ class Graph:
         """Return the picture with the figures of a status, and the elements that show these, by their ids."""
         return filled(self.svg, dict(self._figures(record)), PREFIX)
 
+    def place_of(self, stage: str) -> str:
+        """Return the id of the element with a stage's figures; "" if the stage is not in the picture."""
+        return f"{PREFIX}{self.stages[stage]}-live" if stage in self.stages else ""
+
     def _figures(self, record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
         known = {stage["stage"]: stage for stage in record["stages"]}
         blocking, runs = _blocking(record), not without_driver(record)

@@ -31,6 +31,7 @@ from arcbeam.streaming.status.words import (
     shown,
     silent,
     state_of,
+    without_since,
 )
 
 _LONG_WAIT: Final = 60.0
@@ -76,6 +77,7 @@ class Headline:
         at: a time, in microseconds since 1970; after the text comes how long ago it was. 0: none.
         level: "good", "warning" or "error".
         label: the word before the sentence; "": by the level.
+        stage: the stage that blocks the job; "": none does.
     """
 
     text: str
@@ -84,6 +86,7 @@ class Headline:
     level: str = "good"
     label: str = ""
     at: int = 0
+    stage: str = ""
 
     @property
     def ago(self) -> str:
@@ -208,12 +211,13 @@ def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:
     level = "error" if is_failure else "warning"
     if _is_ahead(record, cause):
         return Headline("The job is running. Its watermarks are ahead of the clock, and hold nothing that is due.")
+    stage = cause.get("stage") or ""
     if since is None:
-        return Headline(cause["text"], cause["frees"], level=level)
+        return Headline(cause["text"], cause["frees"], level=level, stage=stage)
     # The script of a TestStream moves the job's clock: how long ago by the real clock says nothing.
     at = since["time"] if record.get("committed") is None else 0
     if is_failure or (seconds := _seconds_since(record, since["time"])) >= _LONG_WAIT:
-        return Headline(cause["text"], cause["frees"], shown(since["time"]), level, at=at)
+        return Headline(without_since(cause), cause["frees"], shown(since["time"]), level, at=at, stage=stage)
     text = "The job is running. The watermark that decides advanced"
     return Headline(text, at=at) if at else Headline(f"{text} {long_shown(seconds)} ago.", since=shown(since["time"]))
 

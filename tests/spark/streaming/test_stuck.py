@@ -205,7 +205,7 @@ def test_stalled_source_is_named(tmp_path: Path) -> None:
     )
     assert re.match(
         rf".* input of '.*Meter.*' .*1970-01-01T00:00:04Z,? {SINCE}.* "
-        rf"restriction \S+ of element {MANY} in shard \d of '.*Meter.*'",
+        rf"restriction of element {MANY} in shard \d",
         cause.text,
     )
     assert "estimator" in cause.frees
@@ -219,7 +219,7 @@ def test_deferred_restriction_is_named(tmp_path: Path) -> None:
     cause = stuck(tmp_path, build, lambda cause: "Late" in cause.stage and cause.time == 4_000_000)
     assert re.match(
         rf".* input of '.*Late.*' .*1970-01-01T00:00:04Z,? {SINCE}.* "
-        rf"restriction \S+ of element {MANY} in shard \d of '.*Late.*' .*deferred.* {WHEN}",
+        rf"restriction of element {MANY} in shard \d .*deferred.* {WHEN}",
         cause.text,
     )
     # Until the other restriction has ended, a policy of 'Keyed' is another way.
@@ -239,7 +239,7 @@ def test_missing_side_input_is_named(tmp_path: Path) -> None:
     cause = stuck(tmp_path, build, lambda cause: cause.kind == "side input")
     assert re.match(
         rf".* input of '.*' .*1970-01-01T00:00:00Z,? {SINCE}.* in shard \d.* side input.*"
-        r"output '.*' of '.*Rates.*' .*restriction '\S+' in shard \d",
+        rf"output '.*' of '.*Rates.*' .*restriction of element {MANY} in shard \d",
         cause.text,
     )
     assert re.match(r".* output '.*' of '.*Rates.*'.* 1970-01-01T00:00:59\.999999Z", cause.frees)
@@ -253,7 +253,7 @@ def test_idle_partition_is_named(tmp_path: Path) -> None:
     )
     assert re.match(
         rf".* input of '.*Topic.*' .*beginning of time,? {SINCE}.* "
-        rf"restriction \S+ of element {MANY} in shard \d of '.*Topic.*'",
+        rf"restriction of element {MANY} in shard \d",
         cause.text,
     )
     assert "watermark estimator" in cause.frees
@@ -289,7 +289,7 @@ def test_timer_that_holds_output_timestamp_is_named(tmp_path: Path) -> None:
     cause = stuck(tmp_path, build, lambda cause: cause.kind == "timer")
     assert re.match(
         rf".* output '.*' of '.*Hourly.*' .*1970-01-01T00:00:00Z,? {SINCE}.* "
-        r"timer 'flush' of key '.*meter.*' in shard \d of '.*Hourly.*' .*output timestamp",
+        r"timer 'flush' of key '.*meter.*' in shard \d .*output timestamp",
         cause.text,
     )
     assert re.search(rf"clock .*{WHEN}", cause.frees)

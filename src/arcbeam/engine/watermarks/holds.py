@@ -135,6 +135,9 @@ class Hold(QuickPickle):
 
     def __str__(self) -> str:
         named = f" '{self.name}'" if self.name else ""
+        if self.about and self.kind in (HolderKind.RESIDUAL, HolderKind.RUNNING):
+            # The name of a restriction is a digest, and changes with each split.
+            named = f" of element {self.about}"
         return f"{self.kind}{named}" + ("" if self.key is None else f" of key {self.key!r}")
 
 

@@ -103,6 +103,17 @@
   // A browser has six connections to a host, for all tabs together. A hidden tab holds none, and of the others only four
   // hold one; a further one asks again and again.
   const streams = 4;
+  // The graph begins at the stage that blocks the job.
+  const blocked = document.getElementById("blocked");
+  const frame = document.querySelector(".graph");
+  const place = blocked && document.getElementById(blocked.hash.slice(1));
+  if (frame && place) {
+    const inner = place.getBoundingClientRect();
+    const outer = frame.getBoundingClientRect();
+    frame.scrollLeft += inner.left + inner.width / 2 - outer.left - outer.width / 2;
+    frame.scrollTop += inner.top + inner.height / 2 - outer.top - outer.height / 2;
+  }
+
   const path = location.pathname.replace(/\/$/, "");
   let version = body.dataset.version;
   let source = null;

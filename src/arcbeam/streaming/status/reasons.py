@@ -269,7 +269,8 @@ class Reasons:
     def _held(self, link: Link, hold: Hold, shard: int) -> tuple[str, str, str]:
         """Return the kind, what holds, and what would release it."""
         stage, key = self._stages[link.stage], "" if hold.key is None else f" of key {hold.key!r}"
-        where = f"in shard {shard} of {link.stage!r}"
+        # The text begins with the watermark, which has the stage's name.
+        where = f"in shard {shard}"
         match hold.kind:
             case HolderKind.RESIDUAL | HolderKind.RUNNING:
                 return "restriction", *self._restriction(stage, hold, where)
@@ -313,8 +314,8 @@ class Reasons:
         return since is not None and self._now <= shifted(since.time, _SOON)
 
     def _restriction(self, stage: StageSnapshot, hold: Hold, where: str) -> tuple[str, str]:
-        of = f" of element {hold.about}" if hold.about else ""
-        one = f"restriction {hold.name}{of} {where}"
+        # Its name is a digest, and changes with each split.
+        one = f"restriction {f'of element {hold.about}' if hold.about else hold.name} {where}"
         one += f" (of {stage.live} that are not done)" if stage.live > 1 else ""
         due = hold.release.at if hold.release else None
         silent = hold.time == MIN_TIMESTAMP

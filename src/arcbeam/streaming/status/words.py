@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from arcbeam.engine.watermarks.clocks import shown_time
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, long_shown
 from arcbeam.store.manifest.values import ENDED
 
@@ -82,6 +83,14 @@ def overdue_line(record: Record) -> str:
         f"no driver seems to be running this job: the work due at {shown(due)} ({ago(due)}) has not run; "
         "check its driver's process, or resume the job: `arcbeam resume FOLDER`"
     )
+
+
+def without_since(cause: Record) -> str:
+    """Return the text of a cause without the micro-batch since which it holds, for views that show that elsewhere."""
+    text, since = str(cause["text"]), cause.get("since")
+    if since is None:
+        return text
+    return text.replace(f", since micro-batch {since['micro_batch']} ({shown_time(since['time'])})", "", 1)
 
 
 def committed_at(record: Record) -> int:
