@@ -46,6 +46,7 @@ bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Str
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/streaming.py
 	$(BIN)/python benchmarks/kafka.py
+	$(BIN)/python benchmarks/sdks.py $(if $(FULL),,--elements 400000 --runs 1)
 	$(BIN)/python benchmarks/driver.py --shards $(if $(FULL),128$(comma)1024,128)
 	$(BIN)/python benchmarks/microbatchtime.py --warm 200 --micro-batches 400
 	$(BIN)/python benchmarks/idle.py --warm 200 --seconds $(if $(FULL),300,120)

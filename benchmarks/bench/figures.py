@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+TIMES = "×"
+"""The unit of a ratio: how many times as fast."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -18,7 +21,7 @@ class Figure:
     Attributes:
         what: what was measured.
         value: in `unit`.
-        target: the minimum of a rate, the maximum of anything else; None: it has no target.
+        target: the minimum of a rate or ratio, the maximum of anything else; None: it has no target.
     """
 
     what: str
@@ -28,7 +31,7 @@ class Figure:
 
     @property
     def is_rate(self) -> bool:
-        return self.unit.endswith("/s")
+        return self.unit.endswith("/s") or self.unit == TIMES
 
     @property
     def met(self) -> bool | None:

@@ -1,4 +1,4 @@
-"""What a job's processes use: this one is the driver, which has started the JVM, which has started the workers.
+"""What a job's processes use: the driver has started the JVM, which has started the workers.
 
 Owns how they are distinguished, and reading /proc.
 """
@@ -29,28 +29,29 @@ class Process:
     files: int
 
 
-def processes() -> Iterator[Process]:
-    """Yield the living ones, with this process as their root."""
+def processes(root: int | None = None) -> Iterator[Process]:
+    """Yield the living ones below a process, and itself; it is the driver. None: this process."""
+    root = root or os.getpid()
     found: dict[int, tuple[int, list[str], bytes]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 stat = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
                 found[int(entry.name)] = int(stat[1]), stat, (entry / "cmdline").read_bytes()
-    below = {os.getpid()}
+    below = {root}
     while more := {pid for pid, (parent, _, _) in found.items() if parent in below} - below:
         below |= more
     for pid in below & found.keys():
         _, stat, command = found[pid]
-        kind = "driver" if pid == os.getpid() else "jvm" if b"java" in command.split(b"\0")[0] else "worker"
+        kind = "driver" if pid == root else "jvm" if b"java" in command.split(b"\0")[0] else "worker"
         with contextlib.suppress(OSError):
             cpu = sum(map(int, stat[11:15])) / _TICK
             yield Process(kind, pid, cpu, int(stat[21]) * _PAGE, int(stat[17]), len(os.listdir(f"/proc/{pid}/fd")))
 
 
-def cpu_by_kind() -> dict[str, float]:
-    """Return seconds of processor time, by kind."""
+def cpu_by_kind(root: int | None = None) -> dict[str, float]:
+    """Return seconds of processor time, by kind; see `processes`."""
     spent: dict[str, float] = {}
-    for process in processes():
+    for process in processes(root):
         spent[process.kind] = spent.get(process.kind, 0.0) + process.cpu
     return spent
