@@ -38,7 +38,13 @@ class Connection:
         self.worker = worker
         self.descriptors: dict[str, Any] = {}
         self._name = name
-        self._changed = threading.Condition()
+        # SUBTLE: the threads that send wait each for its own condition. If a state request woke all of them, it would
+        # cost several times as much as its answer.
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        self._requested = threading.Condition(lock)
+        self._sent = threading.Condition(lock)
+        self._answered = threading.Condition(lock)
         self._instructions: dict[str, Instruction] = {}
         self._numbers = itertools.count(1)
         self._requests: deque[Any] = deque()
@@ -118,13 +124,13 @@ class Connection:
                 raise problem
             self._unsent.append(message)
             self._unsent_bytes += message.ByteSize()
-            self._changed.notify_all()
+            self._sent.notify_all()
 
     def answer(self, response: Any) -> None:
         """Send a `StateResponse`."""
         with self._changed:
             self._answers.append(response)
-            self._changed.notify_all()
+            self._answered.notify_all()
 
     def _answer_late(self, request: Any) -> None:
         # A worker waits for the answer, whatever has become of the bundle.
@@ -176,7 +182,7 @@ class Connection:
             instruction = Instruction(f"{self.worker[:8]}-{next(self._numbers)}", self._changed, self._problem)
             self._instructions[instruction.id] = instruction
             self._requests.append(fn_pb.InstructionRequest(instruction_id=instruction.id, **request))
-            self._changed.notify_all()
+            self._requested.notify_all()
         return instruction
 
     def close(self) -> None:
@@ -196,11 +202,11 @@ class Connection:
 
     def requests(self) -> Iterator[Any]:
         """Yield `InstructionRequest`s until the end."""
-        yield from self._queued(self._requests)
+        yield from self._queued(self._requests, self._requested)
 
     def input(self) -> Iterator[Any]:
         """Yield `Elements` for the worker until the end."""
-        for message in self._queued(self._unsent):
+        for message in self._queued(self._unsent, self._sent):
             yield message
             with self._changed:
                 self._unsent_bytes -= message.ByteSize()
@@ -208,12 +214,12 @@ class Connection:
 
     def answers(self) -> Iterator[Any]:
         """Yield `StateResponse`s until the end."""
-        yield from self._queued(self._answers)
+        yield from self._queued(self._answers, self._answered)
 
-    def _queued(self, queue: deque[Any]) -> Iterator[Any]:
+    def _queued(self, queue: deque[Any], added: threading.Condition) -> Iterator[Any]:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: queue or self._closed)
+            with added:
+                added.wait_for(lambda: queue or self._closed)
                 if self._closed:
                     return
                 message = queue.popleft()
@@ -249,7 +255,8 @@ class Connection:
             self._closed = True
             for instruction in self._instructions.values():
                 instruction.drop_more()
-            self._changed.notify_all()
+            for waited_for in (self._changed, self._requested, self._sent, self._answered):
+                waited_for.notify_all()
 
     def _problem(self) -> Exception | None:
         return SdkWorkerLostError(f"the SDK worker of {self._name} is gone: {self._lost}") if self._lost else None
