@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 from click.testing import CliRunner, Result
@@ -186,7 +187,7 @@ def test_command_does_not_wait_for_failed_job(log: CommitLog, tmp_path: Path, co
     assert (result.exit_code == 0) == (command != "cancel"), "a cancellation is not for the next driver"
     (line,) = (line for line in invoke("status", str(tmp_path / "job")).stdout.splitlines() if "FAILED:" in line)
     check_message("status-of-a-failed-job", line)
-    ended = {"epoch": 1, "state": "FAILED", "why": "ValueError: of the user's"}
+    ended = {"epoch": 1, "state": "FAILED", "why": "ValueError: of the user's", "time": ANY}
     assert json.loads(invoke("status", str(tmp_path / "job"), "--json").stdout)["ended"] == ended
     assert json.loads(invoke("inspect", str(tmp_path / "job"), "--json").stdout)["ended"] == ended
     lines = [" ".join(line.split()) for line in invoke("inspect", str(tmp_path / "job")).stdout.splitlines()]

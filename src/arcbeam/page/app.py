@@ -235,7 +235,8 @@ class Pages:
         found = self._source.job(request.path_params["id"])
         if found is None:
             return Shown("missing.html", False, {"what": "There is no such job here.", "error": ""}, 404)
-        of = self._details.get(found.id) or {}
+        # A page that is loaded, as after a request, shows what there is now.
+        of = self._details.get(found.id, fresh=not request.url.path.endswith("/events")) or {}
         followed, before = details.message_rows(of)
         row = states.row_of(found)
         values = {

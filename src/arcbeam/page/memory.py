@@ -160,12 +160,17 @@ class Kept(Generic[T]):
         self._found: OrderedDict[str, tuple[float, T]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, id: str) -> T:
-        """Return it for a job."""
+    def get(self, id: str, *, fresh: bool = False) -> T:
+        """Return it for a job.
+
+        Args:
+            id: of the job.
+            fresh: read it now.
+        """
         # One lock for all: what is read here is large, and is read once.
         with self._lock:
             at, found = self._found.get(id, (float("-inf"), None))
-            if found is None or self._seconds() - at >= self._age:
+            if fresh or found is None or self._seconds() - at >= self._age:
                 found = self._read(id)
                 self._found[id] = self._seconds(), found
                 self._found.move_to_end(id)

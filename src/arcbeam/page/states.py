@@ -13,7 +13,7 @@ from arcbeam.model.timestamps import long_shown
 from arcbeam.page import views
 from arcbeam.page.sources import Listed
 from arcbeam.page.views import Cell, Headline, JobRow
-from arcbeam.streaming.status.words import is_over, shown
+from arcbeam.streaming.status.words import is_over
 
 _TERMINAL: Final = frozenset({"DONE", "DRAINED", "FAILED", "CANCELLED"})
 
@@ -57,7 +57,7 @@ def _state(job: Listed) -> Cell:
     state = job.state or (str(job.record["mode"]) if job.record is not None else "unknown")
     if job.silent is not None:
         return Cell(f"unknown ({state} {long_shown(job.silent)} ago)", "there is no contact with its service")
-    return Cell(f"{state},", shown(job.since), job.since) if job.since else Cell(state, "its time is unknown")
+    return views.state_since(state, job.since)
 
 
 def headline(job: Listed) -> Headline:

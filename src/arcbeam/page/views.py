@@ -101,7 +101,18 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job in the list."""
+    """A job in the list.
+
+    Attributes:
+        id: in addresses.
+        name, folder: its own.
+        state: its state, and since when.
+        level: of its headline.
+        rate, behind: figures.
+        headline: its condition.
+        order: of the list: newest first.
+        last: its last micro-batch; no text if it has none.
+    """
 
     id: str
     name: str
@@ -112,6 +123,7 @@ class JobRow:
     behind: Cell
     headline: Headline
     order: int
+    last: Cell = Cell("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +149,29 @@ def row_of(job: Listed) -> JobRow:
         line = Headline(job.error, level="error")
         return JobRow(job.id, job.label, job.label, Cell("unreadable"), "error", none, none, line, MIN_TIMESTAMP)
     when, line = committed_at(record), headline(record)
-    if not record["micro_batch"]:
-        when_shown = Cell(state_of(record), "the first micro-batch has not been committed yet")
-    else:
-        when_shown = Cell(f"{state_of(record)}, last micro-batch", shown(when), when)
+    began = bool(record["micro_batch"])
+    last = Cell("last micro-batch", shown(when), when) if began else Cell("no micro-batch has been committed yet")
     # A running job keeps its place in the list.
     order = (record.get("driver") or {}).get("since", when)
     name = record.get("name") or job.label
-    return JobRow(job.id, name, job.label, when_shown, line.level, _rate(record), _lag(record), line, order)
+    state = state_since(state_of(record), job.since or _since(record))
+    return JobRow(job.id, name, job.label, state, line.level, _rate(record), _lag(record), line, order, last)
+
+
+def state_since(state: str, since: int) -> Cell:
+    """Return the cell of a state since a time; 0: unknown."""
+    return Cell(f"{state}, since", shown(since), since) if since else Cell(state, "its time is unknown")
+
+
+def _since(record: Record) -> int:
+    """Return since when a job has its state; 0 if that is unknown."""
+    if ended := record.get("ended"):
+        return int(ended.get("time") or 0)
+    if is_over(record) or record["mode"] == "suspended":
+        return committed_at(record)
+    if record["mode"] != "running" or without_driver(record):
+        return 0
+    return int((record.get("driver") or {}).get("since", 0))
 
 
 def headline(record: Record) -> Headline:

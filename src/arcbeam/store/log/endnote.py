@@ -8,7 +8,8 @@ Owns the file. It informs people that no driver is running the job, and why; not
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, field, replace
 
 from arcbeam.model.commits import CommitMode
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -29,24 +30,27 @@ class EndNote:
         epoch: of the driver.
         state: FAILED or CANCELLED.
         why: for people; "" if the state says all.
+        time: when it was written, in microseconds since 1970; 0: unknown.
     """
 
     epoch: int
     state: str
     why: str = ""
+    time: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return f"{self.state}: {self.why}" if self.why else self.state
 
 
 def leave_note(blobs: DurableBlobs, note: EndNote) -> None:
-    """Write the note; it replaces an earlier one.
+    """Write the note, with the time; it replaces an earlier one.
 
     Raises:
         StoreError: it cannot be written.
     """
     why = note.why if len(note.why) <= _LONGEST else note.why[:_LONGEST] + "…"
-    blobs.put(ENDED_NOTE, json.dumps({"version": VERSION, **asdict(note), "why": why}).encode())
+    written = replace(note, why=why, time=round(time.time() * 1e6))
+    blobs.put(ENDED_NOTE, json.dumps({"version": VERSION, **asdict(written)}).encode())
 
 
 def note_of(blobs: DurableBlobs, head: Manifest) -> EndNote | None:
@@ -58,7 +62,7 @@ def note_of(blobs: DurableBlobs, head: Manifest) -> EndNote | None:
         return None
     try:
         record = json.loads(blobs.get(ENDED_NOTE))
-        note = EndNote(int(record["epoch"]), str(record["state"]), str(record["why"]))
+        note = EndNote(int(record["epoch"]), str(record["state"]), str(record["why"]), int(record.get("time", 0)))
     except (MissingFileError, ValueError, KeyError, TypeError):
         return None
     return note if note.epoch == head.epoch else None
