@@ -17,7 +17,6 @@ from arcbeam.model.observers import ANNOTATION, NOT_OBSERVED, Observing, Ways
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
 from arcbeam.model.script import Script
 from arcbeam.model.urns import (
-    INTERVAL_WINDOW_URN,
     LATE_ANNOTATION,
     LATE_URN,
     PRECOMBINE_URN,
@@ -28,7 +27,7 @@ from arcbeam.model.urns import (
     ReadSpec,
     WriteSpec,
 )
-from arcbeam.translate import describe, identity, keys, phases, teststream, unbounded, workers, workerscripts
+from arcbeam.translate import describe, identity, keys, payloads, phases, teststream, unbounded, workers, workerscripts
 from arcbeam.translate.validate import validate
 
 _PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
@@ -133,14 +132,9 @@ class _Lowering:
             script=None if self._script is None else self._script_of(uids),
         )
 
-    @property
-    def _in_other_sdk(self) -> bool:
-        """Whether all transforms are another SDK's than Python's. It encodes elements of TestStreams as in streams."""
-        return workers.any_workers(self._components) and workers.python_workers(self._components) is None
-
     def _script_of(self, uids: list[str]) -> Script:
         script = teststream.script_of(self._script, self._scripted(uids))
-        return replace(script, real_clock=self._in_other_sdk)
+        return replace(script, real_clock=workers.of_another_sdk(self._components))
 
     def _scripted(self, uids: list[str]) -> dict[str, str]:
         """Return the uid of the stage that represents each of the script's outputs."""
@@ -232,7 +226,9 @@ class _Lowering:
             id=stage_id,
             name=describe.stage_name([t.unique_name for t in own] or self._passed_on(stage)) or stage.name,
             transforms=tuple(Transform(t.unique_name, t.unique_name, t.spec.urn) for t in ordered),
-            payload=self._payload(stage, here),
+            payload=payloads.payload_of(
+                self._context, here, self._grouped_in(stage), beside_workers=self._is_beside_workers(stage)
+            ),
             source=source,
             sinks=tuple(sinks),
             side_inputs=self._side_inputs(stage),
@@ -249,16 +245,23 @@ class _Lowering:
         )
 
     def _runs_in_worker(self, stage: Any) -> bool:
-        reads_and_writes = (phases.DATA_INPUT, phases.DATA_OUTPUT)
-        own = (t for t in stage.transforms if t.spec.urn not in reads_and_writes)
-        return any(workers.has_workers(self._components, t.environment_id) for t in own)
+        return any(workers.has_workers(self._components, t.environment_id) for t in _own(stage))
 
-    def _merges_in_worker(self, stage: Any) -> bool:
+    def _grouped_in(self, stage: Any) -> dict[str, str]:
+        """Return the windowing strategy of the collection that a grouping outputs in the stage, if there is one."""
         read = _read_of(stage)
         strategy = None if read is None else self._grouped.get(read.spec.payload)
-        return strategy is not None and workers.merges_in_worker(
-            self._components, self._components.windowing_strategies[strategy]
-        )
+        return {} if strategy is None else dict.fromkeys(read.outputs.values(), strategy)
+
+    def _is_beside_workers(self, stage: Any) -> bool:
+        """Return whether the transforms of a stage are embedded, in a pipeline that also has SDK workers."""
+        is_embedded = any(t.environment_id for t in _own(stage)) and not self._runs_in_worker(stage)
+        return is_embedded and workers.any_workers(self._components)
+
+    def _merges_in_worker(self, stage: Any) -> bool:
+        strategies = self._components.windowing_strategies
+        found = (strategies[each] for each in self._grouped_in(stage).values())
+        return any(workers.merges_in_worker(self._components, each) for each in found)
 
     def _late(self, stage: Any, transform: Any) -> Any:
         """Return the transform that outputs the elements that the stage's grouping drops."""
@@ -301,7 +304,7 @@ class _Lowering:
             return None, ReadSpec("impulse")
         if _is_root(read):
             coder = self._context.ours(teststream.payload_of(self._script).coder_id)
-            return None, ReadSpec("script", coder=coder, nested=self._in_other_sdk)
+            return None, ReadSpec("script", coder=coder, nested=workers.of_another_sdk(self._components))
         routing = self._main_routing(stage, read)
         pcoll = next(iter(read.outputs.values()))
         edge = self._edge(buffer, routing, pcoll)
@@ -316,7 +319,8 @@ class _Lowering:
             mode = "elements"
         # What leaves an exchange may be declared with another coder than what entered it (a Reshuffle's output type).
         coder = self._written_coders.get(buffer, "")
-        coder = self._context.ours(coder) if coder else ""
+        if coder:
+            coder = payloads.coder_of(self._context, coder, beside_workers=self._is_beside_workers(stage))
         # The producer of a collection counts it. A collection that an exchange merges is counted after the
         # exchange.
         return edge, ReadSpec(mode, time_sorted, coder, counts=pcoll not in self._written_pcolls[buffer])
@@ -364,35 +368,6 @@ class _Lowering:
                 found.append(SideInput(transform.unique_name, tag, channel, lateness, eager, firings))
         return tuple(found)
 
-    def _payload(self, stage: Any, transforms: list[Any]) -> bytes:
-        """Return the components of just this stage, from which the harness makes a bundle descriptor."""
-        pcolls = {p for t in transforms for p in (*t.inputs.values(), *t.outputs.values())}
-        ours = {pcoll: self._context.ours(self._components.pcollections[pcoll].coder_id) for pcoll in sorted(pcolls)}
-        _, strategies = workers.strategies(self._context)
-        payload = runner_pb.Components(
-            coders=self._components.coders,
-            windowing_strategies=strategies,
-            environments=self._components.environments,
-        )
-        for coder in payload.coders.values():
-            if coder.spec.urn == common_urns.coders.INTERVAL_WINDOW.urn:
-                coder.spec.urn = INTERVAL_WINDOW_URN
-        for transform in transforms:
-            kept = payload.transforms[transform.unique_name]
-            kept.CopyFrom(transform)
-            if transform.spec.urn in (READ_URN, WRITE_URN):
-                # A Flatten's write has the environment of the Flatten, which may be another SDK's.
-                kept.environment_id = ""
-        for pcoll, coder in ours.items():
-            payload.pcollections[pcoll].CopyFrom(self._components.pcollections[pcoll])
-            payload.pcollections[pcoll].coder_id = coder
-        read = _read_of(stage)
-        if read is not None and read.spec.payload in self._grouped:
-            for pcoll in read.outputs.values():
-                payload.pcollections[pcoll].windowing_strategy_id = self._grouped[read.spec.payload]
-        data: bytes = payload.SerializeToString(deterministic=True)
-        return data
-
     def _channel(self, edge: _Edge) -> Channel:
         pcoll = self._components.pcollections[edge.pcoll]
         return Channel(
@@ -416,6 +391,11 @@ class _Lowering:
 
 def _read_of(stage: Any) -> Any:
     return next((t for t in stage.transforms if t.spec.urn == phases.DATA_INPUT), None)
+
+
+def _own(stage: Any) -> list[Any]:
+    """Return the transforms of a stage without reads and writes."""
+    return [t for t in stage.transforms if t.spec.urn not in (phases.DATA_INPUT, phases.DATA_OUTPUT)]
 
 
 def _is_root(read: Any) -> bool:

@@ -121,6 +121,11 @@ class _WorkersContext(translations.TransformContext):  # type: ignore[misc]  # B
         coder: str = self.safe_coders[self.maybe_length_prefixed_coder(coder_id)]
         return coder
 
+    def decoded(self, coder_id: str) -> str:
+        """Return the coder with which embedded Python reads and writes the bytes of an edge between stages."""
+        coder: str = self.maybe_length_prefixed_coder(coder_id)
+        return coder
+
     def port(self, pcoll: str) -> tuple[str, str]:
         """Return the windowed coder of a PCollection on the way into or out of a worker, and the runner's for it."""
         self.add_data_channel_coder(pcoll)

@@ -40,6 +40,8 @@ _MAPPINGS = frozenset(
         *(f"beam:go:windowmapping:{kind}:v1" for kind in ("global", "fixed", "sliding")),
     ]
 )
+_READABLE = frozenset([common_urns.coders.GLOBAL_WINDOW.urn, common_urns.coders.INTERVAL_WINDOW.urn])
+"""Coders of windows that all SDKs read."""
 _CALLED = python_urns.PICKLED_WINDOWFN
 """The window functions that a worker merges windows with on request."""
 _PYTHON = "beam:version:sdk_base:apache/beam_python"
@@ -79,6 +81,11 @@ def python_workers(components: Any) -> str | None:
         ),
         default=None,
     )
+
+
+def of_another_sdk(components: Any) -> bool:
+    """Return whether all workers run another SDK than Python's. It encodes elements of a TestStream as in streams."""
+    return any_workers(components) and python_workers(components) is None
 
 
 def _used(components: Any) -> set[str]:
@@ -122,18 +129,21 @@ def refused(pipeline: Any) -> Iterator[Unsupported]:
     components = pipeline.components
     if not any_workers(components):
         return
+    partly = not all(has_workers(components, each) for each in _used(components))
     for transform in components.transforms.values():
         name, urn = transform.unique_name, transform.spec.urn
         if urn == teststream.URN and len({is_python(components.environments[each]) for each in _used(components)}) > 1:
             yield Unsupported(name, "a TestStream beside workers of several SDKs", "use transforms of one SDK")
-        if transform.environment_id and not transform.subtransforms:
-            if not has_workers(components, transform.environment_id):
-                yield Unsupported(name, "embedded Python beside SDK workers in one pipeline", _REMEDY)
+        if has_workers(components, transform.environment_id) and not transform.subtransforms:
             for annotation, what in _ANNOTATIONS.items():
                 if annotation in transform.annotations:
                     yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
-        for what in _in_par_do(phases.par_do_payload(transform)):
-            yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
+            for what in _in_par_do(phases.par_do_payload(transform)):
+                yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
+        for pcoll in transform.outputs.values() if partly and urn == common_urns.primitives.ASSIGN_WINDOWS.urn else ():
+            strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
+            if components.coders[strategy.window_coder_id].spec.urn not in _READABLE:
+                yield Unsupported(name, "windows of a type of its own in a pipeline that is partly embedded", _REMEDY)
         if urn == common_urns.primitives.GROUP_BY_KEY.urn:
             (pcoll,) = transform.inputs.values()
             strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]

@@ -25,7 +25,7 @@ from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.graceful import GracefulDoFns
 from arcbeam.harness.bundle.metrics import MetricsTable
 from arcbeam.harness.bundle.sampling import Sampling
-from arcbeam.harness.encoding import keycoders, windowcoder
+from arcbeam.harness.encoding import keycoders, prefixed, windowcoder
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.encoding.codererrors import name_what_is_sampled
 from arcbeam.harness.files import recordlists
@@ -44,6 +44,7 @@ _LOG = logging.getLogger("arcbeam.teardown")
 
 read.register()
 keycoders.register()
+prefixed.register()
 windowcoder.register()
 writes.register()
 lateoperation.register()

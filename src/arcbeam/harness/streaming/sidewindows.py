@@ -74,15 +74,15 @@ class SideWindows:
             pcoll = components.pcollections[transform.inputs[side.tag]]
             strategy = context.windowing_strategies.get_by_id(pcoll.windowing_strategy_id)
             coder = context.coders.get_by_id(here.windowing_strategies[pcoll.windowing_strategy_id].window_coder_id)
-            if isinstance(strategy.windowfn, WorkerWindowFn):
-                mapping: Any = None
+            if stage.remote is None:
+                mapping: Any = SideInputData.from_runner_api(proto, context).window_mapping_fn
+            elif isinstance(strategy.windowfn, WorkerWindowFn):
+                mapping = None
                 self.unmapped[side.channel] = (
                     proto.window_mapping_fn,
                     components.windowing_strategies[_main(components, transform).windowing_strategy_id],
                     strategy.windowfn.strategy,
                 )
-            elif stage.remote is None:
-                mapping = SideInputData.from_runner_api(proto, context).window_mapping_fn
             else:
                 mapping = default_window_mapping_fn(strategy.windowfn)
             # If several transforms of the stage read it, they map alike: the mapping belongs to the side input.

@@ -1,0 +1,92 @@
+"""Pipelines of which parts run in SDK workers, and others in this process or in workers of another environment."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from apache_beam.portability import python_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.transforms.environments import python_sdk_capabilities
+from apache_beam.transforms.window import FixedWindows, Sessions
+
+from arcbeam.errors import UnsupportedPipelineError
+from arcbeam.fnapi.environments.workers import workers_here
+from tests.fnapi.stage import test_custom_windows, test_loopback, test_stateful
+from tests.fnapi.stage.inworkers import InWorkers, external, worker_service
+from tests.fnapi.stage.test_loopback import results
+from tests.harness.streaming.microbatches import InMicroBatches
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[tuple[str, str]]:
+    with worker_service() as one, worker_service() as other:
+        yield one, other
+
+
+EMBEDDED = runner_pb.Environment(urn=python_urns.EMBEDDED_PYTHON, capabilities=python_sdk_capabilities())
+
+
+class Mixed(InWorkers):
+    """See `InWorkers`; some of the transforms run in another environment.
+
+    Args:
+        address: of the service that starts workers.
+        other: the other environment.
+        seed: which transforms.
+    """
+
+    def __init__(self, address: str, other: Any, seed: int, **settings: Any) -> None:
+        super().__init__(address, **settings)
+        self._other, self._random = other, random.Random(seed)
+
+    def _into_workers(self, proto: Any) -> None:
+        super()._into_workers(proto)
+        proto.components.environments["other"].CopyFrom(self._other)
+        leaves = [t for t in proto.components.transforms.values() if t.environment_id and not t.subtransforms]
+        for transform in self._random.sample(leaves, max(1, len(leaves) // 2)):
+            transform.environment_id = "other"
+
+
+PIPELINES: dict[str, Callable[[Any], None]] = {
+    "plain": test_loopback._plain,
+    "grouped": test_loopback._grouped,
+    "side inputs": test_loopback._sides,
+    "windowed side inputs": test_loopback._windowed_sides,
+    "fixed windows": test_loopback._windowed(FixedWindows(10)),
+    "sessions": test_loopback._windowed(Sessions(5)),
+    "stateful": lambda p: test_stateful._build(p, 3),
+}
+
+
+@pytest.mark.contract("API-07")
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", PIPELINES)
+def test_parts_may_be_embedded(services: tuple[str, str], name: str, seed: int) -> None:
+    with InMicroBatches(None) as expected:
+        PIPELINES[name](expected)
+    with Mixed(services[0], EMBEDDED, seed, bundle_elements=7) as p:
+        PIPELINES[name](p)
+    assert results(p) == results(expected)
+    assert not workers_here._workers
+
+
+@pytest.mark.contract("API-07")
+@pytest.mark.parametrize("name", [*PIPELINES, "own windows"])
+def test_workers_of_two_environments_may_take_part(services: tuple[str, str], name: str) -> None:
+    make = PIPELINES.get(name) or test_custom_windows._grouped(test_custom_windows.Runs())
+    with InMicroBatches(None) as expected:
+        make(expected)
+    with Mixed(services[0], external(services[1]), 1, bundle_elements=7) as p:
+        make(p)
+    assert results(p) == results(expected)
+    assert not workers_here._workers
+
+
+def test_own_windows_beside_embedded_python_are_refused() -> None:
+    p = Mixed("localhost:1", EMBEDDED, 1)
+    test_custom_windows._grouped(test_custom_windows.Decades())(p)
+    with pytest.raises(UnsupportedPipelineError, match="windows of a type of its own in a pipeline that is partly"):
+        p.run()
