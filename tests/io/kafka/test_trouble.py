@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from arcbeam.io.kafka import clients
 from arcbeam.io.kafka.trouble import Trouble, said
 from arcbeam.model.attempts import Attempt, here
 
@@ -118,6 +119,17 @@ def test_client_listens_until_a_broker_is_named() -> None:
 
     one.listen(poll)
     assert (answers, one.reason("x")) == ([None], said(REFUSED))
+
+
+def test_slow_brokers_have_time_now_and_then() -> None:
+    (one,) = (host := Host(1)).of
+    timeouts = []
+    for _ in range(12):
+        timeouts.append(clients._seconds(one))
+        host.all_fail()
+    assert timeouts == [10, *[2] * 4, 10, *[2] * 5, 10]
+    one.succeeded()
+    assert clients._seconds(one) == 10
 
 
 def test_reasons_name_brokers() -> None:

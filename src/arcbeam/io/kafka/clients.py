@@ -26,6 +26,8 @@ _SECONDS: Final = 10.0
 """For a request to a broker."""
 _DOWN_SECONDS: Final = 2.0
 """The same, while brokers are known to be down: the micro-batch waits."""
+_SHORT: Final = 6
+"""In trouble, one of this many requests has the long timeout."""
 _NEW_SECONDS: Final = 3.0
 """For the first records of a new consumer: it has to connect."""
 _SECONDS_WITHOUT: Final = 0.005
@@ -166,6 +168,11 @@ class Clients:
         return Trouble(str(self.connection.config.get("bootstrap.servers", "brokers")))
 
 
+def _seconds(trouble: Trouble) -> float:
+    """Return the timeout of a request. In trouble it is sometimes the long one, too: a broker may be slow, not down."""
+    return _DOWN_SECONDS if trouble.now and trouble.failures % _SHORT != _SHORT - 1 else _SECONDS
+
+
 class LibrdkafkaReader(PartitionReader):
     """See `PartitionReader`.
 
@@ -277,9 +284,6 @@ class LibrdkafkaReader(PartitionReader):
         self._trouble.failed(f"reading {self._partition!r}", error, time.time())
         return position
 
-    def _timeout(self) -> float:
-        return _DOWN_SECONDS if self._trouble.now else _SECONDS
-
     def _is_same_topic(self) -> bool:
         """Return whether the topic is the one that was found; False if no broker answers.
 
@@ -291,7 +295,7 @@ class LibrdkafkaReader(PartitionReader):
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         topic, began = self._partition.topic, time.time()
-        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout())
+        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=_seconds(self._trouble))
         try:
             id = str(asked[topic].result().topic_id)
         except KafkaException as e:
@@ -313,7 +317,7 @@ class LibrdkafkaReader(PartitionReader):
         asked = self._admin.list_offsets(
             {self._place(0): OffsetSpec.latest()},
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=self._timeout(),
+            request_timeout=_seconds(self._trouble),
         )
         (future,) = asked.values()
         try:
@@ -366,12 +370,12 @@ class LibrdkafkaCluster(Cluster):
         from confluent_kafka import KafkaError, TopicCollection
 
         if names is None:
-            listed = self._asked(lambda: self._admin.list_topics(timeout=self._timeout()))
+            listed = self._asked(lambda: self._admin.list_topics(timeout=_seconds(self._trouble)))
             names = [name for name in listed.topics if not name.startswith("__")]
         if not names:
             return {}
         found = {}
-        asked = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=self._timeout())
+        asked = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=_seconds(self._trouble))
         for name, future in asked.items():
             with _without(KafkaError.UNKNOWN_TOPIC_OR_PART):
                 described = self._asked(future.result)
@@ -405,9 +409,6 @@ class LibrdkafkaCluster(Cluster):
             return asked(latest)
         # There is none if all records are earlier.
         return [found if found >= 0 else end for found, end in zip(asked(at), asked(latest), strict=True)]
-
-    def _timeout(self) -> float:
-        return _DOWN_SECONDS if self._trouble.now else _SECONDS
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         """Return the answer; raise a ConnectionError if there is none for now."""

@@ -66,19 +66,21 @@ class Trouble:
 
     Attributes:
         servers: likewise.
+        failures: how many requests have failed since the last success.
     """
 
     def __init__(self, servers: str, clock: Callable[[], float] = time.time, job: str = "") -> None:
         self.servers, self._clock, self._job = servers, clock, job
+        self.failures = 0
         self._heard: dict[str, str] = {}
-        self._is_failing = self._is_open = False
+        self._is_open = False
         self._looked = 0.0
         self._own: dict[str, Any] = {}
 
     @property
     def now(self) -> bool:
         """Whether the client has had an error since its last success."""
-        return self._is_failing or bool(self._heard)
+        return self.failures > 0 or bool(self._heard)
 
     def hear(self, error: Any) -> None:
         """Note an error of a connection. It may be harmless: the client tries other addresses and brokers."""
@@ -97,7 +99,7 @@ class Trouble:
         """
         poll(0)
         for _ in range(_LISTEN):
-            if self._is_failing or any(self._heard):
+            if self.failures or any(self._heard):
                 return
             poll(0.1)
 
@@ -120,7 +122,8 @@ class Trouble:
             error: of librdkafka, or an exception with one.
             began: when it was requested, in seconds since 1970.
         """
-        self._is_failing = self._is_open = True
+        self.failures += 1
+        self._is_open = True
         now = self._clock()
         with self._state() as state:
             if not state or now - state["failed"] > _FORGOTTEN_SECONDS:
@@ -135,8 +138,8 @@ class Trouble:
 
     def succeeded(self) -> None:
         """Note that a request has succeeded; report it, if that ends the trouble."""
-        if self._is_failing or self._heard:
-            self._is_failing = False
+        if self.failures or self._heard:
+            self.failures = 0
             self._heard.clear()
         now = self._clock()
         if 0 <= now - self._looked < (_LOOK_SECONDS if not self._is_open else min(1.0, _QUIET_SECONDS)):
