@@ -181,14 +181,18 @@ class Jobs(Source):
 
     Args:
         found: the jobs.
-        plans, histories: by the id of a job.
+        plans, histories, details: by the id of a job.
     """
 
     def __init__(
-        self, *found: Listed, plans: dict[str, Record] | None = None, histories: dict[str, Record] | None = None
+        self,
+        *found: Listed,
+        plans: dict[str, Record] | None = None,
+        histories: dict[str, Record] | None = None,
+        details: dict[str, Record] | None = None,
     ) -> None:
         self.found = {each.id: each for each in found}
-        self.plans, self.histories = plans or {}, histories or {}
+        self.plans, self.histories, self._details = plans or {}, histories or {}, details or {}
 
     @override
     def jobs(self) -> Iterator[Listed]:
@@ -201,6 +205,10 @@ class Jobs(Source):
     @override
     def history(self, id: str) -> Record | None:
         return self.histories.get(id)
+
+    @override
+    def details(self, id: str) -> Record | None:
+        return self._details.get(id)
 
     @override
     def plan(self, id: str) -> Record | None:

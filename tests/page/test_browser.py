@@ -9,15 +9,19 @@ import contextlib
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pytest
 
+from arcbeam.model.timestamps import Timestamp
 from arcbeam.page.serving import PageServer, PageSettings
 from arcbeam.page.sources import Listed
+from arcbeam.store.log.inspection import SavepointReport
 from tests.page import samples
 from tests.page.test_control import EVERY, Controlled, Noted
+from tests.page.test_services import PROGRESS
 
 api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright: pip install arcbeam[dev]")
 axe = pytest.importorskip(
@@ -29,7 +33,23 @@ api.expect.set_options(timeout=20_000)
 
 CHROMIUM: Final = shutil.which("chromium")
 TITLES: Final = ("Take a savepoint", "Suspend the job", "Drain the job", "Cancel the job")
-VIEWS: Final = ("", "job/a", "job/a/stage/1")
+VIEWS: Final = (
+    "",
+    "job/a",
+    "job/a/stage/1",
+    "job/a/stage/1/sample",
+    "job/a/details",
+    "job/a/control/suspend",
+    "job/b",
+    "job/c",
+    "job/d",
+    "job/none",
+)
+DETAILS: Final = {
+    "options": {"shards": 3, "checkpoint_dir": f"/data/{'flights' * 20}"},
+    "messages": [{"time": 5, "level": "WARNING", "text": "slow" * 50}],
+    "savepoints": [{**asdict(SavepointReport("before", 3, Timestamp(5), "running")), "path": "/data/before"}],
+}
 
 pytestmark = [
     pytest.mark.contract("PAGE-13"),
@@ -54,8 +74,10 @@ def jobs() -> samples.Jobs:
         Listed("a", "/data/flights", samples.record(6, now)),
         Listed("b", "/data/clicks", samples.record(3, now, name="clicks", ended=ended)),
         Listed("c", "/data/none", None, "there is no job in '/data/none'"),
+        Listed("d", "words-1f0c", None, name="words", state="RUNNING", since=now, progress=PROGRESS),
         plans={"a": samples.plan_of(6)},
         histories={"a": samples.history(now)},
+        details={"a": DETAILS},
     )
 
 
@@ -84,8 +106,9 @@ def open_page(browser: Any, server: PageServer) -> Iterator[Any]:
     for context in contexts:
         context.close()
     assert hosts <= {urlsplit(server.address).netloc}
-    # A test that stops the server makes the browser say so.
-    assert [text for text in complaints if "ERR_CONNECTION" not in text and "ERR_INCOMPLETE" not in text] == []
+    # A test that stops the server, or asks for what is missing, makes the browser say so.
+    expected = ("ERR_CONNECTION", "ERR_INCOMPLETE", "a status of 404", "a status of 503")
+    assert [text for text in complaints if not any(word in text for word in expected)] == []
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 320)])
