@@ -21,6 +21,7 @@ from arcbeam.page.live import UPDATE_BYTES
 from arcbeam.page.services import ServiceSource
 from arcbeam.page.sources import FolderSource, Listed
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.planfile import leave_details
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.records import status_from
@@ -104,6 +105,17 @@ def test_savepoints_have_their_size_and_command(job: FolderBlobs) -> None:  # no
     details = source.details(listed.id)
     assert details is not None
     assert details["savepoints"][0]["path"] == f"{job}/savepoints/before"
+
+
+def test_folder_keeps_metrics_and_messages(job: FolderBlobs) -> None:  # noqa: F811
+    source = FolderSource([job])
+    (listed,) = source.jobs()
+    assert "its driver has not written any yet" in client(source).get(f"/job/{listed.id}/details").text
+    leave_details(job, {"metrics": metrics_record(Found()), "messages": [{"time": 5, "level": "BASIC", "text": EVIL}]})
+    text = client(source).get(f"/job/{listed.id}/details").text
+    assert "<script" not in text.replace(OURS, "")
+    for shown in (">7<", "4 values from 1 to 5, mean 3", ">3<", "and 51 more", "BASIC"):
+        assert shown in text, shown
 
 
 def test_status_comes_back_from_its_record(job: FolderBlobs) -> None:  # noqa: F811

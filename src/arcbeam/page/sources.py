@@ -23,7 +23,7 @@ from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.historyfile import history_in
 from arcbeam.store.log.inspection import savepoints
-from arcbeam.store.log.planfile import plan_in, tasks_in
+from arcbeam.store.log.planfile import details_in, plan_in, tasks_in
 from arcbeam.store.log.requests import Asked, carried_out
 from arcbeam.store.log.savepoints import named_now, path_of
 from arcbeam.streaming.status.folder import record_of
@@ -265,7 +265,7 @@ def tasks_in_folder(blobs: DurableBlobs) -> Record | None:
 
 
 def details_in_folder(blobs: DurableBlobs) -> dict[str, Any]:
-    """Return the options and savepoints of the job in a folder, as far as they can be read."""
+    """Return the options, metrics, messages and savepoints of the job in a folder, as far as they can be read."""
     found: dict[str, Any] = {}
     with contextlib.suppress(ArcbeamError):
         newest = read_newest(blobs)
@@ -273,6 +273,7 @@ def details_in_folder(blobs: DurableBlobs) -> dict[str, Any]:
         if program is not None:
             found["options"] = {**program.options, **dict.fromkeys(program.secrets, MASK)}
             found["defaults"] = with_defaults(program.options)
+        found |= details_in(blobs) or {}
         saved = savepoints(blobs)
         found["savepoints"] = [{**asdict(each), "path": path_of(str(blobs), each.name)} for each in saved]
     return found

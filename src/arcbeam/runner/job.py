@@ -16,6 +16,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from arcbeam import secrets
@@ -33,7 +34,7 @@ from arcbeam.monitoring.prometheus import Counter, exposed, exposing
 from arcbeam.options import ArcbeamOptions, given
 from arcbeam.runner.asking import Asking
 from arcbeam.runner.jobgraph import StoredJobGraph
-from arcbeam.runner.ownpage import own_page
+from arcbeam.runner.ownpage import details_of, own_page
 from arcbeam.spark import daemon
 from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
@@ -284,7 +285,8 @@ class Job:
                 self.name,
             )
         samples = self._options.page_samples
-        return streamingjob.StreamRun(*around, store, self, self._worker_setup, how, samples)
+        details = partial(details_of, self, of_folder=True)
+        return streamingjob.StreamRun(*around, store, self, self._worker_setup, how, samples, details)
 
     def _take_over(self) -> tuple[str | None, RestoreOptions]:
         """Return the job's folder, and how to resume the job there."""

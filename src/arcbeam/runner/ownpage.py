@@ -7,10 +7,12 @@ job's folder.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from arcbeam import secrets
 from arcbeam.console.progressline import announce
 from arcbeam.errors import JobNotFoundError
 from arcbeam.jobs.metrics import JobMetrics, metrics_record
@@ -19,6 +21,10 @@ from arcbeam.runner.asking import Asking
 from arcbeam.store.log.requests import Asked
 
 _CANCEL_SECONDS = 60.0
+_MESSAGES, _KEPT = 200, 50
+"""Messages that are shown, and of these those that the job's folder keeps."""
+_TEXT = 1000
+"""Characters of each of these."""
 
 
 class Shown(Protocol):
@@ -50,6 +56,27 @@ class Shown(Protocol):
         """End it."""
 
 
+def details_of(job: Shown, *, of_folder: bool = False) -> dict[str, Any]:
+    """Return the newest messages of a job, and its user metrics: `messages` and `metrics`, as JSON's values.
+
+    Args:
+        job: the job.
+        of_folder: for a file, which is written often: fewer messages, and shorter ones.
+    """
+    number, most = (_KEPT, _TEXT) if of_folder else (_MESSAGES, None)
+    return {
+        "messages": [
+            {
+                "time": round(each.time * 1e6),
+                "level": "WARNING" if each.level >= logging.WARNING else "BASIC",
+                "text": secrets.redacted(each.text)[:most],
+            }
+            for each in job.messages()[-number:]
+        ],
+        "metrics": metrics_record(JobMetrics(job.metrics(), True, job.attempted())),
+    }
+
+
 class OwnService:
     """The job as a service; see `arcbeam.page.services.Service`.
 
@@ -72,17 +99,12 @@ class OwnService:
             JobNotFoundError: it is another one.
         """
         self._check(id)
-        job = self._job
         if not more:
             return self._entry(whole=True)
         return {
             **self._entry(whole=True),
             "options": shown_options(self._options),
-            "messages": [
-                {"time": round(each.time * 1e6), "level": "WARNING" if each.level >= 30 else "BASIC", "text": each.text}
-                for each in job.messages()[-200:]
-            ],
-            "metrics": metrics_record(JobMetrics(job.metrics(), True, job.attempted())),
+            **details_of(self._job),
         }
 
     def _entry(self, *, whole: bool) -> dict[str, Any]:

@@ -96,7 +96,8 @@ def test_job_of_this_process_has_a_page(tmp_path: Path, caplog: pytest.LogCaptur
     feed(tmp_path / "source", 5)
     options = ["--streaming", "--shards=2", f"--checkpoint_dir={tmp_path / 'job'}", "--page_address=0"]
     p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(options))
-    _ = fed(p, tmp_path / "source") | "Keep" >> beam.Map(lambda n: n)
+    counter = beam.metrics.Metrics.counter("page", "numbers")
+    _ = fed(p, tmp_path / "source") | "Keep" >> beam.Map(lambda n: counter.inc() or n)
     job: Any = p.run()
     until(lambda: job.status() is not None and job.status().micro_batch > 0)
     found = re.search(r"the page is at (http://127\.0\.0\.1:\d+)/", caplog.text)
@@ -126,3 +127,5 @@ def test_job_of_this_process_has_a_page(tmp_path: Path, caplog: pytest.LogCaptur
     source = FolderSource([FolderBlobs(tmp_path / "job", sync=False)])
     (listed,) = source.jobs()
     assert "CANCELLED" in client(source).get(f"/job/{listed.id}").text
+    details = client(source).get(f"/job/{listed.id}/details").text
+    assert all(text in details for text in ("page: numbers", "<td>Keep</td>", "watermark"))

@@ -19,7 +19,7 @@ from arcbeam.store.log.historyfile import (
     history_in,
     leave_history,
 )
-from arcbeam.store.manifest.names import HISTORY, PLAN, TASKS
+from arcbeam.store.manifest.names import DETAILS, HISTORY, PLAN, TASKS
 from arcbeam.testing.blobs import MemoryBlobs
 
 _GOLDEN = Path(__file__).parent / "golden" / "history-1"
@@ -74,6 +74,16 @@ def test_tasks_are_read_back_and_no_plan() -> None:
     assert planfile.tasks_in(blobs) == _PLAN
     blobs.put(TASKS, planfile.encode(_PLAN))
     assert planfile.tasks_in(blobs) is None
+
+
+@pytest.mark.contract("PAGE-05")
+def test_details_are_read_back_and_no_tasks() -> None:
+    blobs = MemoryBlobs()
+    assert planfile.details_in(blobs) is None
+    planfile.leave_details(blobs, _PLAN)
+    assert planfile.details_in(blobs) == _PLAN
+    blobs.put(DETAILS, planfile.encode(_PLAN, TASKS))
+    assert planfile.details_in(blobs) is None
 
 
 @pytest.mark.contract("PAGE-10")

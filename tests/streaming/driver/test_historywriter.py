@@ -15,7 +15,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IndeterminateError, MissingFileError
 from arcbeam.store.log.historyfile import StoredHistory, history_in
-from arcbeam.store.log.planfile import plan_in, tasks_in
+from arcbeam.store.log.planfile import details_in, plan_in, tasks_in
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import HISTORY, PLAN
 from arcbeam.streaming.driver.historywriter import HistoryWriter
@@ -89,6 +89,20 @@ def test_figures_of_tasks_are_those_of_a_recent_micro_batch_with_elements() -> N
     record = tasks_in(driver.blobs)
     assert record is not None
     assert record["micro_batch"] == 5
+
+
+@pytest.mark.contract("PAGE-05")
+def test_metrics_and_messages_are_written_with_tasks_and_at_the_end() -> None:
+    driver, said = Driver(MemoryBlobs()), ["one"]
+    of: dict[str, Any] = {"aside": at_once, "layout": LAYOUT, "details": lambda: {"messages": list(said)}}
+    writer = HistoryWriter(driver.blobs, driver.log, driver, lambda: driver.seconds, **of)
+    assert details_in(driver.blobs) is None
+    writer.ran(1, [BundleReport("join", 0, elements_in=1)])
+    writer.beat()
+    assert details_in(driver.blobs) == {"messages": ["one"]}
+    said.append("two")
+    writer.close("DONE")
+    assert details_in(driver.blobs) == {"messages": ["one", "two"]}
 
 
 def test_no_micro_batch_is_lost_between_samples() -> None:

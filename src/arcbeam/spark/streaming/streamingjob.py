@@ -9,7 +9,7 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
@@ -138,6 +138,7 @@ class StreamRun(Sinks, Watch):
         worker_setup: called in a worker before it opens its first stage of this job.
         how: how to resume an earlier job in the folder.
         samples: whether samples of its stages may be taken.
+        details: returns what the folder keeps for people besides figures; see `HistoryWriter`.
 
     Attributes:
         store: URL of the job's folder.
@@ -157,13 +158,14 @@ class StreamRun(Sinks, Watch):
         worker_setup: Callable[[], None] | None = None,
         how: RestoreOptions = RestoreOptions(),  # noqa: B008  # immutable
         samples: bool = False,
+        details: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self._plan, self._spark, self._settings, self._how = plan, spark, settings, how
         self._job, self._location = job, location
         # The full URL, as `JobLocation` makes it: tasks run in other working directories.
         self.store = location.below("state") if store is None else JobLocation(store).url
         self.kept = store is not None
-        self._listener, self._worker_setup = listener, worker_setup
+        self._listener, self._worker_setup, self._details = listener, worker_setup, details
         self._clock = WallClock()
         self._inbox = EventQueue(self._clock)
         label = job_label(plan.name, shown(self.store) if self.kept else "")
@@ -298,7 +300,9 @@ class StreamRun(Sinks, Watch):
         # A driver that only finishes an ended job has no epoch of its own, and writes nothing to the folder.
         noted = blobs if self.kept and log.head.mode not in ENDED else None
         shown_plan = plan_record(self._plan, output_names(self._plan))
-        history = self._history = HistoryWriter(noted, log, self._clock, plan=shown_plan, layout=physical.layout)
+        history = self._history = HistoryWriter(
+            noted, log, self._clock, plan=shown_plan, layout=physical.layout, details=self._details
+        )
         commits = LogCommits(
             log, physical.layout, physical.side_readers, self.warn, figures=lambda: history.measured(self._measured())
         )

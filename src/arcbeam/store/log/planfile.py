@@ -1,10 +1,11 @@
-"""The files with a job's plan and with the figures of its tasks, in its folder: what people see of them on its page.
+"""The files with a job's plan, figures of its tasks, metrics and messages, in its folder: what people see on its page.
 
 Owns the format: a header as a manifest's, then JSON. They inform people; nothing that runs a job reads them, so an
 unreadable file counts as none. Must not know what the records mean.
 
     plan        of the driver that started last
     tasks       of a recent micro-batch
+    details     user metrics and messages of the driver that started last
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
 from arcbeam.store.manifest.framing import framed, unframed
-from arcbeam.store.manifest.names import PLAN, TASKS
+from arcbeam.store.manifest.names import DETAILS, PLAN, TASKS
 
 _LOG = logging.getLogger("arcbeam.store")
 
 VERSION = 1
-_MAGICS = {PLAN: b"archplan", TASKS: b"archtask"}
+_MAGICS = {PLAN: b"archplan", TASKS: b"archtask", DETAILS: b"archdeta"}
 
 
 def encode(record: Mapping[str, Any], name: str = PLAN) -> bytes:
@@ -74,6 +75,20 @@ def leave_tasks(blobs: DurableBlobs, record: Mapping[str, Any]) -> None:
 def tasks_in(blobs: DurableBlobs) -> dict[str, Any] | None:
     """Return the figures of tasks in a job's folder; as `plan_in`."""
     return _found(blobs, TASKS)
+
+
+def leave_details(blobs: DurableBlobs, record: Mapping[str, Any]) -> None:
+    """Write user metrics and messages; they replace earlier ones.
+
+    Raises:
+        StoreError: they cannot be written.
+    """
+    blobs.put(DETAILS, encode(record, DETAILS))
+
+
+def details_in(blobs: DurableBlobs) -> dict[str, Any] | None:
+    """Return the user metrics and messages in a job's folder; as `plan_in`."""
+    return _found(blobs, DETAILS)
 
 
 def _found(blobs: DurableBlobs, name: str) -> dict[str, Any] | None:

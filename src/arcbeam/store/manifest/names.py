@@ -40,6 +40,7 @@ TROUBLE_NOTE = "trouble"
 HISTORY = "history"
 PLAN = "plan"
 TASKS = "tasks"
+DETAILS = "details"
 
 _MICRO_BATCH_DIGITS = 12
 _EPOCH_DIGITS = 8

@@ -1,5 +1,5 @@
-"""Writes for people what no commit needs: at the start a job's plan, every ten seconds figures of its tasks, and about
-once a minute its figures over time.
+"""Writes for people what no commit needs: at the start a job's plan, every ten seconds figures of its tasks, user
+metrics and messages, and about once a minute its figures over time.
 
 Owns the intervals, and keeps the figures in memory. The files are outside the commit: if they are lost or cannot be
 written, the job continues. Must not know what they mean.
@@ -20,7 +20,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.historyfile import StoredHistory, history_in, leave_history
-from arcbeam.store.log.planfile import leave_plan, leave_tasks
+from arcbeam.store.log.planfile import leave_details, leave_plan, leave_tasks
 from arcbeam.streaming.interfaces import Clock
 from arcbeam.streaming.status.history import History, sample_of, totals_of
 from arcbeam.streaming.status.status import PARTS, status_of
@@ -59,6 +59,7 @@ class HistoryWriter:
         aside: starts a function beside the driver's thread, and returns a function that waits for its end.
         plan: the record of the job's plan, which is written at once; None: none is written.
         layout: of the job; None: figures of tasks are not written.
+        details: returns user metrics and messages, on any thread; None: they are not written.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class HistoryWriter:
         plan: Mapping[str, Any] | None = None,
         aside: Callable[[Callable[[], None]], Callable[[], None]] = in_thread,
         layout: Layout | None = None,
+        details: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self._blobs, self._log, self._clock, self._seconds = blobs, log, clock, seconds
         self._measured: Mapping[str, Any] = {}
@@ -78,7 +80,7 @@ class HistoryWriter:
         self._new, self._warned = False, False
         self._aside, self._written, self._writing = aside, _nothing, False
         self._layout, self._tasks, self._tasks_written = layout, _NO_TASKS, _nothing
-        self._tasks_due = float("-inf")
+        self._tasks_due, self._details = float("-inf"), details
         if blobs is None:
             return
         if plan is not None:
@@ -154,6 +156,15 @@ class HistoryWriter:
             self._write_tasks()
         self._written()
         self._tasks_written()
+        self._put_details(self._blobs)
+
+    def _put_details(self, blobs: DurableBlobs) -> None:
+        if self._details is None:
+            return
+        try:
+            leave_details(blobs, self._details())
+        except StoreError as e:
+            _LOG.debug("'details' in the job's folder is old: %s", e)
 
     def _write_tasks(self) -> None:
         blobs, layout = self._blobs, self._layout
@@ -167,6 +178,7 @@ class HistoryWriter:
                 leave_tasks(blobs, task_record(micro_batch, now, reports, layout))
             except StoreError as e:
                 _LOG.debug("'tasks' in the job's folder is old: %s", e)
+            self._put_details(blobs)
 
         # The previous one has most probably ended.
         self._tasks_written()
