@@ -157,6 +157,11 @@ def test_watermark_is_drawn_against_the_clock_with_its_holders() -> None:
     assert found.clock == f"M0 {HEIGHT - 4 - 82 * 40 / 48:.1f} L{WIDTH} 4"
     assert found.holders == ((1, "timer Group 1, 50%"), (2, "restriction Read, 25%"))
     assert [(hold.number, hold.x, hold.width) for hold in found.holds] == [(1, 0, 180), (2, 180, 90)]
+    # Micro-batches of three seconds, and a minute without a driver.
+    points = [timed(at, watermark=[minute] * 3, held="timer a") for at in (0, 3, 6, 9)]
+    points.append(timed(100, watermark=[minute] * 3, held="timer a"))
+    (found, *_) = charts_of(history(points), 0)
+    assert [(hold.x, hold.width) for hold in found.holds] == [(0, 36), (354, 6)]
     beginning = [timed(at, watermark=[MIN_TIMESTAMP] * 3) for at in range(3)]
     assert next(charts_of(history(beginning), 0)).last == "at the beginning or the end"
 

@@ -127,6 +127,17 @@ def test_file_is_written_once_a_minute() -> None:
     assert total(kept(driver.blobs), 2) > 0
 
 
+def test_failure_is_written_soon() -> None:
+    driver = Driver(MemoryBlobs())
+    driver.run(4)
+    driver.writer.handled(MicroBatchFailed(driver.now(), 5, 1, "a worker died", True))
+    driver.run(16)
+    with pytest.raises(MissingFileError):
+        driver.blobs.get(HISTORY)
+    driver.run(8)
+    assert [event["kind"] for event in kept(driver.blobs)["events"]] == ["start", "trouble"]
+
+
 def test_killed_driver_loses_a_minute_at_most_and_the_next_one_continues() -> None:
     blobs = MemoryBlobs()
     killed = Driver(blobs)

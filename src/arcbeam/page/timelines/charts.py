@@ -7,7 +7,7 @@ Owns which figures are drawn, their scale, and how points become a path. Knows t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -263,14 +263,22 @@ def _held(
     often = Counter(most.values()).most_common(_HOLDERS)
     numbers = {text: number for number, (text, _) in enumerate(often, 1)}
     holds: list[Hold] = []
-    for at, text in most.items():
-        x, size = round(at * column * WIDTH / (end - start), 1), column * WIDTH / (end - start)
-        if holds and holds[-1].text == text and x - holds[-1].x - holds[-1].width < size / 2:
-            holds[-1] = holds[-1]._replace(width=round(x + size - holds[-1].x, 1))
+    size, longest = column * WIDTH / (end - start), max(2, _GAP * _usual(most))
+    for at, then in pairwise([*most, 2 * _STEPS]):
+        text, x = most[at], round(at * size, 1)
+        # It held until the next micro-batch, if a driver ran.
+        until = min(WIDTH, (then if then - at <= longest else at + 1) * size)
+        if holds and holds[-1].text == text and abs(x - holds[-1].x - holds[-1].width) < size / 2:
+            holds[-1] = holds[-1]._replace(width=round(until - holds[-1].x, 1))
         else:
-            holds.append(Hold(numbers.get(text, 0), x, round(min(size, WIDTH - x), 1), text))
+            holds.append(Hold(numbers.get(text, 0), x, round(until - x, 1), text))
     named = tuple((number, f"{text}, {of / len(columns):.0%}") for number, (text, of) in enumerate(often, 1))
     return tuple(holds), named
+
+
+def _usual(columns: Iterable[int]) -> float:
+    """Return the usual distance of columns."""
+    return median([then - each for each, then in pairwise(columns)] or [1])
 
 
 def _stack(points: Sequence[Record], width: int, start: int, end: int, marks: tuple[Mark, ...]) -> Chart:
@@ -289,7 +297,7 @@ def _stack(points: Sequence[Record], width: int, start: int, end: int, marks: tu
     layers = {at: _layers(of) for at, of in sums.items()}
     totals = {at: sum(each) for at, each in layers.items()}
     greatest, last = max(totals.values()), layers[max(layers)]
-    usual, size = median([then - each for each, then in pairwise(layers)] or [1]), column * WIDTH / (end - start)
+    usual, size = _usual(layers), column * WIDTH / (end - start)
     parts = [
         Part(
             _PARTS[number][1],

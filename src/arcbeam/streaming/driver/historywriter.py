@@ -32,6 +32,8 @@ _NO_TASKS: Final[tuple[int, Sequence[BundleReport]]] = 0, ()
 
 _SAMPLE_SECONDS: Final = 1.0
 _WRITE_SECONDS: Final = 60.0
+_EVENT_SECONDS: Final = 5.0
+"""After a failure or savepoint the file is written this soon, if that is cheap: people look for these."""
 _TASKS_SECONDS: Final = 10.0
 _WRITE_SHARE: Final = 0.005
 """The limit of the time for writing. With hundreds of stages a file takes long to make, and is written less often."""
@@ -77,7 +79,7 @@ class HistoryWriter:
         self._measured: Mapping[str, Any] = {}
         self._parts: dict[str, float] = {}
         self._sampled, self._due = float("-inf"), seconds() + _WRITE_SECONDS
-        self._new, self._warned = False, False
+        self._new, self._warned, self._earliest = False, False, float("-inf")
         self._aside, self._written, self._writing = aside, _nothing, False
         self._layout, self._tasks, self._tasks_written = layout, _NO_TASKS, _nothing
         self._tasks_due, self._details = float("-inf"), details
@@ -121,6 +123,8 @@ class HistoryWriter:
         if self._blobs is not None:
             self._history.event(self._clock.now(), kind, text)
             self._new = True
+            if kind in ("trouble", "savepoint"):
+                self._due = min(self._due, max(self._seconds() + _EVENT_SECONDS, self._earliest))
 
     def ran(self, micro_batch: int, reports: Sequence[BundleReport]) -> None:
         """Remember the reports of a micro-batch that is committed, if it had elements."""
@@ -221,4 +225,5 @@ class HistoryWriter:
             self._warned = True
         finally:
             self._writing = False
-        self._due = began + max(_WRITE_SECONDS, (self._seconds() - began) / _WRITE_SHARE)
+        self._earliest = began + (self._seconds() - began) / _WRITE_SHARE
+        self._due = max(began + _WRITE_SECONDS, self._earliest)
