@@ -131,6 +131,15 @@ def test_metrics(client: Client, fake: Fake) -> None:
     assert list(metrics.committed) == [committed]
 
 
+def test_metrics_are_present_before_there_are_any(client: Client) -> None:
+    """The SDKs of Go and Java read the parts of the field without a check."""
+    id = client.run()
+    client.states(id)
+    response = client.jobs.GetJobMetrics(job_pb.GetJobMetricsRequest(job_id=id))
+    assert response.HasField("metrics")
+    assert not (response.metrics.attempted or response.metrics.committed)
+
+
 def test_options_are_described(client: Client) -> None:
     found = client.jobs.DescribePipelineOptions(job_pb.DescribePipelineOptionsRequest()).options
     options = {option.name: option for option in found}

@@ -146,7 +146,7 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         return self._jobs.follow(id, states_only, context.is_active)
 
     def GetJobMetrics(self, request: Any, context: Any = None) -> Any:
-        """Return a job's current metrics, the user's and the system's; empty if it has reported none."""
+        """Return a job's current metrics, the user's and the system's: two lists, empty if it has reported none."""
         metrics = self._jobs.metrics(request.job_id)
         return job_pb.GetJobMetricsResponse(
             metrics=job_pb.MetricResults(
