@@ -82,7 +82,7 @@ def _python(proto: Any) -> None:
 def test_python_worker_decodes_elements_of_script() -> None:
     plan = of_another_sdk(_scripted, _python)
     assert plan.script is not None
-    assert not plan.script.real_clock
+    assert plan.script.real_clock
     (stage,) = (stage for stage in plan.stages if stage.scripted)
     assert stage.remote is not None
     part = runner_pb.Components.FromString(stage.remote.components)
@@ -91,7 +91,7 @@ def test_python_worker_decodes_elements_of_script() -> None:
     assert "Script/Decode None" in {transform.name for transform in stage.transforms}
 
 
-def test_clock_of_script_begins_now_in_other_sdks() -> None:
+def test_clock_of_script_begins_with_the_job() -> None:
     script = of_another_sdk(_scripted).script
     assert script is not None
     assert script.real_clock

@@ -61,8 +61,8 @@ class Script:
         outputs: for each tag, the uid of the stage that outputs its elements.
         events: in order, without the end; none if a service provides them.
         endpoint: of that service; "" if there is none.
-        real_clock: whether processing time begins with the job, as in other SDKs than Python's; else in 1970. In both
-            cases only events advance it.
+        real_clock: whether processing time begins with the job, for SDK workers, in which user code reads the real
+            clock; else in 1970. In both cases only events advance it.
     """
 
     name: str

@@ -126,6 +126,19 @@ def coder(components: Any, coder_id: str) -> str:
     return f"{short}<{parts}>" if parts else short
 
 
+def same_coder(components: Any, one: str, other: str) -> bool:
+    """Return whether two coders are the same, with all of their components."""
+    if one == other:
+        return True
+    first, second = components.coders[one], components.coders[other]
+    parts = first.component_coder_ids, second.component_coder_ids
+    return (
+        first.spec == second.spec
+        and len(parts[0]) == len(parts[1])
+        and all(same_coder(components, *pair) for pair in zip(*parts, strict=True))
+    )
+
+
 def windows(strategy: Any) -> str:
     """Return a short name of a window function."""
     fn: str = strategy.window_fn.urn

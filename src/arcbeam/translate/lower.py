@@ -72,7 +72,10 @@ def translate(
     # The SDK of a worker has made the keys of its pipeline deterministic.
     if not allow_non_deterministic_keys and not in_workers:
         pipeline = keys.with_deterministic_keys(pipeline)
-    context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain, bounded=bounded, workers=in_workers)
+    python = workers.python_workers(pipeline.components)
+    context, stages = phases.optimized(
+        pipeline, fusion=fusion, drain=drain, bounded=bounded, workers=in_workers, python=python
+    )
     plan = _Lowering(context, stages, bounded, script).plan(name)
     return plan if bounded else replace(plan, warnings=unbounded.warnings_of(pipeline))
 
@@ -134,7 +137,7 @@ class _Lowering:
 
     def _script_of(self, uids: list[str]) -> Script:
         script = teststream.script_of(self._script, self._scripted(uids))
-        return replace(script, real_clock=workers.of_another_sdk(self._components))
+        return replace(script, real_clock=workers.any_workers(self._components))
 
     def _scripted(self, uids: list[str]) -> dict[str, str]:
         """Return the uid of the stage that represents each of the script's outputs."""

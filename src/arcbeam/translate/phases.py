@@ -74,13 +74,23 @@ class _EmbeddedContext(translations.TransformContext):  # type: ignore[misc]  # 
         """Return the coder: all values are decoded."""
         return coder_id
 
+    def decoding(self, exchange: Any, source: str, outputs: dict[str, str]) -> Iterator[Any]:
+        """Yield nothing: what leaves an exchange is decoded, whatever its coder is."""
+        yield from ()
+
     def windows(self, coder_id: str) -> tuple[str, str]:
         """Return the coder twice: all windows are decoded."""
         return coder_id, coder_id
 
 
 class _WorkersContext(translations.TransformContext):  # type: ignore[misc]  # Beam is untyped
-    """A context with SDK workers: between stages, values that the runner cannot decode are prefixed by their length."""
+    """A context with SDK workers: between stages, values that the runner cannot decode are prefixed by their length.
+
+    Attributes:
+        python: an environment with workers that run Python; None if there is none.
+    """
+
+    python: str | None = None
 
     def maybe_length_prefixed_and_safe_coder(self, coder_id: str) -> tuple[str, str]:
         """Return the coder on the way to a worker, and the runner's coder for the same bytes.
@@ -120,6 +130,34 @@ class _WorkersContext(translations.TransformContext):  # type: ignore[misc]  # B
         """
         coder: str = self.safe_coders[self.maybe_length_prefixed_coder(coder_id)]
         return coder
+
+    def decoding(self, exchange: Any, source: str, outputs: dict[str, str]) -> Iterator[Any]:
+        """Yield a stage that changes the encoding of what leaves an exchange, if it is declared with another coder.
+
+        Between stages, most values are bytes, so only a worker can do that. Other SDKs than Python's declare one coder.
+
+        Args:
+            exchange: the transform.
+            source: its input.
+            outputs: its outputs by tag; changed to those that are encoded as they entered.
+        """
+        pcollections = self.components.pcollections
+        for tag, pcoll in outputs.items():
+            written, declared = pcollections[source].coder_id, pcollections[pcoll].coder_id
+            if self.python is None or describe.same_coder(self.components, written, declared):
+                continue
+            outputs[tag] = encoded = f"{pcoll} as written"
+            pcollections[encoded].CopyFrom(pcollections[pcoll])
+            pcollections[encoded].coder_id = written
+            name = f"{exchange.unique_name}/Encode"
+            transform = runner_pb.PTransform(
+                unique_name=name,
+                inputs={"in": encoded},
+                outputs={"out": pcoll},
+                spec=runner_pb.FunctionSpec(urn=bundle_processor.IDENTITY_DOFN_URN),
+                environment_id=self.python,
+            )
+            yield SdkStage(name, [transform], downstream_side_inputs=frozenset(), must_follow=frozenset())
 
     def decoded(self, coder_id: str) -> str:
         """Return the coder with which embedded Python reads and writes the bytes of an edge between stages."""
@@ -169,9 +207,11 @@ def _expand_exchanges(stages: Iterable[Any], context: Any) -> Iterator[Any]:
         if transform.spec.urn not in EXCHANGES:
             yield stage
             continue
+        outputs = dict(transform.outputs)
         # An SDF's own reshuffle is a copy of the SDF's transform and still names its side inputs.
         sources = list(transform.inputs.values())
         source = next((p for p in sources if p in splits), sources[0])
+        yield from context.decoding(transform, source, outputs)
         buffer_id = f"spread:{transform.unique_name}".encode()
         write = SdkStage(
             transform.unique_name + "/Write",
@@ -191,7 +231,7 @@ def _expand_exchanges(stages: Iterable[Any], context: Any) -> Iterator[Any]:
             [
                 runner_pb.PTransform(
                     unique_name=transform.unique_name + "/Read",
-                    outputs=transform.outputs,
+                    outputs=outputs,
                     spec=runner_pb.FunctionSpec(urn=DATA_INPUT, payload=buffer_id),
                 )
             ],
@@ -354,7 +394,13 @@ def _copied(pcoll: str) -> bytes:
 
 
 def optimized(
-    pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool = True, workers: bool = False
+    pipeline: Any,
+    *,
+    fusion: bool,
+    drain: bool = False,
+    bounded: bool = True,
+    workers: bool = False,
+    python: str | None = None,
 ) -> tuple[Any, list[Any]]:
     """Run the phases on a copy of the pipeline.
 
@@ -365,6 +411,7 @@ def optimized(
         bounded: side inputs are complete before the stage that reads them begins. In a streaming job elements wait
             for side inputs.
         workers: SDK workers run the transforms.
+        python: an environment whose workers run Python; None if there is none.
 
     Returns:
         The context (its `components` hold what the phases added) and the stages, in topological order. Reads and
@@ -373,6 +420,7 @@ def optimized(
     pipeline = copy.deepcopy(pipeline)
     kind = _WorkersContext if workers else _EmbeddedContext
     context = kind(pipeline.components, frozenset(_KNOWN_URNS), is_drain=drain)
+    context.python = python
     stages: list[Any] = list(
         translations.leaf_transform_stages(
             pipeline.root_transform_ids,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pytest
@@ -32,6 +32,13 @@ def service() -> Iterator[str]:
         yield address
 
 
+class Named(NamedTuple):
+    """A key that is pickled."""
+
+    x: int
+    y: str
+
+
 class Point:
     """A value that only its own SDK can decode."""
 
@@ -54,6 +61,12 @@ def _plain(p: Any) -> None:
     _ = even | "Points" >> beam.Map(Point) | beam.Reshuffle() | "x" >> beam.Map(lambda point: point.x) | Collect("even")
     _ = odd | Collect("odd")
     _ = (even, odd) | beam.Flatten() | "Again" >> beam.Reshuffle() | Collect("all")
+
+
+def _declared_otherwise(p: Any) -> None:
+    """The keys leave the Reshuffle with a coder that is deterministic, and enter it with another one."""
+    pairs = p | beam.Create([1, 2]) | beam.Map(lambda x: (Named(1, "a"), x)) | beam.Reshuffle()
+    _ = pairs | beam.GroupByKey() | beam.MapTuple(lambda key, some: (key, sorted(some))) | Collect("groups")
 
 
 def _grouped(p: Any) -> None:
@@ -137,6 +150,7 @@ def results(p: Any) -> dict[str, list[str]]:
     "make",
     [
         _plain,
+        _declared_otherwise,
         _grouped,
         _sides,
         _windowed_sides,
@@ -144,7 +158,16 @@ def results(p: Any) -> dict[str, list[str]]:
         _windowed(SlidingWindows(20, 10)),
         _windowed(Sessions(5)),
     ],
-    ids=["plain", "grouped", "side inputs", "windowed side inputs", "fixed windows", "sliding windows", "sessions"],
+    ids=[
+        "plain",
+        "declared otherwise",
+        "grouped",
+        "side inputs",
+        "windowed side inputs",
+        "fixed windows",
+        "sliding windows",
+        "sessions",
+    ],
 )
 def test_results_equal_those_of_embedded_python(service: str, make: Callable[[Any], None]) -> None:
     with InMicroBatches(None) as expected:
