@@ -1,9 +1,9 @@
 """What a micro-batch with almost no work costs: median and slowest, and where the time goes.
 
-    python benchmarks/microbatchtime.py [--micro-batches 200] [--warm 50] [--master local[2,4]] [--json]
+    python benchmarks/microbatchtime.py [--micro-batches 200] [--warm 50] [--master local[2,4]] [--shards 2] [--json]
                                         [--toggle KEY=A,B]
 
-A source outputs three numbers in each micro-batch, which pass two exchanges to a DoFn with state; two shards. For the
+A source outputs three numbers in each micro-batch, which pass two exchanges to a DoFn with state. For the
 micro-batches after the first `warm`, it prints seconds of wall clock per micro-batch (median, 99th percentile), and
 means of the parts: building the data frame, Spark's job, what the tasks of each level take in Python, and the rest
 (proposal, manifest, publishing). It also prints what driver and workers spend on status and metrics (see
@@ -28,6 +28,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import userstate
 from apache_beam.utils.timestamp import Timestamp
@@ -68,7 +69,13 @@ class _Watched:
 
 
 class EachMicroBatch(_Watched, beam.DoFn, beam.RestrictionProvider):
-    """Yields some numbers, and defers the rest to the next micro-batch."""
+    """Yields some numbers, and defers the rest to the next micro-batch.
+
+    Attributes:
+        moves: its watermark moves in each micro-batch; else it stays at the beginning of time.
+    """
+
+    moves = False
 
     def initial_restriction(self, element: int) -> OffsetRange:
         return OffsetRange(0, element)
@@ -80,8 +87,15 @@ class EachMicroBatch(_Watched, beam.DoFn, beam.RestrictionProvider):
         return int(restriction.size())
 
     @beam.DoFn.unbounded_per_element()
-    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[tuple[int, int]]:
+    def process(
+        self,
+        element: int,
+        tracker: Any = beam.DoFn.RestrictionParam(),
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> Iterator[tuple[int, int]]:
         at = tracker.current_restriction().start
+        if self.moves:
+            watermark.set_watermark(Timestamp.of(time.time()))
         if tracker.try_claim(at):
             yield from ((n, at) for n in range(_AT_ONCE))
             tracker.defer_remainder(Timestamp.of(time.time() + 0.01))
@@ -202,7 +216,9 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, default=200)
     parser.add_argument("--warm", type=int, default=50)
     parser.add_argument("--master", default="local[2,4]")
+    parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--conf", action="append", default=[])
+    parser.add_argument("--moves", action="store_true", help="the source's watermark moves in each micro-batch")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--toggle", action="append", default=[], metavar="KEY=A,B")
     options = parser.parse_args()
@@ -212,11 +228,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as spent:
         times = Times(spent)
         times.watch(options.warm, toggled)
-        flags = ["--streaming", f"--spark_master={options.master}", "--shards=2", f"--checkpoint_dir={folder}/state"]
+        flags = [
+            "--streaming",
+            f"--spark_master={options.master}",
+            f"--shards={options.shards}",
+            f"--checkpoint_dir={folder}/state",
+        ]
         flags += [f"--spark_conf={conf}" for conf in options.conf]
         p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
         each, seen = EachMicroBatch(), Seen()
         each.folder = seen.folder = spent
+        each.moves = options.moves
         _ = p | beam.Create([options.micro_batches]) | beam.ParDo(each) | beam.ParDo(seen)
         result = p.run()
         result.wait_until_finish()

@@ -38,7 +38,7 @@ from arcbeam.engine.watermarks.outlierfilter import Belief, believed
 from arcbeam.engine.watermarks.sketches import with_more
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.observers import Policy
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming import driverstate
@@ -107,6 +107,23 @@ def _pending_ignored() -> AbstractContextManager[object]:
             return advance(self, upstream)
 
     return patch.object(Clock, "advance", whatever_waits)
+
+
+def _pending_forgotten() -> AbstractContextManager[object]:
+    """The input watermark is not stored, although what is pending is earlier than it."""
+    advance = Clock.advance
+
+    def unstored(self: Clock, upstream: Timestamp) -> Timestamp:
+        advance(self, upstream)
+        self._view.delete(self._row)
+        return self.input
+
+    return patch.object(Clock, "advance", unstored)
+
+
+def _idle_at_the_beginning() -> AbstractContextManager[object]:
+    """A shard without a row is treated as if no watermark had ever reached it."""
+    return patch.object(Times, "upstream_at", lambda self, stage: MIN_TIMESTAMP)
 
 
 def _numbered_on() -> AbstractContextManager[object]:
@@ -345,6 +362,8 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a watermark combined by max": _watermark_as_max,
     "a late drop not counted": _drop_uncounted,
     "an input watermark that ignores buffered elements": _pending_ignored,
+    "an input watermark forgotten while elements are buffered": _pending_forgotten,
+    "the input watermark of an idle shard forgotten": _idle_at_the_beginning,
     "pane numbers continued when a session grows": _numbered_on,
     "elements that arrive in a drain not truncated": _drain_over,
     "the hold of a merged session lost": _merged_hold_lost,

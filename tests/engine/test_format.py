@@ -52,7 +52,7 @@ def _golden(path: Path = _GOLDEN) -> MemoryView:
 
 
 def _fill(view: MemoryView) -> None:
-    keyspace.claim(view, 0, 0)
+    keyspace.put_format(view)
     cells, timers, holds = Cells(view, 258), Timers(view, 258, _FAMILIES), Holds(view, 258)
     for at in _PLACES:
         BagCell(cells, "bag").extend(*at, [b"", b"x" * 200, b"y" * 900, b"z"])
@@ -156,7 +156,7 @@ def _is_gone(row: bytes) -> bool:
 
 def test_golden_rows_are_read() -> None:
     view = _golden()
-    keyspace.claim(view, 0, 0)
+    assert not keyspace.check_format(view, 0, 0)
     cells, timers = Cells(view, 258), Timers(view, 258, _FAMILIES)
     for at in _PLACES:
         assert list(BagCell(cells, "bag").read(*at)) == [b"", b"x" * 200, b"y" * 900, b"z"]
@@ -192,7 +192,7 @@ def test_rows_of_other_format_are_refused_untouched() -> None:
     newer = MemoryView({b"\x01": b"\0\2", b"\x10": b""})
     before = newer.snapshot()
     with pytest.raises(ArcbeamError, match=r"shard 7 of level 2 has format 2; .* format 1"):
-        keyspace.claim(newer, 2, 7)
+        keyspace.check_format(newer, 2, 7)
     assert newer.snapshot() == before
     with pytest.raises(ArcbeamError, match="no known format"):
-        keyspace.claim(MemoryView({b"\x10": b""}), 0, 0)
+        keyspace.check_format(MemoryView({b"\x10": b""}), 0, 0)

@@ -14,7 +14,7 @@ from arcbeam.engine.watermarks.holdreasons import Complete
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.testing.views import MemoryView
 
 _FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
@@ -26,9 +26,9 @@ _SHARDS = st.integers(0, 1)
 
 
 class _Shard:
-    def __init__(self, view: MemoryView) -> None:
+    def __init__(self, view: MemoryView, head: Timestamp = MIN_TIMESTAMP) -> None:
         self.view = view
-        self.clock = Clock(view, 1, ("main",))
+        self.clock = Clock(view, 1, ("main",), head)
         self.timers = Timers(view, 1, _FAMILIES)
         self.ordered = SortedInput(view, 1, Duration(_LATENESS))
         self.agenda = KeyQueue(self.timers, self.ordered)
@@ -104,7 +104,8 @@ class TimeMachine(RuleBasedStateMachine):
 
     @rule()
     def a_restart(self) -> None:
-        self.shards = [_Shard(MemoryView(shard.view.snapshot())) for shard in self.shards]
+        head = self.said.upstream_at(_STAGES[1])
+        self.shards = [_Shard(MemoryView(shard.view.snapshot()), head) for shard in self.shards]
 
     def process(self, shard: _Shard, element: Element) -> None:
         self.put_out(element.time)

@@ -19,6 +19,8 @@ SEEDS = {
     "a savepoint that references a deleted file": 1,
     "a fence not checked": 6,
     "an input watermark that ignores buffered elements": 23,
+    "an input watermark forgotten while elements are buffered": 17,
+    "the input watermark of an idle shard forgotten": 5,
     "pane numbers continued when a session grows": 19,
     "elements that arrive in a drain not truncated": 59,
     "processing timers fired before event timers": 42,

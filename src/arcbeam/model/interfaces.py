@@ -21,6 +21,10 @@ class StateView(Protocol):
     def written(self) -> int:
         """The bytes of all keys and values that were put, and of all keys that were deleted; it only grows."""
 
+    @property
+    def empty(self) -> bool:
+        """Whether it has no entry. Cheap if the shard was empty before the micro-batch."""
+
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key; None if there is none."""
 

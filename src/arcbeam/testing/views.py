@@ -37,6 +37,11 @@ class MemoryView:
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def empty(self) -> bool:
+        """Whether it has no row."""
+        return not self._rows
+
     def snapshot(self) -> dict[bytes, bytes]:
         """Return a copy of all rows, in ascending order."""
         return dict(sorted(self._rows.items()))

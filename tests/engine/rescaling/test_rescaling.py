@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from arcbeam.engine.grouping.sortedruns import SortedRuns
 from arcbeam.engine.rescaling.rescaling import LevelRescaling, RescaledStage
 from arcbeam.engine.rescaling.sink import Put
 from arcbeam.engine.rows import sequences
-from arcbeam.engine.rows.keyspace import END, NAME_LIMIT, Kind, Section, claim, moment, name, part, prefix
+from arcbeam.engine.rows.keyspace import END, NAME_LIMIT, Kind, Section, moment, name, part, prefix, put_format
 from arcbeam.engine.state.blocked import BlockedElement, BlockedElements, SideInputWindow
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.engine.state.keyqueue import Element, SortedInput
@@ -45,7 +46,7 @@ KEYS = st.lists(
 )
 
 
-def rescale(old: Sequence[MemoryView], shards: int) -> list[MemoryView]:
+def rescale(old: Sequence[MemoryView], shards: int, stages: Mapping[int, RescaledStage] = _STAGES) -> list[MemoryView]:
     """Return the new shards; a row that is put twice fails. Several that share the work have the same result."""
     new, together = ([MemoryView() for _ in range(shards)] for _ in range(2))
 
@@ -56,12 +57,12 @@ def rescale(old: Sequence[MemoryView], shards: int) -> list[MemoryView]:
 
         return put
 
-    level = LevelRescaling(len(old), shards, _STAGES, put_into(new))
+    level = LevelRescaling(len(old), shards, stages, put_into(new))
     for source, view in enumerate(old):
         level.take(source, view)
     timers = level.end()
-    movers = [LevelRescaling(len(old), shards, _STAGES, put_into(together)) for _ in range(2)]
-    joining = LevelRescaling(len(old), shards, _STAGES, put_into(together))
+    movers = [LevelRescaling(len(old), shards, stages, put_into(together)) for _ in range(2)]
+    joining = LevelRescaling(len(old), shards, stages, put_into(together))
     for source, view in enumerate(old):
         joining.join(source, view)
         movers[source % 2].move(source, view)
@@ -74,8 +75,8 @@ def rescale(old: Sequence[MemoryView], shards: int) -> list[MemoryView]:
 
 def fresh(shards: int) -> list[MemoryView]:
     views = [MemoryView() for _ in range(shards)]
-    for shard, view in enumerate(views):
-        claim(view, 0, shard)
+    for view in views:
+        put_format(view)
     return views
 
 
@@ -104,7 +105,7 @@ def placed(keys: Sequence[bytes], shards: int) -> list[MemoryView]:
     views = [MemoryView() for _ in range(shards)]
     for key in keys:
         shard = key_hash(key) % shards
-        claim(views[shard], 0, shard)
+        put_format(views[shard])
         for row, value in rows_of(key).items():
             views[shard].put(row, value)
     return views
@@ -343,18 +344,36 @@ def test_change_of_window_timers_is_reported() -> None:
 # Watermarks.
 
 TIMES = st.lists(st.integers(1, 5).map(Timestamp), min_size=1, max_size=12)
+_UPSTREAM = Timestamp(5)
+_AT_THE_HEAD = {number: replace(of, upstream=_UPSTREAM) for number, of in _STAGES.items()}
+
+
+def behind(times: Sequence[Timestamp]) -> list[MemoryView]:
+    """Return shards whose input watermarks are at these times: up to there, something is pending."""
+    views = fresh(len(times))
+    for shard, (view, time) in enumerate(zip(views, times, strict=True)):
+        key = next(key for key in (b"%d" % each for each in range(1000)) if key_hash(key) % len(times) == shard)
+        for stage in _STAGES:
+            if time < _UPSTREAM:
+                Holds(view, stage, Side.INPUT).set(Holder(HolderKind.STATE, "waits", key, b"w"), time)
+            assert Clock(view, stage, ()).advance(_UPSTREAM) == time
+            assert (view.get(prefix(Kind.CLOCK, stage)) is None) == (time in (_UPSTREAM, MIN_TIMESTAMP))
+    return views
+
+
+def clock_of(view: MemoryView) -> Timestamp:
+    """Return where the input watermark of a shard is, before it runs; a shard without a row is at the head's."""
+    head = MIN_TIMESTAMP if view.get(prefix(Kind.CLOCK, _KEYED)) else _UPSTREAM
+    return Clock(view, _KEYED, (), head).input
 
 
 @settings(max_examples=60, deadline=None)
 @given(TIMES, st.lists(st.integers(1, 40), min_size=1, max_size=3))
 def test_lateness_of_a_key_never_changes(times: list[Timestamp], numbers: list[int]) -> None:
-    views = fresh(len(times))
-    for view, time in zip(views, times, strict=True):
-        for stage in _STAGES:
-            Clock(view, stage, ()).advance(time)
+    views = behind(times)
     for number in numbers:
-        views = rescale(views, number)
-        clocks = [Clock(view, _KEYED, ()).input for view in views]
+        views = rescale(views, number, _AT_THE_HEAD)
+        clocks = list(map(clock_of, views))
         # Those of some shards may be later now: their keys were all in later shards.
         assert min(clocks) >= min(times)
         for key in (b"%d" % each for each in range(50)):
@@ -369,14 +388,26 @@ def test_lateness_of_a_key_never_changes(times: list[Timestamp], numbers: list[i
 
 
 def test_floors_that_are_passed_are_dropped() -> None:
-    views = fresh(3)
-    for view, time in zip(views, (1, 2, 5), strict=True):
-        Clock(view, _KEYED, ()).advance(Timestamp(time))
-    (view,) = rescale(views, 1)
+    (view,) = rescale(behind([Timestamp(1), Timestamp(2), Timestamp(5)]), 1, _AT_THE_HEAD)
     keys = {key_hash(key) % 3: key for key in (b"%d" % each for each in range(50))}
     assert [Floors(view, _KEYED).of(keys[shard]) for shard in range(3)] == [MIN_TIMESTAMP, 2, 5]
     Floors(view, _KEYED).passed(Timestamp(2))
     assert [Floors(view, _KEYED).of(keys[shard]) for shard in range(3)] == [MIN_TIMESTAMP, MIN_TIMESTAMP, 5]
+
+
+def test_shards_without_pending_work_stay_without_rows() -> None:
+    views = behind([_UPSTREAM, Timestamp(2), _UPSTREAM])
+    assert [view.get(prefix(Kind.CLOCK, _KEYED)) is None for view in views] == [True, False, True]
+    assert clock_of(rescale(views, 2, _AT_THE_HEAD)[0]) == 2
+    for number in (6, 4, 1):
+        assert contents(rescale([*fresh(2), MemoryView()], number, _AT_THE_HEAD)) == [{}] * number
+
+
+def test_pending_work_without_watermark_holds_new_shards() -> None:
+    (view,) = rescale(behind([_UPSTREAM, MIN_TIMESTAMP]), 1, _AT_THE_HEAD)
+    assert clock_of(view) == MIN_TIMESTAMP
+    keys = {key_hash(key) % 2: key for key in (b"%d" % each for each in range(9))}
+    assert [Floors(view, _KEYED).of(keys[shard]) for shard in range(2)] == [_UPSTREAM, MIN_TIMESTAMP]
 
 
 def test_arrivals_continue_after_all_that_came() -> None:

@@ -53,6 +53,7 @@ class World:
         reads: tuple[Port, ...] = (),
     ) -> None:
         self.view = MemoryView()
+        self.reached = MIN_TIMESTAMP
         self.spec = StageSpec(Placed(StageFlow("it", reads, ("main",)), 1, 0, sides), kind, DECODE, stable, prepares)
         self.story: list[str] = []
         self.on: dict[str, Any] = {}
@@ -85,8 +86,10 @@ class World:
     def _run(self, watermark: int, now: int, shard: int, of_plan: dict[str, Any]) -> StageReport:
         self.micro_batches += 1
         budget = MicroBatchBudget(Duration(1), 1, 1)
-        plan = MicroBatchPlan(self.micro_batches, 0, Timestamp(now), self.micro_batches - 1, Times(), budget, **of_plan)
-        clock = Clock(self.view, 1, self.spec.placed.flow.outputs)
+        flow, head = self.spec.placed.flow, Times({}, self.committed_outputs, {"it": self.reached})
+        plan = MicroBatchPlan(self.micro_batches, 0, Timestamp(now), self.micro_batches - 1, head, budget, **of_plan)
+        clock = Clock(self.view, 1, flow.outputs, head.upstream_at(flow))
+        self.reached = max(self.reached, Timestamp(watermark))
         place = StageContext(
             self.spec.placed,
             shard,

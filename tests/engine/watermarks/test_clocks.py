@@ -28,7 +28,22 @@ def test_input_watermark_waits_for_pending_work_and_never_decreases() -> None:
     assert clock.advance(Timestamp(20)) == 12
     pending.clear(_PARKED)
     assert clock.advance(MAX_TIMESTAMP) == MAX_TIMESTAMP
-    assert Clock(MemoryView(view.snapshot()), 0, _OUTPUTS).input == MAX_TIMESTAMP
+
+
+@pytest.mark.contract("ENG-01")
+def test_input_watermark_is_stored_only_while_work_is_pending() -> None:
+    view = MemoryView()
+    pending = Holds(view, 0, Side.INPUT)
+    assert Clock(view, 0, _OUTPUTS).advance(Timestamp(10)) == 10
+    assert view.empty
+    assert Clock(view, 0, _OUTPUTS, Timestamp(15)).input == 15  # observed outputs have moved
+    pending.set(_PARKED, Timestamp(12))  # it was allowed to be late
+    assert Clock(view, 0, _OUTPUTS, Timestamp(5)).advance(Timestamp(20)) == 12
+    pending.set(_PARKED, Timestamp(3))
+    assert Clock(view, 0, _OUTPUTS, Timestamp(20)).advance(Timestamp(20)) == 12
+    pending.clear(_PARKED)
+    assert Clock(view, 0, _OUTPUTS, Timestamp(20)).advance(Timestamp(20)) == 20
+    assert view.empty
 
 
 @pytest.mark.contract("ENG-03")

@@ -154,7 +154,7 @@ class Shard:
     def __post_init__(self) -> None:
         self.stage = self._opened()
         self.view = MemoryView()
-        self.committed_output = MIN_TIMESTAMP
+        self.committed_output = self._reached = MIN_TIMESTAMP
         self._looks = 0
         self._until: threading.Event | None = None
         self._came: Sequence[tuple[bytes, Elements]] = ()
@@ -228,7 +228,7 @@ class Shard:
             if isinstance(self.stage, RemoteStage)
             else StreamingRunner(self.stage.parts, self.view, spec.placed, task_clock)
         )
-        clock = Clock(self.view, NUMBER, ("main",))
+        clock = Clock(self.view, NUMBER, ("main",), self._reached)
         place = StageContext(
             spec.placed,
             0,
@@ -257,6 +257,7 @@ class Shard:
         report, closed = StageRun(spec, place, self, {}).run(micro_batch.upstream, plan, ())  # type: ignore[arg-type]
         processor.end_task(task)
         self.closed.append(closed)
+        self._reached = max(self._reached, micro_batch.upstream)
         return report, outbox, task
 
     # The stage's surroundings.

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from arcbeam.engine.rows.keyspace import END, Section, claim
+from arcbeam.engine.rows.keyspace import END, Section, put_format
 from arcbeam.engine.state.cells import BagCell, Cells
 from arcbeam.errors import ArcbeamError, RequestRefusedError
 from arcbeam.model.commits import CommitMode
@@ -66,7 +66,7 @@ def rows(keys: list[bytes], shards: int) -> list[MemoryView]:
     views = [MemoryView() for _ in range(shards)]
     for key in keys:
         view = views[key_hash(key) % shards]
-        claim(view, 1, 0)
+        put_format(view)
         BagCell(Cells(view, _STAGE), "s").add(key, b"", b"of " + key)
     return views
 
@@ -255,7 +255,7 @@ def test_stage_whose_keys_are_unknown_is_refused_by_name(tmp_path: Path) -> None
     blobs = MemoryBlobs()
     job = taken(blobs)
     view = MemoryView()
-    claim(view, 1, 0)
+    put_format(view)
     cells = Cells(view, _STAGE)
     BagCell(cells, "s").add(b"k" * 500, b"", b"v")
     view.delete(cells.start(b"k" * 500, b"")[:-1] + bytes((Section.KEY,)) + END)  # as an earlier version

@@ -6,7 +6,7 @@ Owns their rows, and those of floors and of arrivals in order of time. Must not 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import gcd
 
 from arcbeam.engine.rescaling.sink import Put
@@ -25,11 +25,14 @@ class RescaledClocks:
     Args:
         had: the number of old shards.
         shards: the number of new shards.
+        upstream: the upstream watermark of each stage at the head: that of shards without a row, if nothing is pending
+            there.
         put: puts the rows of new shards.
     """
 
-    def __init__(self, had: int, shards: int, put: Put) -> None:
-        self._had, self._shards, self._put = had, shards, put
+    def __init__(self, had: int, shards: int, upstream: Mapping[int, Timestamp], put: Put) -> None:
+        self._had, self._shards, self._upstream, self._put = had, shards, upstream, put
+        self._pending: defaultdict[int, set[int]] = defaultdict(set)
         self._times: defaultdict[int, dict[int, Timestamp]] = defaultdict(dict)
         self._floors: defaultdict[int, list[Floor]] = defaultdict(list)
         self._arrivals: defaultdict[int, dict[int, int]] = defaultdict(dict)
@@ -50,18 +53,27 @@ class RescaledClocks:
             case _:
                 raise ValueError(f"{kind!r} is not of a whole shard")
 
+    def pending(self, source: int, stage: int) -> None:
+        """Work of a stage is pending in an old shard."""
+        self._pending[stage].add(source)
+
     def end(self, stateful: Collection[int]) -> None:
         """Write the rows.
 
         Args:
             stateful: the stages in which an element may be late; others need no floors.
         """
+        stages = sorted({*self._times, *self._pending, *self._floors})
         for shard in range(self._shards):
             before = self._before(shard)
-            for stage, times in self._times.items():
-                known = {source: times.get(source, MIN_TIMESTAMP) for source in before}
+            for stage in stages:
+                upstream, known = self._upstream.get(stage, MIN_TIMESTAMP), dict[int, Timestamp]()
+                for source in before:
+                    # Without a row, only work without a watermark is pending.
+                    missing = MIN_TIMESTAMP if source in self._pending[stage] else upstream
+                    known[source] = self._times[stage].get(source, missing)
                 clock = min(known.values())
-                if clock > MIN_TIMESTAMP:
+                if MIN_TIMESTAMP < clock < upstream:
                     self._put(shard, prefix(Kind.CLOCK, stage), moment(clock))
                 if stage not in stateful:
                     continue

@@ -33,6 +33,7 @@ from arcbeam.engine.watermarks.clocks import SCRIPT_SHARD
 from arcbeam.engine.watermarks.holds import GATHERED, HolderKind
 from arcbeam.errors import ArcbeamError
 from arcbeam.model.rows import key_hash
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 
 _GATHERED: Final = GATHERED.encode()
 _BUFFERED: Final = 0xFF
@@ -49,10 +50,12 @@ class RescaledStage:
     Attributes:
         name: its name, for errors.
         stateful: its user code has state or timers: its elements belong to the shards of their keys.
+        upstream: its upstream watermark at the head.
     """
 
     name: str
     stateful: bool
+    upstream: Timestamp = MIN_TIMESTAMP
 
 
 class Rows(Protocol):
@@ -98,7 +101,7 @@ class LevelRescaling:
 
         self._put = put
         self._stateful = {number for number, of in stages.items() if of.stateful}
-        self._clocks = RescaledClocks(had, shards, filling)
+        self._clocks = RescaledClocks(had, shards, {n: of.upstream for n, of in stages.items()}, filling)
         self._lots = RescaledLots(shards, self._stateful, filling)
         self._restrictions = RescaledRestrictions(shards, filling)
         self._windows = RescaledWindows(shards, filling)
@@ -112,6 +115,7 @@ class LevelRescaling:
         Raises:
             ArcbeamError: they are of another format, or a stage has rows whose key is unknown.
         """
+        self._look_for_pending(source, rows)
         self._take(source, rows, rows.scan(b""))
 
     def move(self, source: int, rows: Rows) -> None:
@@ -122,6 +126,7 @@ class LevelRescaling:
 
     def join(self, source: int, rows: Rows) -> None:
         """Take the other rows of an old shard: they are divided, or joined with those of others. See `take`."""
+        self._look_for_pending(source, rows)
         self._take(
             source, rows, chain.from_iterable(rows.scan(*limits) for limits in self._ranges(_JOINED, buffered=True))
         )
@@ -134,6 +139,13 @@ class LevelRescaling:
         """Add what another one has moved."""
         self._filled |= moved.filled
         self._windows.adopt(moved.windows)
+
+    def _look_for_pending(self, source: int, rows: Rows) -> None:
+        """Note the stages whose work is pending in an old shard; those rows may be moved elsewhere."""
+        for stage in self._stages:
+            start = prefix(Kind.PENDING, stage)
+            if next(rows.scan(start, after(start)), None) is not None:
+                self._clocks.pending(source, stage)
 
     def _ranges(self, kinds: _Ranges, *, buffered: bool) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield the limits of ranges of rows: those of some kinds, and the buffered or the other groupings."""

@@ -20,11 +20,12 @@ class NewShard:
         shard: the shard's number.
     """
 
-    __slots__ = ("put", "written")
+    __slots__ = ("empty", "put", "written")
 
     def __init__(self, put: Put, shard: int) -> None:
         self.put: Callable[[bytes, bytes], None] = partial(put, shard)
         self.written = 0
+        self.empty = True
 
     def get(self, key: bytes) -> bytes | None:
         """Return None."""

@@ -26,7 +26,8 @@ rows of a (stage, user key, window) are adjacent: one range.
     DUE         moment, id                                   index: when restrictions may resume
     ROOT        root                                         the number of live restrictions of a root
                 (nothing)                                    the totals of all restrictions
-    CLOCK       (nothing)                                    the shard's input watermark of the stage
+    CLOCK       (nothing)                                    the shard's input watermark of the stage, while work is
+                                                             pending; else it is the stage's upstream watermark
     SAID        output                                       the last watermark of an output, and since when
     GROUPING    …                                            a grouping's windows: laid out by `grouping`
     ARRIVALS    (nothing)                                    the number of elements that had to wait in order of time
@@ -105,27 +106,35 @@ class Section(enum.IntEnum):
     PENDING = 0x34
 
 
-def claim(view: StateView, level: int, shard: int) -> None:
-    """Check that a shard's rows are of this format, before their first use. An empty shard receives this format.
+def check_format(view: StateView, level: int, shard: int) -> bool:
+    """Check that a shard's rows are of this format, before their first use.
 
     Args:
         view: the view of the shard.
         level: its level, for the error.
         shard: its number, for the error.
 
+    Returns:
+        Whether the shard is empty. Once it has a row, it needs `put_format`.
+
     Raises:
         ArcbeamError: the rows are of another format. Nothing was changed.
     """
-    row = bytes((Kind.FORMAT,))
-    stored = view.get(row)
-    if stored is None and next(iter(view.scan(b"")), None) is None:
-        view.put(row, FORMAT.to_bytes(2, "big"))
-    elif stored != FORMAT.to_bytes(2, "big"):
+    stored = view.get(bytes((Kind.FORMAT,)))
+    if stored is None and view.empty:
+        return True
+    if stored != FORMAT.to_bytes(2, "big"):
         found = "no known format" if stored is None else f"format {int.from_bytes(stored, 'big')}"
         raise ArcbeamError(
             f"the state of shard {shard} of level {level} has {found}; this version of arcbeam reads format {FORMAT}",
             "resume the job with the version that wrote it, or start a new job in an empty folder",
         )
+    return False
+
+
+def put_format(view: StateView) -> None:
+    """Mark a shard's rows as those of this format. An empty shard needs no mark, so that it has no file."""
+    view.put(bytes((Kind.FORMAT,)), FORMAT.to_bytes(2, "big"))
 
 
 def prefix(kind: Kind, stage: int) -> bytes:

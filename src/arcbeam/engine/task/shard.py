@@ -14,7 +14,7 @@ from arcbeam.engine.protocol.markers import NO_INPUT, Marker, UpstreamWatermarks
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import StageReport, TaskReport
 from arcbeam.engine.protocol.stagekinds import Grouped, Splittable, StageSpec, Stateful
-from arcbeam.engine.rows.keyspace import Kind, after, claim, prefix
+from arcbeam.engine.rows.keyspace import Kind, after, check_format, prefix, put_format
 from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.task.bundles import Budget, BundleResult, Exchange, Shards, SideInputs
 from arcbeam.engine.task.stagecontext import StageContext
@@ -62,15 +62,19 @@ class EngineTask:
         reports: list[StageReport] = []
         ends: list[BundleResult] = []
         times: dict[Port, Timestamp] = dict(gathered.times)
-        for shard in layout.range_of(self._level, self._task):
-            claim(shards.view(shard), self._level, shard)
+        owned = layout.range_of(self._level, self._task)
+        views = [shards.view(shard) for shard in owned]
+        empty = [view for shard, view in zip(owned, views, strict=True) if check_format(view, self._level, shard)]
+        heads = {
+            placed.name: MIN_TIMESTAMP if placed.name in plan.beginning else plan.times.upstream_at(placed.flow)
+            for placed in layout.at(self._level)
+        }
         waiting = self._waiting(shards)
         moves: dict[tuple[str, int], list[Handover]] = {}
         for move in plan.moves:
             for place_of in {move.source, move.target}:
                 moves.setdefault((move.stage, place_of), []).append(move)
-        for shard in layout.range_of(self._level, self._task):
-            view = shards.view(shard)
+        for shard, view in zip(owned, views, strict=True):
             for placed in layout.at(self._level):
                 upstream = plan.times.upstream_of(placed.name, (gathered.times[port] for port in placed.flow.inputs))
                 place = StageContext(
@@ -80,7 +84,7 @@ class EngineTask:
                     plan.time,
                     min((plan.times.outputs.get(port, MIN_TIMESTAMP) for port in placed.ports), default=MIN_TIMESTAMP),
                     view,
-                    Clock(view, placed.number, placed.flow.outputs),
+                    Clock(view, placed.number, placed.flow.outputs, heads[placed.name]),
                     shards.runner(placed.name, shard),
                     exchange,
                     # A stage that never ends must not use up the budget: the following ones run in the same
@@ -97,6 +101,9 @@ class EngineTask:
                     there = output_time(upstream, report.local, port.output)
                     there = marker_time(placed.flow.ways(port.output), there)
                     times[port] = min(there, times.get(port, MAX_TIMESTAMP))
+        for view in empty:
+            if not view.empty:
+                put_format(view)
         exchange.send(
             Marker(plan.micro_batch, plan.attempt, self._level, self._task, self._token, gathered.input_digest, times)
         )

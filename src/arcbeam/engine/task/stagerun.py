@@ -100,7 +100,6 @@ class StageRun:
             moves: the plan's moves from and to this shard of the stage.
         """
         place, work = self._place, self._work
-        self._catch_up()
         work.begin(plan, moves, upstream)
         if place.placed.scripted and place.shard == SCRIPT_SHARD:
             self._follow(plan)
@@ -127,18 +126,6 @@ class StageRun:
         closed = self._finish()
         unprepared = self._prepares and not prepares
         return self._report(leftover, upstream, watermark, closed, plan.times.seen, unprepared=unprepared), closed
-
-    def _catch_up(self) -> None:
-        """Move the watermark to its value at the head.
-
-        Within a micro-batch, a shard learns it from markers. But observed outputs have moved after the previous
-        micro-batch. Elements are late by that value, whether or not a micro-batch without data ran in between.
-        """
-        inputs = self._place.placed.flow.inputs
-        if inputs and not self._is_transparent:
-            known = min(self._committed_outputs.get(port, MIN_TIMESTAMP) for port in inputs)
-            if known > self._place.clock.input:
-                self._place.clock.advance(known)
 
     @property
     def _prepares(self) -> bool:

@@ -11,10 +11,12 @@ U is the upstream watermark, which is the same for all shards: the minimum of th
 A marker contains the output's watermark, unless the output is observed (`observed`). For an observed output, the marker
 only reports whether its end has come. Observed times count from the commit on.
 
-A shard's input watermark never decreases. Its outputs are plain minima and may decrease: a restriction that arrives
-from another shard brings an earlier hold. Only the minimum over all shards is reported, and that never decreases.
-Residuals are pending for each output separately: a restriction may have promised a later time for one output than for
-another.
+A shard's input watermark never decreases. It is stored only while work is pending: else it is the upstream watermark of
+the head, which never decreases either. So an idle shard writes nothing when the watermark moves.
+
+A shard's outputs are plain minima and may decrease: a restriction that arrives from another shard brings an earlier
+hold. Only the minimum over all shards is reported, and that never decreases. Residuals are pending for each output
+separately: a restriction may have promised a later time for one output than for another.
 """
 
 from __future__ import annotations
@@ -111,35 +113,46 @@ _SCRIPT: Final = Holder(HolderKind.SCRIPT, "")
 
 
 class Clock:
-    """The times of one stage in one shard, stored in its view.
+    """The times of one stage in one shard, in one micro-batch.
+
+    Observed outputs have moved after the previous micro-batch, and the head's upstream watermark with them. Elements
+    are late by that value, whether or not a micro-batch without data ran in between.
 
     Args:
         view: the view of the shard.
         stage: the stage's number.
         outputs: the stage's outputs.
+        head: the stage's upstream watermark at the head.
+
+    Attributes:
+        input: the input watermark, as last advanced.
     """
 
-    __slots__ = ("_holds", "_outputs", "_pending", "_row", "_view")
+    __slots__ = ("_holds", "_outputs", "_pending", "_row", "_stored", "_view", "input")
 
-    def __init__(self, view: StateView, stage: int, outputs: tuple[str, ...]) -> None:
+    def __init__(self, view: StateView, stage: int, outputs: tuple[str, ...], head: Timestamp = MIN_TIMESTAMP) -> None:
         self._view = view
         self._row = prefix(Kind.CLOCK, stage)
         self._outputs = outputs
         self._holds = Holds(view, stage, Side.OUTPUT)
         self._pending = Holds(view, stage, Side.INPUT)
-
-    @property
-    def input(self) -> Timestamp:
-        """The input watermark, as last advanced."""
-        stored = self._view.get(self._row)
-        return MIN_TIMESTAMP if stored is None else time_of(stored)
+        self._stored = view.get(self._row)
+        self.input = MIN_TIMESTAMP if self._stored is None else time_of(self._stored)
+        self.input = self.ahead(head)
 
     def advance(self, upstream: Timestamp) -> Timestamp:
-        """Move the input watermark as far as the upstream watermark and pending work allow; return it."""
-        before, now = self.input, self.ahead(upstream)
-        if now > before:
-            self._view.put(self._row, moment(now))
-        return now
+        """Move the input watermark as far as the upstream watermark and pending work allow; store and return it."""
+        self.input = self.ahead(upstream)
+        # SUBTLE: what is pending may be earlier than the watermark: a late element that is blocked. Without the row,
+        # the watermark would be that early in the next micro-batch.
+        kept = None if self._pending.earliest() is None or self.input == MIN_TIMESTAMP else moment(self.input)
+        if kept != self._stored:
+            if kept is None:
+                self._view.delete(self._row)
+            else:
+                self._view.put(self._row, kept)
+            self._stored = kept
+        return self.input
 
     def follow(self, watermark: Timestamp) -> None:
         """Set a script's watermark: elements that the script adds later have this time or a later one, or are late."""

@@ -67,6 +67,13 @@ class Overlay:
         # Invariant: each key of `_changes` is in exactly one of `_unsorted` and `_sorted`. Unsorted keys are grouped by
         # their first byte: a scan of one kind of rows does not sort the others.
 
+    @property
+    def empty(self) -> bool:
+        """Whether it has no entry, here or below."""
+        if any(value is not None for value in self._changes.values()):
+            return False
+        return next(self.scan(b""), None) is None
+
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, written here or below; None if there is none."""
         try:

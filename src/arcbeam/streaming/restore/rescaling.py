@@ -19,7 +19,7 @@ from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.errors import RequestRefusedError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.files import Shard
-from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.claims import work_folder
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
@@ -58,8 +58,9 @@ def resumed_from(blobs: DurableBlobs, savepoint: str) -> Manifest | None:
 def stages_of(manifest: Manifest) -> dict[int, RescaledStage]:
     """Return the stages of a manifest by the numbers in their rows."""
     numbers = progress_of(manifest).numbers
+    upstream = {of.stage: of.upstream for of in manifest.watermarks}
     return {
-        numbers[of.stage]: RescaledStage(of.stage, _is_stateful(of.shape))
+        numbers[of.stage]: RescaledStage(of.stage, _is_stateful(of.shape), upstream.get(of.stage, MIN_TIMESTAMP))
         for of in manifest.shape.stages
         if of.stage in numbers
     }
