@@ -42,6 +42,11 @@ class Buffered(StateView):
     def written(self) -> int:
         return self._top.written
 
+    @property
+    @override
+    def empty(self) -> bool:
+        return self._top.empty
+
     @override
     def get(self, key: bytes) -> bytes | None:
         return self._top.get(key)

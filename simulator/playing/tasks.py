@@ -5,7 +5,7 @@ Owns the data that an attempt reads and sends, and when it dies. Must not know w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -99,7 +99,10 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
         report = self._attempt.work()
         checks.of_looks(self._looks.used, report)
         for stage in report.stages:
-            desk = self._desks[stage.stage, stage.shard]
+            desk = self._desks.get((stage.stage, stage.shard))
+            if desk is None:
+                assert stage.idle, f"{stage} has not run"
+                continue
             checks.of_report(desk, stage, self.plan)
             checks.of_lateness(desk.stage, desk.too_late, desk.records)
             if isinstance(desk.stage.kind, (Source, Expand)) and not self.plan.micro_batch % _VALIDATED:
@@ -127,6 +130,10 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
     @override
     def view(self, version: ShardVersion) -> Overlay:
         return self._store.view(version)
+
+    @override
+    def each(self, write: Callable[[Any], Any], things: Sequence[Any]) -> list[Any]:
+        return self._store.each(write, things)
 
     @override
     def delta(self, version: ShardVersion, written: Written, view: Overlay, micro_batch: int) -> ShardFile | None:
@@ -159,6 +166,10 @@ class TaskRun(SideInputs, Attempt, Files, Rows[Any], UserCode):
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         self.call()
         return self._came(stage, shard)
+
+    @override
+    def any(self, stage: str, shard: int) -> bool:
+        return any(box.rows.get((stage, shard)) for box in self._inbox)
 
     def _came(self, stage: str, shard: int) -> Iterator[tuple[bytes, Elements]]:
         for box in self._inbox:

@@ -32,6 +32,17 @@ def test_reader_returns_what_tasks_report() -> None:
         assert read.stages[0].local.pending.about == "a file", "which equality ignores"
 
 
+def test_idle_shards_are_reported_together() -> None:
+    local = Local(None, {"o": OutputTime()})
+    idle = [StageReport("s", shard, Timestamp(1), local) for shard in range(1000)]
+    some = _report(_stage(3, 1), *idle, _stage(4, 2))
+    assert len(packed(some)) < len(packed(_report(_stage(3, 1), idle[0], _stage(4, 2)))) + 10_000
+    reader = ReportReader()
+    assert reader.read(packed(some)) == some
+    busy = _report(replace(idle[0], counts=Counts(3)), *idle[1:-1], idle[-1].at(Timestamp(2)))
+    assert reader.read(packed(busy)) == busy
+
+
 def test_rest_of_idle_shard_is_decoded_once() -> None:
     reader = ReportReader()
     before, after = (reader.read(packed(_report(_stage(0, time), _stage(1, 1)))) for time in (1, 2))

@@ -17,6 +17,7 @@ from arcbeam.pickling import QuickPickle
 from arcbeam.store.manifest.values import Abandoned, Manifest, Opening, ShardVersion
 
 _level: Final = attrgetter("level")
+_place: Final = attrgetter("level", "shard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,9 @@ class TaskAssignment(QuickPickle):
 
     def version(self, level: int, shard: int) -> ShardVersion:
         """Return what a task needs to read a shard's state at the head."""
-        files = next((of.files for of in self.shards if (of.level, of.shard) == (level, shard)), ())
+        at = bisect_left(self.shards, (level, shard), key=_place)
+        known = self.shards[at : at + 1]
+        files = known[0].files if known and _place(known[0]) == (level, shard) else ()
         return ShardVersion(self.job, level, shard, self.plan.head, self.abandoned, self.openings, files)
 
     def of_level(self, level: int, stages: Collection[str], sides: Collection[int]) -> TaskAssignment:

@@ -44,7 +44,9 @@ from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.overlay import Overlay
 from arcbeam.streaming.assignment import TaskAssignment
 
+F = TypeVar("F")
 R = TypeVar("R")
+T = TypeVar("T")
 
 Decision = CommitDecided | CommitConflicted | CommitUnknown | CommitRefused | DriverFailed
 """The outcome of a proposal."""
@@ -181,6 +183,9 @@ class Files(Protocol):
     def view(self, version: ShardVersion) -> Overlay:
         """Return a shard's state at a version, for one micro-batch; close it afterwards."""
 
+    def each(self, write: Callable[[F], T], things: Sequence[F]) -> list[T]:
+        """Call a function that writes files for each of some things, perhaps concurrently; return its results."""
+
     def delta(self, version: ShardVersion, written: Written, view: Overlay, micro_batch: int) -> ShardFile | None:
         """Write the micro-batch's changes; return None if there are none."""
 
@@ -232,6 +237,9 @@ class Rows(Protocol[R]):
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         """Return the input of a stage of this level: user keys and elements."""
+
+    def any(self, stage: str, shard: int) -> bool:
+        """Return whether there is such input. If not, `elements` need not be called."""
 
     def passing(self, shard: int) -> Iterable[R]:
         """Return the rows that have arrived at a shard for stages of later levels."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.engine.coordinator import CancelRequested, DrainRequested, EndState, SuspendRequested
+from arcbeam.engine.protocol.reports import TaskReport
+from arcbeam.engine.task.shard import EngineTask
 from arcbeam.model.timestamps import MAX_TIMESTAMP
 from tests.engine.task.toy import Feed, Toy, expected
 
@@ -191,7 +195,25 @@ def test_drain_ends_endless_source() -> None:
 def test_waiting_restrictions_share_budget() -> None:
     toy = Toy({"read": Feed([(b"a", time) for time in range(9)]), "rates": Feed([(b"", 4)] * 9)}, seed=1)
     toy.run()
-    # Two sources in each of two shards, and three stages downstream, of which two have windows and timers. New work is
-    # unknown beforehand; from the second micro-batch on, two restrictions wait in the second shard.
-    assert toy.parts[:10] == [1.0] * 10
-    assert toy.parts[10:20] == [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0]
+    # Two sources in each of two shards, and three stages downstream, of which two have windows and timers. Half of them
+    # are idle. New work is unknown beforehand; in the second micro-batch, two restrictions wait in the second shard.
+    assert toy.parts[:5] == [1.0] * 5
+    assert toy.parts[5:10] == [0.5, 1.0, 0.5, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_idle_shards_report_what_a_run_would(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = EngineTask.run
+    reports: list[TaskReport] = []
+
+    def noted(self: EngineTask, *around: Any) -> TaskReport:
+        reports.append(run(self, *around))
+        return reports[-1]
+
+    monkeypatch.setattr(EngineTask, "run", noted)
+    Toy(_SOME, seed).run()
+    quick, reports = reports, []
+    monkeypatch.setattr(EngineTask, "_resting", lambda *around: None)
+    Toy(_SOME, seed).run()
+    assert quick == reports
+    assert any(stage.idle for report in quick for stage in report.stages)

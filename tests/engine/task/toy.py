@@ -452,6 +452,9 @@ class _Task:
             return
         yield from self.attempt.rows.get((stage, shard), ())
 
+    def comes(self, stage: str, shard: int) -> bool:
+        return next(iter(self.elements(stage, shard)), None) is not None
+
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
         self.attempt.drops.append(drop)
 

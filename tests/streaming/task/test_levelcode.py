@@ -232,6 +232,9 @@ class Exchange:
         assert self.code is not None
         return self.code.elements(stage, [row for row in self.rows if row.shard == shard])
 
+    def any(self, stage: str, shard: int) -> bool:
+        return any(row.shard == shard for row in self.rows)
+
     def passing(self, shard: int) -> Iterable[Row]:
         return ()
 

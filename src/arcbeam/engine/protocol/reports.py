@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from arcbeam.engine.state.holdreport import Crowded
 from arcbeam.engine.state.statemetrics import NO_STATE, StateMetrics
-from arcbeam.engine.watermarks.clocks import Local, Port
+from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.model.commits import Committable
 from arcbeam.model.files import NO_FILES, TaskFiles
 from arcbeam.model.timestamps import Timestamp
@@ -123,6 +123,12 @@ class StageReport(QuickPickle):
     uncommitted: bool = False
     unprepared: bool = False
     kept: StateMetrics = NO_STATE
+
+    @property
+    def idle(self) -> bool:
+        """Whether the shard has neither work nor holds, and nothing happened in it."""
+        local = Local(None, {output: OutputTime() for output in self.local.outputs})
+        return self == StageReport(self.stage, self.shard, self.input, local)
 
     def at(self, input: Timestamp) -> StageReport:
         """Return the same report with another input watermark."""

@@ -244,6 +244,9 @@ class Exchange(Protocol):
         Called once for each, shards ascending, and stages of a shard in the layout's order.
         """
 
+    def comes(self, stage: str, shard: int) -> bool:
+        """Return whether there may be input of a stage in a shard. If not, `elements` need not be called."""
+
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
         """Send dropped data to the destination of late data."""
 

@@ -19,7 +19,7 @@ from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.task.bundles import Budget, BundleResult, Exchange, Shards, SideInputs
 from arcbeam.engine.task.stagecontext import StageContext
 from arcbeam.engine.task.stagerun import StageRun
-from arcbeam.engine.watermarks.clocks import Clock, Port, marker_time, output_time
+from arcbeam.engine.watermarks.clocks import Clock, Local, OutputTime, Port, marker_time, output_time
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 _WAITING: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING, Kind.SORTED)
@@ -64,19 +64,29 @@ class EngineTask:
         times: dict[Port, Timestamp] = dict(gathered.times)
         owned = layout.range_of(self._level, self._task)
         views = [shards.view(shard) for shard in owned]
-        empty = [view for shard, view in zip(owned, views, strict=True) if check_format(view, self._level, shard)]
+        empty = {
+            shard: view for shard, view in zip(owned, views, strict=True) if check_format(view, self._level, shard)
+        }
         heads = {
             placed.name: MIN_TIMESTAMP if placed.name in plan.beginning else plan.times.upstream_at(placed.flow)
             for placed in layout.at(self._level)
         }
-        waiting = self._waiting(shards)
+        waiting = self._waiting(shards, empty)
+        resting = {placed.name: local for placed in layout.at(self._level) if (local := self._resting(placed))}
         moves: dict[tuple[str, int], list[Handover]] = {}
         for move in plan.moves:
             for place_of in {move.source, move.target}:
                 moves.setdefault((move.stage, place_of), []).append(move)
         for shard, view in zip(owned, views, strict=True):
             for placed in layout.at(self._level):
-                upstream = plan.times.upstream_of(placed.name, (gathered.times[port] for port in placed.flow.inputs))
+                name = placed.name
+                upstream = plan.times.upstream_of(name, (gathered.times[port] for port in placed.flow.inputs))
+                rests = shard in empty and not exchange.comes(name, shard) and (name, shard) not in moves
+                if rests and (local := resting.get(name)):
+                    # As a run would report it. Most shards of a job with little data are idle.
+                    reports.append(StageReport(name, shard, upstream, local))
+                    self._mark(times, placed, upstream, local)
+                    continue
                 place = StageContext(
                     placed,
                     shard,
@@ -94,14 +104,11 @@ class EngineTask:
                 )
                 waiting.discard((placed.name, shard))
                 stage = StageRun(self._specs[placed.name], place, sides, plan.times.outputs)
-                report, closed = stage.run(upstream, plan, moves.get((placed.name, shard), ()))
+                report, closed = stage.run(upstream, plan, moves.get((name, shard), ()))
                 reports.append(report)
                 ends.append(closed)
-                for port in placed.ports:
-                    there = output_time(upstream, report.local, port.output)
-                    there = marker_time(placed.flow.ways(port.output), there)
-                    times[port] = min(there, times.get(port, MAX_TIMESTAMP))
-        for view in empty:
+                self._mark(times, placed, upstream, report.local)
+        for view in empty.values():
             if not view.empty:
                 put_format(view)
         exchange.send(
@@ -118,13 +125,27 @@ class EngineTask:
             sum(closed.finalizations for closed in ends),
         )
 
-    def _waiting(self, shards: Shards) -> set[tuple[str, int]]:
+    def _resting(self, placed: Placed) -> Local | None:
+        """Return the times of a stage's shards that have neither state nor input; None: they may have work, too."""
+        spec = self._specs[placed.name]
+        if placed.scripted or placed.flow.observed or spec.prepares or placed.name in self._plan.preparing:
+            return None
+        return Local(None, {output: OutputTime() for output in placed.flow.outputs})
+
+    @staticmethod
+    def _mark(times: dict[Port, Timestamp], placed: Placed, upstream: Timestamp, local: Local) -> None:
+        """Add a shard's outputs to the task's marker."""
+        for port in placed.ports:
+            there = marker_time(placed.flow.ways(port.output), output_time(upstream, local, port.output))
+            times[port] = min(there, times.get(port, MAX_TIMESTAMP))
+
+    def _waiting(self, shards: Shards, empty: Collection[int]) -> set[tuple[str, int]]:
         """Return the stages and shards that share the budget: those with due restrictions, timers or panes."""
         return {
             (placed.name, shard)
             for placed in self._layout.at(self._level)
             for shard in self._layout.range_of(self._level, self._task)
-            if self._may_leave(placed, shards, shard)
+            if shard not in empty and self._may_leave(placed, shards, shard)
         }
 
     def _is_new(self, placed: Placed, shard: int, waiting: Collection[tuple[str, int]]) -> bool:

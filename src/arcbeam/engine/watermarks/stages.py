@@ -71,7 +71,7 @@ class Times:
         return max(min(producers, default=MAX_TIMESTAMP), self.upstream.get(stage, MIN_TIMESTAMP))
 
     def upstream_at(self, stage: StageFlow) -> Timestamp:
-        """Return the upstream watermark of a stage at this commit. What observers saw last reaches readers in the next."""
+        """Return the upstream watermark of a stage at this commit, with what observers saw last."""
         if not stage.inputs:
             return self.upstream.get(stage.name, MIN_TIMESTAMP)
         return self.upstream_of(stage.name, (self.outputs.get(port, MIN_TIMESTAMP) for port in stage.inputs))

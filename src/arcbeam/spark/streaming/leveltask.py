@@ -32,7 +32,7 @@ from arcbeam.model.files import SideFile
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.secrets import without_credentials
-from arcbeam.sizes import cache_size, memo
+from arcbeam.sizes import cache_size, memo, threshold
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.rows import SCHEMA, ExchangeRow, InputLostError, LevelRows, Received, Sent, packing
@@ -102,6 +102,8 @@ def give(job: StreamingJob) -> None:
 
 
 _scratch = ProcessFolder("scratch")
+_WRITERS = threshold(8)
+"""Files that a task writes at the same time."""
 
 
 class _JobHere:
@@ -114,7 +116,7 @@ class _JobHere:
         # The driver's opening exists before any micro-batch.
         cache = HostCache(copies_folder())
         cache.sweep()
-        self.files = TaskStore(open_blobs(job.store, made=True), cache, _scratch.path())
+        self.files = TaskStore(open_blobs(job.store, made=True), cache, _scratch.path(), _WRITERS)
 
     def sides(self, level: int, given: tuple[SideFile, ...]) -> SideFileReader:
         """Return the side inputs of a level; kept, with their decoded values, as long as the files stay the same."""

@@ -157,6 +157,11 @@ class Received:
             yield Row(index, shard, row.bucket, unpacked(row.blob, row.unpacked))
             self._advance()
 
+    def any(self, stage: str, shard: int) -> bool:
+        """Return whether the next row is of a stage of this level, in a shard."""
+        row = self._ahead
+        return row is not None and row.shard == shard and row.stage == self._indexes[stage]
+
     def passing(self, shard: int) -> Iterator[ExchangeRow]:
         """Yield a shard's rows for later levels.
 
@@ -224,6 +229,10 @@ class LevelRows(Rows[ExchangeRow]):
     @override
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         return self._elements(stage, self._received.of_stage(stage, shard))
+
+    @override
+    def any(self, stage: str, shard: int) -> bool:
+        return self._received.any(stage, shard)
 
     @override
     def passing(self, shard: int) -> Iterable[ExchangeRow]:

@@ -6,9 +6,11 @@ Owns how they are written. Must not know when: that is `task`.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 from zlib import crc32
 
 from typing_extensions import override
@@ -23,6 +25,9 @@ from arcbeam.store.shards.overlay import Overlay
 from arcbeam.streaming.interfaces import Files, Host, SideData
 from arcbeam.streaming.task.sidemerging import join, latest
 
+F = TypeVar("F")
+T = TypeVar("T")
+
 _PART_BYTES = threshold(1 << 20, 64)
 
 
@@ -34,11 +39,20 @@ class TaskStore(Files):
         blobs: the job's folder.
         host: the copies of shards on the task's host.
         scratch: a local folder for temporary files.
+        writers: how many files are written at the same time. Each waits for the store, or for the disk's sync.
     """
 
     blobs: DurableBlobs
     host: Host
     scratch: Path
+    writers: int = 1
+
+    @override
+    def each(self, write: Callable[[F], T], things: Sequence[F]) -> list[T]:
+        if self.writers == 1 or len(things) < 2:
+            return [write(each) for each in things]
+        with ThreadPoolExecutor(min(self.writers, len(things)), "write") as pool:
+            return list(pool.map(write, things))
 
     @override
     def view(self, version: ShardVersion) -> Overlay:

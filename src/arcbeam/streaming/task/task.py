@@ -25,6 +25,7 @@ from arcbeam.engine.watermarks.clocks import SCRIPT_SHARD
 from arcbeam.model.files import Shard, ShardFile, TaskFiles
 from arcbeam.model.script import AddElements
 from arcbeam.store.manifest.names import Written
+from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.compaction import worth_merging
 from arcbeam.store.shards.overlay import Overlay
 from arcbeam.streaming.assignment import TaskAssignment
@@ -93,11 +94,9 @@ class TaskAttempt(Shards, Generic[R]):
     def write(self, report: TaskReport) -> TaskReport:
         """Write what was changed; return the report with the files. Raises as `run`."""
         # The driver keeps the files of a shard that is not reported, so that a micro-batch costs what it changes.
-        shards = tuple(
-            Shard(self._level, shard, files)
-            for shard, view in self._views.items()
-            if (files := self._written(shard, view)) is not None
-        )
+        some = [shard for shard, view in self._views.items() if view.written or self._version(shard).files]
+        written = zip(some, self._files.each(self._written, some), strict=True)
+        shards = tuple(Shard(self._level, shard, files) for shard, files in written if files is not None)
         put = tuple(self._code.sides())
         sides = tuple(
             self._files.side(self._name_of("side", data.channel, data.shard, n), data) for n, data in enumerate(put)
@@ -119,12 +118,15 @@ class TaskAttempt(Shards, Generic[R]):
         while self._views:
             self._views.popitem()[1].close()
 
-    def _written(self, shard: int, view: Overlay) -> tuple[ShardFile, ...] | None:
+    def _version(self, shard: int) -> ShardVersion:
+        return self._order.version(self._level, shard)
+
+    def _written(self, shard: int) -> tuple[ShardFile, ...] | None:
         """Return all files of a shard, with the micro-batch's changes; merge them if there are many.
 
         None: the files are those of the head.
         """
-        version = self._order.version(self._level, shard)
+        version, view = self._version(shard), self._views[shard]
         name = self._name_of("delta", self._level, shard)
         delta = self._files.delta(version, name, view, self._order.plan.micro_batch)
         files = version.files
@@ -146,7 +148,7 @@ class TaskAttempt(Shards, Generic[R]):
     @override
     def view(self, shard: int) -> Overlay:
         if shard not in self._views:
-            self._views[shard] = self._files.view(self._order.version(self._level, shard))
+            self._views[shard] = self._files.view(self._version(shard))
         return self._views[shard]
 
     @override
@@ -179,6 +181,11 @@ class _Exchange(Exchange, Generic[R]):
             case AddElements(name, elements) if name == stage and shard == SCRIPT_SHARD:
                 yield from self._code.scripted(stage, elements)
         yield from came
+
+    @override
+    def comes(self, stage: str, shard: int) -> bool:
+        self._pass_on(shard)
+        return stage in self._beginning or isinstance(self._event, AddElements) or self._rows.any(stage, shard)
 
     @override
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
