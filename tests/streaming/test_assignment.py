@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
@@ -43,3 +44,13 @@ def test_level_receives_files_of_its_side_inputs() -> None:
 def test_micro_batch_of_another_head_is_refused() -> None:
     with pytest.raises(ValueError, match=r"micro-batch 2 .* micro-batch 1, .* micro-batch 0"):
         ordered(plan(2, 1), opened(MemoryBlobs()).head, 1)
+
+
+def test_shard_is_pickled_once() -> None:
+    shard = Shard(1, 2, (ShardFile("a", FileKind.DELTA, 1, 2, 3, 4, b"5", b"6", 7, 8),))
+    data = pickle.dumps(shard, protocol=5)
+    with patch.object(ShardFile, "__reduce__", side_effect=AssertionError):
+        assert pickle.dumps(shard, protocol=5) == data
+        read = pickle.loads(data)
+        assert pickle.dumps(read, protocol=5) == data, "a driver passes on what a task has reported"
+    assert read == shard

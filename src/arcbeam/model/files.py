@@ -5,9 +5,12 @@ Owns the values. Must not know the files' content, nor where they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import pickle
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
+
+from typing_extensions import override
 
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.pickling import QuickPickle
@@ -72,11 +75,27 @@ class ShardFile(QuickPickle):
 
 @dataclass(frozen=True, slots=True)
 class Shard(QuickPickle):
-    """The state of a shard of a level: its files, the oldest first; only the first may be a snapshot."""
+    """The state of a shard of a level: its files, the oldest first; only the first may be a snapshot.
+
+    It keeps its pickle: a driver sends each shard in each micro-batch, and most have not changed.
+    """
 
     level: int
     shard: int
     files: tuple[ShardFile, ...]
+    _pickle: bytes | None = field(default=None, init=False, repr=False, compare=False)
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._pickle is None:
+            object.__setattr__(self, "_pickle", pickle.dumps((self.level, self.shard, self.files), protocol=5))
+        return _unpickled, (self._pickle,)
+
+
+def _unpickled(data: bytes) -> Shard:
+    shard = Shard(*pickle.loads(data))
+    object.__setattr__(shard, "_pickle", data)
+    return shard
 
 
 @dataclass(frozen=True, slots=True)

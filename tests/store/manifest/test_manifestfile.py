@@ -6,6 +6,7 @@ import io
 import struct
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 from zlib import crc32
 
 import fastavro
@@ -16,7 +17,7 @@ from arcbeam.model.files import FileKind, Owned, Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
-from arcbeam.store.manifest.manifestfile import VERSION, decode, encode
+from arcbeam.store.manifest.manifestfile import VERSION, ManifestWriter, decode, encode
 from arcbeam.store.manifest.values import (
     Abandoned,
     HoldSummary,
@@ -82,6 +83,18 @@ def test_manifest_is_read_back() -> None:
     )
     owned = replace(MANIFEST, shards=(Shard(1, 7, (file,)),))
     assert decode(encode(owned), "m", "here") == owned
+
+
+def test_shards_that_have_not_changed_are_not_encoded_again() -> None:
+    writer, shard = ManifestWriter(), MANIFEST.shards[0]
+    assert writer.encode(MANIFEST) == encode(MANIFEST)
+    other = replace(MANIFEST, micro_batch=7, shards=(*MANIFEST.shards, replace(shard, level=99, files=())))
+    whole = encode(other)
+    assert writer.encode(other) == whole
+    with patch("arcbeam.store.manifest.manifestfile._file_to_record", side_effect=AssertionError):
+        assert writer.encode(other) == whole
+    changed = replace(other, shards=(replace(shard, files=()), *other.shards[1:]))
+    assert decode(writer.encode(changed), "m", "here") == changed
 
 
 def test_old_side_file_has_micro_batch_of_name() -> None:

@@ -47,7 +47,7 @@ from arcbeam.store.log.chain import (
 )
 from arcbeam.store.log.jobname import job_in
 from arcbeam.store.log.opening import Asked, ended, opening
-from arcbeam.store.manifest.manifestfile import encode
+from arcbeam.store.manifest.manifestfile import ManifestWriter, encode
 from arcbeam.store.manifest.names import epoch_name, floor_name, manifest_name
 from arcbeam.store.manifest.values import JobShape, Kind, Manifest, contradictions
 
@@ -107,6 +107,7 @@ class CommitLog:
         self._slot = 0
         self._head = head
         self._token = token
+        self._writer = ManifestWriter()
         self._pending: tuple[Manifest, bytes, IndeterminateError | None] | None = None
         self._conflict: Conflict | None = None
         # Invariants: the head is ours. At most one of `_pending` and `_conflict` is set. With the first, the outcome of
@@ -296,7 +297,7 @@ class CommitLog:
             wrong.append("this driver did not draft it, or its token is not new")
         if wrong:
             raise InvalidManifestError(f"micro-batch {manifest.micro_batch} cannot be committed: " + "; ".join(wrong))
-        self._pending = (manifest, encode(manifest), None)
+        self._pending = (manifest, self._writer.encode(manifest), None)
         return self.resolve()
 
     def resolve(self) -> Outcome:

@@ -12,7 +12,7 @@ import hashlib
 import io
 import struct
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from zlib import crc32
 
 import fastavro
@@ -78,6 +78,7 @@ _SHARD_FILE = _record(
 _SHARD_FILE["fields"] += [
     {"name": "owned", "type": _array(_record("Owned", owner="bytes", entries="long", size="long")), "default": []}
 ]
+_SHARD = _record("Shard", level="long", shard="long", files=_array(_SHARD_FILE))
 _SIDE_FILE = _record("SideFile", channel="long", shard="long", name="string", size="long")
 _SIDE_FILE["fields"] += [_optional("crc", "long"), _optional("until", "long"), _optional("step", "long")]
 _SHAPE = _record(
@@ -99,7 +100,7 @@ _MANIFEST = _record(
     cut="bytes",
     shape=_SHAPE,
     watermarks=_array(_STAGE_WATERMARKS),
-    shards=_array(_record("Shard", level="long", shard="long", files=_array(_SHARD_FILE))),
+    shards=_array(_SHARD),
     side_files=_array(_SIDE_FILE),
     holds=_array(_record("HoldSummary", stage="string", count="long", earliest="long", what="string")),
     residuals=_array(_record("ResidualSummary", stage="string", live="long", size="double", next_due="long")),
@@ -117,16 +118,61 @@ _SCHEMA = fastavro.parse_schema(_MANIFEST)
 """Files call micro-batches steps. Times are microseconds since 1970. A new field needs a default here. A new `VERSION`
 is needed if the meaning of a field changes, or if an old reader must not ignore a new one."""
 
+# A record's bytes are those of its fields, one after the other.
+_AT = [of["name"] for of in _MANIFEST["fields"]].index("shards")
+_BEFORE, _AFTER = (
+    fastavro.parse_schema({**_MANIFEST, "fields": some})
+    for some in (_MANIFEST["fields"][:_AT], _MANIFEST["fields"][_AT + 1 :])
+)
+_OF_A_SHARD = fastavro.parse_schema(_SHARD)
+_OF_A_NUMBER = fastavro.parse_schema("long")
+
+
+class ManifestWriter:
+    """Encodes the manifests of a job one after the other. Shards that have not changed are not encoded again."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[Shard, bytes]] = {}
+
+    def encode(self, manifest: Manifest) -> bytes:
+        """Return the bytes of a manifest; the same for equal manifests."""
+        record, content = _to_record(manifest), io.BytesIO()
+        fastavro.schemaless_writer(content, _BEFORE, record)
+        if manifest.shards:
+            fastavro.schemaless_writer(content, _OF_A_NUMBER, len(manifest.shards))
+            content.writelines(map(self._shard, manifest.shards))
+        fastavro.schemaless_writer(content, _OF_A_NUMBER, 0)
+        fastavro.schemaless_writer(content, _AFTER, record)
+        body = io.BytesIO()
+        marker = hashlib.md5(f"{manifest.job}/{manifest.micro_batch}".encode(), usedforsecurity=False).digest()
+        writer: Any = fastavro.write.Writer(body, _SCHEMA, codec="deflate", compression_level=1, sync_marker=marker)
+        writer.write_block(_Block(1, content))
+        writer.flush()
+        payload = body.getvalue()
+        start = _HEADER.pack(_MAGIC, VERSION, len(payload), crc32(payload), 0)[:-_CRC_BYTES]
+        return start + struct.pack("<I", crc32(start)) + payload
+
+    def _shard(self, shard: Shard) -> bytes:
+        place = shard.level, shard.shard
+        known = self._known.get(place)
+        if known is None or known[0] is not shard:
+            content = io.BytesIO()
+            record = {"level": shard.level, "shard": shard.shard, "files": [_file_to_record(f) for f in shard.files]}
+            fastavro.schemaless_writer(content, _OF_A_SHARD, record)
+            known = self._known[place] = shard, content.getvalue()
+        return known[1]
+
+
+class _Block(NamedTuple):
+    """What `fastavro` compresses and writes: a number of records, and their bytes."""
+
+    num_records: int
+    bytes_: io.BytesIO
+
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the bytes of a manifest; the same for equal manifests."""
-    record = _to_record(manifest)
-    body = io.BytesIO()
-    marker = hashlib.md5(f"{manifest.job}/{manifest.micro_batch}".encode(), usedforsecurity=False).digest()
-    fastavro.writer(body, _SCHEMA, [record], codec="deflate", codec_compression_level=1, sync_marker=marker)
-    payload = body.getvalue()
-    start = _HEADER.pack(_MAGIC, VERSION, len(payload), crc32(payload), 0)[:-_CRC_BYTES]
-    return start + struct.pack("<I", crc32(start)) + payload
+    """Return the bytes of a single manifest; see `ManifestWriter`."""
+    return ManifestWriter().encode(manifest)
 
 
 def decode(data: bytes, name: str, where: object) -> Manifest:
@@ -171,6 +217,7 @@ def _damaged(name: str, where: object, what: str) -> DamagedFileError:
 
 
 def _to_record(manifest: Manifest) -> dict[str, Any]:
+    """Return the fields of the record without those of shards."""
     return {
         "job": manifest.job,
         "step": manifest.micro_batch,
@@ -194,10 +241,6 @@ def _to_record(manifest: Manifest) -> dict[str, Any]:
                 "outputs": [{"output": o.output, "watermark": o.watermark} for o in w.outputs],
             }
             for w in manifest.watermarks
-        ],
-        "shards": [
-            {"level": s.level, "shard": s.shard, "files": [_file_to_record(f) for f in s.files]}
-            for s in manifest.shards
         ],
         "side_files": [_side_to_record(f) for f in manifest.side_files],
         "holds": [{"stage": h.stage, "count": h.count, "earliest": h.earliest, "what": h.what} for h in manifest.holds],

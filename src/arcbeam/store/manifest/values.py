@@ -264,14 +264,24 @@ def _fallen(head: Manifest, following: Manifest) -> Iterator[str]:
 
 
 def _files(head: Manifest, following: Manifest) -> Iterator[str]:
-    known = set(head.file_names())
-    for name in following.file_names():
+    before = {(shard.level, shard.shard): shard for shard in head.shards}
+    # Most shards have not changed.
+    changed = [shard for shard in following.shards if shard is not before.get((shard.level, shard.shard))]
+    was = (before.get((shard.level, shard.shard)) for shard in changed)
+    known = {file.name for shard in was if shard is not None for file in shard.files}
+    known.update(side.name for side in head.side_files)
+    names = [file.name for shard in changed for file in shard.files] + [side.name for side in following.side_files]
+    elsewhere: set[str] | None = None
+    for name in names:
         if name in known:
             continue
         written = parse_written(name)
         if written is None:
             yield f"'{name}' is not a name of a task's file"
         elif (written.micro_batch, written.epoch) != (following.micro_batch, following.epoch):
+            elsewhere = set(head.file_names()) if elsewhere is None else elsewhere
+            if name in elsewhere:
+                continue
             yield (
                 f"'{name}' is neither the head's nor written for micro-batch "
                 f"{following.micro_batch} of epoch {following.epoch}"
@@ -279,7 +289,7 @@ def _files(head: Manifest, following: Manifest) -> Iterator[str]:
     places = [(shard.level, shard.shard) for shard in following.shards]
     if places != sorted(set(places)):
         yield "a shard occurs twice, or the shards are not in order"
-    for shard in following.shards:
+    for shard in changed:
         micro_batch = -1
         for i, file in enumerate(shard.files):
             where = f"shard {shard.shard} of level {shard.level}"
