@@ -174,6 +174,7 @@ class Shard:
             self.view = MemoryView(committed)
             report, outbox, task = self._attempt(micro_batch)
             late, self.drops = self.drops[dropped:], self.drops[:dropped]
+        self._reached = max(self._reached, micro_batch.upstream)
         self.drops += late
         self.rows += outbox.rows
         self.reports.append(task)
@@ -257,7 +258,6 @@ class Shard:
         report, closed = StageRun(spec, place, self, {}).run(micro_batch.upstream, plan, ())  # type: ignore[arg-type]
         processor.end_task(task)
         self.closed.append(closed)
-        self._reached = max(self._reached, micro_batch.upstream)
         return report, outbox, task
 
     # The stage's surroundings.
