@@ -144,3 +144,13 @@ def test_job_without_driver_has_no_rate_and_no_lag(change: dict[str, Any], why: 
     assert re.search(r"\d/s\b", graph.shown(record)[0])
     assert not re.search(r"\d/s\b", graph.shown({**record, **change})[0])
     assert 'data-driver="none"' not in client(Fixed(Listed("a", "/a", record))).get("/job/a").text
+
+
+def test_list_follows_ended_job_that_is_resumed() -> None:
+    now = samples.now()
+    jobs = samples.Jobs(Listed("a", "/a", samples.record(2, now, mode="suspended")))
+    page = client(jobs)
+    for mode in ("drained", "drained", "running"):
+        jobs.found["a"] = Listed("a", "/a", samples.record(2, now, mode=mode))
+        assert f">{mode}" in page.get("/").text.partition("<tbody>")[2]
+        assert f">{mode}" in page.get("/").text.partition("<tbody>")[2]

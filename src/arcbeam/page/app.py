@@ -32,7 +32,7 @@ from arcbeam.page.live import Board, Rendered, Shown, View, updates
 from arcbeam.page.memory import Kept
 from arcbeam.page.samplepages import SamplePages
 from arcbeam.page.security import Guard
-from arcbeam.page.sources import HISTORIES, HISTORY_SECONDS, Record, Source
+from arcbeam.page.sources import HISTORIES, HISTORY_SECONDS, Listed, Record, Source
 from arcbeam.page.timelines import charts
 from arcbeam.page.timelines.charts import Chart
 from arcbeam.page.timelines.newest import Newest
@@ -98,6 +98,7 @@ class Pages:
         self._drawn: OrderedDict[tuple[str, int], tuple[Record, float, Sequence[Chart]]] = OrderedDict()
         self._newest = Newest()
         self._details = Kept(source.details, DETAILS_SECONDS, HISTORIES)
+        self._ended: dict[str, tuple[Listed, JobRow]] = {}
         self._graphs: dict[str, tuple[tuple[Record, Record], Graph | None]] = {}
 
     def routes(self, path: str, view: View) -> list[Route]:
@@ -144,7 +145,7 @@ class Pages:
         wanted = request.query_params.get("q", "")
         # Others are read meanwhile: count those that are missing in this list.
         listed, unread = list(self._source.jobs()), self._source.unread()
-        found = [(not states.is_live(job), states.row_of(job)) for job in listed]
+        found = self._rows(listed)
         found.sort(key=lambda each: (each[0], -each[1].order, each[1].id))
         total, live = len(found), self._source.grows() or not all(over for over, _ in found)
         rows = [(over, row) for over, row in found if _has(row, wanted.lower())]
@@ -157,6 +158,19 @@ class Pages:
             "loading": f"{total:,} of {total + unread:,} jobs are loaded." if unread else "",
         }
         return Shown("jobs.html", live, values)
+
+    def _rows(self, jobs: Sequence[Listed]) -> list[tuple[bool, JobRow]]:
+        """Return whether each job has ended, and its row: that of an ended job is made once, because there are many."""
+        before, ended = self._ended, dict[str, tuple[Listed, JobRow]]()
+        rows: list[tuple[bool, JobRow]] = []
+        for job in jobs:
+            over, known = not states.is_live(job), before.get(job.id)
+            row = known[1] if over and known is not None and known[0] is job else states.row_of(job)
+            if over:
+                ended[job.id] = job, row
+            rows.append((over, row))
+        self._ended = ended
+        return rows
 
     def job(self, request: Request) -> Shown:
         """Return the page of a job."""
