@@ -51,6 +51,7 @@ bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Str
 	$(BIN)/python benchmarks/microbatchtime.py --warm 200 --micro-batches 400
 	$(BIN)/python benchmarks/idle.py --warm 200 --seconds $(if $(FULL),300,120)
 	$(BIN)/python benchmarks/manykeys.py --seed --keys 100000,$(if $(FULL),10000000,1000000) --micro-batches $(if $(FULL),60,30)
+	$(BIN)/python benchmarks/page.py $(if $(FULL),,--stages 60 --ended 200)
 	$(MAKE) --no-print-directory fresh SEED=$(SEED)
 
 build: $(VENV)/.dev java ## The source archive and the wheel in dist/, checked, and the wheel tried in a new environment.
