@@ -66,10 +66,10 @@ def made(of: Stage, count: int) -> Any:
     return mi.int64_counter(mi.ELEMENT_COUNT_URN, count, labels={mi.PCOLLECTION_LABEL: pcoll})
 
 
-def left(data: bytes, size: float, watermark: int | None = None, delay: int = 0) -> Any:
+def left(data: bytes, size: float, watermark: int | None = None, delay: int = 0, output: str = "None") -> Any:
     application = fn_pb.BundleApplication(transform_id="Read/Process", element=data + struct.pack(">d", size))
     if watermark is not None:
-        application.output_watermarks["None"].FromMicroseconds(watermark)
+        application.output_watermarks[output].FromMicroseconds(watermark)
     delayed = fn_pb.DelayedBundleApplication(application=application)
     if delay:
         delayed.requested_time_delay.FromMicroseconds(delay)
@@ -174,8 +174,9 @@ def test_bundle_may_end_before_its_split_is_answered(of: Stage, monkeypatch: pyt
     assert result.deferred.due >= 4_000_000
 
 
-def test_output_without_watermark_promises_nothing(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = resume(of, monkeypatch, lambda worker, id: (progress(worker), finish(worker, id, left(b"rest", 1.0)))[-1])
+@pytest.mark.parametrize("rest", [left(b"rest", 1.0), left(b"rest", 1.0, watermark=9, output="another")])
+def test_output_without_watermark_promises_nothing(of: Stage, monkeypatch: pytest.MonkeyPatch, rest: Any) -> None:
+    result = resume(of, monkeypatch, lambda worker, id: (progress(worker), finish(worker, id, rest))[-1])
     assert result.deferred.watermarks == {}
 
 
