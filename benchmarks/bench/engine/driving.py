@@ -199,7 +199,15 @@ class Tasks:
                 shards.append(Shard(level, shard, self._written(order, level, shard, state.get((level, shard), ()))))
         report = TaskReport(level, task, token, known, tuple(stages), files=TaskFiles(tuple(shards)))
         passed = Passed(100_000, 1_000, int(self._at), int(self._at), 1_000 * int(self._at))
-        bundles = BundleReport(_stage(level), task, 0, f"host-{task}:1", [], 1, 1_000, {level: 1_000}, {level: passed})
+        bundles = BundleReport(
+            _stage(level),
+            task,
+            worker=f"host-{task}:1",
+            bundles=1,
+            elements_in=1_000,
+            elements_out={level: 1_000},
+            passed={level: passed},
+        )
         return LevelReport(report, (bundles,)).blob()
 
     def _stage(self, level: int, shard: int, active: bool) -> StageReport:
