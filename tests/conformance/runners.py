@@ -5,6 +5,10 @@ Owns how they are made. Must not know suites.
 
 from __future__ import annotations
 
+import atexit
+import functools
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from apache_beam.metrics.metric import MetricResults
@@ -16,6 +20,27 @@ def arcbeam(is_drain: bool = False) -> PipelineRunner:
     from arcbeam import ArcbeamRunner
 
     return ArcbeamRunner(is_drain=is_drain)
+
+
+def submitting(is_drain: bool = False) -> PipelineRunner:
+    """Return the SDK's runner that submits to a job server; see `job_endpoint`."""
+    from apache_beam.runners.portability.portable_runner import PortableRunner
+
+    assert not is_drain, "no option of Beam submits a job as draining"
+    return PortableRunner()
+
+
+@functools.cache
+def job_endpoint() -> str:
+    """Return the address of the job server of this process."""
+    from arcbeam.jobs.server import JobServer, ServerSettings
+    from arcbeam.runner.executor import SparkExecutor
+
+    folder = tempfile.TemporaryDirectory(prefix="conformance-jobs-")
+    atexit.register(folder.cleanup)
+    server = JobServer(ServerSettings(folder=Path(folder.name)), SparkExecutor)
+    atexit.register(server.stop)
+    return server.endpoint
 
 
 def empty(is_drain: bool = False) -> PipelineRunner:

@@ -23,7 +23,7 @@ from unittest import mock
 
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, PortableOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import fn_runner_test
 from apache_beam.runners.runner import PipelineResult, PipelineRunner
 from apache_beam.testing.test_pipeline import TestPipeline
@@ -45,11 +45,13 @@ class Variant:
         name: for the names of tests.
         options: options of the runner, by name.
         streaming: whether pipelines run as streaming jobs.
+        environment: the option `environment_type` of pipelines that are submitted to a job server; "" for others.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     streaming: bool = False
+    environment: str = ""
 
 
 DEFAULT = Variant("Default")
@@ -66,6 +68,8 @@ WITHOUT = {
 NOTHING_ON = Variant("NoOptimizations", {"no_fusion": True, "disable_optimizations": ["all"]})
 STREAMING = Variant("Streaming", {"shards": 3}, streaming=True)
 STREAMING_NO_FUSION = Variant("StreamingNoFusion", {"shards": 3, "no_fusion": True}, streaming=True)
+LOOPBACK = Variant("Loopback", environment="LOOPBACK")
+LOOPBACK_STREAMING = Variant("LoopbackStreaming", {"shards": 3}, streaming=True, environment="LOOPBACK")
 CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 
 VARIANTS = (
@@ -145,6 +149,11 @@ class Conformance(unittest.TestCase):
         if f"{self.suite.__name__}.{self._testMethodName}" in reviewed.IN_ONE_BUNDLE:
             ours.shards = 1
         options.view_as(StandardOptions).streaming |= self.variant.streaming
+        if self.variant.environment:
+            portable = options.view_as(PortableOptions)
+            portable.job_endpoint, portable.environment_type = runners.job_endpoint(), self.variant.environment
+            # Otherwise the submitter asks pip what is installed, for every pipeline.
+            options.view_as(DebugOptions).add_experiment("disable_logging_submission_environment")
         return options
 
     def assertWarnsRegex(self, *args: Any, **kwargs: Any) -> Any:

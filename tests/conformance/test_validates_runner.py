@@ -12,7 +12,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner_test import StateBa
 from apache_beam.testing.util import assert_that, equal_to
 
 from arcbeam import ArcbeamRunner
-from tests.conformance import suites
+from tests.conformance import runners, suites
 
 _FEW = ("CombineFnLifecycleNoFusion", "DoFnLifecycleNoFusion", "TranslationsNoFusion")
 
@@ -20,6 +20,11 @@ for _variant in suites.VARIANTS:
     for _name, _case in suites.bound(_variant).items():
         _long = _variant is not suites.DEFAULT and _name not in _FEW
         _marks = [pytest.mark.usefixtures("spark"), *([pytest.mark.long] if _long else [])]
+        _case.__module__, _case.pytestmark = __name__, _marks  # type: ignore[attr-defined]
+        globals()[_name] = _case
+for _variant in (suites.LOOPBACK, suites.LOOPBACK_STREAMING):
+    for _name, _case in suites.bound(_variant, runners.submitting).items():
+        _marks = [pytest.mark.usefixtures("spark"), *([] if _name == "DoFnLifecycleLoopback" else [pytest.mark.long])]
         _case.__module__, _case.pytestmark = __name__, _marks  # type: ignore[attr-defined]
         globals()[_name] = _case
 del _case
