@@ -49,6 +49,9 @@ _NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds", "sigterm_seconds")
 ON_SIGTERM = ("suspend", "drain", "cancel")
 """The values of `--on_sigterm`."""
 
+LEAST_SHARDS = 16
+"""The least default number of shards of a streaming job: it may grow to that many cores."""
+
 OF_THE_RUN = (
     "runner",
     "checkpoint_dir",
@@ -104,7 +107,8 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             type=int,
             default=None,
             help="Number of shards (partitions) of each exchange. Batch: one task each. Streaming: at most that many "
-            "tasks per level (default: Spark's default parallelism).",
+            "tasks per level (default: Spark's default parallelism; streaming: at least "
+            f"{LEAST_SHARDS}).",
         )
         batch.add_argument(
             "--bundle_elements",

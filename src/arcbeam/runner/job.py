@@ -31,7 +31,7 @@ from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.monitoring import tracing
 from arcbeam.monitoring.prometheus import Counter, exposed, exposing
-from arcbeam.options import ArcbeamOptions, given
+from arcbeam.options import LEAST_SHARDS, ArcbeamOptions, given
 from arcbeam.runner.asking import Asking
 from arcbeam.runner.jobgraph import StoredJobGraph
 from arcbeam.runner.ownpage import details_of, own_page
@@ -101,7 +101,7 @@ class Job:
         worker_setup: called in each worker before it opens its first processor of this job.
         follower: gets the job's events.
         program: the job graph that a streaming job stores, so that it can be resumed without this program.
-        shards: of a new job without the option; None: Spark's default parallelism.
+        shards: of a new job without the option; None: see the option's help.
         id: of the job at a job server; "": a new one.
 
     Attributes:
@@ -180,7 +180,7 @@ class Job:
         try:
             with self._patience(), prepared(self._spark), pooled(self._spark, self._run_id):
                 settings = Settings(
-                    shards=options.shards or self._shards or default_parallelism(self._spark),
+                    shards=options.shards or self._shards or self._default_shards(),
                     bundle_elements=options.bundle_elements,
                     bundle_seconds=options.bundle_seconds,
                     group_memory_bytes=options.group_memory_mb << 20,
@@ -222,6 +222,10 @@ class Job:
                 location.delete_all()
             if claim is not None:
                 claim.release()
+
+    def _default_shards(self) -> int:
+        tasks = default_parallelism(self._spark)
+        return tasks if self._plan.bounded else max(LEAST_SHARDS, tasks)
 
     def _patience(self) -> contextlib.AbstractContextManager[None]:
         """How long PySpark waits for a Connect server. A batch job waits as long as the session is configured."""
