@@ -21,6 +21,11 @@ _SLEEPERS = "setsid -w true; sh -c 'echo $$ > inner; exec sleep 100' & echo $$ >
 """A shell and its child, which has the same session."""
 
 
+def _in(folder: Path, script: str) -> list[str]:
+    """Return the command that runs a shell's script in a folder."""
+    return ["sh", "-c", 'cd "$0" && ' + script, str(folder)]
+
+
 def _until(condition: Callable[[], object]) -> None:
     end = time.monotonic() + SECONDS
     while not condition():
@@ -46,11 +51,8 @@ def ends() -> queue.SimpleQueue[str]:
     return queue.SimpleQueue()
 
 
-def test_stopped_process_ends_with_its_children(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: queue.SimpleQueue[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    process = WorkerProcess(["sh", "-c", "echo {folder} > folder; " + _SLEEPERS], {}, ends.put)
+def test_stopped_process_ends_with_its_children(tmp_path: Path, ends: queue.SimpleQueue[str]) -> None:
+    process = WorkerProcess(_in(tmp_path, "echo {folder} > folder; " + _SLEEPERS), {}, ends.put)
     pids = _pids(tmp_path)
     folder = Path((tmp_path / "folder").read_text().strip())
     assert folder.is_dir()
@@ -64,9 +66,9 @@ def test_stopped_process_ends_with_its_children(
 def test_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     script = (
         "import sys, time; from arcbeam.fnapi.environments.process import WorkerProcess; "
-        "WorkerProcess(['sh', '-c', sys.argv[1]], {}, print); time.sleep(100)"
+        "WorkerProcess(sys.argv[1:], {}, print); time.sleep(100)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script, _SLEEPERS], cwd=tmp_path)
+    parent = subprocess.Popen([sys.executable, "-c", script, *_in(tmp_path, _SLEEPERS)])
     try:
         pids = _pids(tmp_path)
     finally:
@@ -76,11 +78,9 @@ def test_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_process_ends_when_its_leash_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: queue.SimpleQueue[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    process = WorkerProcess(["sh", "-c", "echo $$ > inner; echo $$ > outer; exec sleep 100"], {}, ends.put)
+def test_process_ends_when_its_leash_is_killed(tmp_path: Path, ends: queue.SimpleQueue[str]) -> None:
+    command = _in(tmp_path, "echo $$ > inner; echo $$ > outer; exec sleep 100")
+    process = WorkerProcess(command, {}, ends.put)
     pid, _ = _pids(tmp_path)
     os.kill(process._leash.pid, signal.SIGKILL)
     assert "has ended with status -9" in ends.get(timeout=SECONDS)
@@ -101,6 +101,20 @@ def test_end_is_described_with_last_lines(command: list[str], said: str, ends: q
     process = WorkerProcess(command, {"WORD": "two"}, ends.put)
     assert said in ends.get(timeout=SECONDS)
     assert not Path(process._folder).exists()
+
+
+def test_processes_do_not_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: queue.SimpleQueue[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    boot = tmp_path / "boot"
+    boot.write_text("#!/bin/sh\necho options > pipeline_options.json; pwd\n")
+    boot.chmod(0o700)
+    first, second = (WorkerProcess(["./boot"], {}, ends.put) for _ in range(2))
+    told = ends.get(timeout=SECONDS) + ends.get(timeout=SECONDS)
+    assert first._folder in told
+    assert second._folder in told
+    assert [path.name for path in tmp_path.iterdir()] == ["boot"]
 
 
 def test_arguments_are_those_of_boot_programs() -> None:

@@ -35,7 +35,7 @@ def worker_arguments(worker: str, address: str) -> list[str]:
 
 
 class WorkerProcess:
-    """A running process of a worker.
+    """A running process of a worker. It runs in a folder of its own, which is removed at its end.
 
     Args:
         command: the command with its arguments; an argument "{folder}" becomes the process's own folder.
@@ -46,13 +46,16 @@ class WorkerProcess:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], ended: Callable[[str], None]) -> None:
         self._command, self._ended = command[0], ended
         self._folder = folder = tempfile.mkdtemp(prefix="arcbeam-sdk-worker-")
-        whole = [each.replace("{folder}", folder) for each in command]
+        program = os.path.abspath(command[0]) if os.sep in command[0] else command[0]
+        whole = [each.replace("{folder}", folder) for each in (program, *command[1:])]
         self._leash = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(leash.__file__)), folder, *whole],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, **environment},
+            # SUBTLE: Beam's boot programs write files with fixed names, which workers of other jobs would read.
+            cwd=folder,
             start_new_session=True,
             text=True,
             errors="replace",
