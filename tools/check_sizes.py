@@ -87,6 +87,7 @@ _NUMBERS_APART = {
     ("engine/rows/keyspace.py", "EVENT_HELD"): _FORMAT,
     ("harness/transforms/slices.py", "_SLICE_BYTES"): _ESTIMATE,
     ("io/parts/transform.py", "_BYTES"): "how large users' files are",
+    ("options.py", "LEAST_SHARDS"): "a default that users may change",
 }
 _LOCAL_IDENTITIES = {
     "harness/transforms/precombine.py": "for one block",
