@@ -66,9 +66,9 @@ def _changed(**change: str) -> dict[str, Any]:
     return record
 
 
-def _failing() -> dict[str, Any]:
+def _failing(transform: str = "read") -> dict[str, Any]:
     head = committed(opened(MemoryBlobs()), at(1, 1, 1), *all_of())
-    trouble = Trouble(head.epoch, 2, "read", "a worker died in try 1 of 3", Timestamp(1))
+    trouble = Trouble(head.epoch, 2, transform, "a worker died in try 1 of 3", Timestamp(1))
     return as_record(with_trouble(status_of(head), trouble))
 
 
@@ -118,7 +118,8 @@ def test_headline_of_each_reason_has_the_words_of_status(kind: str, record: dict
     printed = list(cause_lines(record["causes"]))
     assert f"  - {cause['text']}" in printed
     assert f"    released when: {line.frees}" in printed
-    assert cause["stage"] in line.text or kind == "failure"
+    assert cause["stage"] in line.text
+    assert bool(cause["stage"]) == (kind != "driver")
     page = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE).get("/job/a").text
     found = re.search(r'<p class="headline[^>]*>(.*?)</p>', page, re.S)
     assert found
@@ -126,8 +127,16 @@ def test_headline_of_each_reason_has_the_words_of_status(kind: str, record: dict
     shortened = re.sub(r", since micro-batch \d+ \([^)]*\)", "", cause["text"])
     assert words.startswith(f"{line.word} {shortened}")
     assert f"released when: {cause['frees']}" in words
+    assert cause["since"] or kind in ("driver", "not reported")
     if cause["since"]:
         assert f"Since {shown(cause['since']['time'])}" in words
+
+
+@pytest.mark.parametrize(("transform", "where"), [("read", "in transform 'read'"), ("", "in an unknown transform")])
+def test_headline_of_failing_micro_batch_names_its_transform(transform: str, where: str) -> None:
+    line = headline(_failing(transform) | {"due": None})
+    assert line.text == f"micro-batch 2: a worker died in try 1 of 3, {where}"
+    assert line.since == "1970-01-01 00:00:00.000Z"
 
 
 def test_headline_of_silent_driver_says_how_to_resume() -> None:

@@ -195,7 +195,7 @@ CASES = {
     "failure": Blocked(
         "failure",
         lambda p: grouped(numbers(p, "Meter")),
-        "",
+        "Meter",
         "in try 1 of 3",
         "a try of the micro-batch succeeds",
         at_once=True,
@@ -296,6 +296,8 @@ def test_headline_of_blocked_job_has_the_words_of_status(
     assert "~" not in words, "no digests"
     assert (of.step in cause["stage"], of.says in words, of.frees in words) == (True, True, True), words
     assert cause["stage"] in words
+    # A driver without a task is blocked in no stage.
+    assert (bool(cause["stage"]), cause["since"] is not None) == (name != "driver", name != "driver")
     assert cause["since"] is None or f"Since {shown(cause['since']['time'])}" in words
     assert f"released when: {cause['frees']}" in words
     assert f"  - {cause['text']}\n" in printed

@@ -55,7 +55,7 @@ def hangs(order: TaskAssignment) -> BaseException | None:
 
 def dies(order: TaskAssignment) -> BaseException | None:
     """A worker dies in each run of micro-batch 2."""
-    return WorkerLostError("a worker died", died=True) if order.plan.micro_batch > 1 else None
+    return WorkerLostError("a worker died", died=True, step="Meter/Read") if order.plan.micro_batch > 1 else None
 
 
 class InProcess(Cluster):

@@ -468,7 +468,9 @@ class StreamRun(Sinks, Watch):
             why = failed_try(failed, self._driven.retry.times + 1, event.why)
         else:
             return
-        self._trouble = Trouble(self._log.head.epoch, event.micro_batch, lost.step, why, self._clock.now())
+        known = self._trouble
+        since = known.time if known and known.is_of(self._log.head) else self._clock.now()
+        self._trouble = Trouble(self._log.head.epoch, event.micro_batch, lost.step, why, since)
         if self._blobs is not None:
             try:
                 leave_trouble(self._blobs, self._trouble)

@@ -3,7 +3,7 @@
 Owns the file. It informs people; nothing that runs a job reads it. It is about the micro-batch after one head, and
 stale once that micro-batch is committed, so it is never removed.
 
-    trouble     of the driver that wrote last: its epoch, the micro-batch, why it fails, and when
+    trouble     of the driver that wrote last: its epoch, the micro-batch, why it fails, and since when
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Trouble:
         micro_batch: being tried.
         stage: the transform in which it fails; "" if unknown.
         why: for people, in a line.
-        time: when it failed last.
+        time: when this driver's first try failed.
     """
 
     epoch: int

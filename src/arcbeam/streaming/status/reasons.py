@@ -35,12 +35,12 @@ class Cause:
     Attributes:
         kind: "restriction", "timer", "side input", "elements", "state", "script", "observer", "shutdown",
             "failure" (the next micro-batch fails and is retried), "not reported", or "driver": it does not progress.
-        stage: its stage; "" for the driver.
+        stage: its stage; "" for the driver. Of a failure: the transform, "" if unknown.
         shard: its shard; None: all shards of the stage.
         name: the name of the restriction, timer, side input, state or observer; "" if it has none.
         key: the user's key, as text; None if it has none.
         time: the watermark that it holds.
-        since: when that watermark reached its value; None if it was not stored.
+        since: when that watermark reached its value, or the first try failed; None if it was not stored.
         due: when it will be released; None if unknown.
         by_clock: whether `due` is a processing time.
         text: the complete description, in a line.

@@ -167,6 +167,11 @@ def with_trouble(status: Status, trouble: Trouble | None) -> Status:
     """Return a status whose first cause is why the next micro-batch fails and is tried again, if it is."""
     if trouble is None:
         return status
+    number, why = trouble.micro_batch, trouble.why
+    if not trouble.stage:
+        why += ", in an unknown transform"
+    elif trouble.stage not in why:
+        why += f", in transform '{trouble.stage}'"
     cause = Cause(
         kind="failure",
         stage=trouble.stage,
@@ -174,10 +179,10 @@ def with_trouble(status: Status, trouble: Trouble | None) -> Status:
         name="",
         key=None,
         time=status.watermark,
-        since=None,
+        since=Since(number, trouble.time),
         due=None,
         by_clock=False,
-        text=f"micro-batch {trouble.micro_batch}: {trouble.why}",
+        text=f"micro-batch {number}: {why}, since micro-batch {number} ({shown_time(trouble.time)})",
         frees="a try of the micro-batch succeeds; the job fails after the last try",
         stages=tuple(stage.stage for stage in status.stages),
     )
