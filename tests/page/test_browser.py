@@ -8,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pytest
+from typing_extensions import override
 
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.page.serving import PageServer, PageSettings
-from arcbeam.page.sources import Listed
+from arcbeam.page.sources import Listed, Record
 from arcbeam.store.log.inspection import SavepointReport
 from tests.page import samples
 from tests.page.test_control import EVERY, Controlled, Noted
@@ -111,14 +112,57 @@ def open_page(browser: Any, server: PageServer) -> Iterator[Any]:
     assert [text for text in complaints if not any(word in text for word in expected)] == []
 
 
+def assert_accessible_and_fits(page: Any, width: int) -> None:
+    # A form's answer has its text before its style.
+    page.wait_for_load_state()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, page.url
+    found = axe.Axe().run(page).response["violations"]
+    assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == [], page.url
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 320)])
 def test_views_are_accessible_and_fit(open_page: Any, scheme: str, width: int) -> None:
     page = open_page("", width, color_scheme=scheme)
     for view in VIEWS:
         page.goto(f"http://{urlsplit(page.url).netloc}/{view}")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
-        found = axe.Axe().run(page).response["violations"]
-        assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == [], view
+        assert_accessible_and_fits(page, width)
+
+
+class Sampled(Controlled):
+    """Samples at once: a large element, and an exception, of outputs with long names."""
+
+    @override
+    def sample(self, id: str, stage: str, seconds: float) -> Sequence[Record]:
+        times = {"time": 99_000_000, "windows": ["GlobalWindow"], "pane": "on time, number 0"}
+        texts = ("one word and another " * 100, "unbroken" * 250)
+        failure = {"transform": "Divide", "error": "ValueError: 7\n" * 90, "value": "7" * 2_000}
+        return [
+            {"output": "Count/" * 20 + "Group" * 20, "elements": [{**times, "value": text} for text in texts]},
+            {"output": "Divide" * 20, "failure": failure},
+        ]
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 320)])
+def test_results_and_login_are_accessible_and_fit(browser: Any, scheme: str, width: int) -> None:
+    control = Noted()
+    control.go.set()
+    source = Sampled(control, Listed("a", "/data/flights", samples.record(3, samples.now())))
+    viewport = {"width": width, "height": 900}
+    with (
+        PageServer(source, PageSettings(token="s3cret")) as server,
+        contextlib.closing(browser.new_context(viewport=viewport, color_scheme=scheme)) as context,
+    ):
+        page = context.new_page()
+        page.goto(f"{server.address}job/a")
+        assert_accessible_and_fits(page, width)
+        page.fill("#token", "s3cret")
+        page.click("button")
+        page.wait_for_url(server.address)
+        for form, end in (("stage/1/sample", "Take samples again"), ("control/savepoint", "The request is done")):
+            page.goto(f"{server.address}job/a/{form}")
+            page.click("button")
+            api.expect(page.locator("#result")).to_contain_text(end)
+            assert_accessible_and_fits(page, width)
 
 
 def test_everything_is_reached_by_keyboard(open_page: Any) -> None:
@@ -254,9 +298,7 @@ def test_requests_are_made_by_clicks(browser: Any, javascript: bool) -> None:
             page.click(f"text={title}")
             page.press("body", "Escape")
             if what == "savepoint":
-                assert page.evaluate("document.documentElement.scrollWidth") <= 320
-                found = axe.Axe().run(page).response["violations"]
-                assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
+                assert_accessible_and_fits(page, 320)
             assert what not in [each for each, _ in control.asked]
             page.locator("button").dblclick()
             page.wait_for_url("**/job/a/request/*")
