@@ -17,7 +17,7 @@ from arcbeam.runner.job import Job, session_options
 from arcbeam.runner.jobgraph import StoredJobGraph, newest_name, restored_worker_setup, stored_job_graph
 from arcbeam.runner.result import ArcbeamResult
 from arcbeam.runner.sdkworkers import check_startable
-from arcbeam.secrets import parted
+from arcbeam.secrets import declare_settings, parted
 from arcbeam.spark.session.sessions import is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import archive_path
 from arcbeam.store.blobs.backends import check_owner, open_blobs
@@ -50,6 +50,7 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     check_owner(url)
     blobs = open_blobs(url)
     program = stored_job_graph(blobs, savepoint)
+    declare_settings(program.secrets)
     more = given_as(
         options,
         "the pipeline is the stored one, so options of its script cannot be given; remove them, or correct their "

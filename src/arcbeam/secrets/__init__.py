@@ -4,13 +4,16 @@ Owns the secrets of this process, in memory only. A job's secrets travel to its 
 jobs (with `store.jobtemp.location.JobLocation`), never in a file. Must not know what a secret is for.
 
 Three kinds of values are secret: that of an option with such a name (`--s3_secret_access_key`), that of a Spark setting
-with such a name (`--spark_conf spark.x.password=…`), and a URL with credentials (`s3://KEY:SECRET@bucket`). Each has a
-*name*, which identifies it when a job is resumed: that of the option, or `spark_conf:` and the setting's.
+with such a name (`--spark_conf spark.x.password=…`) or for a variable that a transform has declared, and a URL with
+credentials (`s3://KEY:SECRET@bucket`). Each has a *name*, which identifies it when a job is resumed: that of the
+option, or `spark_conf:` and the setting's.
 """
 
 from arcbeam.secrets.known import MASK, install, installed, redacted
 from arcbeam.secrets.parting import (
     Parted,
+    declare,
+    declare_settings,
     how_to_give,
     in_environment,
     is_secret,
@@ -23,6 +26,8 @@ from arcbeam.secrets.parting import (
 __all__ = [
     "MASK",
     "Parted",
+    "declare",
+    "declare_settings",
     "how_to_give",
     "in_environment",
     "install",

@@ -23,6 +23,10 @@ PARAMETER = re.compile(
 )
 
 _CONF = "spark_conf"
+_VARIABLE = re.compile(r"\bspark\..*Env\.(\w+)$")
+"""A Spark setting that gives processes an environment variable, as `spark.executorEnv.NAME`."""
+_variables: set[str] = set()
+"""The environment variables that transforms of this process use as secrets."""
 ENVIRONMENT = "ARCBEAM_SECRET_"
 """Prefix of environment variables that contain secrets."""
 
@@ -42,7 +46,18 @@ class Parted:
 
 def is_secret(name: str) -> bool:
     """Return whether the value of an option or setting of this name is a secret."""
-    return _SECRET.search(name) is not None
+    gives = _VARIABLE.search(name)
+    return _SECRET.search(name) is not None or (gives is not None and gives[1] in _variables)
+
+
+def declare(variables: Iterable[str]) -> None:
+    """Make the Spark settings of environment variables secret, in this process, whatever the variables are called."""
+    _variables.update(variables)
+
+
+def declare_settings(names: Iterable[str]) -> None:
+    """Do the same for the settings among the names of a stored job's secrets."""
+    declare(gives[1] for name in names if (gives := _VARIABLE.search(name)))
 
 
 def without_credentials(url: str) -> str:

@@ -10,6 +10,9 @@ import pytest
 from arcbeam.errors import SetupError
 from arcbeam.io.kafka import ReadFromKafka
 from arcbeam.io.kafka.connection import Connection
+from arcbeam.runner.jobgraph import job_graph_to_store
+from arcbeam.secrets import declare_settings, is_secret, parted
+from arcbeam.spark.tasks.shipping import WorkerSetup
 
 SERVERS = {"bootstrap.servers": "localhost:9"}
 pytestmark = pytest.mark.contract("KAFKA-05")
@@ -38,6 +41,22 @@ def test_environment_gives_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "s3cret")
     assert connection.settings()["sasl.password"] == "s3cret"
     assert b"s3cret" not in pickle.dumps(connection)
+
+
+def test_setting_of_the_variable_is_secret_whatever_its_name() -> None:
+    given = "spark_conf:spark.executorEnv.KPW_OF_TEST"
+    options = {"spark_conf": ["spark.executorEnv.KPW_OF_TEST=s3cret", "spark.executorEnv.HOME=/x"]}
+    assert parted(options).secrets == {}
+    ReadFromKafka(SERVERS, ["t"], credentials={"sasl.password": "KPW_OF_TEST"})
+    stored = job_graph_to_store("j", b"", options, WorkerSetup()).program
+    assert stored.options == {"spark_conf": ["spark.executorEnv.HOME=/x"]}
+    assert stored.secrets == (given,)
+    assert (is_secret("spark.yarn.appMasterEnv.KPW_OF_TEST"), is_secret("KPW_OF_TEST")) == (True, False)
+
+
+def test_names_of_a_stored_job_are_secret_where_it_is_resumed() -> None:
+    declare_settings(["spark_conf:spark.executorEnv.KPW_OF_RESUMED", "s3_secret_access_key"])
+    assert is_secret("spark.executorEnv.KPW_OF_RESUMED")
 
 
 def test_function_gives_credentials() -> None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from arcbeam.errors import SetupError
-from arcbeam.secrets import is_secret, without_credentials
+from arcbeam.secrets import declare, is_secret, without_credentials
 
 Credentials = Callable[[], Mapping[str, Any]] | Mapping[str, str] | None
 """Returns settings; or the names of environment variables by setting."""
@@ -88,6 +88,7 @@ class Connection:
         if isinstance(credentials, Mapping):
             if bad := [name for name, value in credentials.items() if not str(value).isidentifier()]:
                 raise ValueError(f"{of}: credentials[{bad[0]!r}] is not the name of an environment variable")
+            declare(credentials.values())
         elif credentials is not None and not callable(credentials):
             raise TypeError(f"{of}: credentials must be a function, or names of environment variables by setting")
         if required not in config and credentials is None:
