@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -182,6 +182,9 @@ class Jobs(Source):
     Args:
         found: the jobs.
         plans, histories, details: by the id of a job.
+
+    Attributes:
+        away: what is wrong with the source; () if nothing is.
     """
 
     def __init__(
@@ -193,10 +196,15 @@ class Jobs(Source):
     ) -> None:
         self.found = {each.id: each for each in found}
         self.plans, self.histories, self._details = plans or {}, histories or {}, details or {}
+        self.away: tuple[str, ...] = ()
 
     @override
     def jobs(self) -> Iterator[Listed]:
         yield from list(self.found.values())
+
+    @override
+    def notices(self) -> Sequence[str]:
+        return self.away
 
     @override
     def job(self, id: str) -> Listed | None:

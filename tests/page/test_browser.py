@@ -265,6 +265,19 @@ def test_lost_contact_is_shown_and_ends(open_page: Any, server: PageServer, jobs
         assert page.evaluate(word) == ["none", False]
 
 
+@pytest.mark.contract("PAGE-11")
+@pytest.mark.parametrize("path", ["", "job/a"])
+def test_corner_is_not_live_while_the_jobs_are_out_of_contact(open_page: Any, jobs: samples.Jobs, path: str) -> None:
+    page = open_page(path)
+    corner = api.expect(page.locator("#contact"))
+    corner.to_have_text("live")
+    jobs.away = ("no contact with the server for 31 s: no job server answers",)
+    corner.to_have_text("no contact")
+    assert "for 31 s" in page.inner_text("#notices")
+    jobs.away = ()
+    corner.to_have_text("live")
+
+
 def test_killed_driver_is_noticed_on_an_open_page(open_page: Any, jobs: samples.Jobs) -> None:
     # Its next note is overdue in a second.
     jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now() - 29_000_000))

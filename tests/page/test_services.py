@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -75,14 +76,19 @@ def test_failed_job_of_server_keeps_error_and_stages(server: tuple[Client, Servi
 
 
 class Gone:
-    """A service that can be switched off."""
+    """A service that can be switched off.
 
-    def __init__(self, **entry: Any) -> None:
+    Args:
+        others: its jobs after "a".
+        entry: of "a".
+    """
+
+    def __init__(self, *others: Mapping[str, Any], **entry: Any) -> None:
         self.entry = {"id": "a", "name": "words", "state": "RUNNING", "changed": 1, "error": "", **entry}
-        self.gone, self.calls = False, 0
+        self.gone, self.calls, self.others = False, 0, others
 
     def overview(self) -> list[Mapping[str, Any]]:
-        return [self.details("a", False)]
+        return [self.details("a", False), *self.others]
 
     def details(self, id: str, more: bool) -> Mapping[str, Any]:
         self.calls += 1
@@ -109,6 +115,44 @@ def test_service_without_contact_shows_no_stale_state(job: FolderBlobs) -> None:
     service.gone, now[0] = False, 110.0
     assert "no contact" not in page.get("/").text.lower()
     assert page.get("/job/b").status_code == 404
+
+
+def test_ended_jobs_stay_ended_without_contact() -> None:
+    now = [100.0]
+    ended = [
+        {"id": state, "name": state, "state": state, "changed": 1, "error": why}
+        for state, why in (("DONE", ""), ("FAILED", "KeyError: 3"), ("CANCELLED", ""))
+    ]
+    service = Gone(*ended)
+    source = ServiceSource(service, "the server", lambda: now[0])
+    page = client(source)
+    before = page.get("/").text
+    service.gone, now[0] = True, 131.0
+    for text in (page.get("/").text, page.get("/").text):
+        assert text.count("no contact with the server for 31 s") == 1
+        assert re.findall(r'href="/job/(\w+)"', text)[0] == "a"
+        rows = dict(re.findall(r'<tr id="job-(\w+)">(.*?)</tr>', text))
+        assert "<strong>No contact</strong> for 31 s" in rows.pop("a")
+        assert all(row in before for row in rows.values())
+    failed = page.get("/job/FAILED").text
+    assert "<strong>Failed</strong> KeyError: 3" in failed
+    assert "KeyError: 3" in failed.partition("<h2>Error</h2>")[2]
+    # The notice has to go.
+    assert 'http-equiv="refresh"' in failed
+    metrics = page.get("/metrics").text
+    assert 'arcbeam_up{job="words"} 0' in metrics
+    assert not any(f'job="{state["name"]}"' in metrics for state in ended)
+
+
+def test_without_contact_from_the_start_nothing_is_asserted() -> None:
+    service = Gone()
+    service.gone = True
+    page = client(ServiceSource(service, "the server"))
+    text = page.get("/").text
+    assert "no contact with the server" in text
+    assert "No jobs." not in text
+    answer = page.get("/job/a")
+    assert (answer.status_code, "no such job" in answer.text) == (503, False)
 
 
 def test_viewers_share_calls_of_service() -> None:

@@ -135,8 +135,10 @@ class Pages:
         template = self._templates.get_template(shown.template)
         values = {**shown.values, "graph": None if graph is None else Markup(graph)}  # it is escaped
         now, notices = round(time.time() * 1e6), self._source.notices()
-        html = template.render(notices=notices, live=live, is_live=shown.live, now=now, **values)
-        rendered = Rendered(html, fragments | figures, shown.live, shown.code)
+        # What has ended does not change, but the notice goes.
+        is_live = shown.live or bool(notices)
+        html = template.render(notices=notices, live=live, is_live=is_live, now=now, **values)
+        rendered = Rendered(html, fragments | figures, is_live, shown.code)
         html = html.replace(_VERSION, rendered.version, 1)
         return replace(rendered, html=html, cost=time.thread_time() - began)
 
@@ -176,7 +178,7 @@ class Pages:
         """Return the page of a job."""
         found = self._source.job(request.path_params["id"])
         if found is None:
-            return Shown("missing.html", False, {"what": "There is no such job here.", "error": ""}, 404)
+            return self._missing("job")
         if (record := found.record) is None and found.state:
             rows = None if found.progress is None else list(states.batch_rows(found.progress, states.is_live(found)))
             of = {"row": states.row_of(found), "stages": rows, "why": found.why, "control": links(found)}
@@ -232,12 +234,12 @@ class Pages:
         found = self._source.job(id)
         record = None if found is None else found.record
         if found is None or record is None or number >= len(record["stages"]):
-            return Shown("missing.html", False, {"what": "There is no such stage here.", "error": ""}, 404)
+            return self._missing("stage")
         row = states.row_of(found)
         values = {
             "row": row,
-            # Without contact, nothing is known of the stage now.
-            "contact": found.silent is None,
+            # Without contact, nothing is known now of the stage of a job that ran.
+            "contact": not states.is_unknown(found),
             "quiet": bool(views.without_driver(record)),
             "stage": stagepage.stage_of(record, _plan(self._source.plan(id)), number, self._source.tasks(id)),
             "sample": f"/job/{id}/stage/{number}/sample" if samplepages.possible(found) else "",
@@ -248,14 +250,14 @@ class Pages:
         """Return what is shown of a job on request only."""
         found = self._source.job(request.path_params["id"])
         if found is None:
-            return Shown("missing.html", False, {"what": "There is no such job here.", "error": ""}, 404)
+            return self._missing("job")
         # A page that is loaded, as after a request, shows what there is now.
         of = self._details.get(found.id, fresh=not request.url.path.endswith("/events")) or {}
         followed, before = details.message_rows(of)
         row = states.row_of(found)
         values = {
             "row": row,
-            "contact": found.silent is None,
+            "contact": not states.is_unknown(found),
             "options": details.option_rows(of, defaults=False),
             "defaults": details.option_rows(of, defaults=True),
             "metrics": details.metric_rows(of),
@@ -264,6 +266,12 @@ class Pages:
             "savepoints": list(details.savepoint_rows(of)),
         }
         return Shown("details.html", states.is_live(found), values)
+
+    def _missing(self, what: str) -> Shown:
+        """Return the page of a job or stage that is not here, or that is unknown without contact."""
+        away = bool(self._source.notices())
+        text = f"This {what} is unknown until there is contact." if away else f"There is no such {what} here."
+        return Shown("missing.html", away, {"what": text, "error": ""}, 503 if away else 404)
 
     def _graph(self, id: str, record: Record) -> Graph | None:
         """Return the graph of a job, laid out once; None if its plan is unknown."""

@@ -32,12 +32,15 @@ class BatchRow:
 
 
 def is_live(job: Listed) -> bool:
-    """Return whether a later look may show something else."""
-    if job.silent is not None:
-        return True
+    """Return whether a later look may show something else. Without contact, a job that had ended has ended still."""
     if job.state:
         return job.state not in _TERMINAL
     return job.record is None or not is_over(job.record)
+
+
+def is_unknown(job: Listed) -> bool:
+    """Return whether a job may have another state by now: it had not ended, and its service does not answer."""
+    return job.silent is not None and is_live(job)
 
 
 def row_of(job: Listed) -> JobRow:
@@ -47,7 +50,7 @@ def row_of(job: Listed) -> JobRow:
         line = headline(job)
         return JobRow(job.id, job.name or job.label, job.label, _state(job), line.level, none, none, line, job.since)
     row = views.row_of(job)
-    if job.silent is None:
+    if not is_unknown(job):
         return row
     line = headline(job)
     return replace(row, state=_state(job), headline=line, level=line.level)
@@ -55,14 +58,14 @@ def row_of(job: Listed) -> JobRow:
 
 def _state(job: Listed) -> Cell:
     state = job.state or (str(job.record["mode"]) if job.record is not None else "unknown")
-    if job.silent is not None:
+    if job.silent is not None and is_live(job):
         return Cell(f"unknown ({state} {long_shown(job.silent)} ago)", "there is no contact with its service")
     return views.state_since(state, job.since)
 
 
 def headline(job: Listed) -> Headline:
     """Return the condition of a job without a status, or without contact."""
-    if job.silent is not None:
+    if job.silent is not None and is_live(job):
         state = job.state or "running"
         text = f"for {long_shown(job.silent)}. What is shown is from then: the job was {state}."
         return Headline(text, "its job server, or its network, answers again", level="error", label="No contact")
