@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +83,27 @@ def test_error_of_a_client_hides_credentials() -> None:
     assert error.value.__suppress_context__
 
 
-def test_value_is_not_the_name_of_a_variable() -> None:
-    with pytest.raises(ValueError, match=r"credentials\['sasl\.password'\] is not the name of an environment variable"):
-        ReadFromKafka(SERVERS, ["t"], credentials={"sasl.password": "my secret!"})
+@pytest.mark.parametrize("value", ["my secret!", "hunter2", "Hunter2", "2HUNTER", ""])
+def test_value_is_not_the_name_of_a_variable(value: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"credentials\['sasl\.password'\]: expected the name of an environment variable"
+    ) as error:
+        ReadFromKafka(SERVERS, ["t"], credentials={"sasl.password": value})
+    assert not value or value not in str(error.value)
+
+
+def _raises() -> Mapping[str, Any]:
+    raise ValueError("s3cret")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [(_raises, "raised ValueError; its text is not shown"), (lambda: ["s3cret"], "returned list, not settings")],
+)
+def test_function_that_fails_is_shown_without_its_text(function: Callable[[], Any], said: str) -> None:
+    with pytest.raises(SetupError, match=f"the function of credentials {said}") as error:
+        Connection(SERVERS, function).settings()
+    assert "s3cret" not in "".join(traceback.format_exception(error.value))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -21,6 +22,8 @@ Credentials = Callable[[], Mapping[str, Any]] | Mapping[str, str] | None
 
 _SECRET: Final = ("jaas", ".pem", "basic.auth", "sasl.oauthbearer.config")
 """Parts of names of secret settings, besides those that are secret everywhere."""
+_VARIABLE: Final = re.compile("[A-Z_][A-Z0-9_]*")
+"""Names of environment variables. Other texts may be passwords, so no message contains them."""
 _NEVER: Final = ("debug",)
 """Settings that make librdkafka log what may be secret."""
 
@@ -86,8 +89,11 @@ class Connection:
                     f"credentials={{{name!r}: 'NAME_OF_AN_ENVIRONMENT_VARIABLE'}}, or as a function that returns it"
                 )
         if isinstance(credentials, Mapping):
-            if bad := [name for name, value in credentials.items() if not str(value).isidentifier()]:
-                raise ValueError(f"{of}: credentials[{bad[0]!r}] is not the name of an environment variable")
+            if bad := [name for name, value in credentials.items() if not _VARIABLE.fullmatch(str(value))]:
+                raise ValueError(
+                    f"{of}: credentials[{bad[0]!r}]: expected the name of an environment variable, of capital letters, "
+                    "digits and underscores. The value itself would be stored with the pipeline"
+                )
             declare(credentials.values())
         elif credentials is not None and not callable(credentials):
             raise TypeError(f"{of}: credentials must be a function, or names of environment variables by setting")
@@ -102,7 +108,7 @@ class Connection:
             more: settings that are added, callbacks too.
 
         Raises:
-            SetupError: an environment variable is missing.
+            SetupError: an environment variable is missing, or the function of credentials fails.
         """
         given: Mapping[str, Any] = {}
         if isinstance(self.credentials, Mapping):
@@ -115,7 +121,7 @@ class Connection:
                 )
             given = {name: os.environ[value] for name, value in self.credentials.items()}
         elif self.credentials is not None:
-            given = self.credentials()
+            given = _called(self.credentials)
         # Errors go to a callback. What librdkafka writes to standard error repeats them.
         quiet = {"log_level": 2}
         return {**quiet, **self.config, **given, **more}
@@ -147,6 +153,23 @@ class Connection:
             if name not in self.config and isinstance(value, str) and value:
                 text = text.replace(value, "…")
         return text
+
+
+def _called(credentials: Callable[[], Any]) -> Mapping[str, Any]:
+    """Return what a function of credentials returns.
+
+    Raises:
+        SetupError: it fails. The text of its exception is left out: it may contain a secret.
+    """
+    try:
+        given = credentials()
+    except Exception as e:
+        raised = f"raised {type(e).__name__}; its text is not shown, because it may contain a secret"
+    else:
+        if isinstance(given, Mapping):
+            return given
+        raised = f"returned {type(given).__name__}, not settings by name"
+    raise SetupError(f"cannot connect to Kafka: the function of credentials {raised}", "correct the function")
 
 
 def _has_credentials(value: Any) -> bool:
