@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
+import os
 import pickle
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +64,38 @@ def test_names_of_a_stored_job_are_secret_where_it_is_resumed() -> None:
     assert is_secret("spark.executorEnv.KPW_OF_RESUMED")
 
 
-def test_function_gives_credentials() -> None:
-    connection = Connection.checked("x", SERVERS, lambda: {"sasl.password": "s3cret"}, {})
+def _read() -> Mapping[str, str]:
+    return {"sasl.password": os.environ["KAFKA_SECRET_OF_TEST"]}
+
+
+@pytest.mark.parametrize("how", ["constant", "closure", "argument", "part"])
+def test_function_with_the_secret_is_refused(how: str) -> None:
+    secret, longer = "".join(["s3", "cret"]), "a-much-longer-s3cret"
+    text = json.dumps({"password": longer})
+    functions: dict[str, Callable[[], Mapping[str, str]]] = {
+        "constant": lambda: {"sasl.password": "s3cret"},
+        "closure": lambda: {"sasl.password": secret},
+        "argument": partial(dict, **{"sasl.password": secret}),
+        "part": lambda: {"sasl.password": json.loads(text)["password"]},
+    }
+    with pytest.raises(ValueError, match=r"contains the value of 'sasl\.password'.*os\.environ") as error:
+        ReadFromKafka(SERVERS, ["t"], credentials=functions[how])
+    assert "s3cret" not in str(error.value)
+
+
+def test_function_that_reads_the_secret_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def function() -> Mapping[str, str]:
+        return {"sasl.password": os.environ["KAFKA_SECRET_OF_TEST"], "sasl.username": "me"}
+
+    ReadFromKafka(SERVERS, ["t"], credentials=function)
+    # This is also a part of this file's name.
+    monkeypatch.setenv("KAFKA_SECRET_OF_TEST", "kafka")
+    ReadFromKafka(SERVERS, ["t"], credentials=function)
+
+
+def test_function_gives_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_SECRET_OF_TEST", "s3cret")
+    connection = Connection.checked("x", SERVERS, _read, {})
     assert connection.settings({"group.id": "g"}) == {
         "log_level": 2,
         **SERVERS,
@@ -76,7 +109,7 @@ def test_error_of_a_client_hides_credentials() -> None:
     def refuse(settings: dict[str, Any]) -> None:
         raise ValueError(f'Invalid value "{settings["sasl.password"]}" for configuration property "sasl.password"')
 
-    connection = Connection.checked("x", SERVERS, lambda: {"sasl.password": "s3cret"}, {})
+    connection = Connection(SERVERS, lambda: {"sasl.password": "s3cret"})
     with pytest.raises(SetupError) as error:
         connection.made(refuse)
     assert "s3cret" not in str(error.value)

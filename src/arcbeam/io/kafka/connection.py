@@ -6,9 +6,12 @@ know what a client is for.
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import os
+import pickletools
 import re
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -24,6 +27,8 @@ _SECRET: Final = ("jaas", ".pem", "basic.auth", "sasl.oauthbearer.config")
 """Parts of names of secret settings, besides those that are secret everywhere."""
 _VARIABLE: Final = re.compile("[A-Z_][A-Z0-9_]*")
 """Names of environment variables. Other texts may be passwords, so no message contains them."""
+_LONG: Final = 12
+"""Characters of a secret that is not part of other texts by chance."""
 _NEVER: Final = ("debug",)
 """Settings that make librdkafka log what may be secret."""
 
@@ -72,7 +77,7 @@ class Connection:
 
         Raises:
             TypeError: a value has the wrong type.
-            ValueError: a setting is a secret, is missing, or is the transform's own.
+            ValueError: a setting is a secret, is missing, or is the transform's own; or credentials contain secrets.
         """
         if not isinstance(config, Mapping):
             raise TypeError(f"{of}: expected settings of librdkafka by name, not {type(config).__name__}")
@@ -83,7 +88,7 @@ class Connection:
                 raise ValueError(f"{of}: the setting {name!r} cannot be given: {owned[name]}")
             if name in _NEVER:
                 raise ValueError(f"{of}: the setting {name!r} cannot be given: it would log credentials")
-            if is_secret(name) or any(part in name for part in _SECRET) or _has_credentials(value):
+            if _is_secret(name) or _has_credentials(value):
                 raise ValueError(
                     f"{of}: the setting {name!r} is a secret, which would be stored with the pipeline. Pass it as "
                     f"credentials={{{name!r}: 'NAME_OF_AN_ENVIRONMENT_VARIABLE'}}, or as a function that returns it"
@@ -97,6 +102,8 @@ class Connection:
             declare(credentials.values())
         elif credentials is not None and not callable(credentials):
             raise TypeError(f"{of}: credentials must be a function, or names of environment variables by setting")
+        elif credentials is not None:
+            _check_contents(of, credentials)
         if required not in config and credentials is None:
             raise ValueError(f"{of}: the setting {required!r} is missing")
         return Connection(dict(config), credentials)
@@ -170,6 +177,40 @@ def _called(credentials: Callable[[], Any]) -> Mapping[str, Any]:
             return given
         raised = f"returned {type(given).__name__}, not settings by name"
     raise SetupError(f"cannot connect to Kafka: the function of credentials {raised}", "correct the function")
+
+
+def _check_contents(of: str, credentials: Callable[[], Any]) -> None:
+    """Refuse a function of credentials that contains them.
+
+    Args:
+        of: the transform, and the name of the argument with the settings.
+        credentials: the function. It may fail here, for example if only executors have the secrets.
+
+    Raises:
+        ValueError: its pickled form, which is stored with the pipeline, has a secret that it returns.
+    """
+    from apache_beam.internal import pickler
+
+    try:
+        given = _called(credentials)
+        data = zlib.decompress(base64.b64decode(pickler.dumps(credentials, use_zlib=True)))
+    except Exception:
+        return  # What cannot be pickled is refused where the pipeline is.
+    texts = {text for _, text, _ in pickletools.genops(data) if isinstance(text, str)}
+    for name, value in given.items():
+        if not (isinstance(value, str) and value and _is_secret(name)):
+            continue
+        # A short one may also be part of a file's name.
+        if value in texts or (len(value) >= _LONG and any(value in text for text in texts)):
+            raise ValueError(
+                f"{of}: the function of credentials contains the value of {name!r}, as a constant or from a variable "
+                "outside of it, so it would be stored with the pipeline. Read the value within the function, from a "
+                "file or os.environ"
+            )
+
+
+def _is_secret(name: str) -> bool:
+    return is_secret(name) or any(part in name for part in _SECRET)
 
 
 def _has_credentials(value: Any) -> bool:

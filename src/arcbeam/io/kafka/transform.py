@@ -99,7 +99,8 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         discovery_seconds: between two searches for partitions. The watermark waits as long for each search, so that
             records of a new partition are not late. None: there is only one search.
         credentials: secret settings: names of environment variables by setting, or a function that returns them.
-            Both are read by the processes that connect.
+            Both are read by the processes that connect. The function is stored with the pipeline, so it must read the
+            secrets itself, from a file or `os.environ`. It is called once when the pipeline is made, to check this.
 
     Raises:
         ImportError: the package confluent-kafka is missing.
