@@ -40,7 +40,7 @@ def show_history(out: Output, blobs: DurableBlobs) -> None:
 def history_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a history: for each resolution the job's and the stages' figures, then the events."""
     if not any(ring["points"] for ring in record["rings"]):
-        yield "there are no figures over time: the driver writes them once a minute, and when the job ends"
+        yield "there are no figures over time: its driver writes them some seconds after it starts"
     for ring in record["rings"]:
         points = ring["points"]
         if not points:

@@ -118,23 +118,47 @@ def test_no_micro_batch_is_lost_between_samples() -> None:
     assert [event["kind"] for event in record["events"]] == ["start", "end"]
 
 
-def test_file_is_written_once_a_minute() -> None:
+def written(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return a list that gets the times at which the file is written."""
+    writes, put = list[float](), driver.blobs.put
+
+    def noted(name: str, data: bytes) -> None:
+        if name == HISTORY:
+            writes.append(driver.seconds)
+        put(name, data)
+
+    monkeypatch.setattr(driver.blobs, "put", noted)
+    return writes
+
+
+def test_file_is_written_soon_and_then_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(MemoryBlobs(), 0.0)
+    writes = written(driver, monkeypatch)
+    driver.run(300, every=1)
+    assert writes == [4, 12, 28, 60, 120, 180, 240]
+
+
+def test_driver_killed_in_its_first_seconds_leaves_its_start() -> None:
     driver = Driver(MemoryBlobs())
-    driver.run(236)
+    driver.run(15)
     with pytest.raises(MissingFileError):
         driver.blobs.get(HISTORY)
-    driver.run(8)
-    assert total(kept(driver.blobs), 2) > 0
+    driver.run(3)
+    record = kept(driver.blobs)
+    assert [event["kind"] for event in record["events"]] == ["start"]
+    assert record["rings"][0]["points"][0]["time"] == 1_000_000_000
+    assert total(record, 0) >= 3 * 12
 
 
-def test_failure_is_written_soon() -> None:
-    driver = Driver(MemoryBlobs())
-    driver.run(4)
+def test_failure_is_written_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(MemoryBlobs(), 0.0)
+    driver.run(520)
+    writes = written(driver, monkeypatch)
     driver.writer.handled(MicroBatchFailed(driver.now(), 5, 1, "a worker died", True))
-    driver.run(16)
-    with pytest.raises(MissingFileError):
-        driver.blobs.get(HISTORY)
+    driver.run(19)
+    assert writes == []
     driver.run(8)
+    assert writes == [135]
     assert [event["kind"] for event in kept(driver.blobs)["events"]] == ["start", "trouble"]
 
 

@@ -1,5 +1,5 @@
 """Writes for people what no commit needs: at the start a job's plan, every ten seconds figures of its tasks, user
-metrics and messages, and about once a minute its figures over time.
+metrics and messages, and its figures over time: in the first minute several times, then about once a minute.
 
 Owns the intervals, and keeps the figures in memory. The files are outside the commit: if they are lost or cannot be
 written, the job continues. Must not know what they mean.
@@ -31,6 +31,8 @@ _LOG = logging.getLogger("arcbeam.streaming")
 _NO_TASKS: Final[tuple[int, Sequence[BundleReport]]] = 0, ()
 
 _SAMPLE_SECONDS: Final = 1.0
+_FIRST_SECONDS: Final = 4.0
+"""A driver's first file is written so soon: one that is killed early leaves its start. Then the pauses double."""
 _WRITE_SECONDS: Final = 60.0
 _EVENT_SECONDS: Final = 5.0
 """After a failure or savepoint the file is written this soon, if that is cheap: people look for these."""
@@ -78,7 +80,8 @@ class HistoryWriter:
         self._blobs, self._log, self._clock, self._seconds = blobs, log, clock, seconds
         self._measured: Mapping[str, Any] = {}
         self._parts: dict[str, float] = {}
-        self._sampled, self._due = float("-inf"), seconds() + _WRITE_SECONDS
+        self._pause = _FIRST_SECONDS
+        self._sampled, self._due = float("-inf"), seconds() + self._pause
         self._new, self._warned, self._earliest = False, False, float("-inf")
         self._aside, self._written, self._writing = aside, _nothing, False
         self._layout, self._tasks, self._tasks_written = layout, _NO_TASKS, _nothing
@@ -211,7 +214,8 @@ class HistoryWriter:
         """Write the file beside the driver's thread: of hundreds of stages it takes most of a second."""
         self._written()
         stored, self._new, self._writing = self._history.stored(), False, True
-        self._due = self._seconds() + _WRITE_SECONDS
+        self._pause = min(2 * self._pause, _WRITE_SECONDS)
+        self._due = self._seconds() + self._pause
         self._written = self._aside(lambda: self._put(stored))
 
     def _put(self, stored: StoredHistory) -> None:
@@ -226,4 +230,4 @@ class HistoryWriter:
         finally:
             self._writing = False
         self._earliest = began + (self._seconds() - began) / _WRITE_SHARE
-        self._due = max(began + _WRITE_SECONDS, self._earliest)
+        self._due = max(began + self._pause, self._earliest)
