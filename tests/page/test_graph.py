@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from arcbeam.page.app import app_of
 from arcbeam.page.graph import graph_of
 from arcbeam.page.sources import FolderSource, Listed
+from arcbeam.page.stagepage import stage_of
 from arcbeam.page.views import gap
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.planfile import leave_plan
@@ -29,12 +30,26 @@ def test_graph_shows_figures_of_stages_and_edges() -> None:
     record = samples.record(4, samples.now())
     record["stages"][0] |= {"read_rate": 12.0, "restrictions": 2, "backlog": 5.0, "state_bytes": 2_000}
     record["stages"][0]["input"] = record["time"] - 3_000_000
+    record["stages"][0]["outputs"][0]["watermark"] = record["time"] - 3_000_000
     svg, _ = graph_of(samples.plan_of(4), {}).shown(record)
     found = texts(svg)
     assert found["s0-live"] == "waits · 12/s · 3.0 s behind"
     assert found["s0-more"].startswith("backlog 5 · state 2 kB")
     assert re.fullmatch(r"[\d,]+/s · .* \S+", found["c0-live"])
     assert 'class="live warning" id="g-s0-live"' in svg
+
+
+def test_source_shows_what_it_emits_and_how_far_its_output_is() -> None:
+    record = samples.record(4, samples.now(), rate=5.0)
+    source, other = record["stages"][:2]
+    source |= {"input": record["time"], "read_rate": 0.0, "micro_batch": {"read": 0, "written": 3, "made": 3}}
+    source["outputs"][0]["watermark"] = record["time"] - 50_000_000
+    other["micro_batch"]["made"] = 2
+    assert texts(graph_of(samples.plan_of(4), {}).shown(record)[0])["s0-live"] == "waits · 3/s · 50.0 s behind"
+    figures = {name: cell.text for name, cell in stage_of(record, None, 0).figures}
+    assert figures["input watermark"] == "0.0 s behind"
+    assert figures["held output"] == "50.0 s behind"
+    assert figures["emitted by its source"] == "3 elements, 3/s"
 
 
 def test_stage_whose_watermark_has_just_moved_does_not_wait() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from arcbeam.explain import as_live_svg, filled, plan_of
-from arcbeam.page.views import gap_text, headline_of, without_driver
+from arcbeam.page.views import earliest, emitted_rate, gap_text, headline_of, without_driver
 from arcbeam.streaming.status.words import Record, bytes_shown
 
 PREFIX: Final = "g-"
@@ -44,10 +44,11 @@ class Graph:
         blocking, runs = _blocking(record), not without_driver(record)
         for name, id in self.stages.items():
             if (stage := known.get(name)) is not None:
+                emitted = emitted_rate(record, stage)
                 words = [
                     "waits" if name in blocking else "",
-                    _rate(stage.get("read_rate")) if runs else "",
-                    gap_text(record, stage["input"]),
+                    _rate(stage.get("read_rate") if emitted is None else emitted) if runs else "",
+                    gap_text(record, earliest(stage)),
                 ]
                 yield f"{id}-live", (" · ".join(filter(None, words)), "warning" if name in blocking else "")
                 yield f"{id}-more", (" · ".join(_more(stage)), "")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from arcbeam.model.plan import Plan
 from arcbeam.page.sources import Record
-from arcbeam.page.views import Cell, Headline, gap, headline_of, stopped, without_driver
+from arcbeam.page.views import Cell, Headline, earliest, emitted_rate, gap, headline_of, stopped, without_driver
 from arcbeam.streaming.status.words import bytes_shown, shown
 
 Fact = tuple[str, str]
@@ -111,6 +111,8 @@ def _figures(record: Record, stage: Mapping[str, Any]) -> Iterator[tuple[str, Ce
     counts, total = stage.get("micro_batch") or {}, stage.get("total") or {}
     since = stage.get("input_since")
     yield "input watermark", gap(record, stage["input"])
+    if (least := earliest(stage)) < stage["input"]:
+        yield "held output", gap(record, least)
     if since:
         yield "not moved since", Cell(f"micro-batch {since['micro_batch']:,},", shown(since["time"]), since["time"])
     else:
@@ -124,6 +126,8 @@ def _figures(record: Record, stage: Mapping[str, Any]) -> Iterator[tuple[str, Ce
             yield name, Cell(f"{counts[count]:,} elements", "the time since the previous micro-batch was not stored")
         else:
             yield name, Cell(f"{counts[count]:,} elements, {stage[rate]:,.4g}/s", "in the last micro-batch")
+    if (emitted := emitted_rate(record, stage)) is not None and not without_driver(record):
+        yield "emitted by its source", Cell(f"{counts['made']:,} elements, {emitted:,.4g}/s", "in the last micro-batch")
     yield "late", Cell(f"{total.get('late', 0):,} dropped", "since the job began")
 
 

@@ -298,6 +298,19 @@ def stage_rows(record: Record) -> Iterator[StageRow]:
         )
 
 
+def earliest(stage: Mapping[str, Any]) -> int:
+    """Return the earliest watermark of a stage: that of its input, or of an output that is held."""
+    return int(min((stage["input"], *(out["watermark"] for out in stage["outputs"]))))
+
+
+def emitted_rate(record: Record, stage: Mapping[str, Any]) -> float | None:
+    """Return the elements per second that the source in a stage emits; None if it has none, or that is unknown."""
+    made = (stage.get("micro_batch") or {}).get("made", 0)
+    # The job's rate is that of all its sources.
+    total = sum((each.get("micro_batch") or {}).get("made", 0) for each in record["stages"])
+    return record["rate"] * made / total if made and record.get("rate") is not None else None
+
+
 def _count(elements: int, rate: float | None) -> Cell:
     return Cell(f"{elements:,}", "in the last micro-batch" + (f", {rate:,.1f}/s" if rate is not None else ""))
 
