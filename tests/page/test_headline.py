@@ -176,6 +176,20 @@ def test_headline_of_failed_job_has_its_folder_and_the_first_line_of_its_error()
     assert "resume FOLDER" in headline({**record, "folder": ""}).frees
 
 
+def test_watermark_that_has_not_moved_is_not_said_to_advance() -> None:
+    now = samples.now()
+    record = samples.record(3, now)
+    held = {**record["causes"][0], "time": MIN_TIMESTAMP, "since": {"micro_batch": 1, "time": now - 20_000_000}}
+    line = headline({**record, "causes": [held]})
+    assert (line.level, line.word, line.at) == ("good", "Starting", now - 20_000_000)
+    assert line.text == "The watermark that decides has not moved yet; the job started"
+    script = headline({**record, "time": now, "committed": now, "causes": [held]})
+    assert script.text == "The watermark that decides has not moved yet; the job started 20 s ago."
+    assert "advanced" in headline({**record, "causes": [{**held, "time": now - 90_000_000}]}).text
+    late = {**held, "since": {"micro_batch": 1, "time": now - 60_000_000}}
+    assert headline({**record, "causes": [late]}).level == "warning"
+
+
 def test_watermark_ahead_of_the_clock_is_not_waiting() -> None:
     now = samples.now()
     record = samples.record(3, now)

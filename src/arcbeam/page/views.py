@@ -245,8 +245,12 @@ def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:
     at = since["time"] if record.get("committed") is None else 0
     if is_failure or (seconds := _seconds_since(record, since["time"])) >= _LONG_WAIT:
         return Headline(without_since(cause), cause["frees"], shown(since["time"]), level, at=at, stage=stage)
-    text = "The job is running. The watermark that decides advanced"
-    return Headline(text, at=at) if at else Headline(f"{text} {long_shown(seconds)} ago.", since=shown(since["time"]))
+    text, label = "The job is running. The watermark that decides advanced", ""
+    if cause.get("time", 0) <= MIN_TIMESTAMP:
+        text, label = "The watermark that decides has not moved yet; the job started", "Starting"
+    if at:
+        return Headline(text, label=label, at=at)
+    return Headline(f"{text} {long_shown(seconds)} ago.", since=shown(since["time"]), label=label)
 
 
 def _is_ahead(record: Record, cause: Mapping[str, Any]) -> bool:
