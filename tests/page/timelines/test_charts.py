@@ -121,6 +121,47 @@ def test_events_are_marked_by_kind_and_listed_newest_first() -> None:
     assert [kind for _, kind, _ in events_of(record)] == list(reversed(kinds))
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "marked", "axis"),
+    [
+        # A job that failed: its error and its end come after its last figure.
+        (95.5, 112.5, ["start", "end"], (95, 113)),
+        (100.0, 110.0, ["start", "end"], (100, 110)),
+        # By how long the events may be away from the points.
+        (-501.0, 710.0, ["end"], (100, 710)),
+        (-500.0, 711.0, ["start"], (-500, 110)),
+    ],
+)
+def test_axis_reaches_to_events_outside_of_the_points(
+    before: float, after: float, marked: list[str], axis: tuple[int, int]
+) -> None:
+    times = {"start": before, "end": after}
+    events = [{"time": round(at * 1e6), "kind": kind, "text": "oh"} for kind, at in times.items()]
+    record = history([point(at * 1_000_000) for at in range(100, 110)], events=events)
+    for drawn in charts_of(record, 0):
+        assert [mark.kind for mark in drawn.marks] == marked
+        assert all(0 <= mark.x <= WIDTH for mark in drawn.marks)
+        assert all(0 <= x <= WIDTH for _, x, _ in coordinates(drawn.path))
+        assert (drawn.start, drawn.end) == tuple(charts._clock(at * 1_000_000) for at in axis)
+
+
+def test_axis_does_not_reach_to_events_before_lost_points() -> None:
+    event = {"time": 0, "kind": "start", "text": "at micro-batch 0"}
+    record = history([point(1_000_000_000)], [point(0), point(1_000_000_000)], events=[event])
+    (mark,) = next(charts_of(record, 1)).marks
+    assert mark.x == 0
+    assert all(not drawn.marks for drawn in charts_of(record, 0))
+
+
+def test_resolution_has_the_newest_event() -> None:
+    rings = [point(0)], [point(0)], [point(0)]
+    for seconds, span in ((5, 0), (700, 1), (9_000, 2), (10_000_000, 2)):
+        event = {"time": seconds * 1_000_000, "kind": "restart", "text": "at micro-batch 1"}
+        record = history(*rings, events=[event])
+        assert span_of(record) == span
+        assert all(drawn.marks for drawn in charts_of(record, span))
+
+
 def test_page_shows_charts_and_escapes_events() -> None:
     record = history([point(0), point(1_000_000)], events=[{"time": 0, "kind": "trouble", "text": EVIL}])
 

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, long_shown
+from arcbeam.streaming.status.history import RINGS
 from arcbeam.streaming.status.status import PARTS
 from arcbeam.streaming.status.words import Record, bytes_shown, shown
 
@@ -172,15 +173,39 @@ def _clock(time: int) -> str:
 
 def span_of(history: Record) -> int:
     """Return the finest resolution that has the whole life of a job, or else the coarsest that has points."""
-    rings = history["rings"]
+    rings, last = history["rings"], max((event["time"] for event in history["events"]), default=0)
     found = max((at for at, ring in enumerate(rings) if ring["points"]), default=0)
     # Points begin at multiples of their width, so those of a coarser ring begin earlier.
     while found and (finer := rings[found - 1])["points"]:
         coarser = rings[found]
         if finer["points"][0]["time"] >= coarser["points"][0]["time"] + coarser["width"]:
             break
+        if last > finer["points"][-1]["time"] + _reach(finer):
+            break
         found -= 1
     return found
+
+
+def _reach(ring: Record) -> float:
+    """Return by how many microseconds events may extend the axis of a resolution: by as much as its points cover."""
+    size = dict(RINGS[:-1]).get(ring["width"])
+    return float("inf") if size is None else float(size * ring["width"])
+
+
+def _axis(history: Record, span: int) -> tuple[int, int]:
+    """Return the time axis of a resolution: its points, and events before and after them."""
+    ring, events = history["rings"][span], [event["time"] for event in history["events"]]
+    points, width, reach = ring["points"], ring["width"], _reach(ring)
+    start, end = points[0]["time"], points[-1]["time"] + width
+    coarser = [other for other in history["rings"][span + 1 :] if other["points"]]
+    # Where earlier points are lost, events before the first one would be in an empty part.
+    is_whole = len(points) < dict(RINGS).get(width, len(points) + 1)
+    if is_whole and all(other["points"][0]["time"] + other["width"] > start for other in coarser):
+        first = min((at for at in events if at >= start - reach), default=start)
+        # Columns remain at multiples of the width.
+        start -= max(0, -(-(start - first) // width)) * width
+    last = max((at for at in events if at <= end + reach), default=end)
+    return start, end + max(0, -(-(last - end) // width)) * width
 
 
 def charts_of(history: Record, span: int, stages: Sequence[str] = ()) -> Iterator[Chart]:
@@ -195,7 +220,7 @@ def charts_of(history: Record, span: int, stages: Sequence[str] = ()) -> Iterato
     points, width = ring["points"], ring["width"]
     if not points:
         return
-    start, end = points[0]["time"], points[-1]["time"] + width
+    start, end = _axis(history, span)
     scale = WIDTH / (end - start)
     marks = tuple(
         Mark(
@@ -355,7 +380,7 @@ def _lines(ranges: Sequence[Range], width: int, start: int, end: int, least: flo
     for at, each in enumerate(joined):
         if not at or each.time - joined[at - 1].time > longest:
             lines.append([])
-        x = round((each.time + column / 2 - start) * WIDTH / (end - start), 1)
+        x = round((min(each.time + column / 2, end) - start) * WIDTH / (end - start), 1)
         for value in dict.fromkeys((each.least, each.greatest)):
             lines[-1].append(f"{x:g} {_height(value, least, greatest):g}")
     # A line of no length is drawn as a dot, because its ends are round.
