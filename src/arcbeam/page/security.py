@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, urlencode
 
+from markupsafe import escape
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
@@ -19,6 +21,7 @@ from starlette.types import ASGIApp
 from typing_extensions import override
 
 COOKIE = "arcbeam-page"
+"""The name of a cookie begins with this; see `cookie_of`."""
 
 LOGIN = "/login"
 """The only path that answers without the token."""
@@ -40,7 +43,8 @@ _FORM = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Log in – arcbeam</title><link rel="stylesheet" href="/login?style"></head>
 <body><header>arcbeam jobs</header><main><h1>Log in</h1><p class="headline {level}"><strong>{word}</strong> {text}</p>
-<form method="post" action="/login"><label for="token">Token</label> <input id="token" name="token" type="password"
+<form method="post" action="/login"><input type="hidden" name="to" value="{to}">
+<label for="token">Token</label> <input id="token" name="token" type="password"
 autocomplete="current-password" required autofocus> <button>Log in</button></form>
 <p class="quiet">It is in the file that the server was started with: <code>--token-file</code>.</p></main></body></html>
 """
@@ -48,12 +52,31 @@ _STYLE: Final = Path(__file__).parent / "static" / "page.css"
 """The path of the login answers with it, too: all others need the token."""
 
 
-def _login_form(word: str, text: str, level: str, code: int) -> Response:
-    return HTMLResponse(_FORM.format(word=word, text=text, level=level), code)
+def cookie_of(request: Request) -> str:
+    """Return the name of the cookie: browsers send the cookies of a host to all of its ports, so it has the port."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{COOKIE}-{port if port.isdecimal() else request.url.scheme}"
 
 
-def _needed(code: int) -> Response:
-    return _login_form("Locked", "This page needs its token.", "warning", code)
+def _login_form(word: str, text: str, level: str, code: int, to: str) -> Response:
+    return HTMLResponse(_FORM.format(word=word, text=text, level=level, to=escape(to)), code)
+
+
+def _needed(code: int, to: str) -> Response:
+    return _login_form("Locked", "This page needs its token.", "warning", code, to)
+
+
+def _own(address: str) -> str:
+    """Return an address within this page. A browser takes //host for another host, and a backslash for a slash."""
+    return "/" + address.lstrip("/\\") if address.startswith("/") else "/"
+
+
+def _wanted(request: Request, query: Mapping[str, Sequence[str]]) -> str:
+    """Return where a login leads: to the requested page, or as the address of the login says."""
+    if request.url.path == LOGIN:
+        return _own(query.get("to", ["/"])[-1])
+    rest = urlencode(query, doseq=True)
+    return _own(request.url.path + (f"?{rest}" if rest else ""))
 
 
 class FormTokens:
@@ -69,7 +92,7 @@ class FormTokens:
             request: of the session.
             parts: what the form does.
         """
-        text = "\0".join((request.cookies.get(COOKIE, ""), *parts))
+        text = "\0".join((request.cookies.get(cookie_of(request), ""), *parts))
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
 
     def holds(self, given: str, request: Request, *parts: str) -> bool:
@@ -126,22 +149,31 @@ class Guard(BaseHTTPMiddleware):
         if request.method != "POST" and (words := query.pop("token", None)):
             if not self._is_token(words[-1]):
                 return PlainTextResponse("the token is wrong", 401)
-            rest = urlencode(query, doseq=True)
-            # Without the leading slashes of a path such as //host, which a browser takes for another host.
-            return self._admitted(request, "/" + request.url.path.lstrip("/\\") + (f"?{rest}" if rest else ""))
+            return self._admitted(request, _wanted(request, query))
         if request.url.path == LOGIN:
-            if request.method != "POST":
-                return FileResponse(_STYLE) if "style" in query else _needed(200)
-            if self._is_token((await form_of(request)).get("token", "")):
-                return self._admitted(request, "/")
-            return _login_form("Refused", "The token is wrong.", "error", 401)
-        if hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), self._proof.encode()):
+            return await self._login_page(request, query)
+        if self._is_session(request):
             return None
         # For programs, as Prometheus. Not for forms: only a session has their tokens.
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind == "Bearer" and request.method != "POST" and self._is_token(given):
             return None
-        return _needed(401)
+        return _needed(401, _wanted(request, query))
+
+    async def _login_page(self, request: Request, query: Mapping[str, Sequence[str]]) -> Response:
+        if request.method == "POST":
+            form = await form_of(request)
+            to = _own(form.get("to", "/"))
+            if self._is_token(form.get("token", "")):
+                return self._admitted(request, to)
+            return _login_form("Refused", "The token is wrong.", "error", 401, to)
+        if "style" in query:
+            return FileResponse(_STYLE)
+        to = _wanted(request, query)
+        return RedirectResponse(to, 303) if self._is_session(request) else _needed(200, to)
+
+    def _is_session(self, request: Request) -> bool:
+        return hmac.compare_digest(request.cookies.get(cookie_of(request), "").encode(), self._proof.encode())
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token.encode())
@@ -149,5 +181,5 @@ class Guard(BaseHTTPMiddleware):
     def _admitted(self, request: Request, to: str) -> Response:
         response = RedirectResponse(to, 303)
         secure = request.url.scheme == "https"
-        response.set_cookie(COOKIE, self._proof, httponly=True, samesite="strict", secure=secure)
+        response.set_cookie(cookie_of(request), self._proof, httponly=True, samesite="strict", secure=secure)
         return response

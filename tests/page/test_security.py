@@ -1,0 +1,64 @@
+"""The login: its cookie, and the page that it leads to."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from arcbeam.page.app import app_of
+from tests.page.test_app import Fixed
+
+pytestmark = pytest.mark.contract("PAGE-02")
+
+
+def at(port: int, token: str) -> TestClient:
+    return TestClient(app_of(Fixed(), token), base_url=f"http://127.0.0.1:{port}", follow_redirects=False)
+
+
+def test_pages_of_two_ports_of_a_host_share_a_browser() -> None:
+    one, other = at(8001, "secret"), at(8002, "other")
+    # Browsers keep the cookies of a host for all of its ports.
+    other.cookies = one.cookies
+    for page, token in ((one, "secret"), (other, "other")):
+        assert page.get("/").status_code == 401
+        assert page.get(f"/?token={token}").status_code == 303
+    assert [page.get("/").status_code for page in (one, other)] == [200, 200]
+
+
+def login(page: TestClient, path: str, token: str = "secret") -> Any:
+    """Give the token in the form that a path shows."""
+    (to,) = re.findall(r'name="to" value="([^"]*)"', page.get(path).text)
+    origin = {"Origin": str(page.base_url).rstrip("/")}
+    return page.post("/login", data={"token": token, "to": html.unescape(to)}, headers=origin)
+
+
+@pytest.mark.parametrize(
+    ("path", "to"),
+    [
+        ("/", "/"),
+        ("/login", "/"),
+        ("/job/a?span=1", "/job/a?span=1"),
+        ("/login?to=/job/a%3Fspan=1", "/job/a?span=1"),
+        ("/login?to=//evil.example/", "/evil.example/"),
+        ("/login?to=/%5Cevil.example/", "/evil.example/"),
+        ("/login?to=/%09/evil.example/", "/%09/evil.example/"),
+        ("/login?to=https://evil.example/", "/"),
+        ('/login?to=/"><script>', "/%22%3E%3Cscript%3E"),
+    ],
+)
+def test_login_leads_to_the_requested_page_of_this_host(path: str, to: str) -> None:
+    page = at(8001, "secret")
+    assert "<script" not in page.get(path).text
+    assert login(page, path, "wrong").status_code == 401
+    answer = login(page, path)
+    assert (answer.status_code, answer.headers["location"]) == (303, to)
+    # With the cookie, the login does not say that the page is locked.
+    for again in ("/login", "/login?token=secret"):
+        assert page.get(again).headers["location"] == "/"
+    page.cookies.clear()
+    answer = page.get(f"{path}{'&' if '?' in path else '?'}token=secret")
+    assert (answer.status_code, answer.headers["location"]) == (303, to)
