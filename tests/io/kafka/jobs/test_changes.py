@@ -123,7 +123,8 @@ def test_silent_added_and_waiting_partitions(broker: Broker, tmp_path: Path) -> 
         assert windows.named() == []
         time.sleep(0.3)
     status = windows.result.status()
-    assert (status.backlog, [cause.kind for cause in status.causes if cause.decides]) == (0, ["restriction"])
+    # Two partitions may hold it at the same time.
+    assert (status.backlog, {cause.kind for cause in status.causes if cause.decides}) == (0, {"restriction"})
     # Created again under the same name: a reader or the search notices it, before that or after.
     admin.delete_topics([topic], operation_timeout=30)[topic].result()
     time.sleep(1)

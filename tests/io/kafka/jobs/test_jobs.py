@@ -66,10 +66,11 @@ def wrong(found: list[tuple[int, int, int]], count: int) -> list[str]:
 
 
 def fill(broker: Broker, topic: str, numbers: range) -> None:
-    """Write numbers; those of a key go to one partition."""
+    """Write numbers; those of a key go to one partition, and each of up to `KEYS` partitions has some."""
     producer = Producer({"bootstrap.servers": broker.address})
+    count = len(producer.list_topics(topic, 30).topics[topic].partitions)
     for n in numbers:
-        producer.produce(topic, str(n).encode(), str(n % KEYS).encode(), n % KEYS % 2)
+        producer.produce(topic, str(n).encode(), str(n % KEYS).encode(), n % KEYS % count)
     producer.flush(30)
 
 
