@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
+from arcbeam.errors import PublishRefusedError
+from arcbeam.io.kafka import RecordRefusedError
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain, encoded, framed
 from arcbeam.io.kafka.producing import FencedError, LibrdkafkaShard, Register, produce, producer
 from arcbeam.io.kafka.publisher import Part, PublishRecords, RegisterError
-from arcbeam.io.kafka.writing import Storage
+from arcbeam.io.kafka.writing import Sink, StageGrouped, Storage
+from arcbeam.model.attempts import Attempt, here
 from tests.io.kafka.test_librdkafka import partition, read, reader, values
 from tools.kafka.broker import Broker
 
@@ -92,6 +95,59 @@ def test_offset_of_the_group_is_a_way_out(broker: Broker, tmp_path: Path) -> Non
     publisher(broker, tmp_path).publish([staged(tmp_path, topic, 3)])
     publisher(broker, tmp_path).publish([staged(tmp_path, topic, 4)])
     assert seen(broker, topic) == [4]
+
+
+@pytest.mark.contract("KAFKA-07")
+@pytest.mark.parametrize(
+    ("topic", "key", "size", "count", "more", "message"),
+    [
+        ("small", b"k", 20_000, 1, {}, r"record for \S+\[0\]: .*too large.*raise max\.message\.bytes"),
+        ("small", b"k", 100, 900, {}, r"too large.*message\.max\.bytes of at most that"),
+        ("compact", None, 5, 1, {}, r"record for \S+\[0\]: .*set it to delete"),
+        ("small", b"k", 5, 1, {"transaction.timeout.ms": 5_000_000}, "its producer: .*Transaction timeout"),
+    ],
+)
+def test_refusal_names_a_way_forward(
+    broker: Broker, topic: str, key: bytes | None, size: int, count: int, more: Any, message: str
+) -> None:
+    settings = {"max_message_bytes": "10000"} if topic == "small" else {"cleanup_policy": "compact"}
+    name = broker.topic(f"refuses-{topic}-{size}-{count}", **settings)
+    shard = LibrdkafkaShard(connection(broker, **more), name, name)
+
+    def publish() -> None:
+        shard.begin()
+        shard.publish([(name, -1, 0, key, b"v" * size, ())] * count, Register(1))
+
+    with pytest.raises(PublishRefusedError, match=rf"publish shard {name}: Kafka refuses.*{message}.*resume the job"):
+        publish()
+    shard.close()
+    assert seen(broker, name) == []
+    # The job is resumed with what the error says.
+    again = LibrdkafkaShard(connection(broker, **{"message.max.bytes": 10_000}), name, name)
+    assert again.begin() is None
+    again.publish([(name, -1, 0, b"k", b"1" * 100, ())] * 900, Register(1))
+    again.close()
+    assert len(seen(broker, name)) == 900
+
+
+@pytest.mark.contract("KAFKA-07")
+def test_what_a_topic_refuses_fails_before_the_commit(broker: Broker, tmp_path: Path) -> None:
+    small = broker.topic("takes-little", max_message_bytes="10000")
+    compact = broker.topic("takes-keys", cleanup_policy="compact,delete")
+
+    def stage(topic: str, key: bytes | None, **config: Any) -> None:
+        sink = Sink("sink", small, Storage(str(tmp_path)), connection(broker, **config))
+        with here.running(Attempt("refuses", 1, (0,), "t")):
+            list(StageGrouped(sink).process((0, [(encoded([(topic, -1, 0, key, b"v", ())]), 1, {topic: 0})])))
+
+    with pytest.raises(RecordRefusedError, match=r"at most 10,000 bytes .*allows 1,000,000: give it '.*': 10000, or"):
+        stage(small, b"k")
+    with pytest.raises(RecordRefusedError, match=r"without a key for the topic takes-keys, whose cleanup\.p"):
+        stage(compact, None)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    stage(small, b"k", **{"message.max.bytes": 10_000})
+    stage(small, b"k", **{"compression.type": "lz4"})
+    stage(compact, b"k")
 
 
 @pytest.mark.contract("KAFKA-07")

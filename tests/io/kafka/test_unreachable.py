@@ -11,7 +11,7 @@ import pytest
 from arcbeam.io.kafka import producing
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Outgoing
-from arcbeam.io.kafka.producing import InDoubtError, LibrdkafkaShard, partitions_of
+from arcbeam.io.kafka.producing import InDoubtError, LibrdkafkaShard, topic_of
 from arcbeam.io.kafka.writing import WriteNow
 
 NOWHERE = "no-such-host.invalid:9092"
@@ -31,7 +31,7 @@ def test_unknown_host_fails_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ConnectionError, match=rf"topic t: no broker of {re.escape(NOWHERE)} .*Failed to resolve.*Check boot"
     ):
-        partitions_of(Connection({"bootstrap.servers": NOWHERE}), "t")
+        topic_of(Connection({"bootstrap.servers": NOWHERE}), "t")
     assert time.monotonic() - began < producing.SECONDS / 2
 
 
@@ -42,7 +42,7 @@ def test_host_without_broker_is_retried_and_then_named(
     monkeypatch.setattr(producing, "_WRONG_SECONDS", 0.0)
     monkeypatch.setattr(producing, "SECONDS", 1.0)
     with pytest.raises(ConnectionError, match=rf"no broker of {REFUSED} has answered .*Connection refused"):
-        partitions_of(Connection({"bootstrap.servers": f"{REFUSED}"}), "t")
+        topic_of(Connection({"bootstrap.servers": f"{REFUSED}"}), "t")
     (record,) = caplog.records
     assert "the request for the partitions of the topic t failed" in record.getMessage()
 

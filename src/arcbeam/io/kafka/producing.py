@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from arcbeam.errors import PublishRefusedError
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain
 from arcbeam.io.kafka.trouble import AddressError, Trouble, unreachable
@@ -22,10 +23,25 @@ SECONDS: Final = 60.0
 """For a request about a transaction, and for the delivery of what was produced."""
 _REGISTER_SECONDS: Final = 30.0
 """For setting the register. librdkafka may wait forever: see `LibrdkafkaShard._set`."""
+_REPORT_SECONDS: Final = 1.0
+"""For the report about a record that has failed."""
 _TRY_SECONDS: Final = 5.0
 """For a question about a topic, which is repeated."""
 _WRONG_SECONDS: Final = 10.0
 """After which a question fails if no broker can be found, or none takes the credentials."""
+_REFUSALS: Final = {
+    "MSG_SIZE_TOO_LARGE": "raise max.message.bytes of the topic, or, if it is the batches that are too large, give "
+    "producer_config a message.max.bytes of at most that",
+    "RECORD_LIST_TOO_LARGE": "raise segment.bytes of the topic",
+    "INVALID_RECORD": "records without a key are refused while cleanup.policy of the topic is compact: set it to "
+    "delete until they are published",
+    "INVALID_TIMESTAMP": "raise message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
+    "INVALID_TRANSACTION_TIMEOUT": "give producer_config a lower transaction.timeout.ms, or raise "
+    "transaction.max.timeout.ms of the brokers",
+    "POLICY_VIOLATION": "change the policy of the brokers",
+}
+"""Errors of brokers that would be the same at each try, by name, each with what to do."""
+_UNLIMITED: Final = 1 << 62
 _SETTINGS: Final = {
     "enable.idempotence": True,
     # As Java's producers: so a key is in the same partition, whichever client writes it.
@@ -112,34 +128,65 @@ def produce(of: Any, records: Iterable[Plain], delivered: Any = None) -> None:
             poll(0)
 
 
-def partitions_of(connection: Connection, topic: str) -> int:
-    """Return the number of partitions of a topic; 0 if it does not exist.
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What a topic takes.
+
+    Attributes:
+        partitions: their number; 0 if the topic does not exist.
+        most: bytes of its largest batch of records; unlimited if this client must not ask.
+        compacted: whether it refuses records without a key; False if this client must not ask.
+    """
+
+    partitions: int
+    most: int = _UNLIMITED
+    compacted: bool = False
+
+
+def topic_of(connection: Connection, topic: str) -> Topic:
+    """Return what a topic takes.
 
     Raises:
         ConnectionError: no broker answers.
     """
     from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
 
     trouble = trouble_of(connection)
-    client = producer(connection, {"error_cb": trouble.hear})
+    client = connection.made(AdminClient, {"error_cb": trouble.hear})
     began = time.time()
+    while True:
+        try:
+            found = client.list_topics(topic, timeout=_TRY_SECONDS).topics[topic]
+            break
+        except KafkaException as e:
+            trouble.listen(client.poll)
+            error = trouble.error(e)
+        took = time.time() - began
+        if took > (_WRONG_SECONDS if isinstance(error, AddressError) else SECONDS):
+            raise ConnectionError(f"WriteToKafka, topic {topic}: {unreachable(trouble.servers, error, took)}")
+        if took > _TRY_SECONDS:
+            trouble.failed(f"the request for the partitions of the topic {topic}", error, began)
+    trouble.succeeded()
+    if found.error is not None:
+        return Topic(0)
+    settings = _settings_of(client, topic)
+    most = int(settings.get("max.message.bytes") or _UNLIMITED)
+    return Topic(len(found.partitions), most, "compact" in settings.get("cleanup.policy", ""))
+
+
+def _settings_of(client: Any, topic: str) -> Mapping[str, str]:
+    """Return the settings of a topic; none if the broker does not tell them, for example without the right to ask."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import ConfigResource
+
+    (future,) = client.describe_configs(
+        [ConfigResource(ConfigResource.Type.TOPIC, topic)], request_timeout=_TRY_SECONDS
+    ).values()
     try:
-        while True:
-            try:
-                found = client.list_topics(topic, timeout=_TRY_SECONDS).topics[topic]
-                break
-            except KafkaException as e:
-                trouble.listen(client.poll)
-                error = trouble.error(e)
-            took = time.time() - began
-            if took > (_WRONG_SECONDS if isinstance(error, AddressError) else SECONDS):
-                raise ConnectionError(f"WriteToKafka, topic {topic}: {unreachable(trouble.servers, error, took)}")
-            if took > _TRY_SECONDS:
-                trouble.failed(f"the request for the partitions of the topic {topic}", error, began)
-        trouble.succeeded()
-    finally:
-        client.close()
-    return 0 if found.error is not None else len(found.partitions)
+        return {name: entry.value or "" for name, entry in future.result().items()}
+    except KafkaException:
+        return {}
 
 
 class LibrdkafkaShard:
@@ -158,7 +205,10 @@ class LibrdkafkaShard:
         self._place, self._register, self._name = TopicPartition, register, name
         self._sound = True
         self._trouble = trouble_of(connection, job)
-        self._producer = producer(connection, {"transactional.id": name, "error_cb": self._failed})
+        self._refused: Any = None
+        self._where = ""
+        more = {"transactional.id": name, "error_cb": self._failed, "delivery.report.only.error": True}
+        self._producer = producer(connection, more)
         self._setting: Future[None] = Future()
         self._setting.set_result(None)
         common = {key: value for key, value in connection.config.items() if not key.startswith(_PRODUCERS_ONLY)}
@@ -171,6 +221,7 @@ class LibrdkafkaShard:
 
         Raises:
             InDoubtError: the broker does not answer in time.
+            PublishRefusedError: it refuses the producer.
         """
         with self._fencing():
             # SUBTLE: first. While a transaction is open, the register is not known.
@@ -187,10 +238,12 @@ class LibrdkafkaShard:
         Raises:
             FencedError: another producer has begun since. Nothing is published.
             InDoubtError: a connection has failed. The records may be published.
+            PublishRefusedError: the broker refuses a record. Nothing is published.
         """
+        self._refused = None
         with self._fencing():
             self._producer.begin_transaction()
-            produce(self._producer, records)
+            produce(self._producer, records, self._undelivered)
             self._set(register)
             self._producer.commit_transaction(SECONDS)
         self._succeeded()
@@ -234,6 +287,31 @@ class LibrdkafkaShard:
         self._sound = False
         self._trouble.hear(error)
 
+    def _undelivered(self, error: Any, record: Any) -> None:
+        if self._refused is None and error.name() in _REFUSALS:
+            self._refused, self._where = error, f" a record for {record.topic()}[{record.partition()}]"
+
+    def _refusal(self, error: Any) -> PublishRefusedError | None:
+        """Return the error for what the broker would refuse again; None if an error has another cause."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        # What follows a refused record fails with an error that does not say why.
+        over = time.monotonic() + (_REPORT_SECONDS if error.code() == KafkaError._STATE else 0.0)
+        # A fatal error is raised again.
+        with contextlib.suppress(KafkaException):
+            self._producer.poll(0)
+            while self._refused is None and time.monotonic() < over:
+                self._producer.poll(0.1)
+        if self._refused is None and error.name() in _REFUSALS:
+            self._refused, self._where = error, ""
+        if self._refused is None:
+            return None
+        return PublishRefusedError(
+            f"WriteToKafka cannot publish shard {self._name}: Kafka refuses{self._where or ' its producer'}: "
+            f"{self._refused.str()}. To continue, {_REFUSALS[self._refused.name()]}. Then resume the job: it publishes "
+            "what it has committed"
+        )
+
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
         """Turn librdkafka's errors into ours."""
@@ -260,6 +338,8 @@ class LibrdkafkaShard:
                 KafkaError._TIMED_OUT,
                 KafkaError._MSG_TIMED_OUT,
             )
+            if (refusal := self._refusal(error)) is not None:
+                raise refusal from None
             if not error.retriable() and error.code() not in lost:
                 raise RuntimeError(f"Kafka, shard {self._name}: {error.str()}") from None
             self._trouble.listen(self._producer.poll)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,8 +20,8 @@ from typing_extensions import override
 
 from arcbeam.errors import SetupError
 from arcbeam.io.kafka.connection import Connection, Credentials, check_installed
-from arcbeam.io.kafka.outgoing import Chunk, Chunks, Outgoing, RecordRefusedError, Serializer, framed
-from arcbeam.io.kafka.producing import SECONDS, Deliveries, partitions_of, produce, producer, trouble_of
+from arcbeam.io.kafka.outgoing import Chunk, Chunks, Outgoing, RecordRefusedError, Serializer, decoded, framed
+from arcbeam.io.kafka.producing import SECONDS, Deliveries, Topic, produce, producer, topic_of, trouble_of
 from arcbeam.io.kafka.publisher import Part, PublishRecords, name_of, sink_of
 from arcbeam.io.kafka.settings import check_arguments, check_function, check_settings
 from arcbeam.io.parts.places import opened, options_of
@@ -124,10 +124,10 @@ class _Stager:
                 f"run the pipeline with ArcbeamRunner, or use {_NAME}(exactly_once=False)",
             )
         self._sink, self._staging = sink, sink.storage()
-        self._partitions: dict[str, int] = {}
+        self._topics: dict[str, Topic] = {}
         self._check(sink.register, 0)
 
-    def part(self, shard: int, link: Link, chunks: Iterable[bytes], topics: Mapping[str, int], records: int) -> Part:
+    def part(self, shard: int, link: Link, chunks: Sequence[bytes], topics: Mapping[str, int], records: int) -> Part:
         """Stage chunks as a part.
 
         Args:
@@ -138,11 +138,14 @@ class _Stager:
             records: their number.
 
         Raises:
-            RecordRefusedError: a topic or partition does not exist. Once committed, the records would block the job.
+            RecordRefusedError: a topic or partition does not exist, or the topic would refuse records. Once committed,
+                they would block the job.
         """
         by = attempt()
         for topic, most in topics.items():
             self._check(topic, most)
+            self._check_size(topic)
+        self._check_keys({topic for topic in topics if self._topics[topic].compacted}, chunks)
         writing = self._staging.begin(by)
         try:
             writing.write(framed(chunks))
@@ -155,11 +158,34 @@ class _Stager:
         return Part(name, link.sequence, staged.staged, records, self._sink.register, token, after, link.begins)
 
     def _check(self, topic: str, number: int) -> None:
-        if number >= self._partitions.get(topic, 0):
-            self._partitions[topic] = partitions_of(self._sink.connection, topic)
-            if number >= self._partitions[topic]:
-                what = f"has no partition {number}" if self._partitions[topic] else "does not exist"
+        if topic not in self._topics or number >= self._topics[topic].partitions:
+            found = self._topics[topic] = topic_of(self._sink.connection, topic)
+            if number >= found.partitions:
+                what = f"has no partition {number}" if found.partitions else "does not exist"
                 raise RecordRefusedError(f"{_NAME}: the topic {topic} {what}")
+
+    def _check_size(self, topic: str) -> None:
+        config, most = self._sink.connection.config, self._topics[topic].most
+        if any(config.get(name, "none") != "none" for name in ("compression.type", "compression.codec")):
+            return  # The topic limits what is compressed, and its size is not known yet.
+        if (ours := _most(config)) > most:
+            raise RecordRefusedError(
+                f"{_NAME}: the topic {topic} takes batches of at most {most:,} bytes (its max.message.bytes), but "
+                f"producer_config allows {ours:,}: give it 'message.max.bytes': {most}, or raise that of the topic"
+            )
+
+    def _check_keys(self, compacted: Collection[str], chunks: Iterable[bytes]) -> None:
+        for topic, _, _, key, *_ in (record for chunk in chunks if compacted for record in decoded(chunk)):
+            if key is None and topic in compacted:
+                raise RecordRefusedError(
+                    f"{_NAME} got a record without a key for the topic {topic}, whose cleanup.policy is compact: such "
+                    "topics take only records with a key"
+                )
+
+
+def _most(config: Mapping[str, Any]) -> int:
+    """Return the bytes of the largest batch or record of a producer."""
+    return int(config.get("message.max.bytes", 1_000_000))
 
 
 def _add(topics: dict[str, int], more: Mapping[str, int]) -> None:
@@ -355,8 +381,7 @@ class WriteToKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         for argument, of in (("topic", topic), ("register_topic", register_topic)):
             if of is not None and not isinstance(of, str):
                 raise TypeError(f"{_NAME}({argument}={of!r}): expected the name of a topic")
-        most = int(producer_config.get("message.max.bytes", 1_000_000))
-        self._outgoing = Outgoing(topic or "", key_serializer, value_serializer, most)
+        self._outgoing = Outgoing(topic or "", key_serializer, value_serializer, _most(producer_config))
         if not isinstance(shards, int) or not 1 <= shards <= 256:
             raise ValueError(f"{_NAME}(shards={shards!r}): expected a number from 1 to 256")
         if on_lost_register not in LOST:
