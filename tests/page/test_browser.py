@@ -157,7 +157,9 @@ def test_results_and_login_are_accessible_and_fit(browser: Any, scheme: str, wid
         assert_accessible_and_fits(page, width)
         page.fill("#token", "s3cret")
         page.click("button")
-        page.wait_for_url(server.address)
+        # The login leads to the page that was asked for.
+        api.expect(page.locator("#headline")).to_be_visible()
+        assert page.url == f"{server.address}job/a"
         for form, end in (("stage/1/sample", "Take samples again"), ("control/savepoint", "The request is done")):
             page.goto(f"{server.address}job/a/{form}")
             page.click("button")
