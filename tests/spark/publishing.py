@@ -32,7 +32,8 @@ class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         if self._elements:
             by = attempt()
             assert by.token, "a task must have a name"
-            name = f"{by.job}_{by.micro_batch}_{by.token}"
+            # A task has a bundle for each of its shards.
+            name = f"{by.job}_{by.micro_batch}_{by.token}_{uuid.uuid4().hex}"
             staged = self._folder / "staged"
             staged.mkdir(exist_ok=True)
             (staged / name).write_text("\n".join(self._elements))
