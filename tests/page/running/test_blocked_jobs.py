@@ -6,6 +6,7 @@ Only Spark is replaced; see `tests.spark.streaming.inprocess`.
 from __future__ import annotations
 
 import html
+import json
 import re
 import threading
 import time
@@ -22,6 +23,7 @@ from click.testing import CliRunner
 from typing_extensions import override
 
 from arcbeam.cli import main
+from arcbeam.errors import WorkerLostError
 from arcbeam.io import WithWatermark
 from arcbeam.model.shutdown import GracefulShutdown
 from arcbeam.page import views
@@ -30,6 +32,7 @@ from arcbeam.runner.job import Follower
 from arcbeam.spark.streaming.streamingjob import StreamRun
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.manifest.names import TROUBLE_NOTE
 from arcbeam.streaming.driver import heartbeat
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.words import shown
@@ -302,3 +305,18 @@ def test_headline_of_blocked_job_has_the_words_of_status(
     assert f"released when: {cause['frees']}" in words
     assert f"  - {cause['text']}\n" in printed
     assert f"    released when: {cause['frees']}\n" in printed
+
+
+def test_micro_batch_fails_since_its_first_try(tmp_path: Path) -> None:
+    blobs, notes = FolderBlobs(tmp_path / "job", sync=False), list[tuple[str, int]]()
+
+    class Notes(Follower):
+        @override
+        def warned(self, text: str) -> None:
+            note = json.loads(blobs.get(TROUBLE_NOTE))
+            notes.append((note["why"], note["time"]))
+
+    with without_spark(dies), pytest.raises(WorkerLostError):
+        run_of(_meter, tmp_path, Notes()).run()
+    assert len({why for why, _ in notes}) == 2
+    assert len({when for _, when in notes}) == 1
