@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from arcbeam.cli.status import cause_lines
+from arcbeam.cli.status import _job_lines, cause_lines
 from arcbeam.engine.protocol.reports import Awaited
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.model.observers import Observer
@@ -188,6 +188,18 @@ def test_watermark_that_has_not_moved_is_not_said_to_advance() -> None:
     assert "advanced" in headline({**record, "causes": [{**held, "time": now - 90_000_000}]}).text
     late = {**held, "since": {"micro_batch": 1, "time": now - 60_000_000}}
     assert headline({**record, "causes": [late]}).level == "warning"
+
+
+def test_headline_of_draining_job_says_what_is_left() -> None:
+    record = samples.record(3, samples.now(), mode="draining")
+    record["stages"][0] |= {"restrictions": 2, "backlog": 5.0}
+    line, cause = headline(record), record["causes"][0]
+    assert (line.word, line.stage, line.frees) == ("Draining", cause["stage"], "")
+    assert line.text.startswith("the job drains, and then ends; left: 2 restriction(s) of 'Read/Poll/Process' not done")
+    assert "restriction of element 'EWR'" in line.text
+    assert line.text in _job_lines(record)
+    failing = {**cause, "kind": "failure", "text": "micro-batch 1: KeyError"}
+    assert headline({**record, "causes": [failing]}).level == "error"
 
 
 def test_watermark_ahead_of_the_clock_is_not_waiting() -> None:

@@ -177,6 +177,8 @@ def _drawn(record: Record, width: int = _WIDE) -> Group:
 
 
 def _job_lines(record: Record) -> Iterator[str]:
+    from arcbeam.streaming.status.status import drain_line
+
     ended, overdue = record.get("ended"), overdue_line(record)
     mode = state_of(record)
     lag = _lag(record["watermark"])
@@ -205,6 +207,8 @@ def _job_lines(record: Record) -> Iterator[str]:
             f"nothing is due{before}; to check whether a driver is running this job, request a savepoint, which only a "
             "driver takes: `arcbeam savepoint FOLDER`"
         )
+    if not ended and (drains := drain_line(record)):
+        yield drains
     seconds = record["seconds"]
     if seconds:
         parts = (("plan", "plan"), ("spark", "Spark"), ("user", "transforms"), ("commit", "previous commit"))

@@ -28,7 +28,6 @@ from arcbeam.page.sources import Control, Listed, Source
 from arcbeam.page.states import is_live
 from arcbeam.page.views import without_driver
 from arcbeam.store.log.requests import Asked
-from arcbeam.streaming.status.status import undone
 from arcbeam.streaming.status.words import silent
 
 _KEPT: Final = 200
@@ -151,15 +150,6 @@ def consequences(job: Listed, what: Asked) -> Consequences:
     return CONSEQUENCES[what]
 
 
-def draining(job: Listed) -> str:
-    """Return what a draining job has left to do, in a line; "" if it does not drain."""
-    record = job.record
-    if record is None or record["mode"] != "draining" or not is_live(job):
-        return ""
-    left = undone(record)
-    return f"micro-batch {record['micro_batch']:,}: {left or 'nothing is left but its end'}"
-
-
 @dataclass(slots=True)
 class Operation:
     """A request under way, or its result.
@@ -254,7 +244,6 @@ def links(job: Listed) -> dict[str, Any]:
             (what.value, consequences(job, what).title, what in possible) for what in shown if what in possible or why
         ],
         "refused": why if len(possible) < len(CONSEQUENCES) else "",
-        "draining": draining(job),
     }
 
 

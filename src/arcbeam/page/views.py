@@ -20,6 +20,7 @@ from arcbeam.model.timestamps import (
     long_shown,
 )
 from arcbeam.page.sources import Listed
+from arcbeam.streaming.status.status import drain_line
 from arcbeam.streaming.status.words import (
     Record,
     ago,
@@ -175,10 +176,13 @@ def _since(record: Record) -> int:
 
 
 def headline(record: Record) -> Headline:
-    """Return a job's condition: its end, else a missing driver, else the first cause that decides."""
+    """Return a job's condition: its end, else a missing driver, else its drain, else the first cause that decides."""
     if (line := stopped(record)) is not None:
         return line
     deciding = [cause for cause in record["causes"] if cause.get("kind") == "driver" or cause.get("decides", True)]
+    troubled = any(cause.get("kind") in ("failure", "driver") for cause in deciding)
+    if (drains := drain_line(record)) and not troubled:
+        return Headline(drains, level="warning", label="Draining", stage=deciding[0]["stage"] if deciding else "")
     if deciding:
         return headline_of(record, next((cause for cause in deciding if not _is_ahead(record, cause)), deciding[0]))
     if not record["micro_batch"]:

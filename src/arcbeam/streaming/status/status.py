@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from arcbeam.engine.watermarks.clocks import shown_time
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, behind_shown
 from arcbeam.store.log.drivernote import DriverNote
 from arcbeam.store.log.troublenote import Trouble
@@ -225,6 +226,13 @@ def undone(record: Mapping[str, Any]) -> str:
     causes = (each for each in record.get("causes", ()) if each.get("text") and each.get("decides", True))
     cause = next((each["text"].partition(": ")[2] for each in causes), "")
     return "; ".join([*doing[:_SHOWN], *more, *([cause] if cause else [])])
+
+
+def drain_line(record: Mapping[str, Any]) -> str:
+    """Return that a job drains, and its remaining work; "" if it does not drain."""
+    if record["mode"] != CommitMode.DRAINING:
+        return ""
+    return f"the job drains, and then ends; left: {undone(record) or 'nothing but its end'}"
 
 
 def in_words(figures: Mapping[str, Any]) -> str:
