@@ -22,13 +22,14 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.page.app import app_of
 from arcbeam.page.security import COOKIE
 from arcbeam.page.sources import FolderSource, Listed, Several, Source
-from arcbeam.page.views import headline, row_of
+from arcbeam.page.views import headline, row_of, stage_rows
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.endnote import EndNote, leave_note
 from arcbeam.store.log.troublenote import Trouble, leave_trouble
 from arcbeam.streaming.driver.proposals import draft
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.words import without_since
+from tests.page import samples
 from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
 
 _TIMES = Times(
@@ -278,3 +279,19 @@ def test_ended_driver_is_the_headline(job: FolderBlobs) -> None:
     line = headline(record_of(job))
     assert "no such key" in line.text
     assert replace(line, text="").level == "error"
+
+
+@pytest.mark.contract("PAGE-01")
+def test_stage_held_by_one_above_names_it() -> None:
+    record = samples.record(4, samples.now())
+    first, *others = (row.why for row in stage_rows(record))
+    held = record["causes"][0]
+    assert first.text.startswith("restriction of element 'EWR' in shard 3")
+    assert first.hint == held["text"]
+    assert {why.text for why in others} == {"by Read/Poll/Process"}
+    record["causes"] = [{**held, "text": f"{held['text'].partition(': ')[0]}: state 'a\n{'b' * 500}'"}]
+    text = next(stage_rows(record)).why.text
+    assert (len(text), text[:11], text[-1]) == (160, "state 'a bb", "…")
+    record["causes"] = []
+    assert next(stage_rows(record)).why.text == record["stages"][0]["why"]
+    assert client(Fixed(Listed("a", "/a", record))).get("/job/a").text.count(">held: <") == 4

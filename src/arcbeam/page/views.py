@@ -39,6 +39,8 @@ _LONG_WAIT: Final = 60.0
 """Seconds. A healthy stream always waits for something: only what has not moved for longer is shown as waiting."""
 _AHEAD: Final = 60.0
 """Seconds. A watermark moves during a micro-batch, whose time is that of its start, and clocks of hosts differ."""
+_LONGEST_LINE: Final = 160
+"""Characters."""
 _MINUTES: Final = len("2026-01-05 10:00")
 
 CANCELLED: Final = "The job was cancelled."
@@ -139,7 +141,7 @@ class StageRow:
     backlog: Cell
     state: Cell
     late: Cell
-    why: str
+    why: Cell
 
 
 def row_of(job: Listed) -> JobRow:
@@ -302,8 +304,27 @@ def stage_rows(record: Record) -> Iterator[StageRow]:
             _backlog(stage),
             Cell(f"{bytes_shown(stage.get('state_bytes', 0))}", f"{stage.get('state_rows', 0):,} rows"),
             Cell(f"{total['late']:,}", "since the job began") if "late" in total else unknown,
-            stage.get("why", ""),
+            _why(record, stage),
         )
+
+
+def _why(record: Record, stage: Mapping[str, Any]) -> Cell:
+    """Return what holds a stage, or the names of the stages above that do; all of it is the hint."""
+    name = stage["stage"]
+    causes = [cause for cause in record["causes"] if cause.get("kind") not in ("failure", "driver")]
+    if own := [cause for cause in causes if cause["stage"] == name]:
+        # The watermark and since when are in the row, or on the stage's page.
+        text = str(own[0]["text"])
+        return Cell(_line(text.partition(": ")[2] or text), text)
+    if above := dict.fromkeys(cause["stage"] for cause in causes if name in cause["stages"]):
+        return Cell(f"by {', '.join(above)}", "what holds that stage is in its row")
+    return Cell(_line(stage.get("why", "")), stage.get("why", ""))
+
+
+def _line(text: str) -> str:
+    """Return the beginning of a text that fits into a line or two."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…"
 
 
 def earliest(stage: Mapping[str, Any]) -> int:
