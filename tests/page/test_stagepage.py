@@ -39,6 +39,7 @@ def test_stage_page_has_all_that_status_knows() -> None:
         "state_most": 300,
         "state_most_in": 5,
     }
+    record["causes"][0]["about"] = "'EWR' and all the rest"
     text = text_of(record, 0, plan)
     for words in (
         plan["stages"][0]["transforms"][0]["name"],
@@ -51,6 +52,7 @@ def test_stage_page_has_all_that_status_knows() -> None:
         "the largest is shard 5 with 300 B, 1.5 times the mean",
         record["causes"][0]["text"],
         record["causes"][0]["frees"],
+        "the element: 'EWR' and all the rest",
     ):
         assert words in text
 

@@ -97,3 +97,22 @@ def test_parts_are_shown_as_text_if_possible() -> None:
         keyspace.shown(piece) for piece in keyspace.parts(b"".join(map(keyspace.part, [b"user7", b"\xff\0", b""])))
     ]
     assert shown == ["user7", "b'\\xff\\x00'", ""]
+
+
+def test_keys_are_shown_as_text_or_short() -> None:
+    keys = [
+        b"user7",
+        b"\x04EWR",
+        "\x04Zürich".encode(),
+        b"\xff\0",
+        b"\x01A",
+        b"",
+        b"\xfe" * 17,
+        b"\xfe" * 600,
+        b"k" * 600,
+    ]
+    shown = [keyspace.key_shown(piece) for piece in keyspace.parts(b"".join(map(keyspace.part, keys)))]
+    assert shown[:6] == ["user7", "EWR", "Zürich", "0xff00", "0x0141", ""]
+    assert shown[6:8] == ["0x" + "fe" * 16 + "…"] * 2
+    assert shown[8].startswith("kkk")
+    assert shown[8].endswith("k…")

@@ -84,6 +84,12 @@ def test_hold_names_its_holder() -> None:
     assert str(holds.earliest("main")) == "state 'pane' of key 'user7'"
     assert str(holds.earliest("errors")) == "restriction 'r1'"
     assert holds.earliest() == holds.earliest("errors")
+    assert str(Hold(Timestamp(5), HolderKind.PARKED, "11191cfd@800004d2")) == "blocked element"
+
+
+def test_long_subject_of_restriction_is_one_short_line() -> None:
+    hold = Hold(Timestamp(5), HolderKind.RESIDUAL, "1.0.0~ab", about="Element(\n  text='" + "x" * 90)
+    assert str(hold) == f"restriction of element Element( text='{'x' * 44}…"
 
 
 @pytest.mark.contract("ENG-01")

@@ -92,6 +92,7 @@ def test_stored_limits_explain_like_all_shards() -> None:
     (cause,) = _causes(head)
     check_message("cause-deferred-restriction", f"{cause.text}\n{cause.frees}")
     assert (cause.shard, cause.due, cause.by_clock, cause.stages) == (1, _HOUR, True, ("read", "join"))
+    assert cause.about == "'EWR'"
     # If it does not run in a micro-batch, its subject is known from the one before.
     again = holding("read", 1, replace(late, about=""), restrictions=Restrictions(2, 3.0))
     (same,) = _causes(committed(log, at(7, MAX_TIMESTAMP, 7), *all_of(holding("read", 0, later), again)))

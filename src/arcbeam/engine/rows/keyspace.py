@@ -45,6 +45,7 @@ are.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 from typing import Final
@@ -69,6 +70,10 @@ OFFSET: Final = 1 << 63
 """Added to a time, so that its bytes sort like the time."""
 END: Final = b"\0\1"
 """The end of a part; no escaped part contains it."""
+_TEXT: Final = b"\x04"
+"""The first byte of a text, as Python's coder for values of any type encodes it."""
+_SHOWN_BYTES: Final = 16
+"""Bytes of a key that is no text."""
 _CUT = b"\0\2"
 _DIGEST_BYTES = 16
 
@@ -209,6 +214,18 @@ def shown(piece: bytes) -> str:
     except UnicodeDecodeError:
         text = repr(raw)
     return text + "…" if cut else text
+
+
+def key_shown(piece: bytes) -> str:
+    """Return a user key, a piece of `parts`, for people: as text if it is text, else the beginning in hexadecimal."""
+    raw, end = whole(piece), ""
+    if raw is None:
+        raw, end = unescaped(piece[: piece.index(_CUT)]).removesuffix(b"\0"), "…"
+    for encoded in (raw, raw.removeprefix(_TEXT)):
+        with contextlib.suppress(UnicodeDecodeError):
+            if (text := encoded.decode()).isprintable():
+                return text + end
+    return f"0x{raw[:_SHOWN_BYTES].hex()}" + (end if len(raw) <= _SHOWN_BYTES else "…")
 
 
 def after(start: bytes) -> bytes | None:

@@ -17,6 +17,7 @@ from arcbeam.engine.rows.keyspace import (
     Kind,
     Section,
     after,
+    key_shown,
     moment,
     name,
     part,
@@ -35,6 +36,10 @@ ALL: Final = ""
 
 GATHERED: Final = "end of window"
 """The timer family of a window's end, which a grouping sets for all keys, with an empty key. Not a user's family."""
+
+
+_LONGEST_SUBJECT: Final = 60
+"""Characters."""
 
 
 class Side(enum.Enum):
@@ -133,11 +138,18 @@ class Hold(QuickPickle):
     about: str = field(default="", compare=False)
     size: float | None = field(default=None, compare=False)
 
+    @property
+    def subject(self) -> str:
+        """The beginning of `about`, in a line."""
+        line = " ".join(self.about.split())
+        return line if len(line) <= _LONGEST_SUBJECT else line[: _LONGEST_SUBJECT - 1] + "…"
+
     def __str__(self) -> str:
-        named = f" '{self.name}'" if self.name else ""
+        # The name of a blocked element is that of its side input, as a digest, with its encoded window.
+        named = f" '{self.name}'" if self.name and self.kind is not HolderKind.PARKED else ""
         if self.about and self.kind in (HolderKind.RESIDUAL, HolderKind.RUNNING):
             # The name of a restriction is a digest, and changes with each split.
-            named = f" of element {self.about}"
+            named = f" of element {self.subject}"
         return f"{self.kind}{named}" + ("" if self.key is None else f" of key {self.key!r}")
 
 
@@ -339,7 +351,7 @@ def _hold(row: bytes) -> Hold:
         return _of_timer(time_of(row[3:11]), parts(row[12:]))
     if row[0] == Kind.SORTED:
         key = parts(row[19:])[0]
-        return Hold(time_of(row[3:11]), HolderKind.SORTED, "", key=shown(key))
+        return Hold(time_of(row[3:11]), HolderKind.SORTED, "", key=key_shown(key))
     output, _, rest = row[3:].partition(b"\0\1")
     time, kind, pieces = time_of(rest[:8]), rest[8], parts(rest[9:])
     owner = rest[8:9] + row[1:3] + rest[9:]
@@ -348,7 +360,7 @@ def _hold(row: bytes) -> Hold:
     else:
         if pieces[2][0] == Section.TIMER:
             return _of_timer(time, pieces, owner)
-        holder, user_key = pieces[2][1:], shown(pieces[0])
+        holder, user_key = pieces[2][1:], key_shown(pieces[0])
     return Hold(time, HolderKind(holder[0]), shown(holder[1:]), shown(output), user_key, owner)
 
 
@@ -357,7 +369,7 @@ def _of_timer(time: Timestamp, pieces: list[bytes], owner: bytes = b"") -> Hold:
     if not key and family[1:] == _GATHERED:
         return Hold(time, HolderKind.GATHERED, "")
     named = shown(family[1:]) + (f"/{shown(tag)}" if tag else "")
-    return Hold(time, HolderKind.TIMER, named, key=shown(key), owner=owner)
+    return Hold(time, HolderKind.TIMER, named, key=key_shown(key), owner=owner)
 
 
 _GATHERED: Final = GATHERED.encode()

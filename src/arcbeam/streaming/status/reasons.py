@@ -48,6 +48,7 @@ class Cause:
         stages: the stages that wait for it.
         decides: whether it holds any watermark downstream. It does not if all outputs of the stage have watermarks of
             their own, as after `WithWatermark`.
+        about: the whole element of the restriction, of which `text` has the beginning; "" if it has none.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class Cause:
     frees: str
     stages: tuple[str, ...] = ()
     decides: bool = True
+    about: str = ""
 
 
 class Reasons:
@@ -177,7 +179,8 @@ class Reasons:
                 return self._made("restriction", link, shard, what, "they are processed again, which is soon")
             case Held(hold, shard):
                 kind, what, frees = self._held(link, hold, shard)
-                return self._made(kind, link, shard, what, frees, _called(hold), hold.key, hold.release)
+                made = self._made(kind, link, shard, what, frees, _called(hold), hold.key, hold.release)
+                return replace(made, about=hold.about)
             case Observed(observer, latest) if observer.shared is not None:
                 known = "nothing" if latest is None else shown_time(latest)
                 what = f"its watermark comes from '{observer.name}' and the other inputs of that: {known}"
@@ -315,7 +318,7 @@ class Reasons:
 
     def _restriction(self, stage: StageSnapshot, hold: Hold, where: str) -> tuple[str, str]:
         # Its name is a digest, and changes with each split.
-        one = f"restriction {f'of element {hold.about}' if hold.about else hold.name} {where}"
+        one = f"restriction {f'of element {hold.subject}' if hold.about else hold.name} {where}"
         one += f" (of {stage.live} that are not done)" if stage.live > 1 else ""
         due = hold.release.at if hold.release else None
         silent = hold.time == MIN_TIMESTAMP
