@@ -14,7 +14,7 @@ from arcbeam.io.kafka.clients import Fetched
 from arcbeam.io.kafka.discovery import Discover
 from arcbeam.io.kafka.partitions import Known, Offsets, Partition, Search
 from arcbeam.io.kafka.reading import Read
-from arcbeam.io.kafka.trouble import Trouble
+from arcbeam.io.kafka.trouble import AddressError, Trouble
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,13 @@ class Topics:
         described: id and number of partitions of each topic.
         ends: what any question for offsets is answered.
         down: whether no broker answers.
+        wrong: whether none can: the names of the brokers are unknown.
     """
 
     described: dict[str, tuple[str, int]]
     ends: int = 100
     down: bool = False
+    wrong: bool = False
 
     def cluster(self) -> Topics:
         return self
@@ -113,7 +115,7 @@ class Topics:
 
     def topics(self, names: Sequence[str] | None) -> Mapping[str, tuple[str, int]]:
         if self.down:
-            raise ConnectionError("down")
+            raise (AddressError if self.wrong else ConnectionError)("down")
         return {name: of for name, of in self.described.items() if names is None or name in names}
 
     def offsets(self, partitions: Sequence[tuple[str, int]], where: Any, *, committed: bool) -> list[int]:

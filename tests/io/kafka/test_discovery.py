@@ -122,6 +122,38 @@ def test_bounded_read_fails_without_a_broker(monkeypatch: pytest.MonkeyPatch) ->
         discover(fn)
 
 
+@pytest.mark.parametrize(("wrong", "known"), [(True, False), (True, True), (False, False)])
+def test_new_stream_fails_soon_if_no_broker_can_be_found(wrong: bool, known: bool) -> None:
+    now = [NOW]
+    topics = Topics({}, down=True, wrong=wrong)
+    fn = Discover(topics, wanted(), 1.0, Times(CREATED, 0, True), lambda: now[0])  # type: ignore[arg-type]
+
+    def search_for(seconds: int) -> None:
+        for _ in range(seconds):
+            discover(fn, Known((("t", "a", 0),) if known else (), searched=known))
+            now[0] += 1
+
+    search_for(10)
+    if not wrong or known:
+        search_for(100)
+        return
+    with pytest.raises(
+        BrokersAwayError, match=r"no broker of kafka:9092 has answered for 11 s: down\. Check bootstrap"
+    ):
+        search_for(5)
+
+
+def test_stream_forgets_trouble_that_is_over() -> None:
+    now = [NOW]
+    topics = Topics({"t": ("a", 1)}, down=True, wrong=True)
+    fn = Discover(topics, wanted(), 1.0, Times(CREATED, 0, True), lambda: now[0])  # type: ignore[arg-type]
+    discover(fn)
+    now[0], topics.down = NOW + 9, False
+    discover(fn)
+    now[0], topics.down = NOW + 29, True
+    assert discover(fn).rest == Known()
+
+
 def test_restriction_of_an_earlier_version_is_read() -> None:
     found = discover(search(Topics({"t": ("a", 1)})), (("t", "a", 0),))
     assert (found.outputs, found.rest) == ([], Known((("t", "a", 0),), searched=True))

@@ -125,7 +125,7 @@ class Wanted:
 
 
 class BrokersAwayError(RuntimeError):
-    """A bounded read has found no broker."""
+    """A bounded read has found no broker, or a new stream can find none."""
 
 
 class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
@@ -150,6 +150,7 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         self._clients, self._wanted, self._seconds, self._times = clients, wanted, seconds, times
         self._clock = clock
         self._cluster: Cluster | None = None
+        self._away_since: float | None = None
 
     @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
     def process(
@@ -164,9 +165,11 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         now = int(self._clock() * 1_000_000)
         try:
             partitions = self._search(known)
-        except ConnectionError:
+        except ConnectionError as e:
+            self._check_hope(e, known)
             tracker.defer_remainder(Duration(_RETRY_SECONDS))
             return
+        self._away_since = None
         if not tracker.try_claim((of.topic, of.topic_id, of.number) for of in partitions):
             return
         if known.searched and partitions:
@@ -182,6 +185,26 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         if since is None or promised > since:
             estimator.set_watermark(promised)
         tracker.defer_remainder(Duration(self._seconds))
+
+    def _check_hope(self, error: ConnectionError, known: Known) -> None:
+        """Fail if a broker cannot answer later, and none ever has: the user has mistyped a host or a password.
+
+        A job that has read waits: names and passwords of brokers may be unknown for a while.
+
+        Raises:
+            BrokersAwayError: likewise.
+        """
+        if known.searched or not isinstance(error, AddressError):
+            self._away_since = None
+            return
+        now = self._clock()
+        self._away_since = now if self._away_since is None else self._away_since
+        if (took := now - self._away_since) > _WRONG_SECONDS:
+            self._away_since = None
+            raise self._away(error, took) from None
+
+    def _away(self, error: ConnectionError, seconds: float) -> BrokersAwayError:
+        return BrokersAwayError(f"Kafka: {unreachable(self._clients.trouble().servers, error, seconds)}")
 
     def _search(self, known: Known) -> list[Partition]:
         """Return the partitions that are not known; raise a ConnectionError if no broker answers."""
@@ -223,6 +246,5 @@ class DiscoverOnce(Discover):
             except ConnectionError as e:
                 took = self._clock() - began
                 if took > (_WRONG_SECONDS if isinstance(e, AddressError) else _BOUNDED_SECONDS):
-                    servers = self._clients.trouble().servers
-                    raise BrokersAwayError(f"Kafka: {unreachable(servers, e, took)}") from None
+                    raise self._away(e, took) from None
                 time.sleep(_RETRY_SECONDS)
