@@ -63,6 +63,8 @@ def test_times_are_equal(start: Any) -> None:
         ({"key_deserializer": 5}, "key_deserializer=5.*expected a function of bytes$"),
         ({"start": [3]}, r"start=\[3\]\): expected one of"),
         ({"start": True}, r"start=True\): expected one of"),
+        ({"read_committed": "no"}, r"\(read_committed='no'\): expected True or False"),
+        ({"commit_offset_in_finalize": "no"}, r"\(commit_offset_in_finalize='no'\): expected True or False"),
     ],
 )
 def test_argument_of_java_or_beam_is_explained(arguments: dict[str, Any], message: str) -> None:
@@ -75,6 +77,19 @@ def test_argument_of_beams_writer_is_explained() -> None:
         TypeError, match="WriteToKafka has no argument 'with_headers': elements that are ProducerRecords"
     ):
         WriteToKafka(SERVERS, "t", with_headers=True)
+
+
+@pytest.mark.parametrize("seconds", ["1", True, -1, float("nan")])
+def test_interval_that_is_not_a_number_is_refused(seconds: Any) -> None:
+    with pytest.raises(ValueError, match=r"discovery_seconds=.*expected a number above 0, or None"):
+        ReadFromKafka(SERVERS, ["t"], discovery_seconds=seconds)
+
+
+def test_flags_of_the_writer_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"shards=True\): expected a number from 1 to 256"):
+        WriteToKafka(SERVERS, "t", staging="/x", shards=True)
+    with pytest.raises(TypeError, match=r"exactly_once='no'\): expected True or False"):
+        WriteToKafka(SERVERS, "t", exactly_once="no")  # type: ignore[arg-type]
 
 
 def test_list_of_topics_to_write_is_refused() -> None:

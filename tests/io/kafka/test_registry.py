@@ -126,6 +126,8 @@ def test_arguments_are_checked() -> None:
         FromRegistry("xml", {"url": "http://x"})
     with pytest.raises(ValueError, match="message"):
         FromRegistry("protobuf", {"url": "http://x"})
+    with pytest.raises(ValueError, match="SchemaRegistryClient has no setting foo: correct or remove it"):
+        FromRegistry("json", {"url": "http://x", "foo": 1})
     with pytest.raises(ValueError, match="'url' is missing"):
         FromRegistry("avro", {})
     with pytest.raises(ValueError, match="is a secret"):

@@ -6,6 +6,7 @@ fault. Must not know what a record is for.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,6 +15,8 @@ from arcbeam.io.kafka.connection import Connection, Credentials, check_installed
 
 FORMATS: Final = ("json", "avro", "protobuf")
 _MISSING: Final = 404
+_UNKNOWN: Final = "Unrecognized properties: "
+"""How the client's error begins if settings do not exist."""
 _CLIENTS: Final = ("httpx", "httpx2", "httpcore", "authlib")
 """Packages whose errors are about the connection to the registry."""
 
@@ -49,6 +52,7 @@ class FromRegistry:
         self._connection = Connection.checked("FromRegistry(config)", config, credentials, {}, required="url")
         self._decode: Any = None
         self._module()
+        _check_names(config)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_decode": None}
@@ -99,6 +103,21 @@ class FromRegistry:
             raise ImportError(
                 f"FromRegistry({self._format!r}) requires the package {e.name}: pip install 'arcbeam[kafka-registry]'"
             ) from e
+
+
+def _check_names(config: Mapping[str, Any]) -> None:
+    """Refuse settings that the client of the registry does not have. It does not connect here."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    said = ""
+    with contextlib.suppress(Exception):  # such as files that only executors have
+        try:
+            SchemaRegistryClient(dict(config))
+        except ValueError as e:
+            said = str(e)
+    if said.startswith(_UNKNOWN):
+        names = said.removeprefix(_UNKNOWN)
+        raise ValueError(f"FromRegistry(config): SchemaRegistryClient has no setting {names}: correct or remove it")
 
 
 def _is_of_registry(error: BaseException) -> bool:

@@ -149,3 +149,18 @@ def check_function(of: str, name: str, function: Any, what: str) -> None:
     java = isinstance(function, str) and "." in function
     hint = ". This is a Java class: give none for bytes, or a Python function such as bytes.decode" if java else ""
     raise TypeError(f"{of}({name}={function!r}): expected {what}{hint}")
+
+
+def check_flags(of: str, **flags: Any) -> None:
+    """Check arguments that are True or False.
+
+    Args:
+        of: the transform.
+        flags: their values, by name.
+
+    Raises:
+        TypeError: one is neither. A text such as "no" would count as True.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{of}({name}={value!r}): expected True or False")

@@ -21,7 +21,7 @@ from arcbeam.io.kafka.discovery import Discover, DiscoverOnce, Wanted, Where
 from arcbeam.io.kafka.partitions import Partition
 from arcbeam.io.kafka.reading import ERRORS, Read, ReadBounded
 from arcbeam.io.kafka.records import Decoder, Deserializer, KafkaRecord, Undecodable
-from arcbeam.io.kafka.settings import check_arguments, check_function, check_settings
+from arcbeam.io.kafka.settings import check_arguments, check_flags, check_function, check_settings
 from arcbeam.io.kafka.times import CREATED, POLICIES, Times
 from arcbeam.io.spans import micros_of
 
@@ -134,6 +134,14 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         super().__init__(label)
         check_arguments(_NAME, others, [*inspect.signature(ReadFromKafka).parameters][:-1])
         check_installed(_NAME)
+        check_flags(
+            _NAME,
+            read_committed=read_committed,
+            with_metadata=with_metadata,
+            with_errors=with_errors,
+            idle_follows_clock=idle_follows_clock,
+            commit_offset_in_finalize=False if commit_offset_in_finalize is None else commit_offset_in_finalize,
+        )
         connection = Connection.checked(f"{_NAME}(consumer_config)", consumer_config, credentials, _OWNED)
         check_settings(f"{_NAME}(consumer_config)", "Consumer", {"group.id": "g", **consumer_config}, credentials)
         group = str(consumer_config.get("group.id", ""))
@@ -153,7 +161,9 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         if delay < 0:
             raise ValueError(f"{_NAME}(max_delay={max_delay}): a duration must not be negative")
         self._times = Times(timestamp_policy, delay, idle_follows_clock)
-        if discovery_seconds is not None and not discovery_seconds > 0:
+        if discovery_seconds is not None and not (
+            isinstance(discovery_seconds, int | float) and discovery_seconds is not True and discovery_seconds > 0
+        ):
             raise ValueError(f"{_NAME}(discovery_seconds={discovery_seconds!r}): expected a number above 0, or None")
         self._seconds = None if stop is not None or topic_partitions is not None else discovery_seconds
         self._with_errors, self._with_metadata = with_errors, with_metadata

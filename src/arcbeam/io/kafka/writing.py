@@ -23,7 +23,7 @@ from arcbeam.io.kafka.connection import Connection, Credentials, check_installed
 from arcbeam.io.kafka.outgoing import Chunk, Chunks, Outgoing, RecordRefusedError, Serializer, decoded, framed
 from arcbeam.io.kafka.producing import SECONDS, Deliveries, Topic, produce, producer, topic_of, trouble_of
 from arcbeam.io.kafka.publisher import Part, PublishRecords, name_of, sink_of
-from arcbeam.io.kafka.settings import check_arguments, check_function, check_settings
+from arcbeam.io.kafka.settings import check_arguments, check_flags, check_function, check_settings
 from arcbeam.io.parts.places import opened, options_of
 from arcbeam.io.publishing import Publish, attempt
 from arcbeam.model.urns import FEW_KEYS_ANNOTATION
@@ -374,6 +374,7 @@ class WriteToKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         super().__init__(label)
         check_arguments(_NAME, others, [*inspect.signature(WriteToKafka).parameters][:-1])
         check_installed(_NAME)
+        check_flags(_NAME, exactly_once=exactly_once)
         self._connection = Connection.checked(f"{_NAME}(producer_config)", producer_config, credentials, _OWNED)
         check_settings(f"{_NAME}(producer_config)", "Producer", producer_config, credentials)
         for argument, function in (("key_serializer", key_serializer), ("value_serializer", value_serializer)):
@@ -382,7 +383,7 @@ class WriteToKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             if of is not None and not isinstance(of, str):
                 raise TypeError(f"{_NAME}({argument}={of!r}): expected the name of a topic")
         self._outgoing = Outgoing(topic or "", key_serializer, value_serializer, _most(producer_config))
-        if not isinstance(shards, int) or not 1 <= shards <= 256:
+        if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= 256:
             raise ValueError(f"{_NAME}(shards={shards!r}): expected a number from 1 to 256")
         if on_lost_register not in LOST:
             raise ValueError(f"{_NAME}(on_lost_register={on_lost_register!r}): expected one of {LOST}")
