@@ -11,6 +11,7 @@ from arcbeam.io.kafka.clients import TopicGoneError
 from arcbeam.io.kafka.discovery import BrokersAwayError, Discover, DiscoverOnce, Wanted
 from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition
 from arcbeam.io.kafka.times import CREATED, Times
+from arcbeam.model.timestamps import NOT_BEGUN
 from tests.io.kafka.fakes import Topics, discover
 
 NOW = 1_000.0
@@ -90,17 +91,22 @@ def test_pattern_finds_whole_names() -> None:
 
 def test_search_waits_for_the_broker() -> None:
     known = Known((("t", "a", 0),), searched=True)
-    found = discover(search(Topics({}, down=True)), known)
-    assert (found.outputs, found.rest, found.watermark) == ([], known, None)
+    found = discover(search(Topics({}, down=True)), known, ManualWatermarkEstimator(Timestamp(900)))
+    assert (found.outputs, found.rest, found.watermark) == ([], known, 900)
 
 
 def test_first_search_waits_for_the_broker_and_then_begins_at_start() -> None:
     topics = Topics({"t": ("a", 1)}, down=True)
     fn = search(topics, wanted(start="latest"))
-    found = discover(fn)
-    assert (found.outputs, found.rest) == ([], Known())
+    estimator = ManualWatermarkEstimator(None)
+    found = discover(fn, estimator=estimator)
+    # It has reported one, but as if it had not begun.
+    assert (found.outputs, found.rest, estimator.current_watermark().micros) == ([], Known(), NOT_BEGUN)
     topics.down = False
-    assert discover(fn, found.rest).outputs[0].value == Partition("t", "a", 0, 100, ENDLESS)
+    found = discover(fn, found.rest, estimator)
+    (output,) = found.outputs
+    assert (output.value, output.timestamp) == (Partition("t", "a", 0, 100, ENDLESS), MIN_TIMESTAMP)
+    assert found.watermark == NOW - 5
 
 
 def test_topic_that_appears_after_the_first_search_is_read_from_its_beginning() -> None:

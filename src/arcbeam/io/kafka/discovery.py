@@ -23,7 +23,7 @@ from arcbeam.io.kafka.clients import Clients, Cluster, deleted, recreated
 from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition, Place, Search
 from arcbeam.io.kafka.times import Times
 from arcbeam.io.kafka.trouble import AddressError, unreachable
-from arcbeam.model.timestamps import MIN_TIMESTAMP
+from arcbeam.model.timestamps import MIN_TIMESTAMP, NOT_BEGUN
 
 _LOG = logging.getLogger("arcbeam.kafka")
 
@@ -167,6 +167,9 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             partitions = self._search(known)
         except ConnectionError as e:
             self._check_hope(e, known)
+            if since is None:
+                # As before its beginning. Without this, the status would say that this DoFn never reports a watermark.
+                estimator.set_watermark(Timestamp(micros=NOT_BEGUN))
             tracker.defer_remainder(Duration(_RETRY_SECONDS))
             return
         self._away_since = None
@@ -175,7 +178,8 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         if known.searched and partitions:
             _LOG.warning("Kafka: new partitions are read: %s", ", ".join(map(repr, partitions)))
         # A partition that was not there at the last search has only records that are later than that.
-        at = since if since is not None and self._times.idle else Timestamp(micros=MIN_TIMESTAMP)
+        is_later = since is not None and since.micros > NOT_BEGUN
+        at = since if is_later and self._times.idle else Timestamp(micros=MIN_TIMESTAMP)
         for partition in partitions:
             yield TimestampedValue(partition, at)
         if self._seconds is None:
