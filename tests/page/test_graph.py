@@ -83,8 +83,16 @@ def test_folder_alone_shows_the_graph(job: FolderBlobs) -> None:
     page = TestClient(app_of(FolderSource([job])), base_url=BASE)
     (listed,) = FolderSource([job]).jobs()
     assert "No graph: the job's folder has no plan" in page.get(f"/job/{listed.id}").text
+    assert '<span class="quiet">s' not in page.get(f"/job/{listed.id}").text
     leave_plan(job, samples.plan_of(3))
     assert '<svg xmlns="http://www.w3.org/2000/svg" class="plan"' in page.get(f"/job/{listed.id}").text
+
+
+def test_table_has_the_ids_of_the_graph() -> None:
+    jobs = samples.Jobs(Listed("a", "/a", samples.record(3)), plans={"a": samples.plan_of(3)})
+    text = TestClient(app_of(jobs), base_url=BASE).get("/job/a").text
+    rows = re.findall(r'<th scope="row"><span class="quiet">(s\d)</span> <a [^>]*>([^<]*)<', text)
+    assert rows == [(f"s{at}", stage["name"]) for at, stage in enumerate(samples.plan_of(3)["stages"])]
 
 
 def test_unreadable_plan_hides_nothing_else() -> None:

@@ -203,6 +203,7 @@ class Pages:
             "why": views.error_of(record),
             "quiet": bool(views.without_driver(record)),
             "graph": graph,
+            "ids": {} if graph is None else graph.stages,
             "charts": self._charts(found.id, stored, history, span, record),
             "events": list(charts.events_of(history)),
             "spans": charts.SPANS,
