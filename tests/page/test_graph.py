@@ -28,13 +28,13 @@ def texts(svg: str) -> dict[str, str]:
 
 def test_graph_shows_figures_of_stages_and_edges() -> None:
     record = samples.record(4, samples.now())
-    record["stages"][0] |= {"read_rate": 12.0, "restrictions": 2, "backlog": 5.0, "state_bytes": 2_000}
+    record["stages"][0] |= {"read_rate": 12.0, "restrictions": 2, "backlog": 35_625_800.0, "state_bytes": 2_000}
     record["stages"][0]["input"] = record["time"] - 3_000_000
     record["stages"][0]["outputs"][0]["watermark"] = record["time"] - 3_000_000
     svg, _ = graph_of(samples.plan_of(4), {}).shown(record)
     found = texts(svg)
     assert found["s0-live"] == "waits · 12/s · 3.0 s behind"
-    assert found["s0-more"].startswith("backlog 5 · state 2 kB")
+    assert found["s0-more"].startswith("backlog 35,625,800 · state 2 kB")
     assert re.fullmatch(r"[\d,]+/s · .* \S+", found["c0-live"])
     assert 'class="live warning" id="g-s0-live"' in svg
 

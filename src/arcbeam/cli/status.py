@@ -24,6 +24,7 @@ from arcbeam.streaming.status.words import (
     LONG_OVERDUE,
     Record,
     ago,
+    backlog_shown,
     bytes_shown,
     committed_at,
     driver_line,
@@ -217,7 +218,7 @@ def _job_lines(record: Record) -> Iterator[str]:
     rate = "unknown" if record["rate"] is None else f"{record['rate']:,.0f} elements/s"
     state = sum(record["state_bytes"].values()), sum(record["state_entries"].values())
     yield (
-        f"rate {rate}; backlog: {record['restrictions']} restriction(s) of size {record['backlog']:g}; "
+        f"rate {rate}; backlog: {record['restrictions']} restriction(s) of size {backlog_shown(record['backlog'])}; "
         f"state: {bytes_shown(state[0])}, {state[1]:,} rows"
     )
 
@@ -242,7 +243,11 @@ def _cells(stage: Mapping[str, Any], now: int) -> Sequence[str]:
     waits = [f"{kept[what]:,} {name}" for what, name in _WAITING if kept.get(what)]
     if size := kept.get("waiting_bytes"):
         waits[-1] += f" ({bytes_shown(size)})"
-    waits += [f"{stage['restrictions']} restriction(s) of size {stage['backlog']:g}"] if stage["restrictions"] else []
+    waits += (
+        [f"{stage['restrictions']} restriction(s) of size {backlog_shown(stage['backlog'])}"]
+        if stage["restrictions"]
+        else []
+    )
     waits += [f"blocked until {each}" for each in stage["parked"]]
     waits += [f"until {at(stage['next_event'])}"] if stage["next_event"] is not None else []
     waits += [f"until {at(stage['next_due'])} of processing time"] if stage["next_due"] is not None else []

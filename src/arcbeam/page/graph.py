@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from arcbeam.explain import as_live_svg, filled, plan_of
 from arcbeam.page.views import earliest, emitted_rate, gap_text, headline_of, without_driver
-from arcbeam.streaming.status.words import Record, bytes_shown
+from arcbeam.streaming.status.words import Record, backlog_shown, bytes_shown
 
 PREFIX: Final = "g-"
 """Of the ids of all elements of a graph."""
@@ -70,7 +70,7 @@ def _rate(rate: float | None) -> str:
 
 def _more(stage: Mapping[str, Any]) -> Iterator[str]:
     if stage.get("restrictions"):
-        yield f"backlog {stage['backlog']:.4g}"
+        yield f"backlog {backlog_shown(stage['backlog'])}"
     if stage.get("state_bytes"):
         yield f"state {bytes_shown(stage['state_bytes'])}"
     if late := (stage.get("total") or {}).get("late"):

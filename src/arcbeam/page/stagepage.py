@@ -12,7 +12,7 @@ from typing import Any, Final
 from arcbeam.model.plan import Plan
 from arcbeam.page.sources import Record
 from arcbeam.page.views import Cell, Headline, earliest, emitted_rate, gap, headline_of, stopped, without_driver
-from arcbeam.streaming.status.words import bytes_shown, shown
+from arcbeam.streaming.status.words import backlog_shown, bytes_shown, shown
 
 Fact = tuple[str, str]
 """A name, and what is known of it in words; or why it is unknown."""
@@ -149,7 +149,7 @@ def _output(record: Record, out: Mapping[str, Any]) -> OutputRow:
 
 def _waiting(stage: Mapping[str, Any]) -> Iterator[Fact]:
     if live := stage.get("restrictions"):
-        yield "restrictions", f"{live:,} not done, of size {stage['backlog']:g} in the units of their DoFn"
+        yield "restrictions", f"{live:,} not done, of size {backlog_shown(stage['backlog'])} in the units of their DoFn"
     else:
         yield "restrictions", "none that is not done"
     kept = stage.get("kept")

@@ -24,6 +24,7 @@ from arcbeam.streaming.status.status import drain_line
 from arcbeam.streaming.status.words import (
     Record,
     ago,
+    backlog_shown,
     bytes_shown,
     committed_at,
     driver_line,
@@ -276,7 +277,7 @@ def figures(record: Record) -> Iterator[tuple[str, Cell]]:
     """Yield the names and values of a job's figures."""
     yield "watermark gap", _lag(record)
     yield "rate", _rate(record)
-    backlog = f"{record['restrictions']:,} restriction(s) of size {record['backlog']:g}"
+    backlog = f"{record['restrictions']:,} restriction(s) of size {backlog_shown(record['backlog'])}"
     yield "backlog", Cell(backlog, "sizes are in the units of the DoFns")
     size, rows = sum(record["state_bytes"].values()), sum(record["state_entries"].values())
     yield "state", Cell(f"{bytes_shown(size)}, {rows:,} rows", "a rewritten row counts again until files are merged")
@@ -346,7 +347,7 @@ def _count(elements: int, rate: float | None) -> Cell:
 
 def _backlog(stage: Mapping[str, Any]) -> Cell:
     live = stage.get("restrictions", 0)
-    return Cell(f"{stage['backlog']:g}" if live else "0", f"{live:,} restriction(s) not done")
+    return Cell(backlog_shown(stage["backlog"]) if live else "0", f"{live:,} restriction(s) not done")
 
 
 def rate_cell(rate: float | None) -> Cell:

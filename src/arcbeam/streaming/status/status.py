@@ -20,6 +20,7 @@ from arcbeam.store.manifest.values import ENDED, Kind, Manifest
 from arcbeam.streaming.driverstate import progress_of, times_of
 from arcbeam.streaming.status.reasons import Cause, Reasons
 from arcbeam.streaming.status.snapshot import Since, standing_of
+from arcbeam.streaming.status.words import backlog_shown
 
 _SHOWN: Final = 4
 """The maximum of items of remaining work in a line."""
@@ -212,7 +213,7 @@ def undone(record: Mapping[str, Any]) -> str:
     for stage in record.get("stages", ()):
         name, micro_batch = repr(stage["stage"]), stage.get("micro_batch") or {}
         if live := stage.get("restrictions"):
-            doing.append(f"{live} restriction(s) of {name} not done (size {stage['backlog']:g})")
+            doing.append(f"{live} restriction(s) of {name} not done (size {backlog_shown(stage['backlog'])})")
         if shards := stage.get("leftover"):
             doing.append(f"{name} has more work than fits into a micro-batch, in {shards} shard(s)")
         if fired := micro_batch.get("fired"):
@@ -247,7 +248,7 @@ def in_words(figures: Mapping[str, Any]) -> str:
         "waiting": figures["waiting"],
     }
     there = "".join(f", {count:,} {name}" for name, count in counts.items() if count)
-    return f"backlog {figures['backlog']:g}{rate}{lag}{there}"
+    return f"backlog {backlog_shown(figures['backlog'])}{rate}{lag}{there}"
 
 
 def status_of(manifest: Manifest, name: str = "") -> Status:

@@ -125,6 +125,11 @@ def shown(time: int) -> str:
     return when.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
+def backlog_shown(size: float) -> str:
+    """Return the size of restrictions for people; its unit is that of their DoFns."""
+    return f"{size:,.0f}" if 1_000 <= size < 1e15 else f"{size:g}"
+
+
 def bytes_shown(size: float) -> str:
     """Return a number of bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
