@@ -295,8 +295,10 @@ class LibrdkafkaShard:
         """Return the error for what the broker would refuse again; None if an error has another cause."""
         from confluent_kafka import KafkaError, KafkaException
 
-        # What follows a refused record fails with an error that does not say why.
-        over = time.monotonic() + (_REPORT_SECONDS if error.code() == KafkaError._STATE else 0.0)
+        # What follows a refused record fails with an error that does not say why. The error of a transaction may
+        # also come before the report about the record that it is due to.
+        due = error.code() == KafkaError._STATE or (error.name() in _REFUSALS and error.txn_requires_abort())
+        over = time.monotonic() + (_REPORT_SECONDS if due else 0.0)
         # A fatal error is raised again.
         with contextlib.suppress(KafkaException):
             self._producer.poll(0)
