@@ -74,16 +74,47 @@ class ShardFile(QuickPickle):
 
 
 @dataclass(frozen=True, slots=True)
+class ShardSums:
+    """What the files of a shard have together.
+
+    Attributes:
+        size: in bytes.
+        entries: number of puts.
+        owned: the rows of each owner.
+    """
+
+    size: int
+    entries: int
+    owned: tuple[Owned, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Shard(QuickPickle):
     """The state of a shard of a level: its files, the oldest first; only the first may be a snapshot.
 
-    It keeps its pickle: a driver sends each shard in each micro-batch, and most have not changed.
+    It keeps its pickle and its sums: a driver needs them of each shard in each micro-batch, and most have not changed.
     """
 
     level: int
     shard: int
     files: tuple[ShardFile, ...]
     _pickle: bytes | None = field(default=None, init=False, repr=False, compare=False)
+    _sums: ShardSums | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def sums(self) -> ShardSums:
+        """The sums of its files."""
+        if self._sums is None:
+            owned: dict[bytes, tuple[int, int]] = {}
+            for file in self.files:
+                for of in file.owned:
+                    entries, size = owned.get(of.owner, (0, 0))
+                    owned[of.owner] = entries + of.entries, size + of.size
+            rows = tuple(Owned(owner, *of) for owner, of in owned.items())
+            sums = ShardSums(sum(file.size for file in self.files), sum(file.entries for file in self.files), rows)
+            object.__setattr__(self, "_sums", sums)
+            return sums
+        return self._sums
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:

@@ -360,16 +360,15 @@ def _by_stage(manifest: Manifest) -> dict[str, tuple[int, dict[int, int]]]:
     names = {number.to_bytes(2, "big"): name for name, number in progress_of(manifest).numbers.items()}
     rows: dict[bytes, int] = {}
     sizes: dict[bytes, dict[int, int]] = {}
-    # Plain loops: a large job has a hundred thousand of these.
     for each in manifest.shards:
         shard = each.shard
-        for file in each.files:
-            for of in file.owned:
-                owner, here = of.owner, sizes.get(of.owner)
-                if here is None:
-                    here, rows[owner] = sizes.setdefault(owner, {}), 0
-                rows[owner] += of.entries
-                here[shard] = here.get(shard, 0) + of.size
+        for of in each.sums.owned:
+            owner = of.owner
+            here = sizes.get(owner)
+            if here is None:
+                here, rows[owner] = sizes.setdefault(owner, {}), 0
+            rows[owner] += of.entries
+            here[shard] = here.get(shard, 0) + of.size
     # A row without a stage contains the shard's format.
     return {names[owner]: (rows[owner], by_shard) for owner, by_shard in sizes.items() if owner in names}
 
@@ -378,5 +377,5 @@ def _by_level(manifest: Manifest, what: str) -> dict[int, int]:
     found: dict[int, int] = {}
     value_of = attrgetter(what)
     for shard in manifest.shards:
-        found[shard.level] = found.get(shard.level, 0) + sum(map(value_of, shard.files))
+        found[shard.level] = found.get(shard.level, 0) + value_of(shard.sums)
     return found
