@@ -41,7 +41,10 @@ def plan() -> Plan:
                 (),
                 side_inputs=(SideInput("t3", "side0", 1),),
                 states=(("t3", "total"),),
-                timers=(TimerFamily("t3", "flush", TimeDomain.EVENT),),
+                timers=(
+                    TimerFamily("t3", "flush", TimeDomain.EVENT),
+                    TimerFamily("t3", "over", TimeDomain.EVENT, expiration=True),
+                ),
                 time_sorted=True,
             ),
         ),
@@ -91,6 +94,7 @@ def test_text_has_all_names(plan: Plan) -> None:
     assert "    sides   c1  side  Airports.out  as 'side0' of Join & Count" in text
     assert "    state   total  of Join & Count" in text
     assert "    timers  flush  event time, of Join & Count" in text
+    assert "            over   window expiration, of Join & Count" in text
     assert "c0       keyed *  s0    s2         KV<str, Flight>  fixed(1h)  Read/Parse.out" in text
     assert "c1       side     s1    s2 (side)  Airport          global     Airports.out" in text
     assert all(line == line.rstrip() for line in text.splitlines())
@@ -100,7 +104,10 @@ def test_json_has_every_field_and_no_payload(plan: Plan) -> None:
     value = json.loads(json.dumps(as_json(plan)))
     assert [stage["id"] for stage in value["stages"]] == ["s0", "s1", "s2"]
     assert value["stages"][0]["payload_bytes"] == 2
-    assert value["stages"][2]["timers"] == [{"transform": "t3", "family": "flush", "domain": "event"}]
+    assert value["stages"][2]["timers"] == [
+        {"transform": "t3", "family": "flush", "domain": "event", "expiration": False},
+        {"transform": "t3", "family": "over", "domain": "event", "expiration": True},
+    ]
     assert value["channels"][0]["exchange"] is True
     assert value["channels"][1]["side_consumers"] == ["s2"]
 

@@ -7,6 +7,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.coders import StrUtf8Coder, VarIntCoder
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.transforms import userstate, window
 from apache_beam.transforms.trigger import AccumulationMode, AfterCount, AfterWatermark, Repeatedly
 
@@ -59,6 +60,20 @@ def test_fusion_does_not_change_stateful_stages_identity() -> None:
         "Keep": f"kv<{keyed}; state bag: bag<string_utf8>; state value: read_modify_write<varint>; "
         "timer ts-end: event_time",
     }
+
+
+@pytest.mark.contract("STORE-05")
+def test_callback_on_window_expiration_changes_the_shape() -> None:
+    p = beam.Pipeline()
+    _ = p | beam.Create([("a", 1)]) | "Keep" >> beam.ParDo(Keeping())
+    proto = pipeline_proto(p)
+    before = translate(proto, bounded=False).stages[-1].shape
+    keep = next(each for each in proto.components.transforms.values() if each.unique_name == "Keep")
+    payload = runner_pb.ParDoPayload.FromString(keep.spec.payload)
+    payload.on_window_expiration_timer_family_spec = "ts-end"
+    keep.spec.payload = payload.SerializeToString()
+    after = translate(proto, bounded=False).stages[-1].shape
+    assert after == before.replace("timer ts-end: event_time", "timer ts-end: window expiration") != before
 
 
 @pytest.mark.contract("STORE-05")

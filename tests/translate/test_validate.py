@@ -95,6 +95,7 @@ def test_everything_unsupported_is_reported_at_once() -> None:
         common_urns.requirements.REQUIRES_SPLITTABLE_DOFN,
         common_urns.requirements.REQUIRES_STABLE_INPUT,
         common_urns.requirements.REQUIRES_TIME_SORTED_INPUT,
+        common_urns.requirements.REQUIRES_ON_WINDOW_EXPIRATION,
     ],
     ids=lambda r: r.urn,
 )
@@ -112,6 +113,20 @@ def test_timer_in_unknown_time_domain_is_refused() -> None:
     payload.timer_family_specs["odd"].time_domain = runner_pb.TimeDomain.UNSPECIFIED
     last.spec.payload = payload.SerializeToString()
     assert refused(proto) == [("Last", "timer family 'odd' in an unknown time domain")]
+
+
+@pytest.mark.contract("API-04")
+@pytest.mark.parametrize("domain", [runner_pb.TimeDomain.PROCESSING_TIME, None])
+def test_callback_on_window_expiration_needs_event_time_family(domain: Any) -> None:
+    proto = proto_of()
+    last = transform(proto, "Last")
+    payload = runner_pb.ParDoPayload.FromString(last.spec.payload)
+    payload.on_window_expiration_timer_family_spec = "expires"
+    if domain is not None:
+        payload.timer_family_specs["expires"].time_domain = domain
+    last.spec.payload = payload.SerializeToString()
+    what = "a callback on window expiration, 'expires', that is no timer family in event time"
+    assert refused(proto) == [("Last", what)]
 
 
 @pytest.mark.contract("API-04")

@@ -295,7 +295,7 @@ def _notes(stage: Stage) -> list[str]:
     if stage.states:
         notes.append("state: " + ", ".join(state for _, state in stage.states))
     if stage.timers:
-        notes.append("timers: " + ", ".join(f"{t.family} ({t.domain.value} time)" for t in stage.timers))
+        notes.append("timers: " + ", ".join(f"{t.family} ({t.follows})" for t in stage.timers))
     if stage.observed:
         notes.append("time: " + ", ".join(observer.name for observer in observers_of(stage)))
     return notes

@@ -82,7 +82,8 @@ def _stage(record: Mapping[str, Any]) -> Stage:
         ),
         states=tuple((str(s["transform"]), str(s["state"])) for s in record["states"]),
         timers=tuple(
-            TimerFamily(str(t["transform"]), str(t["family"]), TimeDomain(t["domain"])) for t in record["timers"]
+            TimerFamily(str(t["transform"]), str(t["family"]), TimeDomain(t["domain"]), bool(t.get("expiration")))
+            for t in record["timers"]
         ),
         splittable=bool(record["splittable"]),
         finalizes=bool(record["finalizes"]),

@@ -76,7 +76,10 @@ def _stage_json(plan: Plan, stage: Stage) -> dict[str, Any]:
         "sinks": list(stage.sinks),
         "side_inputs": [{"transform": s.transform, "tag": s.tag, "channel": s.channel} for s in stage.side_inputs],
         "states": [{"transform": transform, "state": state} for transform, state in stage.states],
-        "timers": [{"transform": t.transform, "family": t.family, "domain": t.domain.value} for t in stage.timers],
+        "timers": [
+            {"transform": t.transform, "family": t.family, "domain": t.domain.value, "expiration": t.expiration}
+            for t in stage.timers
+        ],
         "splittable": stage.splittable,
         "finalizes": stage.finalizes,
         "time_sorted": stage.time_sorted,
@@ -107,7 +110,7 @@ def _stage_lines(plan: Plan, stage: Stage) -> list[str]:
         ("reads", [("script",) if stage.scripted else _reference(plan, stage.source)]),
         ("sides", [(*_reference(plan, s.channel), side_text(s, names)) for s in stage.side_inputs]),
         ("state", [(state, f"of {names[transform]}") for transform, state in stage.states]),
-        ("timers", [(t.family, f"{t.domain.value} time, of {names[t.transform]}") for t in stage.timers]),
+        ("timers", [(t.family, f"{t.follows}, of {names[t.transform]}") for t in stage.timers]),
         ("time", [(o.name, observed_text(o), _decides(plan, stage, o)) for o in observers_of(stage)]),
         ("runs", [(t.name, t.urn) for t in stage.transforms]),
         ("writes", [_reference(plan, sink) for sink in stage.sinks]),

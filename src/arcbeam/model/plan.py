@@ -94,11 +94,24 @@ class TimeDomain(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimerFamily:
-    """A family of timers of one transform."""
+    """A family of timers of one transform.
+
+    Attributes:
+        transform: its id.
+        family: the SDK's name.
+        domain: the clock.
+        expiration: whether it is the transform's callback on window expiration, which no user code sets.
+    """
 
     transform: str
     family: str
     domain: TimeDomain
+    expiration: bool = False
+
+    @property
+    def follows(self) -> str:
+        """What it follows, for people."""
+        return "window expiration" if self.expiration else f"{self.domain.value} time"
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ def shape(components: Any, transforms: list[Any], coder_id: str, strategy: Any, 
             parts.append(f"state {name}: {_state(components, spec)}")
         for name, spec in sorted(payload.timer_family_specs.items()):
             domain = runner_pb.TimeDomain.Enum.Name(spec.time_domain).lower()
-            parts.append(f"timer {name}: {domain}")
+            expiration = name == payload.on_window_expiration_timer_family_spec
+            parts.append(f"timer {name}: {'window expiration' if expiration else domain}")
         if STATE_ANNOTATION in transform.annotations:
             parts.append(transform.annotations[STATE_ANNOTATION].decode())
     return "; ".join(parts)

@@ -471,5 +471,6 @@ def _par_do_facts(stage: Any) -> dict[str, Any]:
         for family, spec in sorted(payload.timer_family_specs.items()):
             event = spec.time_domain == runner_pb.TimeDomain.EVENT_TIME
             domain = TimeDomain.EVENT if event else TimeDomain.PROCESSING
-            timers.append(TimerFamily(transform.unique_name, family, domain))
+            expiration = family == payload.on_window_expiration_timer_family_spec
+            timers.append(TimerFamily(transform.unique_name, family, domain, expiration))
     return {"states": tuple(states), "timers": tuple(timers), "finalizes": finalizes, "stable": stable}

@@ -44,7 +44,9 @@ def _about(components: Any, transform: Any) -> str:
             )
         return ""
     payload = phases.par_do_payload(transform)
-    if payload is None or not payload.state_specs or payload.timer_family_specs:
+    if payload is None or not payload.state_specs:
+        return ""
+    if set(payload.timer_family_specs) - {payload.on_window_expiration_timer_family_spec}:
         return ""
     if FEW_KEYS_ANNOTATION in transform.annotations:
         return ""

@@ -26,6 +26,7 @@ _SUPPORTED_REQUIREMENTS = {
     _REQUIREMENTS.REQUIRES_SPLITTABLE_DOFN.urn,
     _REQUIREMENTS.REQUIRES_STABLE_INPUT.urn,
     _REQUIREMENTS.REQUIRES_TIME_SORTED_INPUT.urn,
+    _REQUIREMENTS.REQUIRES_ON_WINDOW_EXPIRATION.urn,
 }
 
 
@@ -153,8 +154,10 @@ def _transforms(pipeline: Any) -> list[Unsupported]:
         for family, spec in payload.timer_family_specs.items():
             if spec.time_domain not in (runner_pb.TimeDomain.EVENT_TIME, runner_pb.TimeDomain.PROCESSING_TIME):
                 items.append(Unsupported(name, f"timer family '{family}' in an unknown time domain"))
-        if payload.on_window_expiration_timer_family_spec:
-            items.append(Unsupported(name, "a callback on window expiration"))
+        family = payload.on_window_expiration_timer_family_spec
+        if family and payload.timer_family_specs[family].time_domain != runner_pb.TimeDomain.EVENT_TIME:
+            what = f"a callback on window expiration, '{family}', that is no timer family in event time"
+            items.append(Unsupported(name, what))
     return items
 
 

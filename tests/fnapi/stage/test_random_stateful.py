@@ -9,9 +9,10 @@ import pytest
 
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW
 from tests.fnapi.stage.inworkers import InWorkers, worker_service
-from tests.harness.batch.statefulplans import require_time_sorted
+from tests.harness.batch.statefulplans import call_on_expiration, require_time_sorted
 from tests.harness.drive import Driven
 from tests.harness.streaming import test_stateful
+from tests.harness.streaming.test_expiration import Expiring
 from tests.harness.streaming.test_stateful import Cutting, Pipeline, _begin, bounded, outputs_of
 
 
@@ -51,6 +52,17 @@ def test_stateful_pipeline_equals_bounded_run(service: str, seed: int) -> None:
     assert found(here) == found(bounded(pipeline))
     assert here.left == []
     assert here.drops == []
+
+
+@pytest.mark.contract("API-03", "ENG-12")
+@pytest.mark.parametrize("seed", _seeds(10))
+def test_callback_on_window_expiration_equals_bounded_run(service: str, seed: int) -> None:
+    pipeline = Pipeline(seed, fn=Expiring)
+    cut = Cutting(seed, _begin, not pipeline.clocks)
+    with InWorkers(service, cut, call_on_expiration, **pipeline.settings) as here:
+        pipeline.build(here)
+    assert found(here) == found(bounded(pipeline, call_on_expiration))
+    assert here.left == []
 
 
 @pytest.mark.contract("API-03", "ENG-13")

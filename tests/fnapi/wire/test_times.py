@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from apache_beam.transforms.userstate import Timer
+from apache_beam.utils.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcbeam.fnapi.wire.times import from_millis, to_millis
+from arcbeam.fnapi.wire.times import from_millis, timer_in_millis, to_millis
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP
 
@@ -35,6 +37,14 @@ def test_ends_of_time_pass_exactly_both_ways(moment: int) -> None:
     assert from_millis(sent).micros == moment
     several = from_millis(to_millis(block(Each([0, int(moment)]))))
     assert several.micros == [0, moment]
+
+
+@given(_MICROS, _MICROS)
+def test_times_of_timers_are_rounded_down(fires: int, holds: int) -> None:
+    timer = Timer("key", "", (), False, Timestamp(micros=fires), Timestamp(micros=holds), None)
+    rounded = timer_in_millis(timer)
+    expected = to_millis(block(Each([fires, holds]))).micros
+    assert [rounded.fire_timestamp.micros, rounded.hold_timestamp.micros] == list(expected)
 
 
 def test_end_of_global_window_is_that_of_other_sdks() -> None:

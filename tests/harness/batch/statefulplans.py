@@ -70,6 +70,17 @@ def applied(
     return p
 
 
+def call_on_expiration(proto: Any) -> None:
+    """Make the timer family "expires" of each DoFn that has it the callback on window expiration."""
+    for transform in proto.components.transforms.values():
+        if transform.spec.urn == common_urns.primitives.PAR_DO.urn:
+            payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
+            if "ts-expires" in payload.timer_family_specs:
+                payload.on_window_expiration_timer_family_spec = "ts-expires"
+                transform.spec.payload = payload.SerializeToString()
+    proto.requirements.append(common_urns.requirements.REQUIRES_ON_WINDOW_EXPIRATION.urn)
+
+
 def require_time_sorted(proto: Any) -> None:
     """Set the requirement on every stateful DoFn of a pipeline."""
     for transform in proto.components.transforms.values():

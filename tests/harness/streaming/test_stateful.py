@@ -235,10 +235,11 @@ class Pipeline:
     Args:
         seed: seed of all random choices.
         in_order: whether its input must be sorted by time.
+        fn: what executes its orders.
     """
 
-    def __init__(self, seed: int, in_order: bool = False) -> None:
-        self.chance = random.Random(seed)
+    def __init__(self, seed: int, in_order: bool = False, fn: type[Interpreter] = Interpreter) -> None:
+        self.chance, self._fn = random.Random(seed), fn
         self._in_order = in_order
         chance = self.chance
         self.windowing = chance.choice(
@@ -297,7 +298,7 @@ class Pipeline:
         came = p | beam.Create(self.elements, reshuffle=False)
         timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[Any, Any])
         keyed = timed | beam.WindowInto(self.windowing)
-        keyed | beam.ParDo(Interpreter()) | Collect()
+        keyed | beam.ParDo(self._fn()) | Collect()
 
 
 class Cutting:

@@ -76,7 +76,6 @@ def test_few_properties_are_left_out() -> None:
     stages = sum(len(chosen(seed).pipeline.stages) for seed in AMONG)
     assert set(left_out) == {
         "a buffer until the job prepares to shut down",
-        "a callback on the expiration of a window",
         "empty panes both on time and at the close of a window",
     }
     assert left_out.total() < stages / 5

@@ -29,7 +29,7 @@ from arcbeam.fnapi.stage.workererrors import error_in
 from arcbeam.fnapi.wire import outgoing
 from arcbeam.fnapi.wire.incoming import WholeElements
 from arcbeam.fnapi.wire.skipping import CutShortError, skipper
-from arcbeam.fnapi.wire.times import from_millis, to_millis
+from arcbeam.fnapi.wire.times import from_millis, timer_in_millis, to_millis
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations import registering
 from arcbeam.harness.operations.standin import StandIn
@@ -234,7 +234,9 @@ class RemoteOperation(StandIn):
 
     def fire(self, transform: str, family: str, timer: Any) -> None:
         """Fire a timer of the SDK, in the open bundle, at its end. All of them are of distinct keys."""
-        self._due.setdefault((transform, family), []).append(self._encode_timer[transform, family](timer))
+        self._due.setdefault((transform, family), []).append(
+            self._encode_timer[transform, family](timer_in_millis(timer))
+        )
 
     def _took(self, arrival: Arrival) -> None:
         if isinstance(arrival, Responded):

@@ -14,7 +14,7 @@ from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.stagekinds import Stateful
 from arcbeam.engine.state.residuals import Restriction
-from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.state.timers import EXPIRATION, Fired
 from arcbeam.engine.task.bundles import Budget, CallResult, RestrictionResult
 from arcbeam.fnapi.stage.lot import Lot
 from arcbeam.harness.streaming.clocks import TaskClock
@@ -60,8 +60,13 @@ class RemoteRunner(StreamingRunner):
         stage = self._stage
         assert self._lot is not None
         for fired in lot:
-            user_key = self._join(self._lot, fired.key)
-            self._bundles.fire(stage.families[fired.family].fire, fired, user_key, self._their_windows(fired.window))
+            user_key, windows = self._join(self._lot, fired.key), self._their_windows(fired.window)
+            if fired.family != EXPIRATION:
+                self._bundles.fire(stage.families[fired.family].fire, fired, user_key, windows)
+                continue
+            last = int(stage.windows.decode(fired.window).max_timestamp)
+            for family in stage.expirations:
+                self._bundles.fire(family.expire, user_key, windows, last)
         return self.settle()
 
     @override

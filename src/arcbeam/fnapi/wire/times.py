@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from apache_beam.utils.timestamp import Timestamp
+
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW
 
@@ -40,6 +42,12 @@ def from_millis(block: Block) -> Block:
     if _THEIR_END not in micros:
         return block
     return _with_times(block, Each(_END if each == _THEIR_END else each for each in micros))
+
+
+def timer_in_millis(timer: Any) -> Any:
+    """Return a timer of the SDK with such times."""
+    fires, holds = (Timestamp(micros=_rounded(at.micros)) for at in (timer.fire_timestamp, timer.hold_timestamp))
+    return timer._replace(fire_timestamp=fires, hold_timestamp=holds)
 
 
 def _with_times(block: Block, micros: Any) -> Block:

@@ -12,6 +12,8 @@ expire at the end of time: a key with nothing pending loses its state.
 
 Nothing has to be committed between a key's elements and its timers. Within a bundle the SDK reads its own writes, and
 timers arrive here as soon as they are set. It makes no difference where bundles are cut.
+
+When nothing is pending for a key, its windows expire. A callback on that is called for each window that had elements.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Protocol
 
 from apache_beam import coders
@@ -32,7 +35,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.state import bags
 from arcbeam.harness.state.handler import InProcessStateHandler
-from arcbeam.harness.state.timers import Family, KeyTimers, PendingTimers, SetTimer
+from arcbeam.harness.state.timers import Family, KeyTimers, NotSet, PendingTimers, SetTimer
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.rows import BundleReport, Row
@@ -87,15 +90,19 @@ class KeyedInput(InputDriver):
         taker = processor.root.output_blocks.only_taker
         self._keys: _Keys = _RunKeys(processor, taker) if isinstance(taker, StatefulOperation) else _SdkKeys(processor)
         self._timers = KeyTimers()
-        self._families = [
-            Family(processor.sdk.ops[t.transform], t.family, t.domain is TimeDomain.PROCESSING, self._timers)
-            for t in processor.stage.timers
-        ]
+        self._families: list[Family] = []
+        self._expirations: list[Family] = []
+        for t in processor.stage.timers:
+            timers = NotSet() if t.expiration else self._timers
+            processing = t.domain is TimeDomain.PROCESSING
+            family = Family(processor.sdk.ops[t.transform], t.family, processing, timers)
+            (self._expirations if t.expiration else self._families).append(family)
+        self._windows: dict[Any, None] = {}
         element, windows = processor.root.pcoll_coder.wrapped_value_coder, processor.root.pcoll_coder.window_coder
         self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
         values = BlockCoder(coders.WindowedValueCoder(element.value_coder(), windows))
         self._read: KeyBlocks = (TimeSorted if processor.root.how.time_sorted else InOrder)(values, self._memory)
-        self._parked: list[tuple[int, int, bytes, Any, PendingTimers]] = []
+        self._parked: list[tuple[int, int, bytes, Any, PendingTimers, dict[Any, None]]] = []
         self._parkings = 0
 
     @override
@@ -103,7 +110,7 @@ class KeyedInput(InputDriver):
         self._parked, self._parkings = [], 0
         self._keys.begin_task()
         for some in self._read(rows):
-            if not self._families and isinstance(some, Alike) and self._keys.put_all(some):
+            if not (self._families or self._expirations) and isinstance(some, Alike) and self._keys.put_all(some):
                 continue
             for encoded, blocks in some:
                 self._process(encoded, blocks)
@@ -125,6 +132,8 @@ class KeyedInput(InputDriver):
         self._keys.enter(key, encoded, again=False)
         for block in blocks:
             self._keys.put(key, block)
+            if self._expirations:
+                self._windows.update(dict.fromkeys(window for each in block.elements() for window in each.windows))
         if self._families:
             timers = self._timers
             self._keys.fire(timers.event_timers(_END))
@@ -136,15 +145,17 @@ class KeyedInput(InputDriver):
                     return
                 self._fire_processing_timer(now)
             timers.clear()
+        self._expire(key)
         self._keys.leave(key, encoded, done=True)
 
     def _park(self, due: int, encoded: bytes, key: Any) -> None:
         self._parkings += 1
-        heapq.heappush(self._parked, (due, self._parkings, encoded, key, self._timers.park()))
+        windows, self._windows = self._windows, {}
+        heapq.heappush(self._parked, (due, self._parkings, encoded, key, self._timers.park(), windows))
 
     def _resume(self) -> None:
         """Fire the earliest timer of all parked keys."""
-        due, _, encoded, key, parked = heapq.heappop(self._parked)
+        due, _, encoded, key, parked, self._windows = heapq.heappop(self._parked)
         self._keys.enter(key, encoded, again=True)
         self._timers.resume(parked)
         self._fire_processing_timer(due)
@@ -153,7 +164,18 @@ class KeyedInput(InputDriver):
             self._park(next_due, encoded, key)
         else:
             self._timers.clear()
+            self._expire(key)
         self._keys.leave(key, encoded, done=next_due is None)
+
+    def _expire(self, key: Any) -> None:
+        """Call the callbacks on expiration of the key's windows, in their order. What timers they set never fires."""
+        if not self._expirations:
+            return
+        ends = sorted(((window.max_timestamp().micros, window) for window in self._windows), key=itemgetter(0))
+        self._windows = {}
+        families = self._expirations
+        self._keys.fire(family.at_expiration(key, (window,), end) for end, window in ends for family in families)
+        self._timers.clear()
 
     def _fire_processing_timer(self, now: int) -> None:
         timer = self._timers.take_processing(now)

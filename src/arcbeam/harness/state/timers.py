@@ -17,6 +17,7 @@ from apache_beam.runners.worker.bundle_processor import TimerInfo
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BaseTimer, Timer
 from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 from typing_extensions import override
 
 from arcbeam.engine.state.inmemorytimers import InMemoryTimers
@@ -85,6 +86,21 @@ class TimerSink(Protocol):
     def unset(self, family: Any, tag: str, windows: tuple[Any]) -> None:
         """Clear a timer, if it is set."""
         ...
+
+
+class NotSet(TimerSink):
+    """For the family of a callback on window expiration."""
+
+    @override
+    def set(self, family: Family, *timer: Any) -> None:
+        raise ValueError(
+            f"timer family '{family.name}' is the callback on window expiration of its DoFn. The runner calls it, and "
+            f"user code can neither set nor clear it"
+        )
+
+    @override
+    def unset(self, family: Family, *timer: Any) -> None:
+        self.set(family)
 
 
 _Domain = InMemoryTimers[tuple[Any, ...], Slot, SetTimer]
@@ -221,6 +237,16 @@ class Family:
         self.processing = processing
         self.timers = timers
         operation.add_timer_info(name, TimerInfo(timer_coder_impl=self, output_stream=self))
+
+    def at_expiration(self, key: Any, windows: tuple[Any], last: int) -> SetTimer:
+        """Return the timer by which the family's callback is called when a window expires.
+
+        Args:
+            key: the user's key.
+            windows: a tuple of the window.
+            last: the window's last microsecond: event time of the outputs.
+        """
+        return _new(SetTimer, (last, 0, (self, "", 0), key, windows, None, last, PANE_INFO_UNKNOWN))
 
     def encode_to_stream(self, timer: Any, stream: Any, nested: bool) -> None:
         """Implement the SDK's coder: user code of an SDK operation has set or cleared a timer."""

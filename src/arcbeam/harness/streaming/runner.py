@@ -154,9 +154,13 @@ class StreamingRunner(Runner):
         except Exception as e:
             failed.append(e)
 
+    @override
     def expire(self, key: bytes, window: Window) -> CallResult:
-        """See `Runner`: the Python SDK has no such callback, and a stage that requests one is refused."""
-        raise self._missing("a callback on window expiration")
+        stage = self._stage
+        user_key, windows = self._enter(key), (stage.windows.theirs(window),)
+        for family in stage.expirations:
+            self._bundles.fire(family.expire, user_key, windows, int(window.max_timestamp))
+        return self._leave()
 
     @override
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:

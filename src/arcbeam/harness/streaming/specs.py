@@ -30,10 +30,11 @@ def kind_of(processor: StageProcessor, windows: Windows) -> StageKind:
         case "keyed":
             families = family_names(stage)
             return Stateful(
-                {families[timer.transform, timer.family]: timer.domain for timer in stage.timers},
+                {families[t.transform, t.family]: t.domain for t in stage.timers if not t.expiration},
                 windows.decode,
                 _expiry(processor, in_order=how.time_sorted),
                 _lateness(processor) if how.time_sorted else None,
+                at_expiration=any(timer.expiration for timer in stage.timers),
                 cells=bool(stage.states),
             )
         case "triggered" | "groups":

@@ -22,6 +22,7 @@ from arcbeam.harness.operations.lateoperation import LateOperation, late_operati
 from arcbeam.harness.operations.standin import StandIn
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.state import bags
+from arcbeam.harness.state.timers import NotSet
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.streaming import state
 from arcbeam.harness.streaming.elements import Codec, Packed
@@ -53,6 +54,7 @@ class StageParts:
         prepares: whether its user code implements `prepare_to_shutdown`.
         timers: the timers that user code sets and clears.
         families: timer families by the engine's name.
+        expirations: those of them that are called when a window expires.
         keyed: whether its input has user keys.
         decode_key: decodes the engine's user keys; only if the input has keys.
         codec: codec of the input's values.
@@ -95,10 +97,11 @@ class StageParts:
                 timer.family,
                 timer.domain is TimeDomain.PROCESSING,
                 names[timer.transform, timer.family],
-                self.timers,
+                NotSet() if timer.expiration else self.timers,
             )
             for timer in stage.timers
         }
+        self.expirations = [self.families[names[t.transform, t.family]] for t in stage.timers if t.expiration]
         owners = {transform for transform, _ in stage.states} | {timer.transform for timer in stage.timers}
         self.fires_at_once = self.driven is not None and len(owners) == 1 and len(self.stateful) == 1
         # What an SDK worker has of it is added later.

@@ -87,14 +87,20 @@ class StreamingTimerFamily(Family):
 
     __slots__ = ("_driven", "known_as")
 
-    def __init__(self, operation: Any, name: str, processing: bool, known_as: str, timers: TimerLog) -> None:
+    def __init__(self, operation: Any, name: str, processing: bool, known_as: str, timers: TimerSink) -> None:
         super().__init__(operation, name, processing, timers)
         self.known_as = known_as
         self._driven = isinstance(operation, StatefulOperation)
 
     def fire(self, fired: Fired, key: Any, windows: tuple[Any]) -> None:
         """Fire the timer: call user code, for the current key."""
-        timer = self.as_set(fired, key, windows)
+        self._call(self.as_set(fired, key, windows))
+
+    def expire(self, key: Any, windows: tuple[Any], last: int) -> None:
+        """Call user code on the expiration of a window of the current key; see `at_expiration`."""
+        self._call(self.at_expiration(key, windows, last))
+
+    def _call(self, timer: SetTimer) -> None:
         if self._driven:
             self.operation.fire((timer,))
         else:

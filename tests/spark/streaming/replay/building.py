@@ -26,7 +26,7 @@ from simulator.scenario.combining import atoms_of
 from simulator.scenario.kinds import MAIN, Expand, Group, Join, Keep, Pass, Source
 from simulator.scenario.plans import Pipeline, Stage
 from tests.spark.streaming.replay import usercode
-from tests.spark.streaming.replay.keeping import keeping
+from tests.spark.streaming.replay.keeping import UntilExpiration, keeping
 from tests.spark.streaming.replay.usercode import Made, Pair
 from tests.spark.streaming.replay.windows import Behaving, lasting, ours, windowfn_of
 
@@ -112,8 +112,7 @@ class Builder:
             case Join():
                 return self._windowed(stage) | name >> beam.Map(usercode.joining, self._side(stage))
             case Keep() as kind:
-                fn = InOrder if kind.way == "order" else beam.ParDo
-                return self._windowed(stage) | name >> fn(keeping(kind), self._side(stage))
+                return self._windowed(stage) | name >> Requiring(keeping(kind), kind.way, self._side(stage))
             case Group() as group:
                 windowed = self._came(stage) | f"windows of {name}" >> _into(Behaving(group))
                 grouped = beam.CombinePerKey(usercode.Atoms()) if group.combined else beam.GroupByKey()
@@ -167,13 +166,29 @@ def _into(windowing: Any) -> Any:
     return into
 
 
-class InOrder(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
-    """A `ParDo` that requires time sorted input: the SDK has the requirement, but cannot express it."""
+class Requiring(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
+    """A `ParDo` that may require time sorted input, or have a callback on window expiration.
+
+    The SDK has these requirements, but cannot express them.
+
+    Args:
+        fn: the DoFn.
+        way: see `Keep`.
+        side: the side input.
+    """
+
+    def __init__(self, fn: beam.DoFn, way: str, side: Any) -> None:
+        super().__init__(fn, side)
+        self._way = way
 
     def to_runner_api_parameter(self, context: Any, **more: Any) -> Any:
         urn, payload = super().to_runner_api_parameter(context, **more)
-        payload.requires_time_sorted_input = True
-        context.add_requirement(beam.portability.common_urns.requirements.REQUIRES_TIME_SORTED_INPUT.urn)
+        if self._way == "order":
+            payload.requires_time_sorted_input = True
+            context.add_requirement(beam.portability.common_urns.requirements.REQUIRES_TIME_SORTED_INPUT.urn)
+        if "expiration" in self._way:
+            payload.on_window_expiration_timer_family_spec = UntilExpiration.EXPIRES.name
+            context.add_requirement(beam.portability.common_urns.requirements.REQUIRES_ON_WINDOW_EXPIRATION.urn)
         return urn, payload
 
 

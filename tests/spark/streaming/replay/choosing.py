@@ -18,7 +18,7 @@ from tests.spark.streaming.replay.running import cancelled_behind, chosen, dies_
 AMONG = range(200)
 """The candidates."""
 HOW_MANY = 20
-WAYS = ("end", "clock", "each", "drawers", "order")
+WAYS = ("end", "expiration", "clock", "clock or expiration", "each", "drawers", "order")
 """Ways to keep elements that the SDK can express."""
 THERE_IS: Sequence[object] = (
     *(Source, Pass, Expand, Join, Keep, Group, *PaneTime),

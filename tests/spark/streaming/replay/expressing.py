@@ -59,9 +59,6 @@ def _said(kind: Kind, left_out: Counter[str]) -> Kind:
         case Buffer():
             left_out["a buffer until the job prepares to shut down"] += 1
             return Pass()
-        case Keep(way="expiration" | "clock or expiration"):
-            left_out["a callback on the expiration of a window"] += 1
-            return replace(kind, way=kind.way.removesuffix("expiration").removesuffix(" or ") or "end")
         case Group(closes=True, quiet=False):
             # What the SDK writes by default: see `harness.bundle.strategies.empty_panes`.
             left_out["empty panes both on time and at the close of a window"] += 1

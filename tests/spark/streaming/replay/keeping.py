@@ -99,6 +99,40 @@ class UntilEnd(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             cell.clear()
 
 
+class UntilExpiration(beam.DoFn):  # type: ignore[misc]
+    """All elements of a window are output together, when it expires. Nothing is cleared."""
+
+    COUNT = ReadModifyWriteStateSpec("count", VarIntCoder())
+    BAG = BagStateSpec("bag", BytesCoder())
+    EXPIRES = TimerSpec("expires", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: Pair,
+        side: Iterable[bytes] | None,
+        count: Any = beam.DoFn.StateParam(COUNT),
+        bag: Any = beam.DoFn.StateParam(BAG),
+    ) -> None:
+        count.write((count.read() or 0) + 1)
+        bag.add(_kept(element[1], side))
+
+    @on_timer(EXPIRES)
+    def expired(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        window: Any = beam.DoFn.WindowParam,
+        count: Any = beam.DoFn.StateParam(COUNT),
+        bag: Any = beam.DoFn.StateParam(BAG),
+        declared: Any = beam.DoFn.TimerParam(EXPIRES),
+    ) -> Iterator[Any]:
+        assert time.micros == last_of(window), f"the expiration of {window} has the time {time}"
+        values = list(bag.read())
+        assert count.read() == len(values), f"the cells of {key!r} in {window} do not agree: {count.read()}, {values}"
+        for kept in values:
+            yield _made(key, kept, last_of(window), window)
+
+
 class ByTheClock(beam.DoFn):  # type: ignore[misc]
     """Elements of a moment are output together, some processing time after the last of them, or at their window's end.
 
@@ -156,6 +190,34 @@ class ByTheClock(beam.DoFn):  # type: ignore[misc]
             yield _made(key, kept, when.micros, window)
             clock.clear(dynamic_timer_tag=str(when.micros))
         in_time.clear()
+
+
+class ByTheClockUntilExpiration(ByTheClock):
+    """The same, but what is left is output when its window expires."""
+
+    EXPIRES = TimerSpec("expires", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: Pair,
+        side: Iterable[bytes] | None,
+        time: Any = beam.DoFn.TimestampParam,
+        in_time: Any = beam.DoFn.StateParam(ByTheClock.IN_TIME),
+        clock: Any = beam.DoFn.TimerParam(ByTheClock.CLOCK),
+    ) -> None:
+        in_time.add((time, _kept(element[1], side)))
+        clock.set(clock_of_the_day.time() + self.pause, dynamic_timer_tag=str(time.micros))
+
+    @on_timer(EXPIRES)
+    def expired(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        window: Any = beam.DoFn.WindowParam,
+        in_time: Any = beam.DoFn.StateParam(ByTheClock.IN_TIME),
+        declared: Any = beam.DoFn.TimerParam(EXPIRES),
+    ) -> Iterator[Any]:
+        for _, kept in in_time.read():
+            yield _made(key, kept, last_of(window), window)
 
 
 class Each(beam.DoFn):  # type: ignore[misc]
@@ -284,6 +346,10 @@ def keeping(kind: Keep) -> beam.DoFn:
             return UntilEnd()
         case "clock":
             return ByTheClock(kind)
+        case "expiration":
+            return UntilExpiration()
+        case "clock or expiration":
+            return ByTheClockUntilExpiration(kind)
         case "each":
             return Each()
         case "drawers":

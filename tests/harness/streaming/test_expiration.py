@@ -1,0 +1,62 @@
+"""A callback on window expiration: once for each key and window, after all else, with the state of that window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import TimerSpec, on_timer
+
+from tests.harness.batch.statefulplans import call_on_expiration
+from tests.harness.streaming import test_stateful
+from tests.harness.streaming.test_stateful import KINDS, Interpreter, Pipeline, at, bounded, outputs_of, streaming
+
+
+class Expiring(Interpreter):
+    """The same, with a callback on window expiration."""
+
+    EXPIRES = TimerSpec("expires", TimeDomain.WATERMARK)
+
+    @on_timer(EXPIRES)
+    def on_expires(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        window: Any = beam.DoFn.WindowParam,
+        time: Any = beam.DoFn.TimestampParam,
+        bag: Any = beam.DoFn.StateParam(Interpreter.BAG),
+        value: Any = beam.DoFn.StateParam(Interpreter.VALUE),
+        sum: Any = beam.DoFn.StateParam(Interpreter.SUM),
+        set: Any = beam.DoFn.StateParam(Interpreter.SET),
+        list: Any = beam.DoFn.StateParam(Interpreter.LIST),
+        event: Any = beam.DoFn.TimerParam(Interpreter.EVENT),
+        clock: Any = beam.DoFn.TimerParam(Interpreter.CLOCK),
+        expires: Any = beam.DoFn.TimerParam(EXPIRES),
+    ) -> Iterator[Any]:
+        states = {"bag": bag, "value": value, "sum": sum, "set": set, "list": list}
+        last = window.max_timestamp().micros
+        assert time.micros in (last, last // test_stateful.unit * test_stateful.unit, last + 1)
+        yield repr(key), "expires", ""
+        for what in KINDS:
+            yield from test_stateful._obey(repr(key), ("read", what, 0), window, states, {})
+        # What is set here never fires, and what is written is removed.
+        if not test_stateful.in_worker:
+            with pytest.raises(ValueError, match="is the callback on window expiration"):
+                expires.set(time)
+        bag.add(1)
+        event.set(time, dynamic_timer_tag="9")
+        clock.set(at(test_stateful._clock(test_stateful._end(window)) + 1), dynamic_timer_tag="9")
+
+
+@pytest.mark.contract("ENG-12")
+@pytest.mark.parametrize("seed", range(10))
+def test_callback_on_window_expiration_follows_all_else(seed: int) -> None:
+    pipeline = Pipeline(seed, fn=Expiring)
+    there, here = bounded(pipeline, call_on_expiration), streaming(pipeline, seed, call_on_expiration)
+    assert outputs_of(here) == outputs_of(there)
+    assert here.left == []
+    for outputs in outputs_of(here).values():
+        calls = [n for n, (rest, _) in enumerate(outputs) if rest[0] == "expires"]
+        assert calls == [len(outputs) - 1 - len(KINDS)]
