@@ -32,6 +32,9 @@ class ScriptedWorker:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._inputs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._control = fn_grpc.BeamFnControlStub(self._channel)
+        self._state_requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._state_opened = False
         self._reading = threading.Event()
         self._reading.set()
         self._data_call: Any = None
@@ -126,7 +129,21 @@ class ScriptedWorker:
         list(fn_grpc.BeamFnLoggingStub(self._channel).Logging(iter([entries]), metadata=self._metadata))
 
     def state(self, **request: Any) -> Any:
-        """Ask for state, without waiting; return a function that returns the answer."""
-        requests = iter([fn_pb.StateRequest(**request)])
-        answers = fn_grpc.BeamFnStateStub(self._channel).State(requests, metadata=self._metadata, timeout=SECONDS)
-        return lambda: next(answers)
+        """Ask for state, without waiting; return a function that returns the next answer.
+
+        Its error is that of the stream.
+        """
+        if not self._state_opened:
+            self._state_opened = True
+            requests = iter(self._state_requests.get, None)
+            state = fn_grpc.BeamFnStateStub(self._channel)
+            self._listen(state.State(requests, metadata=self._metadata), self._answers)
+        self._state_requests.put(fn_pb.StateRequest(**request))
+
+        def answer() -> Any:
+            found = self._answers.get(timeout=SECONDS)
+            if isinstance(found, grpc.RpcError):
+                raise found
+            return found
+
+        return answer

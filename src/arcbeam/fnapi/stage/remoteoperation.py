@@ -103,6 +103,13 @@ class _Sink:
         return found
 
 
+def _known(outputs: dict[Any, Any], id: Any) -> Any:
+    """Return an output by what the worker calls it."""
+    if id not in outputs:
+        raise SdkWorkerLostError(f"the SDK worker has an output that its descriptor does not have: {id!r}")
+    return outputs[id]
+
+
 class RemoteOperation(StandIn):
     """Sends its input to a worker, and emits what the worker puts out.
 
@@ -249,11 +256,11 @@ class RemoteOperation(StandIn):
             return
         if arrival.family is not None:
             owner = arrival.transform, arrival.family
-            for timer in self._timers[owner].elements(arrival):
+            for timer in _known(self._timers, owner).elements(arrival):
                 self._log.key = self._lot.key_of_timer(timer)
                 self._families[owner].encode_to_stream(timer, None, True)
             return
-        index, sink = self._sinks[arrival.transform]
+        index, sink = _known(self._sinks, arrival.transform)
         elements = sink.elements(arrival)
         if elements:
             with self.scoped_process_state:
