@@ -241,7 +241,8 @@ def measured(options: argparse.Namespace, folder: Path) -> list[Figure]:
         viewers = [Viewer(address, path) for _ in range(options.viewers)]
         for viewer in viewers:
             viewer.start()
-        time.sleep(2)
+        # The list of jobs was requested before, and is read for 5 s more.
+        time.sleep(7)
         spent, began = cpu_of(process), time.perf_counter()
         for state in states[1:]:
             shutil.copytree(state, running[0], dirs_exist_ok=True)

@@ -17,6 +17,7 @@ import pytest
 from typing_extensions import override
 
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.page import live
 from arcbeam.page.serving import PageServer, PageSettings
 from arcbeam.page.sources import Listed, Record
 from arcbeam.store.log.inspection import SavepointReport
@@ -265,6 +266,15 @@ def test_lost_contact_is_shown_and_ends(open_page: Any, server: PageServer, jobs
     with PageServer(jobs, PageSettings(port)):
         api.expect(page.locator("#contact")).to_have_text("live")
         assert page.evaluate(word) == ["none", False]
+
+
+@pytest.mark.contract("PAGE-11")
+def test_silent_server_is_no_contact_after_five_seconds(open_page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = open_page("job/a")
+    api.expect(page.locator("#contact")).to_have_text("live")
+    # The connection stays, as that of a process that was stopped.
+    monkeypatch.setattr(live, "UPDATE_SECONDS", 3600.0)
+    api.expect(page.locator("#contact")).to_have_text(re.compile("^no contact for [567] s: what follows is old$"))
 
 
 @pytest.mark.contract("PAGE-11")

@@ -85,7 +85,7 @@ def test_page_is_rendered_once_for_all_viewers() -> None:
 
     def make() -> Rendered:
         made.append(seconds[0])
-        return rendered({"a": "1"}, cost=0.01)
+        return rendered({"a": "1"}, cost=0.006)
 
     def turn(at: float) -> None:
         seconds[0] = at
@@ -94,7 +94,7 @@ def test_page_is_rendered_once_for_all_viewers() -> None:
 
     for at in (0.0, 0.5, 1.0, 1.8, 2.0, 3.0, 4.0):
         turn(at)
-    # It takes 10 ms, so it is rendered every other second: 0.5 % of a core.
+    # It takes 6 ms, so it is rendered every other second: 0.3 % of a core.
     assert made == [0.0, 2.0, 4.0]
 
 

@@ -86,6 +86,7 @@ STYLE = f"""
 """The stylesheet. A standalone picture contains it; a page has it in its own, so that no style is inline."""
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_UNSAFE = re.compile(f"[<>&\"']|{_NOT_XML.pattern}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,8 @@ def as_live_svg(plan: Plan, prefix: str = "", links: Mapping[str, str] | None = 
     """Return the plan as an `<svg>` element for a page, which needs `STYLE` in its stylesheet.
 
     Ids, each after the prefix: "s0" is the group of a stage, "c0" that of a channel, "s0-c0" and "c0-s1" are edges.
-    "s0-live", "s0-more" and "c0-live" are empty `<text>` elements, for figures; see `filled`. They are the same for
-    equal plans.
+    "s0-live", "s0-more" and "c0-live" are empty `<text>` elements, for figures; see `LivePicture`. Equal plans
+    have equal ids.
 
     Args:
         plan: what is drawn.
@@ -143,25 +144,39 @@ def as_live_svg(plan: Plan, prefix: str = "", links: Mapping[str, str] | None = 
     return _draw(plan, _Mode(live=True, prefix=prefix, links=links or {}))
 
 
-def filled(svg: str, figures: Mapping[str, tuple[str, str]], prefix: str = "") -> tuple[str, dict[str, str]]:
-    """Return a live picture with figures in its slots, and the elements that show them, by their ids.
+@dataclass(frozen=True, slots=True)
+class LivePicture:
+    """A picture whose slots are filled with new figures repeatedly.
 
-    Args:
-        svg: from `as_live_svg`.
-        figures: by the id of an element, such as "s0-live": the text, and a further class of it or "".
-        prefix: of the picture.
+    Attributes:
+        parts: before the first slot, and after each.
+        slots: the name of each, such as "s0-live", its whole id, and its other attributes.
     """
-    found: dict[str, str] = {}
 
-    def shown(slot: re.Match[str]) -> str:
-        text, style = figures.get(slot["name"], ("", ""))
-        name = f"{prefix}{slot['name']}"
-        style = f'class="{_safe(" ".join(filter(None, ("live", style))))}"'
-        found[name] = f'<text {style} id="{_safe(name)}"{slot["rest"]}>{_safe(text)}</text>'
-        return found[name]
+    parts: Sequence[str]
+    slots: Sequence[tuple[str, str, str]]
 
-    slots = rf'<text class="live" id="{re.escape(_safe(prefix))}(?P<name>[sc]\d+-(?:live|more))"(?P<rest>[^>]*)></text>'
-    return re.sub(slots, shown, svg), found
+    @classmethod
+    def of(cls, svg: str, prefix: str = "") -> LivePicture:
+        """Return a picture from `as_live_svg` with that prefix."""
+        slots = rf'<text class="live" id="{re.escape(_safe(prefix))}([sc]\d+-(?:live|more))"([^>]*)></text>'
+        found = re.split(slots, svg)
+        names = zip(found[1::3], found[2::3], strict=True)
+        return cls(found[::3], [(name, f"{prefix}{name}", rest) for name, rest in names])
+
+    def filled(self, figures: Mapping[str, tuple[str, str]]) -> tuple[str, dict[str, str]]:
+        """Return the picture with figures in its slots, and the elements that show them, by their ids.
+
+        Args:
+            figures: by the name of a slot: the text, and a further class of it or "".
+        """
+        found: dict[str, str] = {}
+        for name, id, rest in self.slots:
+            text, style = figures.get(name, ("", ""))
+            style = _safe(f"live {style}") if style else "live"
+            found[id] = f'<text class="{style}" id="{_safe(id)}"{rest}>{_safe(text)}</text>'
+        slots = (*found.values(), "")
+        return "".join(piece for both in zip(self.parts, slots, strict=True) for piece in both), found
 
 
 def _draw(plan: Plan, mode: _Mode) -> str:
@@ -356,6 +371,8 @@ def _text(x: float, y: float, text: str, style: str, title: str = "", anchor: st
 
 def _safe(text: str) -> str:
     """Escape for elements and attributes. Characters that XML cannot contain are replaced."""
+    if _UNSAFE.search(text) is None:
+        return text  # a live picture has many of these
     return escape(_NOT_XML.sub("\ufffd", text), {'"': "&quot;", "'": "&#39;"})
 
 

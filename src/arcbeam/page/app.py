@@ -94,7 +94,7 @@ class Pages:
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined
         )
-        self._templates.globals["cell"] = _cell
+        self._templates.globals |= {"cell": _cell, "numbers": _numbers}
         self._drawn: OrderedDict[tuple[str, int], tuple[Record, float, Sequence[Chart]]] = OrderedDict()
         self._newest = Newest()
         self._details = Kept(source.details, DETAILS_SECONDS, HISTORIES)
@@ -300,6 +300,11 @@ def _cell(value: Cell) -> Markup:
     if value.text == "–":
         text += Markup('<span class="unseen"> {}</span>').format(value.hint)
     return Markup(f'<span title="{escape(value.hint)}">{text}</span>')  # all parts are escaped
+
+
+def _numbers(*values: Cell) -> Markup:
+    """Return cells of a row."""
+    return Markup("".join(f'<td class="number">{_cell(value)}</td>' for value in values))  # they are escaped
 
 
 def _settles(record: Record, history: Record) -> bool:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from arcbeam.explain import as_live_svg, filled, plan_of
-from arcbeam.page.views import earliest, emitted_rate, gap_text, headline_of, without_driver
+from arcbeam.explain import LivePicture, as_live_svg, plan_of
+from arcbeam.page.views import earliest, emitted_rate, gap_text, headline_of, made_in_all, without_driver
 from arcbeam.streaming.status.words import Record, backlog_shown, bytes_shown
 
 PREFIX: Final = "g-"
@@ -22,18 +22,18 @@ class Graph:
     """The picture of a plan.
 
     Attributes:
-        svg: with empty slots.
+        picture: with empty slots.
         stages: the ids of the stages in the picture, by their names in a status.
         outputs: by the id of each channel in the picture: its producers, as (stage, output) in a status.
     """
 
-    svg: str
+    picture: LivePicture
     stages: Mapping[str, str]
     outputs: Mapping[str, tuple[tuple[str, str], ...]]
 
     def shown(self, record: Record) -> tuple[str, dict[str, str]]:
         """Return the picture with the figures of a status, and the elements that show these, by their ids."""
-        return filled(self.svg, dict(self._figures(record)), PREFIX)
+        return self.picture.filled(dict(self._figures(record)))
 
     def place_of(self, stage: str) -> str:
         """Return the id of the element with a stage's figures; "" if the stage is not in the picture."""
@@ -41,10 +41,10 @@ class Graph:
 
     def _figures(self, record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
         known = {stage["stage"]: stage for stage in record["stages"]}
-        blocking, runs = _blocking(record), not without_driver(record)
+        blocking, runs, made = _blocking(record), not without_driver(record), made_in_all(record)
         for name, id in self.stages.items():
             if (stage := known.get(name)) is not None:
-                emitted = emitted_rate(record, stage)
+                emitted = emitted_rate(record, stage, made)
                 words = [
                     "waits" if name in blocking else "",
                     _rate(stage.get("read_rate") if emitted is None else emitted) if runs else "",
@@ -109,4 +109,4 @@ def graph_of(plan: Record, links: Mapping[str, str]) -> Graph:
     for stage in plan["stages"]:
         for sink, output in zip(stage["sinks"], stage.get("outputs", ()), strict=False):
             outputs.setdefault(f"c{sink}", []).append((str(stage["uid"]), str(output)))
-    return Graph(svg, stages, {id: tuple(of) for id, of in outputs.items()})
+    return Graph(LivePicture.of(svg, PREFIX), stages, {id: tuple(of) for id, of in outputs.items()})

@@ -27,8 +27,9 @@ UPDATE_BYTES: Final = 20_000
 """The most that an update contains. What does not fit follows in the next ones, the longest unsent first."""
 _URGENT: Final = frozenset({"notices", "headline"})
 """The fragments that never wait."""
-HEARTBEAT_SECONDS: Final = 15.0
-_SHARE: Final = 0.005
+HEARTBEAT_SECONDS: Final = 2.0
+"""A browser that gets nothing for 5 s says that there is no contact."""
+_SHARE: Final = 0.003
 """The most of a core that rendering takes for all who see one address: large pages are updated less often."""
 _LONGEST: Final = 5.0
 """Seconds. But no page is updated less often than that: it may have to say that a driver is silent."""
@@ -143,15 +144,19 @@ class Board:
         with self._lock:
             return self._known.get(version, {})
 
+    def fresh(self, address: str) -> Rendered | None:
+        """Return a page as it was a moment ago; None if it has to be rendered again. Does not block."""
+        with self._lock:
+            at, rendered = self._newest.get(address, (0.0, None))
+        return None if rendered is None or self._seconds() - at >= _pause(rendered.cost) else rendered
+
     def newest(self, address: str, make: Callable[[], Rendered]) -> Rendered:
         """Return a page as it is now, or was a moment ago: it is rendered once for all who see it."""
         with self._lock:
             making = self._making.setdefault(address, threading.Lock())
         with making:
-            with self._lock:
-                at, rendered = self._newest.get(address, (0.0, None))
-            if rendered is not None and self._seconds() - at < _pause(rendered.cost):
-                return rendered
+            if (known := self.fresh(address)) is not None:
+                return known
             rendered = make()
             with self._lock:
                 self._set_newest(address, rendered)
@@ -184,6 +189,9 @@ class Stream:
         self.shown: Rendered | None = None
         self._turns: dict[str, int] = {}
         self._turn = 0
+        # The page that was sent last, and what of it was not.
+        self._last: Rendered | None = None
+        self._waiting: Sequence[str] = ()
 
     @property
     def version(self) -> str:
@@ -197,8 +205,11 @@ class Stream:
             return ()
         if rendered.shape != self._shape:
             return [message("reload")]
-        changed = [id for id, digest in rendered.digests.items() if self._sent.get(id) != digest]
-        changed.sort(key=lambda id: (id not in _URGENT, self._turns.get(id, 0)))
+        if rendered is not self._last:
+            found = [id for id, digest in rendered.digests.items() if self._sent.get(id) != digest]
+            self._waiting = sorted(found, key=lambda id: (id not in _URGENT, self._turns.get(id, 0)))
+            self._last = rendered
+        changed = self._waiting
         chosen: list[str] = []
         size = 0
         for id in changed:
@@ -207,9 +218,10 @@ class Stream:
                 break
             chosen.append(id)
             self._turns[id], self._sent[id] = self._turn, rendered.digests[id]
-        self.shown = rendered if len(chosen) == len(changed) else None
-        found = [message("change", f"[{','.join(map(rendered.part, chosen))}]", self.version)] if chosen else []
-        return found if rendered.live or len(chosen) < len(changed) else [*found, message("end")]
+        self._waiting = changed[len(chosen) :]
+        self.shown = None if self._waiting else rendered
+        sent = [message("change", f"[{','.join(map(rendered.part, chosen))}]", self.version)] if chosen else []
+        return sent if rendered.live or self._waiting else [*sent, message("end")]
 
 
 def message(kind: str, data: str = '""', version: str = "") -> str:
@@ -233,7 +245,8 @@ async def updates(
     yield "retry: 1000\n\n"
     quiet = 0.0
     while True:
-        rendered = await run_in_threadpool(board.newest, address, make)
+        if (rendered := board.fresh(address)) is None:
+            rendered = await run_in_threadpool(board.newest, address, make)
         messages = stream.messages(rendered)
         if stream.shown is not None:
             board.shown(stream.shown)

@@ -11,7 +11,17 @@ from typing import Any, Final
 
 from arcbeam.model.plan import Plan
 from arcbeam.page.sources import Record
-from arcbeam.page.views import Cell, Headline, earliest, emitted_rate, gap, headline_of, stopped, without_driver
+from arcbeam.page.views import (
+    Cell,
+    Headline,
+    earliest,
+    emitted_rate,
+    gap,
+    headline_of,
+    made_in_all,
+    stopped,
+    without_driver,
+)
 from arcbeam.streaming.status.words import backlog_shown, bytes_shown, shown
 
 Fact = tuple[str, str]
@@ -126,7 +136,7 @@ def _figures(record: Record, stage: Mapping[str, Any]) -> Iterator[tuple[str, Ce
             yield name, Cell(f"{counts[count]:,} elements", "the time since the previous micro-batch was not stored")
         else:
             yield name, Cell(f"{counts[count]:,} elements, {stage[rate]:,.4g}/s", "in the last micro-batch")
-    if (emitted := emitted_rate(record, stage)) is not None and not without_driver(record):
+    if (emitted := emitted_rate(record, stage, made_in_all(record))) is not None and not without_driver(record):
         yield "emitted by its source", Cell(f"{counts['made']:,} elements, {emitted:,.4g}/s", "in the last micro-batch")
     yield "late", Cell(f"{total.get('late', 0):,} dropped", "since the job began")
 

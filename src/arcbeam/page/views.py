@@ -333,11 +333,20 @@ def earliest(stage: Mapping[str, Any]) -> int:
     return int(min((stage["input"], *(out["watermark"] for out in stage["outputs"]))))
 
 
-def emitted_rate(record: Record, stage: Mapping[str, Any]) -> float | None:
-    """Return the elements per second that the source in a stage emits; None if it has none, or that is unknown."""
+def made_in_all(record: Record) -> int:
+    """Return the elements that all sources of a job have emitted in the last micro-batch."""
+    return sum((each.get("micro_batch") or {}).get("made", 0) for each in record["stages"])
+
+
+def emitted_rate(record: Record, stage: Mapping[str, Any], total: int) -> float | None:
+    """Return the elements per second that the source in a stage emits; None if it has none, or that is unknown.
+
+    Args:
+        record: of the job, whose rate is that of all its sources.
+        stage: of the job.
+        total: from `made_in_all`.
+    """
     made = (stage.get("micro_batch") or {}).get("made", 0)
-    # The job's rate is that of all its sources.
-    total = sum((each.get("micro_batch") or {}).get("made", 0) for each in record["stages"])
     return record["rate"] * made / total if made and record.get("rate") is not None else None
 
 

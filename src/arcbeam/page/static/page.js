@@ -4,8 +4,8 @@
 (() => {
   const contact = document.getElementById("contact");
   const body = document.body;
-  // The server sends something every 15 s. Without a stream, the page asks every 2 s.
-  const silence = () => (brief ? 8 : 20);
+  // In seconds. The server sends something every 2 s. Without a stream, the page asks as often.
+  const silence = 5;
   // The browser's clock may be wrong.
   const ahead = Date.now() * 1000 - Number(body.dataset.now);
   let heard = Date.now();
@@ -36,7 +36,7 @@
     }
     const now = Date.now() * 1000 - ahead;
     const seconds = Math.round((Date.now() - heard) / 1000);
-    const stale = !ended && seconds >= (lost ? 2 : silence());
+    const stale = !ended && seconds >= (lost ? 2 : silence);
     body.classList.toggle("stale", stale);
     for (const controls of document.querySelectorAll("#control, #sample")) {
       controls.inert = stale;

@@ -70,10 +70,13 @@ class Newest:
         Returns:
             The record of a history. A point whose time has not ended has `seconds`, the time that it covers.
         """
-        if (status := status_from(record)) is None or not status.micro_batch:
-            return history
         with self._lock:
-            seen = self._jobs[id] = self._after(self._jobs.get(id), status, committed_at(record))
+            known = self._jobs.get(id)
+            if known is None or known.micro_batch != record["micro_batch"]:
+                if (status := status_from(record)) is None or not status.micro_batch:
+                    return history
+                known = self._after(known, status, committed_at(record))
+            seen = self._jobs[id] = known
             self._jobs.move_to_end(id)
             while len(self._jobs) > HISTORIES:
                 self._jobs.popitem(last=False)
@@ -93,9 +96,7 @@ class Newest:
         return {**history, "rings": merged}
 
     def _after(self, seen: _Seen | None, status: Status, time: int) -> _Seen:
-        """Return what is seen of a job after a further status."""
-        if seen is not None and status.micro_batch == seen.micro_batch:
-            return seen
+        """Return what is seen of a job after a further micro-batch."""
         totals = totals_of(status)
         if seen is None or not 0 < time - seen.time <= _LOOK_SECONDS * 1e6:
             # Only of its newest micro-batch it is known what happened.

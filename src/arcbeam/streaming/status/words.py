@@ -12,6 +12,7 @@ from typing import Any
 
 from arcbeam.engine.watermarks.clocks import shown_time
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, long_shown
+from arcbeam.sizes import remembered
 from arcbeam.store.manifest.values import ENDED
 
 Record = Mapping[str, Any]
@@ -112,6 +113,7 @@ def ago(when: int) -> str:
     return f"{long_shown(max(0.0, time.time() - when / 1e6))} ago"
 
 
+@remembered(1024)
 def shown(time: int) -> str:
     """Return a time for people, in UTC."""
     if time <= MIN_TIMESTAMP or time >= MAX_TIMESTAMP:
