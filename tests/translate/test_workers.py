@@ -13,6 +13,7 @@ from apache_beam.testing import test_stream
 from arcbeam.errors import UnsupportedPipelineError
 from arcbeam.model.plan import Plan
 from arcbeam.model.script import AddElements
+from arcbeam.model.urns import LATE_ANNOTATION, PUBLISH_ANNOTATION
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.stage.inworkers import external
@@ -136,3 +137,19 @@ def test_unknown_window_mapping_is_refused() -> None:
     assert of_another_sdk(build, mapped("beam:go:windowmapping:fixed:v1")).stages
     with pytest.raises(UnsupportedPipelineError, match="the window mapping 'beam:moon:v1'"):
         of_another_sdk(build, mapped("beam:moon:v1"))
+
+
+@pytest.mark.contract("API-04")
+@pytest.mark.parametrize(
+    ("annotation", "what"),
+    [(LATE_ANNOTATION, "a collection of late elements"), (PUBLISH_ANNOTATION, "a publisher")],
+)
+def test_what_only_the_task_can_do_is_refused_in_workers(annotation: str, what: str) -> None:
+    def annotated(proto: Any) -> None:
+        for environment in proto.components.environments.values():
+            environment.CopyFrom(external("localhost:1"))
+        (transform,) = (t for t in proto.components.transforms.values() if t.unique_name == "Some")
+        transform.annotations[annotation] = b""
+
+    with pytest.raises(UnsupportedPipelineError, match=f"{what} in an SDK worker"):
+        of_another_sdk(lambda p: p | beam.Create([1]) | "Some" >> beam.Map(lambda x: x), annotated)

@@ -44,13 +44,13 @@ _READABLE = frozenset([common_urns.coders.GLOBAL_WINDOW.urn, common_urns.coders.
 """Coders of windows that all SDKs read."""
 _CALLED = python_urns.PICKLED_WINDOWFN
 """The window functions that a worker merges windows with on request."""
+_EMBEDDED = "arcbeam/embedded"
 _PYTHON = "beam:version:sdk_base:apache/beam_python"
 _REMEDY = "omit --environment_type to run Python in Spark's workers"
 _STATES = frozenset(
     ["read_modify_write_spec", "bag_spec", "combining_spec", "set_spec", "map_spec", "ordered_list_spec"]
 )
 _ANNOTATIONS = {
-    ANNOTATION: "an observed watermark",
     LATE_ANNOTATION: "a collection of late elements",
     PUBLISH_ANNOTATION: "a publisher",
 }
@@ -81,6 +81,29 @@ def python_workers(components: Any) -> str | None:
         ),
         default=None,
     )
+
+
+def with_embedded_observers(pipeline: Any) -> Any:
+    """Return a pipeline in which the task's process observes watermarks, also between transforms of Python workers."""
+    components = pipeline.components
+    observers = [
+        id
+        for id, transform in components.transforms.items()
+        if ANNOTATION in transform.annotations
+        and not transform.subtransforms
+        and has_workers(components, transform.environment_id)
+    ]
+    if not observers:
+        return pipeline
+    changed = runner_pb.Pipeline()
+    changed.CopyFrom(pipeline)
+    for id in observers:
+        transform = changed.components.transforms[id]
+        embedded = changed.components.environments[_EMBEDDED]
+        embedded.CopyFrom(components.environments[transform.environment_id])
+        embedded.urn, embedded.payload = python_urns.EMBEDDED_PYTHON, b""
+        transform.environment_id = _EMBEDDED
+    return changed
 
 
 def of_another_sdk(components: Any) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any
 
+import apache_beam as beam
 import pytest
 from apache_beam.portability import python_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
@@ -14,9 +16,11 @@ from apache_beam.transforms.window import FixedWindows, Sessions
 
 from arcbeam.errors import UnsupportedPipelineError
 from arcbeam.fnapi.environments.workers import workers_here
+from arcbeam.io import WithWatermark
 from tests.fnapi.stage import test_custom_windows, test_loopback, test_stateful
 from tests.fnapi.stage.inworkers import InWorkers, external, worker_service
 from tests.fnapi.stage.test_loopback import results
+from tests.harness.drive import Collect
 from tests.harness.streaming.microbatches import InMicroBatches
 
 
@@ -71,6 +75,22 @@ def test_parts_may_be_embedded(services: tuple[str, str], name: str, seed: int) 
         PIPELINES[name](p)
     assert results(p) == results(expected)
     assert not workers_here._workers
+
+
+def _observed(p: Any) -> None:
+    timed = p | beam.Create([("a", 3), ("b", 20), ("a", 5)], reshuffle=False) | beam.Map(lambda e: e)
+    _ = timed | WithWatermark(itemgetter(1), 5) | beam.Map(lambda e: e[0]) | Collect()
+
+
+@pytest.mark.contract("API-07", "WM-01")
+def test_watermark_is_observed_in_this_process(services: tuple[str, str]) -> None:
+    with InMicroBatches(None) as expected:
+        _observed(expected)
+    with InWorkers(services[0]) as p:
+        _observed(p)
+    assert results(p) == results(expected)
+    assert [stage.remote is None for stage in p.plan.stages if stage.observed] == [True]
+    assert any(stage.remote is not None for stage in p.plan.stages)
 
 
 @pytest.mark.contract("API-07")
