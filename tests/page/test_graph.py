@@ -52,6 +52,23 @@ def test_source_shows_what_it_emits_and_how_far_its_output_is() -> None:
     assert figures["emitted by its source"] == "3 elements, 3/s"
 
 
+@pytest.mark.parametrize("inside", ["", "/ParDo(Divide)"])
+@pytest.mark.parametrize("over", [True, False])
+def test_stage_of_a_failure_is_named_and_marked(over: bool, inside: str) -> None:
+    record, plan = samples.record(4, samples.now()), samples.plan_of(4)
+    stage = plan["stages"][2]
+    name = f"{stage['transforms'][0]['name']}{inside}"
+    if over:
+        record["ended"] = {"state": "FAILED", "why": f"KeyError: 'user' [while running '{name}']\nTraceback"}
+    else:
+        record["causes"] = [{**record["causes"][0], "kind": "failure", "stage": name}]
+    source = samples.Jobs(Listed("a", "/a", record), plans={"a": plan})
+    text = TestClient(app_of(source), base_url=BASE).get("/job/a").text
+    assert f'It fails in stage \'{stage["uid"]}\'. <a id="blocked" href="#g-s2-live"' in text
+    assert texts(text)["s2-live"].startswith("fails")
+    assert 'class="live error" id="g-s2-live"' in text
+
+
 def test_stage_whose_watermark_has_just_moved_does_not_wait() -> None:
     record = samples.record(4)
     record["causes"][0]["since"]["time"] = record["time"]

@@ -192,7 +192,7 @@ class Pages:
         row, graph = states.row_of(found), self._graph(found.id, record)
         values = {
             "row": row,
-            "blocked": "" if graph is None else graph.place_of(row.headline.stage),
+            "blocked": _blocked(graph, record, row),
             "record": record,
             "figures": list(views.figures(record)),
             "stages": list(views.stage_rows(record)),
@@ -305,6 +305,16 @@ def _cell(value: Cell) -> Markup:
 def _numbers(*values: Cell) -> Markup:
     """Return cells of a row."""
     return Markup("".join(f'<td class="number">{_cell(value)}</td>' for value in values))  # they are escaped
+
+
+def _blocked(graph: Graph | None, record: Record, row: JobRow) -> dict[str, str]:
+    """Return the stage that fails, or of the headline, and its element in the graph; {} if it is not there."""
+    if graph is None:
+        return {}
+    fails = graph.failing(record)
+    stage = fails or row.headline.stage
+    place = graph.place_of(stage)
+    return {"stage": stage, "fails": fails, "place": place} if place else {}
 
 
 def _settles(record: Record, history: Record) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from arcbeam.explain import LivePicture, as_live_svg, plan_of
-from arcbeam.page.views import earliest, emitted_rate, gap_text, headline_of, made_in_all, without_driver
+from arcbeam.page.views import earliest, emitted_rate, failing, gap_text, headline_of, made_in_all, without_driver
 from arcbeam.streaming.status.words import Record, backlog_shown, bytes_shown
 
 PREFIX: Final = "g-"
@@ -25,15 +25,27 @@ class Graph:
         picture: with empty slots.
         stages: the ids of the stages in the picture, by their names in a status.
         outputs: by the id of each channel in the picture: its producers, as (stage, output) in a status.
+        transforms: the stage of each transform.
     """
 
     picture: LivePicture
     stages: Mapping[str, str]
     outputs: Mapping[str, tuple[tuple[str, str], ...]]
+    transforms: Mapping[str, str]
 
     def shown(self, record: Record) -> tuple[str, dict[str, str]]:
         """Return the picture with the figures of a status, and the elements that show these, by their ids."""
         return self.picture.filled(dict(self._figures(record)))
+
+    def failing(self, record: Record) -> str:
+        """Return the stage in which a job has failed, or its next micro-batch fails; "" if none does, or unknown."""
+        # An error may name a transform inside one of the plan's, or around some of them.
+        if not (name := failing(record)):
+            return ""
+        above = (name[:at] for at in range(len(name), 0, -1) if at == len(name) or name[at] == "/")
+        inside = (known for known in self.transforms if known.startswith(f"{name}/"))
+        found = next((each for each in (*above, *inside) if each in self.transforms), None)
+        return name if found is None and name in self.stages else self.transforms.get(found or "", "")
 
     def place_of(self, stage: str) -> str:
         """Return the id of the element with a stage's figures; "" if the stage is not in the picture."""
@@ -41,16 +53,18 @@ class Graph:
 
     def _figures(self, record: Record) -> Iterator[tuple[str, tuple[str, str]]]:
         known = {stage["stage"]: stage for stage in record["stages"]}
+        fails = self.failing(record)
         blocking, runs, made = _blocking(record), not without_driver(record), made_in_all(record)
         for name, id in self.stages.items():
             if (stage := known.get(name)) is not None:
                 emitted = emitted_rate(record, stage, made)
                 words = [
-                    "waits" if name in blocking else "",
+                    "fails" if name == fails else "waits" if name in blocking else "",
                     _rate(stage.get("read_rate") if emitted is None else emitted) if runs else "",
                     gap_text(record, earliest(stage)),
                 ]
-                yield f"{id}-live", (" · ".join(filter(None, words)), "warning" if name in blocking else "")
+                style = "error" if name == fails else "warning" if name in blocking else ""
+                yield f"{id}-live", (" · ".join(filter(None, words)), style)
                 yield f"{id}-more", (" · ".join(_more(stage)), "")
         for id, producers in self.outputs.items():
             writers = [(known[stage], output) for stage, output in producers if stage in known]
@@ -109,4 +123,5 @@ def graph_of(plan: Record, links: Mapping[str, str]) -> Graph:
     for stage in plan["stages"]:
         for sink, output in zip(stage["sinks"], stage.get("outputs", ()), strict=False):
             outputs.setdefault(f"c{sink}", []).append((str(stage["uid"]), str(output)))
-    return Graph(LivePicture.of(svg, PREFIX), stages, {id: tuple(of) for id, of in outputs.items()})
+    transforms = {transform.name: stage.uid for stage in drawn.stages for transform in stage.transforms}
+    return Graph(LivePicture.of(svg, PREFIX), stages, {id: tuple(of) for id, of in outputs.items()}, transforms)

@@ -5,6 +5,7 @@ Owns the choice; the words are those of `arcbeam status`. Returns plain text, wh
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -207,6 +208,17 @@ def error_of(record: Record) -> str:
     """Return the error with which a job ended, if its first line, which is in the headline, is not all; else ""."""
     why = str((record.get("ended") or {}).get("why", ""))
     return why if "\n" in why else ""
+
+
+_IN_TRANSFORM: Final = re.compile(r"(?:while running|in transform) '([^\n]+?)'")
+
+
+def failing(record: Record) -> str:
+    """Return the transform in which a job has failed, or its next micro-batch fails; "" if none does, or unknown."""
+    if ended := record.get("ended"):
+        found = _IN_TRANSFORM.search(ended["why"])
+        return found[1] if found else ""
+    return next((cause["stage"] for cause in record["causes"] if cause.get("kind") == "failure"), "")
 
 
 def _filled(record: Record, text: str) -> str:
