@@ -195,6 +195,10 @@ def test_filter_and_newest_first(job: FolderBlobs) -> None:
     text = page.get("/").text
     assert text.index("/job/b") < text.index("/job/a")
     assert "/job/b" not in page.get("/?q=OLD").text
+    failed = {**old, "ended": {"state": "FAILED", "why": "KeyError: 'user'"}}
+    text = client(Fixed(Listed("a", "/a", failed), Listed("b", "/b", new))).get("/?q=keyerror").text
+    assert "/job/a" in text
+    assert "/job/b" not in text
 
 
 @pytest.mark.contract("PAGE-14")

@@ -59,9 +59,10 @@ class Overview:
             more: with what changes seldom, or costs time: `options`, `messages` and `metrics`.
 
         Returns:
-            The fields of `overview`, and `folder` (with its state, for people, or ""), `progress` also of a bounded job
-            that has ended, `options` without secrets, `defaults` (the names of those with their default), `messages`
-            (the last ones: `time`, `level`, `text`) and `metrics` (see `metrics_record`).
+            The fields of `overview`, and `folder` (with its state, for people, or ""), `started` (since when it ran
+            first, or 0), `progress` also of a bounded job that has ended, `options` without secrets, `defaults` (the
+            names of those with their default), `messages` (the last ones: `time`, `level`, `text`) and `metrics` (see
+            `metrics_record`).
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -73,7 +74,7 @@ class Overview:
             found["progress"] = json.loads(last)
         if not found.get("folder") and (home := self._jobs.home(record)):
             found["folder"] = shown(home)
-        found = {"folder": "", **found}
+        found = {"folder": "", "started": registry.started(id), **found}
         if not more:
             return found
         now, options = self._jobs.metrics(id), self._jobs.options(record)

@@ -255,6 +255,14 @@ class Registry:
             ).fetchall()
         return {id: text for id, text in rows if text}
 
+    def started(self, id: str) -> int:
+        """Return since when a job ran first, in microseconds since 1970; 0 if it never did."""
+        with self._lock:
+            (at,) = self._db.execute(
+                "SELECT MIN(at) FROM event WHERE job = ? AND state = ?", (id, str(JobState.RUNNING))
+            ).fetchone()
+        return int(at or 0)
+
     def messages(self, id: str, limit: int) -> list[MessageLogged]:
         """Return the last messages of a job, oldest first."""
         with self._lock:

@@ -181,7 +181,13 @@ class Pages:
             return self._missing("job")
         if (record := found.record) is None and found.state:
             rows = None if found.progress is None else list(states.batch_rows(found.progress, states.is_live(found)))
-            of = {"row": states.row_of(found), "stages": rows, "why": found.why, "control": links(found)}
+            of = {
+                "row": states.row_of(found),
+                "duration": states.duration(found),
+                "stages": rows,
+                "why": found.why,
+                "control": links(found),
+            }
             return Shown("batch.html", states.is_live(found), of)
         if record is None:
             what = f"The job in {found.label} cannot be read."
@@ -337,7 +343,7 @@ def _address(request: Request) -> str:
 
 
 def _has(row: JobRow, wanted: str) -> bool:
-    return wanted in f"{row.name} {row.folder} {row.state.text}".lower()
+    return wanted in f"{row.name} {row.folder} {row.state.text} {row.headline.text}".lower()
 
 
 _VERSION: Final = "arcbeam-page-version"

@@ -82,7 +82,7 @@ CONSEQUENCES: Final = {
         (
             ("windows and timers", "all fire, also windows that are incomplete"),
             ("part files", "all output is published"),
-            ("state", "used up; savepoints from before stay"),
+            ("state", "no longer needed, also if some is shown; savepoints from before stay"),
         ),
         "To run it again: submit the pipeline with another --checkpoint_dir, or go back to an earlier savepoint.",
     ),

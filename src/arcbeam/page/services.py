@@ -249,6 +249,7 @@ class ServiceSource(Source):
             name=entry["name"],
             state=entry["state"],
             since=entry["changed"],
+            started=entry.get("started", 0),
             why=entry["error"],
             progress=entry.get("progress"),
             silent=self._clock() - self._heard if self._failure else None,

@@ -52,6 +52,7 @@ class Listed:
         name: of the job; "": as in its status.
         state: in Beam's terms, as its service says; "": as in its status.
         since: when it got this state, in microseconds since 1970; 0: unknown.
+        started: since when it ran first, in microseconds since 1970; 0: unknown, or not asked for.
         why: the error with which it ended; "" if there is none.
         progress: of a bounded job: `stages`, each as `arcbeam.console.progressline.StageProgress`; None for other jobs.
         silent: all of this is from this many seconds ago, and since then there is no contact with its service; None: it
@@ -65,6 +66,7 @@ class Listed:
     name: str = ""
     state: str = ""
     since: int = 0
+    started: int = 0
     why: str = ""
     progress: Record | None = None
     silent: float | None = None

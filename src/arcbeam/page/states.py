@@ -13,7 +13,7 @@ from arcbeam.model.timestamps import long_shown
 from arcbeam.page import views
 from arcbeam.page.sources import Listed
 from arcbeam.page.views import Cell, Headline, JobRow
-from arcbeam.streaming.status.words import is_over
+from arcbeam.streaming.status.words import is_over, shown
 
 _TERMINAL: Final = frozenset({"DONE", "DRAINED", "FAILED", "CANCELLED"})
 
@@ -61,6 +61,14 @@ def _state(job: Listed) -> Cell:
     if job.silent is not None and is_live(job):
         return Cell(f"unknown ({state} {long_shown(job.silent)} ago)", "there is no contact with its service")
     return views.state_since(state, job.since)
+
+
+def duration(job: Listed) -> Cell:
+    """Return when a bounded job started, and how long it ran if it has ended."""
+    if not job.started:
+        return Cell("")
+    ran = f", ran for {long_shown((job.since - job.started) / 1e6)}" if not is_live(job) else ""
+    return Cell(f"started {shown(job.started)}{ran}", at=job.started if is_live(job) else 0)
 
 
 def headline(job: Listed) -> Headline:

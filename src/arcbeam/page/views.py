@@ -39,7 +39,7 @@ from arcbeam.streaming.status.words import (
 
 _LONG_WAIT: Final = 60.0
 """Seconds. A healthy stream always waits for something: only what has not moved for longer is shown as waiting."""
-_AHEAD: Final = 60.0
+AHEAD: Final = 60.0
 """Seconds. A watermark moves during a micro-batch, whose time is that of its start, and clocks of hosts differ."""
 _LONGEST_LINE: Final = 160
 """Characters."""
@@ -422,4 +422,4 @@ def gap_text(record: Record, watermark: int) -> str:
     if is_far(seconds):
         # Old data: how far it is behind says nothing, where it is does.
         return f"at {shown(watermark)[:_MINUTES]}"
-    return behind_shown(seconds) if seconds > -_AHEAD else f"{long_shown(-seconds)} ahead"
+    return behind_shown(seconds) if seconds > -AHEAD else f"{long_shown(-seconds)} ahead"

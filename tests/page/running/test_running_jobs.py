@@ -105,7 +105,7 @@ def test_job_of_this_process_has_a_page(tmp_path: Path, caplog: pytest.LogCaptur
     base = found[1]
 
     def get(path: str) -> str:
-        with urllib.request.urlopen(base + path, timeout=20) as answer:
+        with urllib.request.urlopen(base + path, timeout=_SECONDS) as answer:
             return str(answer.read().decode())
 
     path = f"/job/{job.job_id}"
@@ -115,11 +115,11 @@ def test_job_of_this_process_has_a_page(tmp_path: Path, caplog: pytest.LogCaptur
     form = urllib.parse.urlencode(fields(get(f"{path}/control/cancel"))).encode()
     forged = urllib.request.Request(f"{base}{path}/control/cancel", form, {"Origin": "http://evil.example"})
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(forged, timeout=20)
+        urllib.request.urlopen(forged, timeout=_SECONDS)
     assert job.state == "RUNNING"
     with contextlib.suppress(OSError):  # the page may end before the answer to the redirection
         urllib.request.urlopen(
-            urllib.request.Request(f"{base}{path}/control/cancel", form, {"Origin": base}), timeout=20
+            urllib.request.Request(f"{base}{path}/control/cancel", form, {"Origin": base}), timeout=_SECONDS
         )
     assert job.wait_until_finish() == "CANCELLED"
     with pytest.raises(urllib.error.URLError):

@@ -226,3 +226,11 @@ def test_parts_of_micro_batch_are_stacked() -> None:
 def test_rate_of_last_point_counts_its_time_only() -> None:
     record = history([{**point(0, a=30), "seconds": 0.5}])
     assert chart(record, "elements read").last == "60"
+
+
+def test_watermark_just_ahead_of_the_clock_is_no_gap() -> None:
+    points = [{**point(at), "job": {"behind": [behind] * 3}} for at, behind in ((0, -1_500_000), (1, 2_000_000))]
+    found = chart(history(points), "watermark gap")
+    assert (found.least, found.greatest) == ("0.00 s", "2.00 s")
+    points[0]["job"]["behind"] = [-600_000_000] * 3
+    assert chart(history(points), "watermark gap").least == "10 min ahead"

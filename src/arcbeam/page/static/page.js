@@ -105,10 +105,9 @@
   // A browser has six connections to a host, for all tabs together. A hidden tab holds none, and of the others only four
   // hold one; a further one asks again and again.
   const streams = 4;
-  // The graph begins at the stage that blocks the job.
-  const blocked = document.getElementById("blocked");
+  // The graph begins at the stage that blocks the job, or at its first one.
   const frame = document.querySelector(".graph");
-  const place = blocked && document.getElementById(blocked.hash.slice(1));
+  const place = document.getElementById(document.getElementById("blocked")?.hash.slice(1) ?? "g-s0-live");
   if (frame && place) {
     const inner = place.getBoundingClientRect();
     const outer = frame.getBoundingClientRect();

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, long_shown
+from arcbeam.page.views import AHEAD
 from arcbeam.streaming.status.history import RINGS
 from arcbeam.streaming.status.status import PARTS
 from arcbeam.streaming.status.words import Record, bytes_shown, shown
@@ -126,6 +127,15 @@ def _gauge(name: str, scale: float = 1.0) -> Value:
     return value
 
 
+def _behind(point: Mapping[str, Any], width: int) -> tuple[float, float, float] | None:
+    """Return the watermark gap in seconds. A watermark moves during a micro-batch, whose time is that of its start."""
+    found = _gauge("behind", 1e-6)(point, width)
+    if found is None:
+        return None
+    least, greatest, last = (0.0 if -AHEAD < each < 0 else each for each in found)
+    return least, greatest, last
+
+
 def _watermark(point: Mapping[str, Any], width: int) -> tuple[float, float, float] | None:
     found = point["job"].get("watermark")
     if found is None or any(each is None or not MIN_TIMESTAMP < each < END_OF_GLOBAL_WINDOW for each in found):
@@ -143,7 +153,7 @@ def _of_stages(name: str, per_second: bool) -> Value:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.2f} s" if abs(value) < 10 else f"{'-' if value < 0 else ''}{long_shown(abs(value))}"
+    return f"{value:.2f} s" if value < 10 else long_shown(value)
 
 
 def _number(value: float) -> str:
@@ -152,9 +162,9 @@ def _number(value: float) -> str:
 
 _STATE: Final = _gauge("state_bytes")
 _CHARTS: Final[tuple[tuple[str, Value, Callable[[float], str]], ...]] = (
-    ("watermark gap", _gauge("behind", 1e-6), _seconds),
+    ("watermark gap", _behind, lambda value: _seconds(value) if value >= 0 else f"{_seconds(-value)} ahead"),
     ("elements read per second, all stages", _of_stages("read", True), _number),
-    ("backlog", _gauge("backlog"), _number),
+    ("backlog (units of the DoFns)", _gauge("backlog"), _number),
     ("state", _STATE, lambda value: bytes_shown(round(value))),
     ("late elements dropped", _of_stages("late", False), _number),
 )
