@@ -12,7 +12,7 @@ from tests.fnapi.stage.inworkers import InWorkers, worker_service
 from tests.harness.batch.statefulplans import call_on_expiration, require_time_sorted
 from tests.harness.drive import Driven
 from tests.harness.streaming import test_stateful
-from tests.harness.streaming.test_expiration import Expiring
+from tests.harness.streaming.test_expiration import Expiring, build_with_lateness, check_lateness, cut_with_lateness
 from tests.harness.streaming.test_stateful import Cutting, Pipeline, _begin, bounded, outputs_of
 
 
@@ -63,6 +63,13 @@ def test_callback_on_window_expiration_equals_bounded_run(service: str, seed: in
         pipeline.build(here)
     assert found(here) == found(bounded(pipeline, call_on_expiration))
     assert here.left == []
+
+
+@pytest.mark.contract("API-03", "ENG-12")
+def test_expiration_waits_for_late_elements(service: str) -> None:
+    with InWorkers(service, cut_with_lateness, call_on_expiration) as p:
+        build_with_lateness(p)
+    check_lateness(p)
 
 
 @pytest.mark.contract("API-03", "ENG-13")
