@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from apache_beam.coders.coder_impl import create_InputStream, create_OutputStream
+from apache_beam.coders.coder_impl import create_OutputStream
 from apache_beam.metrics import monitoring_infos
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import metrics_pb2
@@ -21,15 +21,14 @@ from typing_extensions import override
 from arcbeam.fnapi.descriptors import SOURCE, sink_of
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.connection import Connection
-from arcbeam.fnapi.service.instruction import Arrival, Asked, Instruction, Output, Responded
+from arcbeam.fnapi.service.instruction import Arrival, Asked, Instruction, Responded
 from arcbeam.fnapi.stage.largegroups import LargeGroups
 from arcbeam.fnapi.stage.lot import Lot
+from arcbeam.fnapi.stage.sinks import BlockSink, Sink, TimerSink
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.fnapi.stage.workererrors import error_in
 from arcbeam.fnapi.wire import outgoing
-from arcbeam.fnapi.wire.incoming import WholeElements
-from arcbeam.fnapi.wire.skipping import CutShortError, skipper
-from arcbeam.fnapi.wire.times import from_millis, timer_in_millis, to_millis
+from arcbeam.fnapi.wire.times import timer_in_millis, to_millis
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations import registering
 from arcbeam.harness.operations.standin import StandIn
@@ -65,41 +64,6 @@ class ShortIds:
             info.CopyFrom(self._infos[id])
             info.payload = payload
             found.append(info)
-        return found
-
-
-class _Sink:
-    """An output of the worker: its bytes become elements.
-
-    Args:
-        skip: skips an element.
-        coder: coder of its elements.
-    """
-
-    def __init__(self, skip: Any, coder: Any) -> None:
-        self._skip, self._decode = skip, coder.get_impl().decode_from_stream
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin a bundle."""
-        self._whole, self.ended = WholeElements(self._skip), False
-
-    def elements(self, output: Output) -> list[Any]:
-        """Return the windowed values that are complete with an output.
-
-        Raises:
-            SdkWorkerLostError: the worker does not follow the protocol.
-        """
-        data = self._whole.of(output.data)
-        if output.last:
-            self.ended = True
-            try:
-                self._whole.end()
-            except CutShortError as e:
-                raise SdkWorkerLostError(f"an output of the SDK worker is malformed: {e}") from None
-        stream, decode, found = create_InputStream(data), self._decode, []
-        while stream.size() > 0:
-            found.append(decode(stream, True))
         return found
 
 
@@ -154,12 +118,12 @@ class RemoteOperation(StandIn):
         self._sinks = {
             sink_of(tag): (
                 n,
-                _Sink(skipper(descriptor.coders, remote.sinks[tag].ours), coders.get_by_id(remote.sinks[tag].ours)),
+                BlockSink(descriptor.coders, remote.sinks[tag].ours, coders.get_by_id(remote.sinks[tag].ours)),
             )
             for n, tag in enumerate(self._tags)
         }
         self._timers = {
-            family: _Sink(skipper(descriptor.coders, id), coders.get_by_id(id)) for family, id in remote.timers.items()
+            family: TimerSink(descriptor.coders, id, coders.get_by_id(id)) for family, id in remote.timers.items()
         }
         self._encode_timer = {
             family: coders.get_by_id(id).get_impl().encode_nested for family, id in remote.timers.items()
@@ -256,20 +220,19 @@ class RemoteOperation(StandIn):
             return
         if arrival.family is not None:
             owner = arrival.transform, arrival.family
-            for timer in _known(self._timers, owner).elements(arrival):
+            for timer in _known(self._timers, owner).timers(arrival):
                 self._log.key = self._lot.key_of_timer(timer)
                 self._families[owner].encode_to_stream(timer, None, True)
             return
         index, sink = _known(self._sinks, arrival.transform)
-        elements = sink.elements(arrival)
-        if elements:
-            with self.scoped_process_state:
-                self._outputs[index].emit(from_millis(Block.of(elements)))
+        with self.scoped_process_state:
+            for block in sink.blocks(arrival):
+                self._outputs[index].emit(block)
 
     def _ended(self) -> bool:
         return self._response is not None and all(sink.ended for sink in self._all_sinks())
 
-    def _all_sinks(self) -> Iterator[_Sink]:
+    def _all_sinks(self) -> Iterator[Sink]:
         yield from (sink for _, sink in self._sinks.values())
         yield from self._timers.values()
 

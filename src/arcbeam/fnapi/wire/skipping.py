@@ -172,6 +172,17 @@ def _skip_pane(data: bytes, at: int) -> int:
 _TIME = _fixed(8)
 
 
+def skipper_of_stamps(coders: Mapping[str, Any], window: str) -> Skip:
+    """Return the function that skips windows and pane, which follow the time of an element.
+
+    Args:
+        coders: `Coder` protos by id.
+        window: id of the windows' coder.
+    """
+    windows = _iterable([skipper(coders, window)])
+    return lambda data, at: _skip_pane(data, windows(data, at))
+
+
 def _windowed(parts: Sequence[Skip]) -> Skip:
     """Time, windows, pane and value. Most elements have the same time, windows and pane as the one before."""
     value, window = parts

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from apache_beam.utils.timestamp import Timestamp
+import numpy as np
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW
@@ -16,6 +17,11 @@ _MILLI: Final = 1000
 _END: Final = int(END_OF_GLOBAL_WINDOW)
 _THEIR_END: Final = _END + 1
 """The end of the global window on the Fn API: the next whole millisecond."""
+TIME: Final = 8
+"""Bytes of an encoded time: milliseconds, shifted so that times are in the order of their bytes."""
+_SHIFT: Final = np.uint64(1 << 63)
+_LEAST: Final = MIN_TIMESTAMP.micros
+_MOST: Final = MAX_TIMESTAMP.micros
 
 
 def to_millis(block: Block) -> Block:
@@ -28,6 +34,20 @@ def to_millis(block: Block) -> Block:
     if type(micros) is not Each:
         return block if micros % _MILLI == 0 else _with_times(block, _rounded(micros))
     return _with_times(block, Each(map(_rounded, micros)))
+
+
+def micros_of(encoded: bytes) -> list[int]:
+    """Return times as the SDK's coder of windowed values decodes them, in microseconds.
+
+    Args:
+        encoded: times as on the data streams, one after the other.
+    """
+    millis = (np.frombuffer(encoded, ">u8") ^ _SHIFT).astype(np.int64)
+    micros = np.clip(millis, _LEAST // _MILLI, _MOST // _MILLI) * _MILLI
+    micros[millis <= -(-_LEAST // _MILLI)] = _LEAST
+    micros[millis >= _MOST // _MILLI] = _MOST
+    found: list[int] = micros.tolist()
+    return found
 
 
 def _rounded(micros: int) -> int:

@@ -1,0 +1,133 @@
+"""The outputs of a worker: their bytes become blocks of elements, or timers.
+
+Owns how they are decoded. Must not know what is done with them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+from apache_beam import coders
+from apache_beam.coders.coder_impl import PaneInfoCoderImpl, create_InputStream
+from typing_extensions import override
+
+from arcbeam.fnapi.lost import SdkWorkerLostError
+from arcbeam.fnapi.service.instruction import Output
+from arcbeam.fnapi.wire.incoming import WholeElements
+from arcbeam.fnapi.wire.runs import Run, Runs
+from arcbeam.fnapi.wire.skipping import CutShortError, skipper
+from arcbeam.fnapi.wire.times import from_millis
+from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.encoding.windowcoder import WindowTuples
+
+_COUNT: Final = struct.Struct(">i")
+
+
+class Sink:
+    """An output of the worker.
+
+    Attributes:
+        ended: whether the open bundle puts out no more here.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a bundle."""
+        self.ended = False
+
+    def _end(self, stream: Runs | WholeElements) -> None:
+        self.ended = True
+        try:
+            stream.end()
+        except CutShortError as e:
+            raise SdkWorkerLostError(f"an output of the SDK worker is malformed: {e}") from None
+
+
+class BlockSink(Sink):
+    """An output of elements.
+
+    Args:
+        protos: `Coder` protos by id.
+        id: id of the elements' coder.
+        coder: the coder itself, of windowed values.
+    """
+
+    def __init__(self, protos: Any, id: str, coder: Any) -> None:
+        self._runs = Runs(protos, id)
+        self._decode = coder.get_impl().decode_from_stream
+        self._decode_values = coders.ListCoder(coder.wrapped_value_coder).get_impl().decode
+        self._windows = WindowTuples(coder.window_coder.get_impl())
+        self._panes = PaneInfoCoderImpl()
+        self._stamp = b""
+        super().__init__()
+
+    @override
+    def begin(self) -> None:
+        super().begin()
+        self._runs.begin()
+
+    def blocks(self, output: Output) -> Iterator[Block]:
+        """Yield blocks of the elements that are complete with an output.
+
+        Raises:
+            SdkWorkerLostError: the worker does not follow the protocol.
+        """
+        for part in self._runs.of(output.data):
+            yield from_millis(self._block(part) if isinstance(part, Run) else Block.of(self._elements(part)))
+        if output.last:
+            self._end(self._runs)
+
+    def _block(self, run: Run) -> Block:
+        if run.stamp != self._stamp:
+            # The next run usually has the same one; blocks are compared by identity.
+            stream = create_InputStream(run.stamp)
+            self._shared = (
+                self._windows.decode_from_stream(stream, True),
+                self._panes.decode_from_stream(stream, True),
+            )
+            self._stamp = run.stamp
+        micros = run.micros if isinstance(run.micros, int) else Each(run.micros)
+        return Block(self._decode_values(_COUNT.pack(run.count) + run.values), micros, *self._shared)
+
+    def _elements(self, data: bytes) -> list[Any]:
+        stream, decode, found = create_InputStream(data), self._decode, []
+        while stream.size() > 0:
+            found.append(decode(stream, True))
+        return found
+
+
+class TimerSink(Sink):
+    """Timers that the worker sets and clears.
+
+    Args:
+        protos: `Coder` protos by id.
+        id: id of the timers' coder.
+        coder: the coder itself.
+    """
+
+    def __init__(self, protos: Any, id: str, coder: Any) -> None:
+        self._skip, self._decode = skipper(protos, id), coder.get_impl().decode_from_stream
+        super().__init__()
+
+    @override
+    def begin(self) -> None:
+        super().begin()
+        self._whole = WholeElements(self._skip)
+
+    def timers(self, output: Output) -> list[Any]:
+        """Return the timers that are complete with an output.
+
+        Raises:
+            SdkWorkerLostError: the worker does not follow the protocol.
+        """
+        data = self._whole.of(output.data)
+        if output.last:
+            self._end(self._whole)
+        stream, decode, found = create_InputStream(data), self._decode, []
+        while stream.size() > 0:
+            found.append(decode(stream, True))
+        return found
