@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from datetime import UTC, datetime, timedelta
@@ -240,6 +242,28 @@ def stubborn() -> Fake:
 
 main.command("serve-waiting")(with_output(server.serving(waiting)))
 main.command("serve-stubborn")(with_output(server.serving(stubborn)))
+
+
+@pytest.mark.contract("PAGE-03")
+def test_page_is_served_while_spark_starts(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    seen: list[str] = []
+
+    def start(options: Mapping[str, Any]) -> None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=WAIT) as page:
+            seen.append(page.read().decode())
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/job/a", timeout=WAIT)
+        raise SetupError("no Spark")
+
+    main.command("serve-starting")(with_output(server.serving(waiting, start)))
+    result = invoke("serve-starting", "--port=0", f"--page={port}", f"--folder={tmp_path}")
+    assert f"starting Spark; the page is at http://127.0.0.1:{port}/" in result.stderr
+    assert (result.exit_code, "no Spark" in result.stderr) == (1, True)
+    assert "<strong>Starting</strong> This job server starts Spark." in seen[0]
+    assert "No jobs." not in seen[0]
 
 
 @pytest.mark.parametrize(

@@ -105,17 +105,19 @@ def serving(
             insecure=insecure,
             defaults=_defaults(options),
         )
-        with _signalled() as (stopped, again), contextlib.ExitStack() as stack:
+        # The page is served while Spark starts, which takes a while.
+        with _signalled() as (stopped, again), _page(settings, page) as (shown, jobs_known):
 
             def ready() -> None:
-                out.progress("starting Spark", state="starting")
+                where = f"; the page is at {shown}" if shown else ""
+                out.progress(f"starting Spark{where}", state="starting", **({"page": shown} if shown else {}))
                 _unless(stopped, lambda: start(settings.defaults))
 
             server = JobServer(settings, executors(), ready)
             try:
                 if stopped.is_set():
                     return
-                shown = stack.enter_context(_page(server, settings, page))
+                jobs_known(server)
                 out.text(
                     f"serving Beam's Job API on {server.endpoint}\n"
                     f"  run a pipeline: --runner=PortableRunner --job_endpoint={server.endpoint} "
@@ -137,20 +139,21 @@ def serving(
 
 
 @contextlib.contextmanager
-def _page(server: JobServer, settings: ServerSettings, port: int | None) -> Iterator[str]:
-    """Serve the page of a job server's jobs. Yield its address; "" without a port."""
+def _page(settings: ServerSettings, port: int | None) -> Iterator[tuple[str, Callable[[JobServer], None]]]:
+    """Serve the page of a job server's jobs. Yield its address ("": no port), and what to call with the server."""
     if port is None:
-        yield ""
+        yield "", lambda server: None
         return
     from arcbeam.jobs.overview import Overview
     from arcbeam.page.services import ServiceSource
     from arcbeam.page.serving import PageServer, PageSettings
+    from arcbeam.page.sources import Later
 
-    source = ServiceSource(Overview(server.jobs), "this job server")
+    source = Later("This job server starts Spark. Its jobs are listed when it is ready.")
     of = settings
     where = PageSettings(port, of.host, of.token, of.certificate, of.key, of.insecure)
     with PageServer(source, where, "give another --page; 0: a free port") as page:
-        yield page.address
+        yield page.address, lambda server: source.open(ServiceSource(Overview(server.jobs), "this job server"))
 
 
 def _unless(stopped: threading.Event, work: Callable[[], None]) -> None:

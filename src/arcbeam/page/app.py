@@ -134,10 +134,10 @@ class Pages:
             graph, figures = graph.shown(shown.values["record"])
         template = self._templates.get_template(shown.template)
         values = {**shown.values, "graph": None if graph is None else Markup(graph)}  # it is escaped
-        now, notices = round(time.time() * 1e6), self._source.notices()
+        now, notices, awaited = round(time.time() * 1e6), self._source.notices(), self._source.starting()
         # What has ended does not change, but the notice goes.
-        is_live = shown.live or bool(notices)
-        html = template.render(notices=notices, live=live, is_live=is_live, now=now, **values)
+        is_live = shown.live or bool(notices) or bool(awaited)
+        html = template.render(notices=notices, awaited=awaited, live=live, is_live=is_live, now=now, **values)
         rendered = Rendered(html, fragments | figures, is_live, shown.code)
         html = html.replace(_VERSION, rendered.version, 1)
         return replace(rendered, html=html, cost=time.thread_time() - began)
@@ -276,7 +276,7 @@ class Pages:
 
     def _missing(self, what: str) -> Shown:
         """Return the page of a job or stage that is not here, or that is unknown without contact."""
-        away = bool(self._source.notices())
+        away = bool(self._source.notices()) or bool(self._source.starting())
         text = f"This {what} is unknown until there is contact." if away else f"There is no such {what} here."
         return Shown("missing.html", away, {"what": text, "error": ""}, 503 if away else 404)
 

@@ -155,6 +155,10 @@ class Source(Protocol):
         """Return what is wrong with the source as a whole: that there is no contact with its service."""
         return ()
 
+    def starting(self) -> str:
+        """Return what has to start before its jobs are known; "": nothing."""
+        return ""
+
 
 class FolderSource(Source):
     """The jobs in some folders, also when no driver runs them.
@@ -289,7 +293,7 @@ class Several(Source):
     """
 
     def __init__(self, *sources: Source) -> None:
-        self._sources = sources
+        self._sources: Sequence[Source] = sources
 
     @override
     def jobs(self) -> Iterator[Listed]:
@@ -336,3 +340,31 @@ class Several(Source):
     @override
     def notices(self) -> Sequence[str]:
         return [notice for source in self._sources for notice in source.notices()]
+
+    @override
+    def starting(self) -> str:
+        return " ".join(filter(None, (source.starting() for source in self._sources)))
+
+
+class Later(Several):
+    """The jobs of a source that is opened later, so that its page is served meanwhile.
+
+    Args:
+        starting: what has to start before, for people.
+    """
+
+    def __init__(self, starting: str) -> None:
+        super().__init__()
+        self._starting = starting
+
+    def open(self, source: Source) -> None:
+        """Show the jobs of a source."""
+        self._sources = (source,)
+
+    @override
+    def starting(self) -> str:
+        return super().starting() if self._sources else self._starting
+
+    @override
+    def grows(self) -> bool:
+        return not self._sources or super().grows()

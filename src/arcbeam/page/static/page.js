@@ -49,7 +49,7 @@
     // The page of a job without a driver is current, too, but nothing lives.
     const quiet = document.querySelector("[data-driver=none]");
     // The notices say that the page itself has no contact with the jobs.
-    const away = document.querySelector("#notices > *");
+    const away = document.querySelector("#notices > .error");
     say(ended ? "" : lost ? "connecting" : away ? "no contact" : quiet ? "up to date" : "live", "quiet");
     for (const time of document.querySelectorAll("time[data-at]")) {
       const text = `${span(Math.max(0, (now - Number(time.dataset.at)) / 1e6))} ago`;
