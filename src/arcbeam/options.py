@@ -108,7 +108,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             default=None,
             help="Number of shards (partitions) of each exchange. Batch: one task each. Streaming: at most that many "
             "tasks per level (default: Spark's default parallelism; streaming: at least "
-            f"{LEAST_SHARDS}).",
+            f"{LEAST_SHARDS}, except for bounded input in SDK workers).",
         )
         batch.add_argument(
             "--bundle_elements",

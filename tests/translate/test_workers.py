@@ -7,15 +7,19 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.testing import test_stream
+from apache_beam.transforms.periodicsequence import PeriodicImpulse
 
 from arcbeam.errors import UnsupportedPipelineError
 from arcbeam.model.plan import Plan
 from arcbeam.model.script import AddElements
 from arcbeam.model.urns import LATE_ANNOTATION, PUBLISH_ANNOTATION
+from arcbeam.options import ArcbeamOptions
+from arcbeam.runner.job import default_shards
 from arcbeam.translate import translate
-from arcbeam.translate.proto import pipeline_proto
+from arcbeam.translate.proto import pipeline_proto, plan_of
 from tests.fnapi.stage.inworkers import external
 
 
@@ -153,3 +157,24 @@ def test_what_only_the_task_can_do_is_refused_in_workers(annotation: str, what: 
 
     with pytest.raises(UnsupportedPipelineError, match=f"{what} in an SDK worker"):
         of_another_sdk(lambda p: p | beam.Create([1]) | "Some" >> beam.Map(lambda x: x), annotated)
+
+
+def _endless(p: Any) -> None:
+    _ = p | PeriodicImpulse() | beam.Map(str)
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "shards"), [(_grouped, [], 2), (_grouped, ["--streaming"], 16), (_endless, [], 16)]
+)
+def test_bounded_pipeline_has_a_shard_for_each_task(
+    build: Callable[[Any], None], arguments: list[str], shards: int
+) -> None:
+    p = beam.Pipeline()
+    build(p)
+    proto = pipeline_proto(p)
+    for environment in proto.components.environments.values():
+        environment.CopyFrom(external("localhost:1"))
+    plan = plan_of(proto, PipelineOptions(arguments).view_as(ArcbeamOptions))
+    assert not plan.bounded
+    assert default_shards(plan, 2) == shards
+    assert default_shards(plan, 32) == 32

@@ -228,6 +228,7 @@ class Plan:
         bounded: it runs in phases; otherwise in a streaming job.
         script: the script of its TestStream; None if it has none. Only in streaming jobs.
         warnings: warnings for people before it runs.
+        finite: it is a streaming job only because transforms run in SDK workers; all its input is bounded.
     """
 
     name: str
@@ -236,6 +237,7 @@ class Plan:
     bounded: bool = True
     script: Script | None = None
     warnings: tuple[str, ...] = ()
+    finite: bool = False
 
     def stage(self, id: str) -> Stage:
         """Return the stage with that id; KeyError if there is none."""

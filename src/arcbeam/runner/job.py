@@ -180,7 +180,9 @@ class Job:
         try:
             with self._patience(), prepared(self._spark), pooled(self._spark, self._run_id):
                 settings = Settings(
-                    shards=options.shards or self._shards or self._default_shards(),
+                    shards=options.shards
+                    or self._shards
+                    or default_shards(self._plan, default_parallelism(self._spark)),
                     bundle_elements=options.bundle_elements,
                     bundle_seconds=options.bundle_seconds,
                     group_memory_bytes=options.group_memory_mb << 20,
@@ -222,10 +224,6 @@ class Job:
                 location.delete_all()
             if claim is not None:
                 claim.release()
-
-    def _default_shards(self) -> int:
-        tasks = default_parallelism(self._spark)
-        return tasks if self._plan.bounded else max(LEAST_SHARDS, tasks)
 
     def _patience(self) -> contextlib.AbstractContextManager[None]:
         """How long PySpark waits for a Connect server. A batch job waits as long as the session is configured."""
@@ -459,6 +457,17 @@ class Job:
 
     def _keep(self, level: int, text: str) -> None:
         self._messages.append(Message(time.time(), level, text))
+
+
+def default_shards(plan: Plan, tasks: int) -> int:
+    """Return the number of shards of a new job.
+
+    Args:
+        plan: the job's plan.
+        tasks: how many tasks Spark runs at the same time.
+    """
+    # A job on bounded input ends before it has to grow.
+    return tasks if plan.bounded or plan.finite else max(LEAST_SHARDS, tasks)
 
 
 def _on_sigterm(plan: Plan, options: ArcbeamOptions) -> OnSigterm:

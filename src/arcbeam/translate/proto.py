@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, StandardOptions, TypeOptions
@@ -162,6 +163,7 @@ def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool 
         bounded=not is_streaming(proto, options),
         allow_non_deterministic_keys=bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders),
     )
+    plan = replace(plan, finite=not plan.bounded and not _streams(proto, options))
     if not plan.stages:
         raise InvalidPipelineError("the pipeline has no transforms", "apply at least one before run()")
     if options.checkpoint_dir and plan.bounded:
@@ -175,11 +177,16 @@ def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool 
 def is_streaming(proto: Any, options: PipelineOptions) -> bool:
     """Return whether a pipeline makes a streaming job: the options request it, or some input is unbounded.
 
-    The output of a splittable DoFn is unbounded if its elements may be. So is each output of a TestStream. What runs in
-    SDK workers always runs as a streaming job.
+    What runs in SDK workers always runs as a streaming job.
     """
-    if workers.any_workers(proto.components):
-        return True
+    return workers.any_workers(proto.components) or _streams(proto, options)
+
+
+def _streams(proto: Any, options: PipelineOptions) -> bool:
+    """Return whether the options request a streaming job, or some input is unbounded.
+
+    The output of a splittable DoFn is unbounded if its elements may be. So is each output of a TestStream.
+    """
     unbounded = (p.is_bounded == runner_pb.IsBounded.UNBOUNDED for p in proto.components.pcollections.values())
     return bool(options.view_as(StandardOptions).streaming) or any(unbounded)
 
