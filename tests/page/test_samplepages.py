@@ -91,3 +91,11 @@ def test_job_that_has_ended_offers_none() -> None:
     page = client(Sampled(mode="done"))
     assert "Take samples" not in page.get("/job/a/stage/1").text
     assert "Take samples" not in page.get(AT).text
+
+
+def test_job_without_the_option_says_so() -> None:
+    page = client(Sampled(driver={**samples.record(1, samples.now())["driver"], "samples": False}))
+    for path in ("/job/a/stage/1", AT):
+        text = page.get(path).text
+        assert "--page_samples" in text
+        assert "Take samples" not in text

@@ -249,7 +249,8 @@ class Pages:
             "contact": not states.is_unknown(found),
             "quiet": bool(views.without_driver(record)),
             "stage": stagepage.stage_of(record, _plan(self._source.plan(id)), number, self._source.tasks(id)),
-            "sample": f"/job/{id}/stage/{number}/sample" if samplepages.possible(found) else "",
+            "number": number,
+            "no_samples": samplepages.refused(found),
         }
         return Shown("stage.html", states.is_live(found), values)
 

@@ -51,7 +51,7 @@ class SamplePages:
             "row": states.row_of(found),
             "stage": stage,
             "at": request.path_params["number"],
-            "possible": possible(found),
+            "refused": refused(found),
             "number": number,
             "token": self._tokens.token(request, found.id, stage, number),
         }
@@ -101,12 +101,15 @@ class SamplePages:
         return found, str(stages[number]["stage"]) if number < len(stages) else None
 
 
-def possible(job: Listed) -> bool:
-    """Return whether a driver may answer a request for samples."""
+def refused(job: Listed) -> str:
+    """Return why no samples can be requested now; "" if a driver may take them."""
     record = job.record
     if record is None or not is_live(job) or job.silent is not None or silent(record) is not None:
-        return False
-    return record["mode"] in ("running", "draining")
+        return "no driver runs the job"
+    if record["mode"] not in ("running", "draining"):
+        return "no driver runs the job"
+    allows = (record.get("driver") or {}).get("samples", True)
+    return "" if allows else "the job does not allow them: start it, or resume it, with --page_samples"
 
 
 def _shown(output: Mapping[str, Any]) -> dict[str, Any]:

@@ -124,6 +124,7 @@ def test_samples_of_stages_leave_the_output_unchanged(tmp_path: Path) -> None:
 
 def test_job_without_the_option_refuses(tmp_path: Path) -> None:
     job = Job(tmp_path)
+    assert record_of(job.blobs)["driver"]["samples"] is False
     with pytest.raises(RequestRefusedError, match="--page_samples"):
         sampled(job.blobs, job.stages[0], _SECONDS)
     job.end()

@@ -313,9 +313,8 @@ class StreamRun(Sinks, Watch):
         script = self._plan.script
         reader = None if script is None else ScriptReader(script, events_of, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=reader)
-        heartbeat = self._heartbeat = Heartbeat(
-            noted, log.head, driver_name, self._clock, self._activity, Heard(self._location), self.warn
-        )
+        of = noted, log.head, driver_name, self._clock, self._activity, Heard(self._location), self.warn
+        heartbeat = self._heartbeat = Heartbeat(*of, samples=self._samples.allowed)
         self._inbox.put(started(log.head, physical.layout, self._clock.now()))
         self._blobs = blobs if self.kept else None
         self._desk.opened(self._blobs, log.head)

@@ -35,6 +35,7 @@ class DriverNote:
         doing: its activity, for people.
         trouble: what prevents progress, for people; "" if nothing is known.
         frees: what would end the trouble.
+        samples: whether it takes samples of stages.
     """
 
     epoch: int
@@ -46,6 +47,7 @@ class DriverNote:
     doing: str
     trouble: str = ""
     frees: str = ""
+    samples: bool = True
 
 
 def leave_driver_note(blobs: DurableBlobs, note: DriverNote) -> None:
@@ -77,6 +79,8 @@ def driver_note_of(blobs: DurableBlobs, head: Manifest) -> DriverNote | None:
             str(record["doing"]),
             str(record["trouble"]),
             str(record["frees"]),
+            # A driver of an earlier version answers requests itself.
+            bool(record.get("samples", True)),
         )
     except (MissingFileError, ValueError, KeyError, TypeError):
         return None

@@ -45,6 +45,7 @@ class Heartbeat:
         heard: the driver's view of running tasks.
         warn: logs a warning for users.
         seconds: a monotonic clock, in seconds.
+        samples: whether the driver takes samples of stages.
     """
 
     blobs: DurableBlobs | None
@@ -55,6 +56,7 @@ class Heartbeat:
     heard: Heard
     warn: Callable[[str], None]
     seconds: Callable[[], float] = time.monotonic
+    samples: bool = True
     _trouble: str = ""
     _warns_at: float = SILENT_SECONDS
     _looked: float = field(default=float("-inf"))
@@ -91,7 +93,16 @@ class Heartbeat:
         frees = "Spark has an executor with a free core for this job" if self._trouble else ""
         doing = self.activity.text(now)
         return DriverNote(
-            self.head.epoch, self.driver, os.getpid(), self._since, now, every, doing, self._trouble, frees
+            self.head.epoch,
+            self.driver,
+            os.getpid(),
+            self._since,
+            now,
+            every,
+            doing,
+            self._trouble,
+            frees,
+            self.samples,
         )
 
     def _listen(self) -> None:

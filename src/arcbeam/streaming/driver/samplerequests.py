@@ -44,6 +44,11 @@ class SampleRequests:
         self._lock = threading.Lock()
         self._open: dict[str, tuple[SampleOrder, _Place]] = {}
 
+    @property
+    def allowed(self) -> bool:
+        """Whether the job allows samples."""
+        return self._stages is not None
+
     def take(self, request: Request) -> Answer:
         """Take a request, and return the first answer to it."""
         if self._stages is None:
