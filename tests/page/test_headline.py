@@ -143,7 +143,7 @@ def test_headline_of_silent_driver_says_how_to_resume() -> None:
     now = samples.now()
     killed = samples.record(3, now - 31_000_000)
     line = headline(killed)
-    assert "may be dead" in line.text
+    assert "no driver seems to be running this job" in line.text
     assert "`arcbeam resume /data/flights`" in line.text
     assert line.level == "error"
     assert headline(samples.record(3, now - 29_000_000)).level != "error"

@@ -102,7 +102,11 @@ def test_failing_stage_shows_its_error() -> None:
         ({"ended": {"state": "FAILED", "why": "KeyError: 'user'\nin 'Sum'"}}, "error", "FAILED: KeyError: 'user'"),
         ({"ended": {"state": "CANCELLED", "why": ""}}, "warning", "The job was cancelled."),
         ({"mode": "suspended", "driver": None}, "warning", "No driver is running this job."),
-        ({"time": 0, "driver": {**samples.record(1)["driver"], "time": 0}}, "error", "may be dead"),
+        (
+            {"time": 0, "driver": {**samples.record(1)["driver"], "time": 0}},
+            "error",
+            "no driver seems to be running this job",
+        ),
         ({"mode": "drained", "driver": None}, "good", "The job has ended"),
     ],
 )

@@ -385,9 +385,7 @@ def without_driver(record: Record) -> str:
         return "the job has ended"
     if record["mode"] == "suspended":
         return "the job is suspended"
-    if silent(record) is not None:
-        return "its driver is silent, and may be dead"
-    return "no driver seems to be running the job" if overdue_line(record) else ""
+    return "no driver seems to be running the job" if silent(record) is not None or overdue_line(record) else ""
 
 
 def _rate(record: Record) -> Cell:

@@ -53,12 +53,12 @@ def test_killed_driver_is_reported_soon_after_it_is_overdue(tmp_path: Path, monk
         address = f"{server.address}job/{job.id}"
         with urllib.request.urlopen(address, timeout=20) as page:
             text = page.read().decode()
-        assert "may be dead" not in text
+        assert "no driver seems to be running this job" not in text
         version = text.partition('data-version="')[2].partition('"')[0]
         with urllib.request.urlopen(f"{address}/events?version={version}", timeout=20) as events:
             os.kill(driver.pid, signal.SIGKILL)
             for line in events:
-                if b"may be dead" in line:
+                if b"no driver seems to be running this job" in line:
                     break
         heard = time.time()
     stop.cancel()

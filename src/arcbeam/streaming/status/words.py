@@ -70,8 +70,8 @@ def driver_line(record: Record) -> str:
     if (seconds := silent(record)) is None:
         return f"{name}: {driver['doing']}"
     return (
-        f"{name}, has written nothing for {long_shown(seconds)} and may be dead; its last note: {driver['doing']}. "
-        f"If it is dead, resume the job: `arcbeam resume FOLDER`"
+        f"no driver seems to be running this job: {name}, has written nothing for {long_shown(seconds)}; "
+        f"its last note: {driver['doing']}. If it is dead, resume the job: `arcbeam resume FOLDER`"
     )
 
 
