@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from starlette.testclient import TestClient
 from arcbeam.cli.status import _job_lines, cause_lines
 from arcbeam.engine.protocol.reports import Awaited
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.observers import Observer
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.page.app import app_of
@@ -188,6 +190,15 @@ def test_watermark_that_has_not_moved_is_not_said_to_advance() -> None:
     assert "advanced" in headline({**record, "causes": [{**held, "time": now - 90_000_000}]}).text
     late = {**held, "since": {"micro_batch": 1, "time": now - 60_000_000}}
     assert headline({**record, "causes": [late]}).level == "warning"
+
+
+def test_causes_of_draining_job_need_nothing_else() -> None:
+    hold = Hold(Timestamp(7), HolderKind.RESIDUAL, "it", release=Release(_HOUR, by_clock=True))
+    marks = at(MIN_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP)
+    head = committed(opened(MemoryBlobs()), marks, *all_of(holding("read", 0, hold)))
+    runs, drains = (status_of(replace(head, mode=mode)).causes for mode in (CommitMode.RUNNING, CommitMode.DRAINING))
+    assert [cause.text for cause in drains] == [cause.text for cause in runs]
+    assert {cause.frees for cause in drains} == {"the drain has finished what is left"}
 
 
 def test_headline_of_draining_job_says_what_is_left() -> None:

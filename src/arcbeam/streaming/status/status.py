@@ -318,6 +318,10 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
     outputs_at = [out.watermark for of in stages for out in of.outputs] or [of.input for of in stages]
     watermark = min(outputs_at, default=MIN_TIMESTAMP)
     made = sum(of.micro_batch.made for of in standing.stages)
+    causes = reasons.causes()
+    if manifest.mode is CommitMode.DRAINING:
+        # It fires all timers and ends all restrictions: what would release them otherwise need not happen.
+        causes = tuple(replace(cause, frees="the drain has finished what is left") for cause in causes)
     return Status(
         manifest.micro_batch,
         str(manifest.mode),
@@ -330,7 +334,7 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
         sum(of.size for of in standing.stages),
         {name: standing.figures[name] for name in PARTS if name in standing.figures},
         tuple(stages),
-        reasons.causes(),
+        causes,
         _by_level(manifest, "size"),
         _by_level(manifest, "entries"),
         _due(manifest, stages),
