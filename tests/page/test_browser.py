@@ -170,10 +170,7 @@ def test_results_and_login_are_accessible_and_fit(browser: Any, scheme: str, wid
 
 def test_everything_is_reached_by_keyboard(open_page: Any) -> None:
     page = open_page("")
-    page.keyboard.press("Tab")
-    while page.evaluate("document.activeElement.textContent") != "flights":
-        page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
+    pressed(page, "flights")
     page.wait_for_url("**/job/a")
     reached = set()
     for _ in range(40):
@@ -184,6 +181,36 @@ def test_everything_is_reached_by_keyboard(open_page: Any) -> None:
     page.focus(".plan a >> nth=1")
     page.keyboard.press("Enter")
     page.wait_for_url("**/job/a/stage/1")
+    pressed(page, "flights")
+    page.wait_for_url("**/job/a")
+    pressed(page, "Savepoints, user metrics, messages, options")
+    page.wait_for_url("**/job/a/details")
+    for region in ("Savepoints", "Messages"):
+        tabbed(page, region)
+    pressed(page, "Back to the job")
+    pressed(page, "Drain the job")
+    page.wait_for_url("**/job/a/control/drain")
+    # The way back comes before the button that ends the job.
+    tabbed(page, "Back, change nothing")
+    tabbed(page, "Drain the job")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/job/a")
+
+
+def tabbed(page: Any, text: str) -> None:
+    """Press Tab until an element with this text or name is in focus."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("[document.activeElement.textContent, document.activeElement.ariaLabel]").count(text):
+            return
+    raise AssertionError(f"'{text}' is not reached")
+
+
+def pressed(page: Any, text: str) -> None:
+    """Reach an element by Tab, and press Enter."""
+    tabbed(page, text)
+    page.keyboard.press("Enter")
 
 
 def test_changes_arrive_without_loading(open_page: Any, jobs: samples.Jobs) -> None:
