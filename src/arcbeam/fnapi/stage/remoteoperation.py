@@ -28,6 +28,7 @@ from arcbeam.fnapi.stage.sinks import BlockSink, Sink, TimerSink
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.fnapi.stage.workererrors import error_in
 from arcbeam.fnapi.wire import outgoing
+from arcbeam.fnapi.wire.encodedblocks import BlockEncoder
 from arcbeam.fnapi.wire.times import timer_in_millis, to_millis
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations import registering
@@ -115,6 +116,7 @@ class RemoteOperation(StandIn):
         worker.descriptors[descriptor.id] = descriptor
         coders = PipelineContext(descriptor).coders
         self._encode = coders.get_by_id(remote.source.ours).get_impl().encode_to_stream
+        self._blocks = BlockEncoder(coders.get_by_id(remote.source.ours))
         self._sinks = {
             sink_of(tag): (
                 n,
@@ -165,8 +167,9 @@ class RemoteOperation(StandIn):
 
     @override
     def _take(self, block: Block) -> None:
-        encode, unsent, large = self._encode, self._unsent, self._large
-        for element in to_millis(block).elements():
+        block, encode, unsent, large = to_millis(block), self._encode, self._unsent, self._large
+        together = large is None and self._blocks.write(block, unsent)
+        for element in () if together else block.elements():
             if large is not None and large.is_large(element):
                 unsent.write(large.encoded(element))
             else:
@@ -174,6 +177,8 @@ class RemoteOperation(StandIn):
             if unsent.size() >= _MESSAGE:
                 self._send()
                 unsent = self._unsent
+        if unsent.size() >= _MESSAGE:
+            self._send()
         assert self._bundle is not None
         for arrival in self._bundle.take(lambda: True):
             self._took(arrival)

@@ -50,6 +50,16 @@ def micros_of(encoded: bytes) -> list[int]:
     return found
 
 
+def encoded_times(micros: list[int]) -> bytes:
+    """Return times as the SDK's coder of windowed values encodes them, one after the other.
+
+    Args:
+        micros: whole milliseconds, in microseconds.
+    """
+    millis = np.array(micros, np.int64) // _MILLI
+    return (millis.astype(np.uint64) ^ _SHIFT).astype(">u8").tobytes()
+
+
 def _rounded(micros: int) -> int:
     return _THEIR_END if micros == _END else micros - micros % _MILLI
 
