@@ -145,6 +145,8 @@ def _output(record: Record, out: Mapping[str, Any]) -> OutputRow:
     since = out.get("since")
     if out.get("mean") is None:
         times = "no element in the last micro-batch"
+    elif out["least"] == out["most"]:
+        times = shown(out["least"])
     else:
         times = f"{shown(out['least'])} to {shown(out['most'])}, mean {shown(out['mean'])}"
     return OutputRow(
