@@ -108,11 +108,10 @@ def watermarks(layout: Layout, places: Places, committed: Times) -> Watermarks:
     except ValueError as e:
         raise InconsistentCutError(str(e)) from e
     for (name, shard), report in places.items():
-        upstream = marks.upstream(name)
-        if report.input > upstream:
+        if report.input > times.upstream[name]:
             raise InconsistentCutError(
                 f"the input watermark of {name!r} in shard {shard} is {shown_time(report.input)}, but its inputs are "
-                f"at {shown_time(upstream)}: it has fired windows that were not complete"
+                f"at {shown_time(times.upstream[name])}: it has fired windows that were not complete"
             )
     return marks
 

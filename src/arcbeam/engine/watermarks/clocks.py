@@ -97,8 +97,11 @@ def input_time(upstream: Timestamp, local: Local) -> Timestamp:
 
 def output_time(upstream: Timestamp, local: Local, output: str) -> Timestamp:
     """Return up to which time a shard has output everything to one output."""
-    known = local.outputs[output]
-    return min([upstream, *(each.time for each in (known.pending, known.hold) if each is not None)])
+    known, time = local.outputs[output], upstream
+    for each in (known.pending, known.hold):
+        if each is not None and each.time < time:
+            time = each.time
+    return time
 
 
 def marker_time(ways: Ways, said: Timestamp) -> Timestamp:

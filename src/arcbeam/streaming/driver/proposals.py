@@ -6,7 +6,7 @@ committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -135,7 +135,7 @@ def _holds(layout: Layout, stages: Mapping[str, Sequence[StageReport]]) -> tuple
         earliest: tuple[Hold, int] | None = None
         count = 0
         for report in stages.get(placed.name, ()):
-            first = min(_limits(report), key=lambda hold: hold.time, default=None)
+            first = _earliest(report)
             if first is not None:
                 count += 1
                 earliest = (first, report.shard) if earliest is None or first.time < earliest[0].time else earliest
@@ -145,10 +145,13 @@ def _holds(layout: Layout, stages: Mapping[str, Sequence[StageReport]]) -> tuple
     return tuple(summaries)
 
 
-def _limits(report: StageReport) -> Iterator[Hold]:
-    outputs = report.local.outputs.values()
-    every = (report.local.pending, *(each for of in outputs for each in (of.pending, of.hold)))
-    return (hold for hold in every if hold is not None)
+def _earliest(report: StageReport) -> Hold | None:
+    first = report.local.pending
+    for of in report.local.outputs.values():
+        for hold in (of.pending, of.hold):
+            if hold is not None and (first is None or hold.time < first.time):
+                first = hold
+    return first
 
 
 def _residuals(layout: Layout, stages: Mapping[str, Sequence[StageReport]]) -> tuple[ResidualSummary, ...]:
