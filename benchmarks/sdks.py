@@ -66,19 +66,24 @@ class Bench:
             return self._go()
         if name == "flat":
             return self._flat()
-        pipeline, seconds, spent = PIPELINES[name], {"arcbeam": [], "Prism": []}, []
+        pipeline, spent = PIPELINES[name], list[float]()
+        seconds: dict[str, list[float]] = {"arcbeam": [], "Prism": []}
+        workers: dict[str, list[float]] = {"arcbeam": [], "Prism": []}
         elements = {"arcbeam": min(pipeline.elements, self._most), "Prism": min(pipeline.prism, self._most)}
         for _ in range(self._runs):
             for server in (self._mine, self._prism):
                 if server is self._prism and not pipeline.prism:
                     continue
                 before = sum(cpu_by_kind(server.process.pid).values())
-                seconds[server.name].append(self._submitted(server, name, pipeline, elements[server.name]))
+                took, worker = self._submitted(server, name, pipeline, elements[server.name])
+                seconds[server.name].append(took)
+                workers[server.name].append(worker)
                 if server is self._mine:
                     spent.append(sum(cpu_by_kind(server.process.pid).values()) - before)
-        return list(_compared(name, pipeline, elements, seconds, spent))
+        return list(_compared(name, pipeline, elements, seconds, workers, spent))
 
-    def _submitted(self, server: Server, name: str, pipeline: Portable, elements: int) -> float:
+    def _submitted(self, server: Server, name: str, pipeline: Portable, elements: int) -> tuple[float, float]:
+        """Return the seconds of a run, and the processor time of the SDK's worker, which is the submitter."""
         options = pipeline.options if server is self._mine else ()
         warm_up = min(_WARM_UP, elements)
         command = [sys.executable, "-m", "bench.sdks.submit", name, str(elements), str(warm_up), server.endpoint]
@@ -86,9 +91,9 @@ class Bench:
         answer, right = json.loads(done.stdout.strip().rpartition("\n")[2]), pipeline.answer(elements)
         if (answer["count"], answer["total"]) != right:
             raise WrongAnswerError(f"{name} of {elements} by {server.name}: {answer} instead of {right}")
-        seconds: float = answer["seconds"]
-        _tell(f"{name}: {server.name}, {elements:,} elements, {seconds:.2f} s")
-        return seconds
+        seconds, worker = float(answer["seconds"]), float(answer["processor"])
+        _tell(f"{name}: {server.name}, {elements:,} elements, {seconds:.2f} s, of the worker {worker:.2f} s")
+        return seconds, worker
 
     def _go(self) -> list[Figure]:
         binary, elements = servers.programs(self._folder), min(4_000_000, self._most)
@@ -147,7 +152,12 @@ class Bench:
 
 
 def _compared(
-    name: str, pipeline: Portable, elements: dict[str, int], seconds: dict[str, list[float]], spent: Sequence[float]
+    name: str,
+    pipeline: Portable,
+    elements: dict[str, int],
+    seconds: dict[str, list[float]],
+    workers: dict[str, list[float]],
+    spent: Sequence[float],
 ) -> Any:
     took = {of: statistics.median(all) for of, all in seconds.items() if all}
     if not pipeline.prism:
@@ -158,6 +168,10 @@ def _compared(
     yield Figure(name, mine, "M/s")
     yield Figure("the same on Prism", theirs, "M/s")
     yield Figure("times as fast", mine / theirs, TIMES, pipeline.times)
+    # One process with one interpreter lock: no runner can be faster than this.
+    for of in ("arcbeam", "Prism"):
+        own = statistics.median(workers[of]) / elements[of] * 1e6
+        yield Figure(f"processor time of the SDK's worker, {of}", own, "µs")
     if pipeline.hops:
         own = statistics.median(spent) / (elements["arcbeam"] * pipeline.hops) * 1e6
         yield Figure("runner, each element and hop", own, "µs", 1.5)
