@@ -210,7 +210,7 @@ def error_of(record: Record) -> str:
     return why if "\n" in why else ""
 
 
-_IN_TRANSFORM: Final = re.compile(r"(?:while running|in transform) '([^\n]+?)'")
+_IN_TRANSFORM: Final = re.compile(r"(?:while running|in transform|in step) '([^\n]+?)'")
 
 
 def failing(record: Record) -> str:
