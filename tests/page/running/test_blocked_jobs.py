@@ -38,7 +38,7 @@ from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.words import shown
 from tests.page.test_app import client
 from tests.spark.streaming.inprocess import Fault, dies, ends_cancelled, hangs, run_of, without_spark
-from tests.spark.streaming.replay.building import InOrder
+from tests.spark.streaming.replay.building import Requiring
 from tests.spark.streaming.test_stuck import Hourly, grouped, numbers
 
 pytestmark = pytest.mark.contract("PAGE-01", "WM-06")
@@ -94,7 +94,7 @@ class Slowly(beam.DoFn):
 
 def _slow(p: beam.Pipeline) -> Any:
     many = numbers(p, "Meter") | "Many" >> beam.FlatMap(lambda n: [(key, n) for key in range(10)])
-    return many | "Slowly" >> InOrder(Slowly()) | "Written" >> beam.Reshuffle()
+    return many | "Slowly" >> Requiring(Slowly(), "order") | "Written" >> beam.Reshuffle()
 
 
 def _rated(p: beam.Pipeline) -> Any:

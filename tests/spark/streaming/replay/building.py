@@ -174,11 +174,11 @@ class Requiring(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
     Args:
         fn: the DoFn.
         way: see `Keep`.
-        side: the side input.
+        sides: the side inputs.
     """
 
-    def __init__(self, fn: beam.DoFn, way: str, side: Any) -> None:
-        super().__init__(fn, side)
+    def __init__(self, fn: beam.DoFn, way: str, *sides: Any) -> None:
+        super().__init__(fn, *sides)
         self._way = way
 
     def to_runner_api_parameter(self, context: Any, **more: Any) -> Any:
