@@ -2,6 +2,19 @@
 // no contact. Without it the page is complete, too, and is loaded again every few seconds.
 "use strict";
 (() => {
+  // The graph begins at the stage that blocks the job, or at its first one.
+  const frame = document.querySelector(".graph");
+  const place = document.getElementById(document.getElementById("blocked")?.hash.slice(1) ?? "g-s0-live");
+  if (frame && place) {
+    const [inner, outer] = [place, frame].map((each) => each.getBoundingClientRect());
+    frame.scrollLeft += inner.left + inner.width / 2 - outer.left - outer.width / 2;
+    frame.scrollTop += inner.top + inner.height / 2 - outer.top - outer.height / 2;
+  }
+
+  let version = document.body.dataset.version;
+  // A page that does not change has none.
+  if (version === undefined) return;
+
   const contact = document.getElementById("contact");
   const path = location.pathname.replace(/\/$/, "");
   // In seconds. The server sends something every 2 s. Without a stream, the page asks as often.
@@ -11,7 +24,6 @@
   const streams = 4;
   // The browser's clock may be wrong.
   const ahead = Date.now() * 1000 - Number(document.body.dataset.now);
-  let version = document.body.dataset.version;
   let heard = Date.now();
   let [lost, ended, brief, opening] = [false, false, false, false];
   let source = null;
@@ -73,15 +85,6 @@
     while (old.childNodes.length > children.length) old.lastChild.remove();
     const places = [...old.childNodes];
     children.forEach((child, at) => (at < places.length ? change(places[at], child) : old.append(child)));
-  }
-
-  // The graph begins at the stage that blocks the job, or at its first one.
-  const frame = document.querySelector(".graph");
-  const place = document.getElementById(document.getElementById("blocked")?.hash.slice(1) ?? "g-s0-live");
-  if (frame && place) {
-    const [inner, outer] = [place, frame].map((each) => each.getBoundingClientRect());
-    frame.scrollLeft += inner.left + inner.width / 2 - outer.left - outer.width / 2;
-    frame.scrollTop += inner.top + inner.height / 2 - outer.top - outer.height / 2;
   }
 
   // Whether this tab gets one of the streams, until it releases it.
