@@ -1,13 +1,15 @@
-"""The attempt of a task that runs in this process, for unique names of staged files.
+"""What the code that runs a task and the user code in it tell each other: the attempt, and why a restriction waits.
 
-A leaf: standard library only. The code that runs a task sets it, in the task's process; user code reads it there.
+A leaf: standard library only. User code reads the attempt, for unique names of staged files.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +50,22 @@ class Here:
 
 here = Here()
 """The state of this process."""
+
+
+class Waiting(threading.local):
+    """Why the restriction that a thread processes defers its rest, for the status of the job.
+
+    Attributes:
+        reason: what it waits for, as part of a sentence; "" if its DoFn has not said it.
+    """
+
+    reason: str = ""
+
+    def take(self) -> str:
+        """Return the reason, and forget it."""
+        reason, self.reason = self.reason, ""
+        return reason
+
+
+waiting: Final = Waiting()
+"""The state of this thread."""

@@ -17,6 +17,7 @@ from apache_beam.utils.timestamp import Duration
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.watermarks.clocks import output_time
+from arcbeam.model.attempts import waiting
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.batch.splittables import Numbers, Range, calls, gates
 from tests.harness.drive import Collect
@@ -341,3 +342,26 @@ def test_process_returning_early_fails_and_names_transform() -> None:
     with pytest.raises(ValueError, match=r"7 was not claimed.*\[while running 'Too early'\]"):
         p.run()
     assert not any(thread.name == "splitter" for thread in threading.enumerate())
+
+
+class Waits(beam.DoFn):
+    """Says what it waits for the first time."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Unsplit())) -> None:
+        calls.append(("process",))
+        if len(calls) > 2:
+            while tracker.try_claim(len(calls)):
+                calls.append(("claim",))
+            return
+        waiting.reason = f"no broker knows {element}" if len(calls) == 1 else ""
+        tracker.defer_remainder(Duration(1))
+
+
+@pytest.mark.contract("SDF-04")
+def test_reason_of_deferral_is_that_of_last_run() -> None:
+    cut = FirstOf(exhausted(now=Timestamp(0)), exhausted(now=Timestamp(1_000 * SECOND)))
+    with InMicroBatches(cut) as p:
+        build(p, [7], Waits())
+    holds = [report.local.pending for report in cut.reports]
+    assert [(hold.about, hold.reason) for hold in holds if hold] == [("7", "no broker knows 7"), ("7", "")]

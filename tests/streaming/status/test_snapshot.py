@@ -114,9 +114,14 @@ def test_caught_up_restriction_is_named_once_it_stops() -> None:
     found = cause(idle, 10)
     check_message("cause-caught-up", f"{found.text}\n{found.frees}")
     assert (found.kind, found.name, found.shard) == ("restriction", "", 1)
+    # Its DoFn says why it has brought nothing.
+    waits = replace(idle, reason="no broker of kafka:9092 has answered for 7 s: Connection refused")
+    told = cause(waits, 10)
+    check_message("cause-waiting-restriction", f"{told.text}\n{told.frees}")
     assert "clicks[3]" in cause(replace(idle, size=1.0), 20).text
     # Its watermark does not advance, although nothing is left.
     assert "clicks[3]" in cause(idle, 20_000_000).text
+    assert cause(waits, 20_000_001).text == told.text
 
 
 def test_blocked_elements_are_explained_with_side_input() -> None:

@@ -33,6 +33,19 @@ _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
+class About:
+    """What people read of a restriction. It is not stored.
+
+    Attributes:
+        subject: describes its element.
+        reason: why it has deferred itself, as its DoFn says; "" if that says nothing.
+    """
+
+    subject: Callable[[], str]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Remainder:
     """Work to do: a new element's restriction, or what a split or a deferral left.
 
@@ -42,14 +55,14 @@ class Remainder:
         due: the processing time from which it may be processed; None: at once.
         watermarks: as reported by the SDK, by output: elements from this have that time or a later one. An output that
             is missing has no watermark, so it is held at the beginning of time.
-        about: describes its subject, for people; None if unknown. It is not stored.
+        about: describes it, for people; None if unknown.
     """
 
     element: bytes = field(repr=False)
     size: float = 1.0
     due: Timestamp | None = None
     watermarks: Mapping[str, Timestamp] = field(default_factory=dict)
-    about: Callable[[], str] | None = field(default=None, compare=False)
+    about: About | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

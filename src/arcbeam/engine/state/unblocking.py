@@ -5,13 +5,13 @@ Owns no rows: it reads those of `timers` and `residuals`. Must not know how it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from arcbeam.engine.rows.keyspace import Kind, time_of
-from arcbeam.engine.state.residuals import due_and_size_of
+from arcbeam.engine.state.residuals import About, due_and_size_of
 from arcbeam.engine.watermarks.clocks import Local
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.model.interfaces import StateView
@@ -21,7 +21,7 @@ _AT_THEIR_TIME: Final = (HolderKind.TIMER, HolderKind.SORTED, HolderKind.GATHERE
 
 
 def with_releases(
-    view: StateView, stage: int, local: Local, abouts: Mapping[str, Callable[[], str]] = MappingProxyType({})
+    view: StateView, stage: int, local: Local, abouts: Mapping[str, About] = MappingProxyType({})
 ) -> Local:
     """Add its release, and the size of its restriction, to each hold in a shard's times. Each costs one look-up.
 
@@ -29,8 +29,7 @@ def with_releases(
         view: the view of the shard.
         stage: the stage's number.
         local: the shard's times.
-        abouts: functions that describe restrictions, by their hexadecimal ids; not all have one. Only those of
-            restrictions that hold are called.
+        abouts: what is known of restrictions, by their hexadecimal ids. Only those that hold are described.
     """
     if local.pending is None and all(of.hold is None for of in local.outputs.values()):
         return local
@@ -41,9 +40,11 @@ def with_releases(
             return None
         found = known.get(hold)
         if found is None:
-            describe = abouts.get(hold.name.rpartition("~")[2]) if hold.kind is HolderKind.RESIDUAL else None
-            about = "" if describe is None else describe()
-            found = known[hold] = replace(_released(view, stage, hold), owner=b"", about=about)
+            found = replace(_released(view, stage, hold), owner=b"")
+            about = abouts.get(hold.name.rpartition("~")[2]) if hold.kind is HolderKind.RESIDUAL else None
+            if about is not None:
+                found = replace(found, about=about.subject(), reason=about.reason)
+            known[hold] = found
         return found
 
     return replace(

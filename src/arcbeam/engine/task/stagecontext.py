@@ -5,7 +5,7 @@ Owns the counters, and what user code has seen. Must not know the kinds of stage
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.microbatchplan import Handover, MicroBatchPlan
 from arcbeam.engine.protocol.reports import Restrictions
 from arcbeam.engine.state.keyqueue import Late
+from arcbeam.engine.state.residuals import About
 from arcbeam.engine.state.statemetrics import StateMetrics
 from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, Exchange, Runner
 from arcbeam.engine.watermarks.clocks import Clock
@@ -52,7 +53,7 @@ class StageContext:
         budget: the remaining budget.
         tally: the counters.
         floor: elements that arrive now are late by this watermark at least; see `engine.watermarks.floors`.
-        abouts: functions that describe the restrictions left in this micro-batch, by their hexadecimal ids.
+        abouts: what is known of the restrictions left in this micro-batch, by their hexadecimal ids.
     """
 
     placed: Placed
@@ -67,7 +68,7 @@ class StageContext:
     budget: Budget
     tally: RunningCounts = field(default_factory=RunningCounts)
     floor: Timestamp = MIN_TIMESTAMP
-    abouts: dict[str, Callable[[], str]] = field(default_factory=dict)
+    abouts: dict[str, About] = field(default_factory=dict)
 
     def record(self, result: CallResult, timers: bool = False) -> None:
         """Record the result of a call of user code.

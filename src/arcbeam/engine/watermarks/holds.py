@@ -125,6 +125,7 @@ class Hold(QuickPickle):
     owner: its row, or b"".
     release: when it is released, if known (`engine.state.unblocking`).
     about: its subject, for people; "" if unknown.
+    reason: why the restriction that holds has deferred itself, as its DoFn says; "" if that says nothing.
     size: the size of the restriction that holds; None if no restriction does, or if it is unknown.
     """
 
@@ -136,6 +137,7 @@ class Hold(QuickPickle):
     owner: bytes = field(default=b"", repr=False, compare=False)
     release: Release | None = field(default=None, compare=False)
     about: str = field(default="", compare=False)
+    reason: str = field(default="", compare=False)
     size: float | None = field(default=None, compare=False)
 
     @property

@@ -12,12 +12,13 @@ from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
-from arcbeam.engine.state.residuals import Remainder
+from arcbeam.engine.state.residuals import About, Remainder
 from arcbeam.engine.task.bundles import Budget, CallResult, RestrictionResult
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.splittable import Sized, SplittableOperation
 from arcbeam.harness.bundle.splitting import Splitter
 from arcbeam.model import texts
+from arcbeam.model.attempts import waiting
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import NOT_BEGUN, Timestamp
 
@@ -109,10 +110,12 @@ class StreamingRestrictions(Restrictions):
         self._budget, self._pieces = budget, 1 if pieces > 1 and operation.endless else pieces
         try:
             element = self._running = coder.decode_nested(sized.element)
+            waiting.take()  # Of one that has failed.
             processed = operation.process(element, self._watching(), fresh=sized.fresh)
             self._processor.bundles.elements += 1
             splits = [self._left(application, outputs, None) for application in processed.split_off]
-            deferred = [self._left(application, outputs, clock) for application in processed.deferred]
+            reason = waiting.take()
+            deferred = [self._left(application, outputs, clock, reason) for application in processed.deferred]
         except BaseException:
             self.close()
             raise
@@ -150,13 +153,14 @@ class StreamingRestrictions(Restrictions):
         kept = self._operation.truncate(_sized(remainder))
         return None if kept is None else Remainder(_bytes(kept), kept.size, None, remainder.watermarks)
 
-    def _left(self, application: Any, outputs: tuple[str, ...], clock: Callable[[], Timestamp] | None) -> Remainder:
+    def _left(
+        self, application: Any, outputs: tuple[str, ...], clock: Callable[[], Timestamp] | None, reason: str = ""
+    ) -> Remainder:
         left = self._operation.left(application)
         due = due_of(application, clock)
         (element, _), _ = self._running.value
-        return Remainder(
-            _bytes(left), left.size, due, promised(application.application, outputs), partial(_shown, element)
-        )
+        about = About(partial(_shown, element), reason)
+        return Remainder(_bytes(left), left.size, due, promised(application.application, outputs), about)
 
 
 def _shown(of: Any) -> str:

@@ -309,7 +309,7 @@ class Reasons:
 
     def _is_caught_up(self, link: Link, hold: Hold) -> bool:
         """Return whether a restriction holds that has nothing left to read, and whose watermark advances."""
-        if hold.kind is not HolderKind.RESIDUAL or hold.size != 0 or hold.time == MIN_TIMESTAMP:
+        if hold.kind is not HolderKind.RESIDUAL or hold.size != 0 or hold.time == MIN_TIMESTAMP or hold.reason:
             return False
         if hold.release is not None and hold.release.at > shifted(self._now, _SOON):
             return False
@@ -320,6 +320,8 @@ class Reasons:
         # Its name is a digest, and changes with each split.
         one = f"restriction {f'of element {hold.subject}' if hold.about else hold.name} {where}"
         one += f" (of {stage.live} that are not done)" if stage.live > 1 else ""
+        if hold.reason:
+            return f"{one} waits: {hold.reason}", "this ends; until then the restriction is processed repeatedly"
         due = hold.release.at if hold.release else None
         silent = hold.time == MIN_TIMESTAMP
         waits = due is not None and due > shifted(self._now, _SOON)

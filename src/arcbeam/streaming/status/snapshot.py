@@ -262,10 +262,10 @@ def _remembering(before: StageSnapshot | None, limits: Iterable[Limit]) -> tuple
     them.
     """
     holds = [limit.what for limit in before.limits] if before else []
-    abouts = {hold.name: hold.about for hold in holds if hold.about}
+    abouts = {hold.name: hold for hold in holds if hold.about}
     return tuple(
-        replace(limit, what=replace(limit.what, about=abouts[limit.what.name]))
-        if not limit.what.about and limit.what.name in abouts
+        replace(limit, what=replace(limit.what, about=of.about, reason=of.reason))
+        if not limit.what.about and (of := abouts.get(limit.what.name))
         else limit
         for limit in limits
     )
@@ -381,7 +381,9 @@ def _counts(counts: Counts) -> dict[str, int]:
 
 def _what(what: Hold) -> list[Any]:
     release = what.release and [what.release.at, what.release.by_clock]
-    return [what.time, what.name, int(what.kind), what.output, what.key, release, what.about, what.size]
+    plain = [what.time, what.name, int(what.kind), what.output, what.key, release, what.about, what.size]
+    # Earlier versions can read those without a reason.
+    return [*plain, what.reason] if what.reason else plain
 
 
 def _stage(record: dict[str, Any]) -> StageSnapshot:
@@ -416,7 +418,9 @@ def _what_of(
     release: list[Any] | None,
     about: str,
     size: float | None = None,
+    reason: str = "",
 ) -> Hold:
-    """Return a hold; earlier versions stored no size."""
+    """Return a hold; earlier versions stored no size and no reason."""
     at = Release(Timestamp(release[0]), release[1]) if release else None
-    return Hold(Timestamp(time), HolderKind(kind), name, output, key, release=at, about=about, size=size)
+    hold = Hold(Timestamp(time), HolderKind(kind), name, output, key, release=at, about=about, size=size)
+    return replace(hold, reason=reason)
