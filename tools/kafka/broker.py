@@ -1,7 +1,9 @@
-"""One Kafka broker for tests, demos and benchmarks: a process on this machine, without docker.
+"""Kafka brokers for tests, demos and benchmarks: processes on this machine, without docker.
 
     with Broker(folder) as broker:
         print(broker.address)
+
+A second one can join: `Broker(other_folder, joins=broker)`.
 
 To try something by hand, with topics of four partitions, until Ctrl-C:
 
@@ -23,6 +25,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -76,22 +79,27 @@ def jars() -> Path:
 
 
 class Broker:
-    """A broker in KRaft mode, with one node; a context manager.
+    """A broker in KRaft mode; a context manager. The first one of a cluster is also its controller.
 
     Args:
         folder: for its log and data; it must not have a broker's data yet.
         password: of the user "me", who may connect to `secured` with it.
+        joins: the first broker of a cluster, which this one joins; it is started before this one, and ends after it.
         properties: further properties of the broker, which replace ours.
 
     Attributes:
+        id: its number in the cluster: 1, or 2 if it joins.
         address: host and port, as `bootstrap.servers`.
         secured: the same for those who have a password (SASL_PLAINTEXT, PLAIN).
+        controller: host and port of the cluster's controller.
     """
 
-    def __init__(self, folder: Path, password: str = "", **properties: str) -> None:
+    def __init__(self, folder: Path, password: str = "", joins: Broker | None = None, **properties: str) -> None:
         self._folder = folder
+        self.id = 1 if joins is None else 2
         ports = _free_ports(3)
         self.address, self.secured = f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[2]}"
+        self.controller = f"127.0.0.1:{ports[1]}" if joins is None else joins.controller
         listeners = f"PLAINTEXT://{self.address},SASL_PLAINTEXT://{self.secured}"
         login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
         self._process: subprocess.Popen[bytes] | None = None
@@ -108,10 +116,10 @@ class Broker:
             "1",
         )
         self._properties = {
-            "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{ports[1]}",
-            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{ports[1]}",
+            "process.roles": "broker,controller" if joins is None else "broker",
+            "node.id": str(self.id),
+            "controller.quorum.bootstrap.servers": self.controller,
+            "listeners": listeners + (f",CONTROLLER://{self.controller}" if joins is None else ""),
             "advertised.listeners": listeners,
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": (
@@ -130,9 +138,8 @@ class Broker:
         self._folder.mkdir(parents=True, exist_ok=True)
         text = "".join(f"{name}={value}\n" for name, value in self._properties.items())
         (self._folder / "server.properties").write_text(text, encoding="utf-8")
-        self._java(
-            "kafka.tools.StorageTool", "format", "--standalone", "-t", _CLUSTER, "-c", "server.properties"
-        ).wait()
+        how = "--standalone" if self.id == 1 else "--no-initial-controllers"
+        self._java("kafka.tools.StorageTool", "format", how, "-t", _CLUSTER, "-c", "server.properties").wait()
         try:
             self.start()
         except BaseException:
@@ -177,18 +184,20 @@ class Broker:
 
         return AdminClient({"bootstrap.servers": self.address, "log_level": 2})
 
-    def topic(self, name: str, partitions: int = 1, **config: str) -> str:
+    def topic(self, name: str, partitions: int = 1, brokers: Sequence[int] = (), **config: str) -> str:
         """Create a topic, and return its name.
 
         Args:
             name: its name.
             partitions: how many.
+            brokers: ids of those that have each partition; the first one prefers to lead. (): one of the cluster's.
             config: of the topic, with "_" instead of ".".
         """
         from confluent_kafka.admin import NewTopic
 
         config = {key.replace("_", "."): value for key, value in config.items()}
-        new = NewTopic(name, partitions, 1, config=config)
+        where = {"replica_assignment": [list(brokers)] * partitions} if brokers else {"replication_factor": 1}
+        new = NewTopic(name, partitions, config=config, **where)
         admin = self.admin()  # its requests end with it
         for made in admin.create_topics([new], operation_timeout=30).values():
             made.result()
@@ -205,7 +214,7 @@ class Broker:
         with contextlib.suppress(OSError, KafkaException):
             host, port = self.address.split(":")
             socket.create_connection((host, int(port)), timeout=1).close()
-            return bool(self.admin().list_topics(timeout=5).brokers)
+            return self.id in self.admin().list_topics(timeout=5).brokers
         return False
 
 

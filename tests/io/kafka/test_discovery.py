@@ -11,6 +11,7 @@ from arcbeam.io.kafka.clients import TopicGoneError
 from arcbeam.io.kafka.discovery import BrokersAwayError, Discover, DiscoverOnce, Wanted
 from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition
 from arcbeam.io.kafka.times import CREATED, Times
+from arcbeam.model.attempts import waiting
 from arcbeam.model.timestamps import NOT_BEGUN
 from tests.io.kafka.fakes import Topics, discover
 
@@ -102,11 +103,12 @@ def test_first_search_waits_for_the_broker_and_then_begins_at_start() -> None:
     found = discover(fn, estimator=estimator)
     # It has reported one, but as if it had not begun.
     assert (found.outputs, found.rest, estimator.current_watermark().micros) == ([], Known(), NOT_BEGUN)
+    assert waiting.take().startswith("no broker of kafka:9092 has answered for 0 s: down. Check bootstrap.servers, ")
     topics.down = False
     found = discover(fn, found.rest, estimator)
     (output,) = found.outputs
     assert (output.value, output.timestamp) == (Partition("t", "a", 0, 100, ENDLESS), MIN_TIMESTAMP)
-    assert found.watermark == NOW - 5
+    assert (found.watermark, waiting.take()) == (NOW - 5, "")
 
 
 def test_topic_that_appears_after_the_first_search_is_read_from_its_beginning() -> None:

@@ -6,11 +6,14 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from apache_beam.io.restriction_trackers import OffsetRange
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, Producer, TopicPartition
 
 from arcbeam.io.kafka import trouble
 from arcbeam.io.kafka.clients import Clients, LibrdkafkaCluster, LibrdkafkaReader, OffsetsGoneError, TopicGoneError
@@ -20,26 +23,27 @@ from arcbeam.io.kafka.partitions import ENDLESS, Offsets, Partition
 from arcbeam.io.kafka.reading import Read
 from arcbeam.io.kafka.records import Decoder
 from arcbeam.io.kafka.times import CREATED, Times
+from tests.io.kafka.conftest import leaders
 from tests.io.kafka.fakes import discover, read
 from tools.kafka.broker import Broker
 
 
-def clients(broker: Broker, group: str = "g") -> Clients:
+def clients(broker: Any, group: str = "g") -> Clients:
     return Clients(Connection({"bootstrap.servers": broker.address}), True, group, True)
 
 
-def partition(broker: Broker, topic: str, number: int = 0, **more: Any) -> Partition:
+def partition(broker: Any, topic: str, number: int = 0, **more: Any) -> Partition:
     (id, _) = LibrdkafkaCluster(clients(broker)).topics([topic])[topic]
     return Partition(topic, id, number, **more)
 
 
-def reader(broker: Broker, group: str = "g") -> Read:
+def reader(broker: Any, group: str = "g") -> Read:
     fn = Read(clients(broker, group), Decoder(None, None, metadata=False, errors=False), Times(CREATED, 0, True))
     fn.setup()
     return fn
 
 
-def put(broker: Broker, topic: str, values: Sequence[int], number: int = 0, *, ends: str = "") -> Any:
+def put(broker: Any, topic: str, values: Sequence[int], number: int = 0, *, ends: str = "") -> Any:
     """Produce values; in a transaction that ends in a way, or stays open."""
     config = {"bootstrap.servers": broker.address}
     producer = Producer({**config, "transactional.id": uuid.uuid4().hex} if ends else config)
@@ -54,6 +58,17 @@ def put(broker: Broker, topic: str, values: Sequence[int], number: int = 0, *, e
     elif ends == "abort":
         producer.abort_transaction(30)
     return producer
+
+
+def lag(broker: Broker, topic: str, group: str) -> int:
+    """Return how far a group is behind the end of partition 0, after its first commit."""
+    client = Consumer({"bootstrap.servers": broker.address, "group.id": group})
+    place, over = TopicPartition(topic, 0), time.monotonic() + 10
+    while (committed := client.committed([place], 10)[0].offset) < 0 and time.monotonic() < over:
+        time.sleep(0.05)
+    end = int(client.get_watermark_offsets(place, 10)[1])
+    client.close()
+    return end - int(committed)
 
 
 def values(outputs: Sequence[Any]) -> list[int]:
@@ -74,13 +89,7 @@ def test_aborted_transactions_leave_no_backlog(broker: Broker) -> None:
     assert (processed.rest.start, high) == (12, 12)
     assert Offsets().restriction_size(of, processed.rest) == low
     finalizer.finalize()
-    client = Consumer({"bootstrap.servers": broker.address, "group.id": "aborted"})
-    for _ in range(100):
-        (committed,) = client.committed([TopicPartition(topic, 0)], 10)
-        if committed.offset >= 0:
-            break
-        time.sleep(0.05)
-    assert committed.offset == high
+    assert lag(broker, topic, "aborted") == 0
 
 
 @pytest.mark.contract("KAFKA-01")
@@ -94,12 +103,14 @@ def test_gaps_of_compaction_leave_no_backlog(broker: Broker) -> None:
         put(broker, topic, [written])
         written += 1
         time.sleep(0.2)
-        processed, _ = read(reader(broker, "compacted"), of)
+        processed, finalizer = read(reader(broker, "compacted"), of)
         kept = len(processed.outputs)
     found = values(processed.outputs)
     assert (found == sorted(set(found)), found[-1]) == (True, written - 1)
     assert 0 not in found, "nothing was compacted"
     assert (processed.rest.start, Offsets().restriction_size(of, processed.rest)) == (written, 0)
+    finalizer.finalize()
+    assert lag(broker, topic, "compacted") == 0
     # A reader whose position is in the gap continues after it.
     later, _ = read(reader(broker, "compacted"), of, OffsetRange(1, ENDLESS))
     assert values(later.outputs)[-1] == written - 1
@@ -251,6 +262,56 @@ def test_change_of_leader_is_reported_once(
     first, last = (record.getMessage() for record in caplog.records)
     assert f"Kafka, {broker.address}: reading leaders[0] failed: Broker: Not leader for partition" in first
     assert "succeed again, after" in last
+
+
+class Leaderless:
+    """An administrating client that asks the dead leader of a partition."""
+
+    def poll(self, seconds: float) -> None:
+        pass
+
+    def list_offsets(self, places: Any, **_: Any) -> Any:
+        future: Future[Any] = Future()
+        future.set_result(SimpleNamespace(offset=OFFSET_INVALID))
+        return dict.fromkeys(places, future)
+
+
+@pytest.mark.contract("KAFKA-01", "KAFKA-02")
+def test_partition_without_leader_is_not_at_its_end(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    nowhere = Clients(Connection({"bootstrap.servers": "127.0.0.1:9"}), True, "", False)
+    monkeypatch.setattr("arcbeam.io.kafka.clients._administrator", lambda *_: Leaderless())
+    monkeypatch.setattr(trouble, "_LISTEN", 1)
+    one, cluster = LibrdkafkaReader(nowhere, Partition("t", "a", 0)), LibrdkafkaCluster(nowhere)
+    assert one.end() is None
+    for where in ("latest", 1_000):
+        with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:9: "):
+            cluster.offsets([("t", 0)], where, committed=True)
+    one.close()
+
+
+@pytest.mark.long
+@pytest.mark.contract("KAFKA-01", "KAFKA-02", "KAFKA-06")
+def test_dead_leader_holds_the_watermark(brokers: tuple[Broker, Broker], tmp_path: Path) -> None:
+    first, second = brokers
+    topic, both = first.topic("dead", 1, (2, 1)), SimpleNamespace(address=f"{first.address},{second.address}")
+    put(both, topic, [1], ends="commit")
+    fn, of, began = reader(both), partition(both, topic), time.time()
+    processed = read(fn, of)[0]
+    over = time.monotonic() + 20
+    while (processed.watermark or 0) < began:
+        assert time.monotonic() < over
+        processed = read(fn, of, processed.rest)[0]
+    second.kill()
+    over = time.monotonic() + 60
+    while (processed := read(fn, of, processed.rest)[0]).watermark is None:
+        assert time.monotonic() < over
+    # Only the new leader knows that nothing is left.
+    assert leaders(first) == {(1, 1)}
+    put(both, topic, [2], ends="commit")
+    while values(processed.outputs) != [2]:
+        assert time.monotonic() < over
+        processed = read(fn, of, processed.rest)[0]
 
 
 @pytest.mark.long

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from arcbeam.io.kafka import clients
-from arcbeam.io.kafka.trouble import Trouble, said
+from arcbeam.io.kafka.connection import Connection
+from arcbeam.io.kafka.trouble import AddressError, Trouble, said, trouble_of
 from arcbeam.model.attempts import Attempt, here
 
 pytestmark = pytest.mark.contract("KAFKA-01")
@@ -138,3 +139,14 @@ def test_reasons_name_brokers() -> None:
         one.hear(text)
     assert one.reason("x") == f"{said(REFUSED)}; b:1/2: Disconnected"
     assert Host(1).of[0].reason("Local: Timed out") == "Local: Timed out"
+
+
+def test_refused_password_names_broker_and_user() -> None:
+    one = trouble_of(
+        Connection({"bootstrap.servers": "kafka:9092", "sasl.username": "me"}, {"sasl.password": "SECRET"})
+    )
+    refusal = "kafka:9092/bootstrap: SASL authentication error: Authentication failed (after 3ms in state AUTH_REQ)"
+    one.hear(refusal)
+    error = one.error("Local: Timed out")
+    assert str(error) == "kafka:9092: SASL authentication error: Authentication failed (user 'me')"
+    assert isinstance(error, AddressError)

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.partitions import Partition
-from arcbeam.io.kafka.trouble import Trouble, said
+from arcbeam.io.kafka.trouble import Trouble, said, trouble_of
 from arcbeam.sizes import threshold
 
 _LOG = logging.getLogger("arcbeam.kafka")
@@ -38,6 +38,11 @@ _WAIT_MS: Final = 100
 """After which a broker answers although there is no record."""
 _SKIPS: Final = 5_000
 """A consumer whose position is earlier by at most this many offsets reads on. Any other one starts again."""
+_NO_RECORD: Final = -1
+"""The offset of a time after all records. SUBTLE: if the leader of a partition is down, librdkafka's answer is a lower
+number, and not an error.
+"""
+_UNANSWERED: Final = "the leader of the partition does not answer"
 _BYTES: Final = threshold(8 << 20)
 """Bytes of records that are taken together, approximately."""
 
@@ -165,12 +170,26 @@ class Clients:
 
     def trouble(self) -> Trouble:
         """Return what reports the trouble of a new client."""
-        return Trouble(str(self.connection.config.get("bootstrap.servers", "brokers")))
+        return trouble_of(self.connection)
+
+
+_FIRST_SECONDS: Final = 5.0
+"""For the first request of a search. If it fails, the status of a new job soon says why."""
 
 
 def _seconds(trouble: Trouble) -> float:
     """Return the timeout of a request. In trouble it is sometimes the long one, too: a broker may be slow, not down."""
     return _DOWN_SECONDS if trouble.now and trouble.failures % _SHORT != _SHORT - 1 else _SECONDS
+
+
+def _administrator(clients: Clients, trouble: Trouble) -> Any:
+    """Return a new client for questions.
+
+    SUBTLE: after a failure, too. The old one asks the leader of a partition that it knew, until that is up again.
+    """
+    from confluent_kafka.admin import AdminClient
+
+    return clients.connection.made(AdminClient, {"error_cb": trouble.hear})
 
 
 class LibrdkafkaReader(PartitionReader):
@@ -183,7 +202,6 @@ class LibrdkafkaReader(PartitionReader):
 
     def __init__(self, clients: Clients, partition: Partition) -> None:
         from confluent_kafka import Consumer
-        from confluent_kafka.admin import AdminClient
 
         self._clients, self._partition = clients, partition
         self._trouble = clients.trouble()
@@ -201,7 +219,7 @@ class LibrdkafkaReader(PartitionReader):
                 "on_commit": self._committed,
             },
         )
-        self._admin = clients.connection.made(AdminClient, {"error_cb": self._trouble.hear})
+        self._admin = _administrator(clients, self._trouble)
         self._next: int | None = None
         self._is_new = False
         self._kept: Fetched | None = None
@@ -320,13 +338,16 @@ class LibrdkafkaReader(PartitionReader):
             request_timeout=_seconds(self._trouble),
         )
         (future,) = asked.values()
+        error: Any = _UNANSWERED
         try:
-            end = int(future.result().offset)
+            if (end := int(future.result().offset)) >= 0:
+                return end
         except KafkaException as e:
-            self._trouble.listen(self._admin.poll)
-            self._trouble.failed(f"the request for the end of {self._partition!r}", e, began)
-            return None
-        return end
+            error = e
+        self._trouble.listen(self._admin.poll)
+        self._trouble.failed(f"the request for the end of {self._partition!r}", error, began)
+        self._admin = _administrator(self._clients, self._trouble)
+        return None
 
     @override
     def give_back(self, fetched: Fetched) -> None:
@@ -359,23 +380,26 @@ class LibrdkafkaCluster(Cluster):
     """
 
     def __init__(self, clients: Clients) -> None:
-        from confluent_kafka.admin import AdminClient
-
         self._clients = clients
         self._trouble = clients.trouble()
-        self._admin = clients.connection.made(AdminClient, {"error_cb": self._trouble.hear})
+        self._admin = _administrator(clients, self._trouble)
+        self._is_new = True
+
+    def _timeout(self) -> float:
+        is_first, self._is_new = self._is_new, False
+        return _FIRST_SECONDS if is_first else _seconds(self._trouble)
 
     @override
     def topics(self, names: Sequence[str] | None) -> Mapping[str, tuple[str, int]]:
         from confluent_kafka import KafkaError, TopicCollection
 
         if names is None:
-            listed = self._asked(lambda: self._admin.list_topics(timeout=_seconds(self._trouble)))
+            listed = self._asked(lambda: self._admin.list_topics(timeout=self._timeout()))
             names = [name for name in listed.topics if not name.startswith("__")]
         if not names:
             return {}
         found = {}
-        asked = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=_seconds(self._trouble))
+        asked = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=self._timeout())
         for name, future in asked.items():
             with _without(KafkaError.UNKNOWN_TOPIC_OR_PART):
                 described = self._asked(future.result)
@@ -403,7 +427,11 @@ class LibrdkafkaCluster(Cluster):
             futures = self._admin.list_offsets(
                 dict.fromkeys(places, which), isolation_level=level, request_timeout=_SECONDS
             )
-            return [int(self._asked(futures[place].result).offset) for place in places]
+            found = [int(self._asked(futures[place].result).offset) for place in places]
+            if min(found) < _NO_RECORD:
+                self._admin = _administrator(self._clients, self._trouble)
+                raise ConnectionError(f"{self._trouble.servers}: {self._trouble.reason(_UNANSWERED)}")
+            return found
 
         if at is None:
             return asked(latest)
@@ -422,6 +450,7 @@ class LibrdkafkaCluster(Cluster):
             if error.retriable() or error.code() < 0:
                 self._trouble.listen(self._admin.poll)
                 self._trouble.failed("the search for topics and offsets", error, began)
+                self._admin = _administrator(self._clients, self._trouble)
                 raise self._trouble.error(error) from None
             raise
         self._trouble.succeeded()

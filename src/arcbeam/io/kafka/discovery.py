@@ -23,6 +23,7 @@ from arcbeam.io.kafka.clients import Clients, Cluster, deleted, recreated
 from arcbeam.io.kafka.partitions import ENDLESS, Known, Partition, Place, Search
 from arcbeam.io.kafka.times import Times
 from arcbeam.io.kafka.trouble import AddressError, unreachable
+from arcbeam.model.attempts import waiting
 from arcbeam.model.timestamps import MIN_TIMESTAMP, NOT_BEGUN
 
 _LOG = logging.getLogger("arcbeam.kafka")
@@ -150,6 +151,7 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         self._clients, self._wanted, self._seconds, self._times = clients, wanted, seconds, times
         self._clock = clock
         self._cluster: Cluster | None = None
+        self._failing_since: float | None = None
         self._away_since: float | None = None
 
     @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
@@ -162,17 +164,20 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         """Search, emit what is new, and defer the next search."""
         known: Known = tracker.current_restriction()
         since = estimator.current_watermark()
-        now = int(self._clock() * 1_000_000)
+        began = self._clock()
+        now = int(began * 1_000_000)
         try:
             partitions = self._search(known)
         except ConnectionError as e:
             self._check_hope(e, known)
+            self._failing_since = began if self._failing_since is None else self._failing_since
+            waiting.reason = self._unreachable(e, self._clock() - self._failing_since)
             if since is None:
                 # As before its beginning. Without this, the status would say that this DoFn never reports a watermark.
                 estimator.set_watermark(Timestamp(micros=NOT_BEGUN))
             tracker.defer_remainder(Duration(_RETRY_SECONDS))
             return
-        self._away_since = None
+        self._failing_since = self._away_since = None
         if not tracker.try_claim((of.topic, of.topic_id, of.number) for of in partitions):
             return
         if known.searched and partitions:
@@ -208,7 +213,10 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             raise self._away(error, took) from None
 
     def _away(self, error: ConnectionError, seconds: float) -> BrokersAwayError:
-        return BrokersAwayError(f"Kafka: {unreachable(self._clients.trouble().servers, error, seconds)}")
+        return BrokersAwayError(f"Kafka: {self._unreachable(error, seconds)}")
+
+    def _unreachable(self, error: ConnectionError, seconds: float) -> str:
+        return unreachable(self._clients.trouble().servers, error, seconds)
 
     def _search(self, known: Known) -> list[Partition]:
         """Return the partitions that are not known; raise a ConnectionError if no broker answers."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from arcbeam.errors import PublishRefusedError
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Plain
-from arcbeam.io.kafka.trouble import AddressError, Trouble, unreachable
+from arcbeam.io.kafka.trouble import AddressError, Trouble, trouble_of, unreachable
 
 SECONDS: Final = 60.0
 """For a request about a transaction, and for the delivery of what was produced."""
@@ -88,11 +88,6 @@ class Register:
 
     sequence: int
     token: str = ""
-
-
-def trouble_of(connection: Connection, job: str = "") -> Trouble:
-    """Return what reports the trouble of a new client; `job` is the name of the job, where no task of it runs."""
-    return Trouble(str(connection.config.get("bootstrap.servers", "brokers")), job=job)
 
 
 def producer(connection: Connection, more: Mapping[str, Any] = MappingProxyType({})) -> Any:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from arcbeam.io.kafka.connection import Connection
 from arcbeam.model.attempts import here
 
 _LOG = logging.getLogger("arcbeam.kafka")
@@ -35,7 +36,8 @@ _REASONS: Final = 3
 """Texts that are reported."""
 
 
-_HOPELESS: Final = re.compile("Failed to resolve|SASL authentication error")
+_REFUSED: Final = "SASL authentication error"
+_HOPELESS: Final = re.compile(f"Failed to resolve|{_REFUSED}")
 
 
 class AddressError(ConnectionError):
@@ -63,14 +65,15 @@ class Trouble:
         servers: the addresses of the cluster, for messages.
         clock: returns seconds since 1970.
         job: the name of the job, if the process does not know it.
+        user: who connects, for messages about refused passwords; "" if that is unknown or secret.
 
     Attributes:
         servers: likewise.
         failures: how many requests have failed since the last success.
     """
 
-    def __init__(self, servers: str, clock: Callable[[], float] = time.time, job: str = "") -> None:
-        self.servers, self._clock, self._job = servers, clock, job
+    def __init__(self, servers: str, clock: Callable[[], float] = time.time, job: str = "", user: str = "") -> None:
+        self.servers, self._clock, self._job, self._user = servers, clock, job, user
         self.failures = 0
         self._heard: dict[str, str] = {}
         self._is_open = False
@@ -106,7 +109,10 @@ class Trouble:
     def reason(self, error: Any) -> str:
         """Return why a request has failed: the errors of connections, which name brokers, or else the error itself."""
         named = [text for broker, text in self._heard.items() if broker]
-        return "; ".join((named or [said(error)])[-_REASONS:])
+        return "; ".join(map(self._as_user, (named or [said(error)])[-_REASONS:]))
+
+    def _as_user(self, text: str) -> str:
+        return f"{text} (user {self._user!r})" if self._user and _REFUSED in text else text
 
     def error(self, error: Any) -> ConnectionError:
         """Return the exception for a request that has failed, with the reason as its text."""
@@ -206,6 +212,18 @@ def _locked(path: Path) -> int:
             if path.stat().st_ino == os.fstat(file).st_ino:
                 return file
         os.close(file)
+
+
+def trouble_of(connection: Connection, job: str = "") -> Trouble:
+    """Return what reports the trouble of a new client.
+
+    Args:
+        connection: how it connects.
+        job: the name of the job, where no task of it runs.
+    """
+    config = connection.config
+    user = str(config.get("sasl.username", config.get("sasl.user.name", "")))
+    return Trouble(str(config.get("bootstrap.servers", "brokers")), job=job, user=user)
 
 
 def said(error: Any) -> str:

@@ -21,9 +21,10 @@ from typing_extensions import override
 from arcbeam.errors import SetupError
 from arcbeam.io.kafka.connection import Connection, Credentials, check_installed
 from arcbeam.io.kafka.outgoing import Chunk, Chunks, Outgoing, RecordRefusedError, Serializer, decoded, framed
-from arcbeam.io.kafka.producing import SECONDS, Deliveries, Topic, produce, producer, topic_of, trouble_of
+from arcbeam.io.kafka.producing import SECONDS, Deliveries, Topic, produce, producer, topic_of
 from arcbeam.io.kafka.publisher import Part, PublishRecords, name_of, sink_of
 from arcbeam.io.kafka.settings import check_arguments, check_flags, check_function, check_settings
+from arcbeam.io.kafka.trouble import trouble_of
 from arcbeam.io.parts.places import opened, options_of
 from arcbeam.io.publishing import Publish, attempt
 from arcbeam.model.urns import FEW_KEYS_ANNOTATION
