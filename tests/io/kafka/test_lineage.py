@@ -48,7 +48,7 @@ class Job:
             fn.setup()
             fn.start_bundle()
             for value in values:
-                fn.process((0, (encoded([record(self._topic, value)]), 1, {self._topic: 0})), *cells)
+                fn.process((0, (encoded([record(self._topic, value)]), 1, {self._topic: (0, 0, 0)})), *cells)
             (committable,) = fn.finish_bundle()
         self.state = (cells[0].value, cells[1].value)
         return committable.value

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from apache_beam.utils.timestamp import Timestamp
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from arcbeam.errors import PublishRefusedError
-from arcbeam.io.kafka import RecordRefusedError
+from arcbeam.io.kafka import ProducerRecord, RecordRefusedError
 from arcbeam.io.kafka.connection import Connection
-from arcbeam.io.kafka.outgoing import Plain, encoded, framed
+from arcbeam.io.kafka.outgoing import Chunks, Outgoing, Plain, encoded, framed
 from arcbeam.io.kafka.producing import FencedError, LibrdkafkaShard, Register, produce, producer
 from arcbeam.io.kafka.publisher import Part, PublishRecords, RegisterError
 from arcbeam.io.kafka.writing import Sink, StageGrouped, Storage
 from arcbeam.model.attempts import Attempt, here
+from tests.io.kafka.conftest import PASSWORD
 from tests.io.kafka.test_librdkafka import partition, read, reader, values
 from tools.kafka.broker import Broker
 
@@ -135,19 +146,76 @@ def test_what_a_topic_refuses_fails_before_the_commit(broker: Broker, tmp_path: 
     small = broker.topic("takes-little", max_message_bytes="10000")
     compact = broker.topic("takes-keys", cleanup_policy="compact,delete")
 
-    def stage(topic: str, key: bytes | None, **config: Any) -> None:
+    stamped = broker.topic("stamps", message_timestamp_type="LogAppendTime")
+    near = broker.topic("takes-new", message_timestamp_before_max_ms="60000")
+
+    def stage(topic: str, key: bytes | None, at: float = 0, **config: Any) -> None:
         sink = Sink("sink", small, Storage(str(tmp_path)), connection(broker, **config))
+        chunks = Chunks(Outgoing(topic, None, None, 1_000_000), 1)
+        chunks.start_bundle()
+        pairs = [ProducerRecord(b"v", key, time=Timestamp(of) if of else None) for of in (at, 0)]
+        made = [*chunks.take(pairs, None), *chunks.finish_bundle()]
         with here.running(Attempt("refuses", 1, (0,), "t")):
-            list(StageGrouped(sink).process((0, [(encoded([(topic, -1, 0, key, b"v", ())]), 1, {topic: 0})])))
+            list(StageGrouped(sink).process((0, [of.value[1] for of in made])))
 
     with pytest.raises(RecordRefusedError, match=r"at most 10,000 bytes .*allows 1,000,000: give it '.*': 10000, or"):
         stage(small, b"k")
     with pytest.raises(RecordRefusedError, match=r"without a key for the topic takes-keys, whose cleanup\.p"):
         stage(compact, None)
+    now = time.time()
+    with pytest.raises(
+        RecordRefusedError, match=r"time 1970-01-01T00:00:02Z for .* up to 60,000 ms before the present"
+    ):
+        stage(near, b"k", 2)
+    with pytest.raises(RecordRefusedError, match=r"up to 3,600,000 ms after the present .*timestamp\.after\.max\.ms"):
+        stage(compact, b"k", now + 4_000, **{"message.max.bytes": 10_000})
+    with pytest.raises(RecordRefusedError, match=r"a transaction\.timeout\.ms of 5,000,000, but .* allow 900,000"):
+        stage(compact, b"k", **{"transaction.timeout.ms": 5_000_000})
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     stage(small, b"k", **{"message.max.bytes": 10_000})
     stage(small, b"k", **{"compression.type": "lz4"})
     stage(compact, b"k")
+    stage(stamped, b"k", 2)
+    stage(near, b"k", now - 30)
+
+
+@pytest.mark.contract("KAFKA-07")
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (
+            "topic",
+            r"(a record for \S+\[0\]|its producer): .*Topic authorization failed.*write to all topics of this sink",
+        ),
+        ("group", r"its producer: .*Group authorization failed.*allow its user to read the group"),
+        ("transactional_id", r"its producer: .*Transactional Id authorization failed.*describe and write the transac"),
+    ],
+)
+def test_missing_permission_is_refused(broker: Broker, kind: str, message: str) -> None:
+    name = broker.topic(f"forbidden-{kind.replace('_', '-')}")
+    operation = AclOperation.READ if kind == "group" else AclOperation.WRITE
+    rule: Any = ResourceType[kind.upper()], name, ResourcePatternType.LITERAL, "User:me", "*", operation
+    admin = broker.admin()
+    for future in admin.create_acls([AclBinding(*rule, AclPermissionType.DENY)]).values():
+        future.result()
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "me"}
+    secured = Connection({"bootstrap.servers": broker.secured, **login}, lambda: {"sasl.password": PASSWORD})
+
+    def publish() -> None:
+        shard = LibrdkafkaShard(secured, name, name)
+        try:
+            assert shard.begin() is None
+            shard.publish([record(name, 1)], Register(1))
+        finally:
+            shard.close()
+
+    with pytest.raises(PublishRefusedError, match=rf"publish shard {name}: Kafka refuses {message}.*resume the job"):
+        publish()
+    assert seen(broker, name) == []
+    for future in admin.delete_acls([AclBindingFilter(*rule, AclPermissionType.DENY)]).values():
+        future.result()
+    publish()
+    assert seen(broker, name) == [1]
 
 
 @pytest.mark.contract("KAFKA-07")

@@ -32,8 +32,15 @@ Serializer = Callable[[Any], bytes | None]
 Plain = tuple[str, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 """A record in a chunk: topic, partition (-1: by key), milliseconds (0: when it is produced), key, value, headers."""
 
-Chunk = tuple[bytes, int, dict[str, int]]
-"""Encoded records, their number, and their topics, each with the highest number of a partition that a record names."""
+Extent = tuple[int, int, int]
+"""Of records of a topic: the highest number of a partition, and the earliest and latest milliseconds, that a record
+names. Without such a record they are 0.
+"""
+
+Chunk = tuple[bytes, int, dict[str, Extent]]
+"""Encoded records, their number, and their topics."""
+
+_NOTHING: Final = (0, 0, 0)
 
 _coder = FastPrimitivesCoder()
 
@@ -141,6 +148,12 @@ def unframed(data: bytes) -> Iterator[bytes]:
         start = end
 
 
+def joined(one: Extent, other: Extent) -> Extent:
+    """Return the extent of records of both."""
+    first = min(one[1], other[1]) or one[1] or other[1]
+    return max(one[0], other[0]), first, max(one[2], other[2])
+
+
 class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
     """Elements -> (shard, chunk). Records of a key are in one shard, in their order; so are those of a partition
     that have no key.
@@ -190,12 +203,10 @@ class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
     def _chunk(self, shard: int) -> Any:
         self._sizes.pop(shard)
         records = self._waiting.pop(shard)
-        topics: dict[str, int] = {}
-        for topic, number, *_ in records:
-            if number > topics.get(topic, -1):
-                topics[topic] = number
-            elif topic not in topics:
-                topics[topic] = 0
+        topics: dict[str, Extent] = {}
+        for topic, number, at, *_ in records:
+            if number > 0 or at or topic not in topics:
+                topics[topic] = joined(topics.get(topic, _NOTHING), (max(0, number), at, at))
         chunk: Chunk = encoded(records), len(records), topics
         window = GlobalWindow()
         return WindowedValue((shard, chunk), window.max_timestamp(), (window,))

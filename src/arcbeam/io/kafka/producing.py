@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -39,6 +40,10 @@ _REFUSALS: Final = {
     "INVALID_TRANSACTION_TIMEOUT": "give producer_config a lower transaction.timeout.ms, or raise "
     "transaction.max.timeout.ms of the brokers",
     "POLICY_VIOLATION": "change the policy of the brokers",
+    "TOPIC_AUTHORIZATION_FAILED": "allow its user to write to all topics of this sink",
+    "GROUP_AUTHORIZATION_FAILED": "allow its user to read the group of this name, which has the register",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "allow its user to describe and write the transactional id of this name",
+    "CLUSTER_AUTHORIZATION_FAILED": "allow its user the idempotent write",
 }
 """Errors of brokers that would be the same at each try, by name, each with what to do."""
 _UNLIMITED: Final = 1 << 62
@@ -131,11 +136,14 @@ class Topic:
         partitions: their number; 0 if the topic does not exist.
         most: bytes of its largest batch of records; unlimited if this client must not ask.
         compacted: whether it refuses records without a key; False if this client must not ask.
+        before, after: milliseconds by which a record's time may differ from the present; as `most`.
     """
 
     partitions: int
     most: int = _UNLIMITED
     compacted: bool = False
+    before: int = _UNLIMITED
+    after: int = _UNLIMITED
 
 
 def topic_of(connection: Connection, topic: str) -> Topic:
@@ -165,18 +173,39 @@ def topic_of(connection: Connection, topic: str) -> Topic:
     trouble.succeeded()
     if found.error is not None:
         return Topic(0)
-    settings = _settings_of(client, topic)
-    most = int(settings.get("max.message.bytes") or _UNLIMITED)
-    return Topic(len(found.partitions), most, "compact" in settings.get("cleanup.policy", ""))
+    settings = _settings_of(client, "TOPIC", topic)
+
+    def number(name: str) -> int:
+        return int(settings.get(name) or _UNLIMITED)
+
+    compacted, times = "compact" in settings.get("cleanup.policy", ""), "message.timestamp"
+    limits = (number(f"{times}.before.max.ms"), number(f"{times}.after.max.ms"))
+    if settings.get(f"{times}.type") == "LogAppendTime":
+        limits = (_UNLIMITED, _UNLIMITED)
+    return Topic(len(found.partitions), number("max.message.bytes"), compacted, *limits)
 
 
-def _settings_of(client: Any, topic: str) -> Mapping[str, str]:
-    """Return the settings of a topic; none if the broker does not tell them, for example without the right to ask."""
+def longest_transaction(connection: Connection) -> int:
+    """Return the largest `transaction.timeout.ms` that brokers allow; unlimited if they do not tell it."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    client = connection.made(AdminClient)
+    try:
+        brokers = client.list_topics(timeout=_TRY_SECONDS).brokers
+    except KafkaException:
+        return _UNLIMITED
+    settings = _settings_of(client, "BROKER", str(min(brokers))) if brokers else {}
+    return int(settings.get("transaction.max.timeout.ms") or _UNLIMITED)
+
+
+def _settings_of(client: Any, kind: str, name: str) -> Mapping[str, str]:
+    """Return the settings of a topic or broker; none if it does not tell them, for example without the right to ask."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import ConfigResource
 
     (future,) = client.describe_configs(
-        [ConfigResource(ConfigResource.Type.TOPIC, topic)], request_timeout=_TRY_SECONDS
+        [ConfigResource(ConfigResource.Type[kind], name)], request_timeout=_TRY_SECONDS
     ).values()
     try:
         return {name: entry.value or "" for name, entry in future.result().items()}
@@ -218,14 +247,34 @@ class LibrdkafkaShard:
             InDoubtError: the broker does not answer in time.
             PublishRefusedError: it refuses the producer.
         """
+        from confluent_kafka import KafkaException
+
         with self._fencing():
             # SUBTLE: first. While a transaction is open, the register is not known.
             self._producer.init_transactions(SECONDS)
-            (found,) = self._group.committed([self._place(self._register, 0)], timeout=SECONDS)
-        if found.error is not None:
-            raise RuntimeError(f"WriteToKafka cannot read the register of shard {self._name}: {found.error}")
+            found = self._found()
+            if found.error is not None:
+                raise KafkaException(found.error)
         self._succeeded()
         return None if found.offset < 0 else Register(int(found.offset), found.metadata or "")
+
+    def _found(self) -> Any:
+        """Return the offset of the group. If its user must not read it, librdkafka says so only in a poll."""
+        from confluent_kafka import KafkaException
+
+        over = time.monotonic() + SECONDS
+        while True:
+            try:
+                (found,) = self._group.committed([self._place(self._register, 0)], timeout=_TRY_SECONDS)
+            except KafkaException as e:
+                heard = self._group.poll(0)
+                error = None if heard is None else heard.error()
+                if error is not None and error.name() in _REFUSALS:
+                    raise KafkaException(error) from None
+                if not _is_timeout(e.args[0]) or time.monotonic() > over:
+                    raise
+            else:
+                return found
 
     def publish(self, records: Iterable[Plain], register: Register) -> None:
         """Produce records and set the register, in one transaction.
@@ -351,11 +400,19 @@ class LibrdkafkaShard:
         self._trouble.succeeded()
 
 
+def _is_timeout(error: Any) -> bool:
+    from confluent_kafka import KafkaError
+
+    return bool(error.code() == KafkaError._TIMED_OUT)
+
+
 def _close(of: Any, last: Future[None]) -> None:
     """Close a producer when its last call has ended."""
     from confluent_kafka import KafkaException
 
     wait([last])
+    # It aborts its transaction, which is not needed: brokers refuse this to one that was fenced, and abort themselves.
+    warnings.filterwarnings("ignore", r"Producer \w+ failed during close", RuntimeWarning)
     # A producer that was fenced reports this again.
     with contextlib.suppress(KafkaException):
         of.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,12 +17,23 @@ import apache_beam as beam
 from apache_beam.coders import StrUtf8Coder, VarIntCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.timestamp import Timestamp
 from typing_extensions import override
 
 from arcbeam.errors import SetupError
 from arcbeam.io.kafka.connection import Connection, Credentials, check_installed
-from arcbeam.io.kafka.outgoing import Chunk, Chunks, Outgoing, RecordRefusedError, Serializer, decoded, framed
-from arcbeam.io.kafka.producing import SECONDS, Deliveries, Topic, produce, producer, topic_of
+from arcbeam.io.kafka.outgoing import (
+    Chunk,
+    Chunks,
+    Extent,
+    Outgoing,
+    RecordRefusedError,
+    Serializer,
+    decoded,
+    framed,
+    joined,
+)
+from arcbeam.io.kafka.producing import SECONDS, Deliveries, Topic, longest_transaction, produce, producer, topic_of
 from arcbeam.io.kafka.publisher import Part, PublishRecords, name_of, sink_of
 from arcbeam.io.kafka.settings import check_arguments, check_flags, check_function, check_settings
 from arcbeam.io.kafka.trouble import trouble_of
@@ -41,6 +53,7 @@ _OWNED: Final = {
     "request.required.acks": "it is all",
     "group.id": "a writer needs none",
 }
+_TIMEOUT: Final = "transaction.timeout.ms"
 LOST: Final = ("refuse", "publish")
 
 Committable = dict[str, Any]
@@ -127,15 +140,16 @@ class _Stager:
         self._sink, self._staging = sink, sink.storage()
         self._topics: dict[str, Topic] = {}
         self._check(sink.register, 0)
+        self._check_timeout()
 
-    def part(self, shard: int, link: Link, chunks: Sequence[bytes], topics: Mapping[str, int], records: int) -> Part:
+    def part(self, shard: int, link: Link, chunks: Sequence[bytes], topics: Mapping[str, Extent], records: int) -> Part:
         """Stage chunks as a part.
 
         Args:
             shard: the shard.
             link: the place of the part.
             chunks: its records.
-            topics: their topics, each with the highest number of a partition that a record names.
+            topics: their topics.
             records: their number.
 
         Raises:
@@ -143,9 +157,10 @@ class _Stager:
                 they would block the job.
         """
         by = attempt()
-        for topic, most in topics.items():
+        for topic, (most, first, last) in topics.items():
             self._check(topic, most)
             self._check_size(topic)
+            self._check_times(topic, first, last)
         self._check_keys({topic for topic in topics if self._topics[topic].compacted}, chunks)
         writing = self._staging.begin(by)
         try:
@@ -162,8 +177,16 @@ class _Stager:
         if topic not in self._topics or number >= self._topics[topic].partitions:
             found = self._topics[topic] = topic_of(self._sink.connection, topic)
             if number >= found.partitions:
-                what = f"has no partition {number}" if found.partitions else "does not exist"
+                what = f"has no partition {number}" if found.partitions else "does not exist, or is not for this user"
                 raise RecordRefusedError(f"{_NAME}: the topic {topic} {what}")
+
+    def _check_timeout(self) -> None:
+        ours, most = int(self._sink.connection.config.get(_TIMEOUT, 60_000)), longest_transaction(self._sink.connection)
+        if ours > most:
+            raise RecordRefusedError(
+                f"{_NAME}: producer_config has a {_TIMEOUT} of {ours:,}, but the brokers allow {most:,} (their "
+                "transaction.max.timeout.ms): lower it, or raise that of the brokers"
+            )
 
     def _check_size(self, topic: str) -> None:
         config, most = self._sink.connection.config, self._topics[topic].most
@@ -174,6 +197,20 @@ class _Stager:
                 f"{_NAME}: the topic {topic} takes batches of at most {most:,} bytes (its max.message.bytes), but "
                 f"producer_config allows {ours:,}: give it 'message.max.bytes': {most}, or raise that of the topic"
             )
+
+    def _check_times(self, topic: str, first: int, last: int) -> None:
+        """Refuse records with times that the topic refuses; 0: none has a time."""
+        of, now = self._topics[topic], int(time.time() * 1_000)
+        for at, distance, limit, name in (
+            (first, now - first, of.before, "before"),
+            (last, last - now, of.after, "after"),
+        ):
+            if at and distance > limit:
+                raise RecordRefusedError(
+                    f"{_NAME} got a record of the time {Timestamp(micros=at * 1_000).to_rfc3339()} for the topic "
+                    f"{topic}, which takes those of up to {limit:,} ms {name} the present (its "
+                    f"message.timestamp.{name}.max.ms): raise that, or leave out the record's time"
+                )
 
     def _check_keys(self, compacted: Collection[str], chunks: Iterable[bytes]) -> None:
         for topic, _, _, key, *_ in (record for chunk in chunks if compacted for record in decoded(chunk)):
@@ -189,10 +226,10 @@ def _most(config: Mapping[str, Any]) -> int:
     return int(config.get("message.max.bytes", 1_000_000))
 
 
-def _add(topics: dict[str, int], more: Mapping[str, int]) -> None:
+def _add(topics: dict[str, Extent], more: Mapping[str, Extent]) -> None:
     """Add the topics of a chunk."""
-    for topic, number in more.items():
-        topics[topic] = max(number, topics.get(topic, 0))
+    for topic, extent in more.items():
+        topics[topic] = joined(topics.get(topic, extent), extent)
 
 
 class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
@@ -216,7 +253,7 @@ class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     @override
     def start_bundle(self) -> None:
-        self._chunks: dict[int, tuple[Link, list[bytes], dict[str, int], int]] = {}
+        self._chunks: dict[int, tuple[Link, list[bytes], dict[str, Extent], int]] = {}
 
     @override
     def process(
@@ -275,7 +312,7 @@ class StageGrouped(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         stager = _Stager(self._sink)
         parts: list[dict[str, Any]] = []
         chunks: list[bytes] = []
-        topics: dict[str, int] = {}
+        topics: dict[str, Extent] = {}
         count = size = 0
         link = Link.first()
         for chunk, number, more in all:
