@@ -65,6 +65,19 @@ def test_job_name_comes_from_options(client: Client) -> None:
     assert {info.state for info in infos} == {STATE.STOPPED}
 
 
+def test_variable_that_a_transform_declares_is_masked(client: Client, fake: Fake) -> None:
+    pipeline = a_pipeline()
+    transform = pipeline.components.transforms["read"]
+    transform.annotations["arcbeam:secret_variables"] = b"KAFKA_KEY,OTHER"
+    given = ["spark.executorEnv.KAFKA_KEY=pl4nted", "spark.executorEnv.HARMLESS=1"]
+    id = client.run(pipeline, spark_conf=given)
+    (info,) = client.jobs.GetJobs(job_pb.GetJobsRequest()).job_info
+    assert "pl4nted" not in str(info)
+    assert "HARMLESS=1" in str(info)
+    assert client.states(id)[-1] == "DONE"
+    assert sorted(fake.ran[0].options["spark_conf"]) == sorted(given)
+
+
 def test_messages_and_states_are_in_order(client: Client, fake: Fake) -> None:
     def behave(submission: Submission, events: JobEvents) -> None:
         events.message(Level.DETAILED, "before")

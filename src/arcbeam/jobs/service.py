@@ -23,6 +23,8 @@ from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.naming import script_of
 from arcbeam.jobs.option_forms import described, plain, plain_of_bytes, stored
 from arcbeam.jobs.registry import JobEvent, StateChanged
+from arcbeam.model.urns import SECRETS_ANNOTATION
+from arcbeam.secrets import declare
 from arcbeam.store.log.requests import Asked
 
 _SDK_DEFAULT_NAME = "job"
@@ -52,6 +54,7 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         """
         if not request.HasField("pipeline"):
             raise InvalidPipelineError("the request contains no pipeline")
+        declare(_secret_variables(request.pipeline))
         options = plain(request.pipeline_options)
         name = request.job_name
         if name in ("", _SDK_DEFAULT_NAME):
@@ -158,6 +161,12 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
     def DescribePipelineOptions(self, request: Any, context: Any = None) -> Any:
         """Return the options of this runner."""
         return job_pb.DescribePipelineOptionsResponse(options=described())
+
+
+def _secret_variables(pipeline: Any) -> set[str]:
+    """Return the environment variables that a pipeline's transforms use as secrets."""
+    found = (of.annotations.get(SECRETS_ANNOTATION, b"") for of in pipeline.components.transforms.values())
+    return {name for names in found for name in names.decode().split(",") if name}
 
 
 def _state(state: JobState) -> Any:

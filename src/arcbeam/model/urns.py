@@ -23,6 +23,8 @@ PUBLISH_URN = "arcbeam:publish:v1"
 """Takes committables out of the stage; its payload is that of the ParDo whose DoFn publishes them."""
 PUBLISH_ANNOTATION = "arcbeam:publish"
 """The annotation of a ParDo that this runner replaces by it."""
+SECRETS_ANNOTATION = "arcbeam:secret_variables"
+"""The annotation of a composite: the names of the environment variables that are secret, joined by ","."""
 STATE_ANNOTATION = "arcbeam:state"
 """The annotation of a ParDo with state: what its bytes depend on besides coders, in UTF-8. Part of its stage's
 shape."""

@@ -55,6 +55,11 @@ def declare(variables: Iterable[str]) -> None:
     _variables.update(variables)
 
 
+def declared() -> tuple[str, ...]:
+    """Return the variables that were declared in this process, sorted."""
+    return tuple(sorted(_variables))
+
+
 def declare_settings(names: Iterable[str]) -> None:
     """Do the same for the settings among the names of a stored job's secrets."""
     declare(gives[1] for name in names if (gives := _VARIABLE.search(name)))

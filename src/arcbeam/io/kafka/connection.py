@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from arcbeam.errors import SetupError
-from arcbeam.secrets import declare, is_secret, without_credentials
+from arcbeam.model.urns import SECRETS_ANNOTATION
+from arcbeam.secrets import declare, declared, is_secret, without_credentials
 
 Credentials = Callable[[], Mapping[str, Any]] | Mapping[str, str] | None
 """Returns settings; or the names of environment variables by setting."""
@@ -44,6 +45,12 @@ def check_installed(of: str) -> None:
     """
     if importlib.util.find_spec("confluent_kafka") is None:
         raise ImportError(f"{of} requires confluent-kafka: pip install 'arcbeam[kafka]'")
+
+
+def naming_secrets() -> dict[str, bytes]:
+    """Return the annotation of a transform by which a job server knows which environment variables are secret."""
+    names = declared()
+    return {SECRETS_ANNOTATION: ",".join(names).encode()} if names else {}
 
 
 @dataclass(frozen=True)

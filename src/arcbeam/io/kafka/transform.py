@@ -16,7 +16,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from typing_extensions import override
 
 from arcbeam.io.kafka.clients import Clients
-from arcbeam.io.kafka.connection import Connection, Credentials, check_installed
+from arcbeam.io.kafka.connection import Connection, Credentials, check_installed, naming_secrets
 from arcbeam.io.kafka.discovery import Discover, DiscoverOnce, Wanted, Where
 from arcbeam.io.kafka.partitions import Partition
 from arcbeam.io.kafka.reading import ERRORS, Read, ReadBounded
@@ -186,6 +186,10 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         if self._with_metadata:
             return KafkaRecord
         return tuple[bytes | None, bytes | None] if self._is_raw else tuple[Any, Any]
+
+    @override
+    def annotations(self) -> dict[str, Any]:
+        return {**super().annotations(), **naming_secrets()}
 
     @override
     def default_label(self) -> str:

@@ -21,7 +21,7 @@ from apache_beam.utils.timestamp import Timestamp
 from typing_extensions import override
 
 from arcbeam.errors import SetupError
-from arcbeam.io.kafka.connection import Connection, Credentials, check_installed
+from arcbeam.io.kafka.connection import Connection, Credentials, check_installed, naming_secrets
 from arcbeam.io.kafka.outgoing import (
     Chunk,
     Chunks,
@@ -467,6 +467,10 @@ class WriteToKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             committables = chunks | "Stage" >> _PerShard(Stage(sink)).with_output_types(Committable)
         _ = committables | Publish(PublishRecords(self._connection, storage, trusts=self._trusts))
         return beam.pvalue.PDone(records.pipeline)
+
+    @override
+    def annotations(self) -> dict[str, Any]:
+        return {**super().annotations(), **naming_secrets()}
 
     @override
     def default_label(self) -> str:

@@ -2,25 +2,90 @@
 
 from __future__ import annotations
 
+import html
+import re
 import signal
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
+import apache_beam as beam
+import grpc
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from click.testing import CliRunner
 
 from arcbeam.cli import main
 from arcbeam.page.sources import FolderSource
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.translate.proto import pipeline_proto
 from tests.io.kafka.conftest import PASSWORD
 from tests.io.kafka.jobs import secured
 from tests.io.kafka.test_librdkafka import put
 from tests.io.kafka.test_producing import seen
-from tests.jobs.test_sigterm import Driver
+from tests.jobs.fakes import connected
+from tests.jobs.test_sigterm import _CLI, Driver
 from tests.page.test_app import client
 from tests.privacy import planted
 from tools.kafka.broker import Broker
 
+_LINK = re.compile(r'(?:href|src|action)="(/(?!static)[^"#]*)')
 _PROGRAM = "import sys; from tests.io.kafka.jobs.secured import main; main(*sys.argv[1:])"
+
+
+def crawled(get: Callable[[str], str]) -> dict[str, str]:
+    """Return the texts of all pages that others lead to, by path."""
+    found: dict[str, str] = {}
+    waiting = ["/", "/metrics"]
+    while waiting:
+        if (path := waiting.pop()) not in found:
+            found[path] = get(path)
+            waiting += [html.unescape(link) for link in _LINK.findall(found[path])]
+    kinds = {part for path in found for part in path.split("/") if part.isalpha()}
+    assert {"metrics", "job", "stage", "details", "control"} <= kinds, sorted(found)
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.contract("KAFKA-05")
+def test_server_gives_no_password(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, file = tmp_path / "place", tmp_path / "password"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setenv(secured.VARIABLE, PASSWORD)
+    file.write_text(PASSWORD)
+    source, target = broker.topic("served-in"), broker.topic("served-out")
+    put(broker, source, range(50))
+    pipeline = beam.Pipeline(options=PipelineOptions(["--streaming"]))
+    secured.build(pipeline, broker.secured, source, target, str(place), str(file))
+    serve = ("serve", "--port=0", "--page=0", f"--folder={place / 'server'}", "--", "--spark_master=local[2]")
+    with Driver(place, *serve, code=_CLI) as driver:
+        driver.until(lambda: "Job API on " in driver.output)
+        endpoint = driver.output.partition("Job API on ")[2].split()[0]
+        address = driver.output.partition("the page is at ")[2].split()[0].rstrip("/")
+        with connected(grpc.insecure_channel(endpoint)) as server:
+            given = [f"spark.executorEnv.{secured.VARIABLE}={PASSWORD}"]
+            id = server.run(pipeline_proto(pipeline), streaming=True, shards=2, spark_conf=given)
+            driver.until(lambda: len(seen(broker, target)) == 50)
+            pages = crawled(lambda path: urllib.request.urlopen(f"{address}{path}", timeout=60).read().decode())
+            assert any("ReadFromKafka" in text for text in pages.values())
+            assert any(f"spark.executorEnv.{secured.VARIABLE}" in text for text in pages.values()), "no options"
+            found = server.jobs.GetPipeline(job_pb.GetJobPipelineRequest(job_id=id)).pipeline.SerializeToString()
+            told = [
+                *pages.items(),
+                ("jobs", str(server.jobs.GetJobs(job_pb.GetJobsRequest()))),
+                ("pipeline", repr([found, *planted.unpickled(found)])),
+                ("metrics", str(server.jobs.GetJobMetrics(job_pb.GetJobMetricsRequest(job_id=id)))),
+            ]
+            assert planted.holding(place, PASSWORD) == []
+            server.jobs.Cancel(job_pb.CancelJobRequest(job_id=id))
+            told.append(("messages", str(server.messages(id))))
+        driver.process.send_signal(signal.SIGTERM)
+        driver.process.wait(300)
+        told.append(("output", driver.output))
+    assert [name for name, text in told if not text or PASSWORD in text] == []
+    assert planted.holding(place, PASSWORD) == []
 
 
 @pytest.mark.long
@@ -42,9 +107,9 @@ def test_no_file_log_or_page_has_the_password(broker: Broker, tmp_path: Path, mo
         assert [line for line in planted.command_lines(driver.process.pid) if PASSWORD in line] == []
         assert planted.holding(place, PASSWORD) == []
         page = client(FolderSource([FolderBlobs(place / "job", sync=False)]))
-        (link,) = {each.split('"')[0] for each in page.get("/").text.split('href="/job/')[1:]}
-        texts = [page.get(path).text for path in ("/", f"/job/{link}")]
-        assert "ReadFromKafka" in texts[1]
+        pages = crawled(lambda path: page.get(path).text)
+        assert any("ReadFromKafka" in text for text in pages.values())
+        texts = list(pages.values())
         texts += [
             CliRunner().invoke(main.main, ["status", str(place / "job"), *more]).output for more in ([], ["--json"])
         ]
