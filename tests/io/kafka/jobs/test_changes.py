@@ -202,3 +202,34 @@ def test_job_that_goes_back_to_a_savepoint_fails_at_once(broker: Broker, tmp_pat
         result.wait_until_finish()
     assert time.monotonic() - began < 40, "it was retried"
     assert wrong(records(broker, target, 130, 3), 130) == []
+
+
+@pytest.mark.contract("KAFKA-06")
+def test_deleted_registers_fail_the_job_until_it_may_publish(broker: Broker, tmp_path: Path) -> None:
+    source, target = broker.topic("register-in", 2), broker.topic("register-out", 2)
+    state, admin = f"--checkpoint_dir={tmp_path / 'job'}", broker.admin()
+    others = groups(admin)
+    fill(broker, source, range(100))
+    result = job(broker, source, target, tmp_path, state).run()
+    assert wrong(records(broker, target, 100), 100) == []
+    result.suspend()
+    result.wait_until_finish()
+    registers = groups(admin) - others
+    assert len(registers) == 2
+    for future in admin.delete_consumer_groups(list(registers)).values():
+        future.result()
+    fill(broker, source, range(100, 130))
+    result = job(broker, source, target, tmp_path, state).run()
+    with pytest.raises(JobFailedError, match=r"its register .* does not exist.*on_lost_register='publish'"):
+        result.wait_until_finish()
+    assert wrong(records(broker, target, 100, 3), 100) == []
+    # None of the parts was published: nothing is written a second time.
+    result = job(broker, source, target, tmp_path, state, lost="publish").run()
+    assert wrong(records(broker, target, 130), 130) == []
+    result.drain()
+    result.wait_until_finish()
+
+
+def groups(admin: Any) -> set[str]:
+    """Return the groups that are registers."""
+    return {of.group_id for of in admin.list_consumer_groups().result().valid if of.group_id.startswith("arcbeam.")}

@@ -74,7 +74,9 @@ def fill(broker: Broker, topic: str, numbers: range) -> None:
     producer.flush(30)
 
 
-def job(broker: Broker, source: str, target: str, folder: Path, *arguments: str, **read: Any) -> beam.Pipeline:
+def job(
+    broker: Broker, source: str, target: str, folder: Path, *arguments: str, lost: str = "refuse", **read: Any
+) -> beam.Pipeline:
     options = ["--streaming", "--shards=2", *arguments]
     pipeline = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(options))
     config = {"bootstrap.servers": broker.address}
@@ -83,7 +85,7 @@ def job(broker: Broker, source: str, target: str, folder: Path, *arguments: str,
         | ReadFromKafka({**config, "group.id": source}, [source], discovery_seconds=1, **read)
         | beam.Map(lambda pair: (pair[0], pair[1])).with_output_types(tuple[bytes, bytes])
         | beam.ParDo(Ordinals())
-        | WriteToKafka(config, target, staging=str(folder / "staging"), shards=2)
+        | WriteToKafka(config, target, staging=str(folder / "staging"), shards=2, on_lost_register=lost)
     )
     return pipeline
 
