@@ -170,8 +170,7 @@ def test_results_and_login_are_accessible_and_fit(browser: Any, scheme: str, wid
 
 def test_everything_is_reached_by_keyboard(open_page: Any) -> None:
     page = open_page("")
-    pressed(page, "flights")
-    page.wait_for_url("**/job/a")
+    pressed(page, "flights", "job/a")
     reached = set()
     for _ in range(40):
         page.keyboard.press("Tab")
@@ -181,15 +180,12 @@ def test_everything_is_reached_by_keyboard(open_page: Any) -> None:
     page.focus(".plan a >> nth=1")
     page.keyboard.press("Enter")
     page.wait_for_url("**/job/a/stage/1")
-    pressed(page, "flights")
-    page.wait_for_url("**/job/a")
-    pressed(page, "Savepoints, user metrics, messages, options")
-    page.wait_for_url("**/job/a/details")
+    pressed(page, "flights", "job/a")
+    pressed(page, "Savepoints, user metrics, messages, options", "job/a/details")
     for region in ("Savepoints", "Messages"):
         tabbed(page, region)
-    pressed(page, "Back to the job")
-    pressed(page, "Drain the job")
-    page.wait_for_url("**/job/a/control/drain")
+    pressed(page, "Back to the job", "job/a")
+    pressed(page, "Drain the job", "job/a/control/drain")
     # The way back comes before the button that ends the job.
     tabbed(page, "Back, change nothing")
     tabbed(page, "Drain the job")
@@ -207,10 +203,11 @@ def tabbed(page: Any, text: str) -> None:
     raise AssertionError(f"'{text}' is not reached")
 
 
-def pressed(page: Any, text: str) -> None:
-    """Reach an element by Tab, and press Enter."""
+def pressed(page: Any, text: str, leads_to: str) -> None:
+    """Reach an element by Tab, and press Enter, which leads to a page."""
     tabbed(page, text)
     page.keyboard.press("Enter")
+    page.wait_for_url(f"**/{leads_to}")
 
 
 def test_changes_arrive_without_loading(open_page: Any, jobs: samples.Jobs) -> None:
