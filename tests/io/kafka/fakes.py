@@ -67,6 +67,7 @@ class Log:
     committed: int | None = None
     returned: list[Fetched] = field(default_factory=list)
     closed: bool = False
+    unanswered: str = "its end is unknown: down"
 
     def reader(self, partition: Partition) -> Log:
         return self

@@ -23,6 +23,7 @@ from arcbeam.io.kafka.partitions import ENDLESS, Offsets, Partition
 from arcbeam.io.kafka.reading import Read
 from arcbeam.io.kafka.records import Decoder
 from arcbeam.io.kafka.times import CREATED, Times
+from arcbeam.model.attempts import waiting
 from tests.io.kafka.conftest import leaders
 from tests.io.kafka.fakes import discover, read
 from tools.kafka.broker import Broker
@@ -303,11 +304,13 @@ def test_dead_leader_holds_the_watermark(brokers: tuple[Broker, Broker], tmp_pat
         assert time.monotonic() < over
         processed = read(fn, of, processed.rest)[0]
     second.kill()
-    over = time.monotonic() + 60
+    over, reasons = time.monotonic() + 60, ""
     while (processed := read(fn, of, processed.rest)[0]).watermark is None:
         assert time.monotonic() < over
+        reasons += waiting.take()
     # Only the new leader knows that nothing is left.
     assert leaders(first) == {(1, 1)}
+    assert f"Connect to ipv4#{second.address} failed: Connection refused" in reasons
     put(both, topic, [2], ends="commit")
     while values(processed.outputs) != [2]:
         assert time.monotonic() < over

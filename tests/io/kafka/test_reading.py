@@ -10,6 +10,7 @@ from arcbeam.io.kafka import reading
 from arcbeam.io.kafka.partitions import ENDLESS, Offsets, Partition, PartitionCoder
 from arcbeam.io.kafka.records import Decoder, UndecodableError
 from arcbeam.io.kafka.times import CREATED, Times
+from arcbeam.model.attempts import waiting
 from tests.io.kafka.fakes import Log, Message, read
 
 PARTITION = Partition("t", "id", 0)
@@ -54,6 +55,10 @@ def test_unreachable_broker_promises_nothing() -> None:
     log.last, log.reaches = None, 1
     processed, _ = read(reader(log), PARTITION)
     assert (processed.watermark, processed.delay) == (498, pytest.approx(1.0, abs=0.2))
+    assert waiting.take() == "its end is unknown: down"
+    log.last = 1
+    read(reader(log), PARTITION)
+    assert waiting.take() == ""
 
 
 @pytest.mark.contract("KAFKA-02")

@@ -88,7 +88,13 @@ class Fetched:
 
 
 class PartitionReader(Protocol):
-    """Reads a partition."""
+    """Reads a partition.
+
+    Attributes:
+        unanswered: why the last question for its end was not answered.
+    """
+
+    unanswered: str
 
     def fetch(self, position: int, most: int, *, patient: bool = False) -> Fetched:
         """Return records from an offset on. It waits a moment if there are none.
@@ -220,6 +226,7 @@ class LibrdkafkaReader(PartitionReader):
             },
         )
         self._admin = _administrator(clients, self._trouble)
+        self.unanswered = ""
         self._next: int | None = None
         self._is_new = False
         self._kept: Fetched | None = None
@@ -346,6 +353,7 @@ class LibrdkafkaReader(PartitionReader):
             error = e
         self._trouble.listen(self._admin.poll)
         self._trouble.failed(f"the request for the end of {self._partition!r}", error, began)
+        self.unanswered = f"its end is unknown: {self._trouble.reason(error)}"
         self._admin = _administrator(self._clients, self._trouble)
         return None
 

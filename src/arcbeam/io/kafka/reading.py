@@ -22,6 +22,7 @@ from arcbeam.io.kafka.clients import Clients, Fetched, PartitionReader
 from arcbeam.io.kafka.partitions import Offsets, Partition, know_end
 from arcbeam.io.kafka.records import Decoder
 from arcbeam.io.kafka.times import Times
+from arcbeam.model.attempts import waiting
 from arcbeam.sizes import threshold
 
 ERRORS: Final = "errors"
@@ -156,6 +157,7 @@ class Read(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         """Return how many records are not read, and report it; None if no broker answers."""
         of.asked = self._clock()
         end = of.reader.end()
+        waiting.reason = of.reader.unanswered if end is None else ""
         if end is None:
             return None
         know_end(element, end)
