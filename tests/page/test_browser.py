@@ -317,10 +317,10 @@ def test_corner_is_not_live_while_the_jobs_are_out_of_contact(open_page: Any, jo
 
 
 def test_killed_driver_is_noticed_on_an_open_page(open_page: Any, jobs: samples.Jobs) -> None:
-    # Its next note is overdue in a second.
-    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now() - 29_000_000))
     page = open_page("job/a")
     assert "no driver seems to be running this job" not in page.inner_text("#headline")
+    # Its next note is overdue in a second.
+    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now() - 29_000_000))
     api.expect(page.locator("#headline")).to_contain_text("no driver seems to be running this job")
     assert "arcbeam resume /data/flights" in page.inner_text("#headline")
 
