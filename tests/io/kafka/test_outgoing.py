@@ -7,7 +7,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam.io.kafka import ProducerRecord, RecordRefusedError, WriteToKafka
-from arcbeam.io.kafka.outgoing import Chunks, Outgoing, decoded, encoded, framed, unframed
+from arcbeam.io.kafka.outgoing import Chunks, Outgoing, decoded, encoded, extents, framed, joined, unframed
 
 SERVERS = {"bootstrap.servers": "localhost:9"}
 OUTGOING = Outgoing("t", None, str.encode, 2_000)
@@ -52,6 +52,13 @@ def test_chunks_keep_the_order_of_keys() -> None:
         for record in decoded(chunk.value[1][0]):
             found.setdefault(record[3], []).append(int(record[4] or b""))
     assert found == {str(key).encode(): list(range(key, 500, 7)) for key in range(7)}
+
+
+def test_extents_are_of_all_records_and_chunks() -> None:
+    records = [("t", number, at, b"k", b"v", ()) for number, at in ((-1, 0), (3, 9), (0, 4), (1, 0), (-1, 7))]
+    assert extents([*records, ("u", -1, 0, b"k", b"v", ())]) == {"t": (3, 4, 9), "u": (0, 0, 0)}
+    assert joined((0, 0, 0), (2, 5, 6)) == joined((2, 5, 6), (1, 0, 0)) == (2, 5, 6)
+    assert joined((0, 3, 4), (2, 5, 6)) == (2, 3, 6)
 
 
 def test_chunks_survive_staging() -> None:

@@ -40,8 +40,6 @@ names. Without such a record they are 0.
 Chunk = tuple[bytes, int, dict[str, Extent]]
 """Encoded records, their number, and their topics."""
 
-_NOTHING: Final = (0, 0, 0)
-
 _coder = FastPrimitivesCoder()
 
 
@@ -148,6 +146,24 @@ def unframed(data: bytes) -> Iterator[bytes]:
         start = end
 
 
+def extents(records: Iterable[Plain]) -> dict[str, Extent]:
+    """Return the topics of records."""
+    found: dict[str, list[int]] = {}
+    for topic, number, at, *_ in records:
+        of = found.get(topic)
+        if of is None:
+            found[topic] = [max(0, number), at, at]
+            continue
+        if number > of[0]:
+            of[0] = number
+        if at:
+            if at < of[1] or not of[1]:
+                of[1] = at
+            if at > of[2]:
+                of[2] = at
+    return {topic: (number, first, last) for topic, (number, first, last) in found.items()}
+
+
 def joined(one: Extent, other: Extent) -> Extent:
     """Return the extent of records of both."""
     first = min(one[1], other[1]) or one[1] or other[1]
@@ -203,10 +219,6 @@ class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
     def _chunk(self, shard: int) -> Any:
         self._sizes.pop(shard)
         records = self._waiting.pop(shard)
-        topics: dict[str, Extent] = {}
-        for topic, number, at, *_ in records:
-            if number > 0 or at or topic not in topics:
-                topics[topic] = joined(topics.get(topic, _NOTHING), (max(0, number), at, at))
-        chunk: Chunk = encoded(records), len(records), topics
+        chunk: Chunk = encoded(records), len(records), extents(records)
         window = GlobalWindow()
         return WindowedValue((shard, chunk), window.max_timestamp(), (window,))
