@@ -78,11 +78,20 @@ def test_kill_at_each_point_publishes_once(broker: Broker, tmp_path: Path) -> No
 def test_broker_that_restarts_publishes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producing, "_REGISTER_SECONDS", 5.0)
     with Broker(tmp_path / "broker") as broker:
-        topic, armed = broker.topic("restarts"), [""]
+        topic, armed, expected = broker.topic("restarts"), [""], list[int]()
+
+        def readable() -> bool:
+            over = time.monotonic() + 20
+            while len(seen(broker, topic)) < len(expected) and time.monotonic() < over:
+                time.sleep(0.2)
+            return seen(broker, topic) == expected
 
         def reached(point: str) -> None:
             if point == armed[0]:
                 armed[0] = ""
+                # SUBTLE: the broker answers a commit before it writes the markers that let readers pass. Killed between
+                # these, Kafka 4.3.1 with one node completes the transaction later, but never writes them.
+                assert not point.startswith("after") or readable()
                 broker.kill()
                 broker.start()
 
@@ -101,13 +110,10 @@ def test_broker_that_restarts_publishes_once(tmp_path: Path, monkeypatch: pytest
                 broker.kill()
                 broker.start()
             armed[0] = point
+            expected.append(sequence)
             one.publish([staged(tmp_path, topic, sequence)])
             assert armed[0] in ("", "between")
-            # The broker answers a commit before it writes the markers that let readers pass.
-            over = time.monotonic() + 20
-            while len(seen(broker, topic)) < sequence and time.monotonic() < over:
-                time.sleep(0.2)
-            assert seen(broker, topic) == list(range(1, sequence + 1))
+            assert readable()
         one.teardown()
 
 
