@@ -163,7 +163,10 @@ class Broker:
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > over:
                 log = (self._folder / "broker.log").read_text(encoding="utf-8", errors="replace")
-                raise RuntimeError(f"the Kafka broker does not answer at {self.address}:\n{log[-3000:]}")
+                ended = self._process.poll()
+                raise RuntimeError(
+                    f"the Kafka broker does not answer at {self.address} (exit code {ended}):\n{log[-3000:]}"
+                )
             time.sleep(0.1)
 
     def kill(self) -> None:
