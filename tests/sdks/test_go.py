@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from arcbeam.cli import main
 from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.runner.executor import SparkExecutor
 from tests.sdks.goprograms import GO_BOOT, Ran, built, process, ran
@@ -20,10 +25,15 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def endpoint(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
     server = JobServer(ServerSettings(folder=tmp_path_factory.mktemp("jobs")), SparkExecutor)
-    yield server.endpoint
+    yield server
     server.stop()
+
+
+@pytest.fixture
+def endpoint(server: JobServer) -> str:
+    return server.endpoint
 
 
 @pytest.fixture
@@ -116,6 +126,29 @@ def test_user_metrics_are_returned(loopback: Callable[[str], Ran]) -> None:
 def test_finalizer_is_called_after_the_commit(loopback: Callable[[str], Ran]) -> None:
     found = loopback("finalizing").collected
     assert found["finalized"] == found["numbers"] == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.contract("END-02", "API-03", "SDF-12")
+def test_drain_truncates_restrictions(programs: Path, boot: Path, server: JobServer, tmp_path: Path) -> None:
+    command = [str(programs), "--program=draining", f"--output={tmp_path}", "--runner=universal"]
+    command += [f"--endpoint={server.endpoint}", f"--worker_binary={programs}", *process(boot)]
+    claimed = tmp_path / "claimed"
+
+    def numbers() -> list[int]:
+        return sorted(set(map(int, claimed.read_text().split()))) if claimed.exists() else []
+
+    with subprocess.Popen(command, cwd=tmp_path) as submitter:
+        try:
+            while len(numbers()) < 3:
+                assert submitter.poll() is None
+                time.sleep(0.05)
+            running = CliRunner().invoke(main.main, ["jobs", f"--endpoint={server.endpoint}", "--json", "--running"])
+            (job,) = json.loads(running.stdout)
+            drained = CliRunner().invoke(main.main, ["drain", job["id"], f"--endpoint={server.endpoint}"])
+        finally:
+            submitter.kill()
+    assert "DRAINED" in drained.stdout, drained.output
+    assert numbers() == list(range(len(numbers()))), "nothing is left out"
 
 
 @pytest.mark.contract("API-05", "API-08")
