@@ -134,6 +134,10 @@ class _Limit:
     port: Port | None = None
 
 
+Nearest = dict[tuple[str, str | None], tuple[_Limit, Link | None]]
+"""The limits that decide, and the links to these, by stage and output; None: the input."""
+
+
 class Watermarks:
     """The watermarks of a plan, from the reports of all shards at the end of each micro-batch.
 
@@ -306,17 +310,25 @@ class Watermarks:
         )
         return min((each for each in said if seen <= each[0] < MAX_TIMESTAMP), default=(MIN_TIMESTAMP, None))[1]
 
-    def explain(self, stage: str) -> HoldReason:
+    def explain(self, stage: str, nearest: Nearest | None = None) -> HoldReason:
         """Return the reason that holds the input watermark of a stage.
+
+        Args:
+            stage: its name.
+            nearest: the limits that earlier calls found, if nothing has changed since; this call adds its own.
 
         Raises:
             ValueError: there is no such stage.
         """
         self._stage(stage)
-        return self._follow(Link(f"input of {stage!r}", self._inputs[stage], stage=stage), stage, None)
+        return self._follow(Link(f"input of {stage!r}", self._inputs[stage], stage=stage), stage, None, nearest)
 
-    def explain_output(self, port: Port) -> HoldReason:
+    def explain_output(self, port: Port, nearest: Nearest | None = None) -> HoldReason:
         """Return the reason that holds an output watermark.
+
+        Args:
+            port: the output.
+            nearest: as in `explain`.
 
         Raises:
             ValueError: there is no such stage, or it has no such output.
@@ -325,7 +337,7 @@ class Watermarks:
         if port.output not in outputs:
             known = ", ".join(map(repr, outputs)) or "none"
             raise ValueError(f"stage {port.stage!r} has no output {port.output!r}; it has {known}")
-        return self._follow(_link(port, self._outputs[port]), port.stage, port.output)
+        return self._follow(_link(port, self._outputs[port]), port.stage, port.output, nearest)
 
     def _stage(self, name: str) -> StageFlow:
         stage = self._stages.get(name)
@@ -334,21 +346,26 @@ class Watermarks:
             raise ValueError(f"there is no stage {name!r}; there are: {known}")
         return stage
 
-    def _follow(self, link: Link, stage: str, output: str | None) -> HoldReason:
+    def _follow(self, link: Link, stage: str, output: str | None, nearest: Nearest | None) -> HoldReason:
         """Return the chain from one watermark (without an output: the stage's input) to the cause."""
         links, passed = [link], {link.subject}
+        nearest = {} if nearest is None else nearest
         while True:
-            # Of equal limits, take the first, which is the nearest.
-            limit = min(self._limits(stage, output), key=lambda limit: limit.time)
-            if limit.port is None:
+            if (found := nearest.get((stage, output))) is None:
+                # Of equal limits, take the first, which is the nearest.
+                limit = min(self._limits(stage, output), key=lambda limit: limit.time)
+                waiting = limit.cause if isinstance(limit.cause, Held) else None
+                to = None if limit.port is None else _link(limit.port, self._outputs[limit.port], waiting)
+                found = nearest[stage, output] = limit, to
+            limit, to = found
+            if limit.port is None or to is None:
                 assert limit.cause is not None
                 return HoldReason(tuple(links), limit.cause)
-            waiting = limit.cause if isinstance(limit.cause, Held) else None
-            if (subject := str(limit.port)) in passed:
+            if to.subject in passed:
                 # A cycle of side inputs: impossible in a plan, possible in a wrong report.
-                return HoldReason(tuple(links), waiting or Complete())
-            passed.add(subject)
-            links.append(_link(limit.port, self._outputs[limit.port], waiting))
+                return HoldReason(tuple(links), to.waiting or Complete())
+            passed.add(to.subject)
+            links.append(to)
             stage, output = limit.port.stage, limit.port.output
 
     def _limits(self, name: str, output: str | None) -> list[_Limit]:

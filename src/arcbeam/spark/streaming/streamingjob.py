@@ -71,9 +71,9 @@ from arcbeam.streaming.restore.restore import RestoreOptions, restore
 from arcbeam.streaming.status.activity import Activity
 from arcbeam.streaming.status.status import (
     Status,
+    StatusAt,
     as_record,
     in_words,
-    status_of,
     total_state_metrics,
     undone,
     with_driver,
@@ -166,7 +166,7 @@ class StreamRun(Sinks, Watch):
         self.store = location.below("state") if store is None else JobLocation(store).url
         self.kept = store is not None
         self._listener, self._worker_setup, self._details = listener, worker_setup, details
-        self._clock = WallClock()
+        self._clock, self._at = WallClock(), StatusAt(plan.name)
         self._inbox = EventQueue(self._clock)
         label = job_label(plan.name, shown(self.store) if self.kept else "")
         self._samples = SampleRequests({stage.uid: stage.remote is None for stage in plan.stages} if samples else None)
@@ -202,7 +202,7 @@ class StreamRun(Sinks, Watch):
             return None
         head = log.head
         fails = trouble if trouble is not None and trouble.is_of(head) else None
-        status = with_trouble(status_of(head, self._plan.name), fails)
+        status = with_trouble(self._at(head), fails)
         return with_driver(status, heartbeat.note() if heartbeat else None)
 
     def state(self) -> str:
@@ -301,7 +301,7 @@ class StreamRun(Sinks, Watch):
         noted = blobs if self.kept and log.head.mode not in ENDED else None
         shown_plan = plan_record(self._plan, output_names(self._plan))
         history = self._history = HistoryWriter(
-            noted, log, self._clock, plan=shown_plan, layout=physical.layout, details=self._details
+            noted, log, self._clock, plan=shown_plan, layout=physical.layout, details=self._details, status=self._at
         )
         commits = LogCommits(
             log, physical.layout, physical.side_readers, self.warn, figures=lambda: history.measured(self._measured())

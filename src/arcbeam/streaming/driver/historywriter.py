@@ -21,9 +21,10 @@ from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log.commitlog import CommitLog
 from arcbeam.store.log.historyfile import StoredHistory, history_in, leave_history
 from arcbeam.store.log.planfile import leave_details, leave_plan, leave_tasks
+from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.interfaces import Clock
 from arcbeam.streaming.status.history import History, sample_of, totals_of
-from arcbeam.streaming.status.status import PARTS, status_of
+from arcbeam.streaming.status.status import PARTS, Status, status_of
 from arcbeam.streaming.status.taskfigures import task_record
 
 _LOG = logging.getLogger("arcbeam.streaming")
@@ -64,6 +65,7 @@ class HistoryWriter:
         plan: the record of the job's plan, which is written at once; None: none is written.
         layout: of the job; None: figures of tasks are not written.
         details: returns user metrics and messages, on any thread; None: they are not written.
+        status: returns the job's status at a manifest.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class HistoryWriter:
         aside: Callable[[Callable[[], None]], Callable[[], None]] = in_thread,
         layout: Layout | None = None,
         details: Callable[[], Mapping[str, Any]] | None = None,
+        status: Callable[[Manifest], Status] = status_of,
     ) -> None:
         self._blobs, self._log, self._clock, self._seconds = blobs, log, clock, seconds
         self._measured: Mapping[str, Any] = {}
@@ -85,14 +88,14 @@ class HistoryWriter:
         self._new, self._warned, self._earliest = False, False, float("-inf")
         self._aside, self._written, self._writing = aside, _nothing, False
         self._layout, self._tasks, self._tasks_written = layout, _NO_TASKS, _nothing
-        self._tasks_due, self._details = float("-inf"), details
+        self._tasks_due, self._details, self._status = float("-inf"), details, status
         if blobs is None:
             return
         if plan is not None:
             self._write_plan(blobs, plan)
         self._history = History.after(self._found(blobs))
         # SUBTLE: counters are differences of what is committed, so micro-batches without a sample are not lost.
-        self._totals = totals_of(status_of(log.head))
+        self._totals = totals_of(status(log.head))
         self._savepoints = {pin.name for pin in log.head.pins}
         self.event("restart" if log.head.micro_batch else "start", f"at micro-batch {log.head.micro_batch}")
 
@@ -192,7 +195,7 @@ class HistoryWriter:
         self._tasks_written = self._aside(write)
 
     def _sample(self) -> None:
-        status = status_of(self._log.head)
+        status = self._status(self._log.head)
         self._history.add(sample_of(status, self._clock.now(), self._totals, self._parts))
         self._totals, self._parts = totals_of(status), {}
         self._sampled, self._new = self._seconds(), True

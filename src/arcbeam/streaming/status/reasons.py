@@ -17,7 +17,7 @@ from arcbeam.engine.watermarks.comparison import passed
 from arcbeam.engine.watermarks.holdreasons import Complete, Held, HoldReason, Link, Observed, Unreported
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.sketches import count_of
-from arcbeam.engine.watermarks.stages import Watermarks
+from arcbeam.engine.watermarks.stages import Nearest, Watermarks
 from arcbeam.model.observers import Observer, Policy, along
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, shifted
 from arcbeam.streaming.status.snapshot import Since, Snapshot, StageSnapshot
@@ -79,16 +79,17 @@ class Reasons:
     def __init__(self, standing: Snapshot, marks: Watermarks, now: Timestamp) -> None:
         self._stages = {of.name: of for of in standing.stages}
         self._marks, self._times, self._now = marks, marks.times(), now
+        self._nearest: Nearest = {}
         self._causes: dict[tuple[str, int | None, str, str, str | None], tuple[Cause, list[str]]] = {}
 
     def add(self, stage: StageSnapshot) -> str:
         """Add the causes that hold a stage's watermarks; return the chain that holds its input, "" if there is none."""
         input = self._times.inputs[stage.name]
-        whys = [self._marks.explain(stage.name)] if input < MAX_TIMESTAMP else []
+        whys = [self._marks.explain(stage.name, self._nearest)] if input < MAX_TIMESTAMP else []
         for output in stage.outputs:
             port = Port(stage.name, output)
             if self._times.outputs[port] < input:
-                whys.append(self._marks.explain_output(port))
+                whys.append(self._marks.explain_output(port, self._nearest))
         for why in whys:
             for cause in self._of(why):
                 known = cause.stage, cause.shard, cause.kind, cause.name, cause.key

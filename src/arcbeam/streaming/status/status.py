@@ -7,7 +7,7 @@ folder alone are the same. Must not know where that manifest is from.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from arcbeam.store.log.drivernote import DriverNote
 from arcbeam.store.log.troublenote import Trouble
 from arcbeam.store.manifest.values import ENDED, Kind, Manifest
 from arcbeam.streaming.driverstate import progress_of, times_of
+from arcbeam.streaming.status.plain import plain
 from arcbeam.streaming.status.reasons import Cause, Reasons
 from arcbeam.streaming.status.snapshot import Since, standing_of
 from arcbeam.streaming.status.words import backlog_shown
@@ -193,7 +194,8 @@ def with_trouble(status: Status, trouble: Trouble | None) -> Status:
 
 def as_record(status: Status) -> dict[str, Any]:
     """Return a status as JSON values; times are microseconds since 1970."""
-    return asdict(status)
+    found: dict[str, Any] = plain(status)
+    return found
 
 
 def total_state_metrics(status: Status) -> dict[str, int]:
@@ -299,11 +301,11 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
             status = replace(
                 status,
                 why="" if manifest.mode in ENDED else reasons.add(stage),
-                micro_batch=asdict(stage.micro_batch),
-                total=asdict(stage.total),
+                micro_batch=plain(stage.micro_batch),
+                total=plain(stage.total),
                 read_rate=rate_of(stage.micro_batch.read),
                 written_rate=rate_of(stage.micro_batch.written),
-                kept=None if stage.kept is None else {"keys": stage.kept.keys, **asdict(stage.kept)},
+                kept=None if stage.kept is None else {"keys": stage.kept.keys, **plain(stage.kept)},
                 bytes_in=sum(left.get(port.stage, {}).get(port.output, (0, 0))[1] for port in stage.reads),
                 restrictions=stage.live,
                 backlog=stage.size,
@@ -341,6 +343,25 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
         name=name,
         committed=_timestamp(standing.figures.get("committed")),
     )
+
+
+class StatusAt:
+    """The status of a job at its newest manifest, made once for all who request it. Callable from several threads.
+
+    Args:
+        name: the job's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._made: tuple[Manifest, Status] | None = None
+
+    def __call__(self, head: Manifest) -> Status:
+        """Return the status at a manifest; callers must not change it."""
+        made = self._made
+        if made is None or made[0] is not head:
+            made = self._made = head, status_of(head, self._name)
+        return made[1]
 
 
 def _timestamp(value: Any) -> Timestamp | None:
