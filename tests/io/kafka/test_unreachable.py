@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from arcbeam.io.kafka import producing
 from arcbeam.io.kafka.connection import Connection
@@ -65,3 +67,30 @@ def test_writing_at_once_names_brokers() -> None:
     with pytest.raises(RuntimeError, match=rf"1 records, the first to t.*{REFUSED}: .*Connection refused"):
         fn.finish_bundle()
     fn.teardown()
+
+
+class Moving:
+    """A consumer whose group gets another coordinator: two answers are errors."""
+
+    def __init__(self) -> None:
+        self._errors = [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR]
+
+    def committed(self, places: Any, timeout: float) -> Any:
+        if self._errors:
+            raise KafkaException(KafkaError(self._errors.pop()))
+        return [TopicPartition("t", 0, 7)]
+
+    def poll(self, seconds: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.contract("KAFKA-06")
+def test_register_is_read_when_its_coordinator_has_moved() -> None:
+    shard = LibrdkafkaShard(Connection({"bootstrap.servers": REFUSED}), "s", "t")
+    shard._group.close()
+    shard._group = Moving()
+    assert shard._found().offset == 7
+    shard.close()

@@ -46,6 +46,8 @@ _REFUSALS: Final = {
     "CLUSTER_AUTHORIZATION_FAILED": "allow its user the idempotent write",
 }
 """Errors of brokers that would be the same at each try, by name, each with what to do."""
+_MOVES: Final = ("_TIMED_OUT", "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS")
+"""Errors while the coordinator of a group or of transactions starts, or is moved to another broker, by name."""
 _UNLIMITED: Final = 1 << 62
 _SETTINGS: Final = {
     "enable.idempotence": True,
@@ -259,7 +261,10 @@ class LibrdkafkaShard:
         return None if found.offset < 0 else Register(int(found.offset), found.metadata or "")
 
     def _found(self) -> Any:
-        """Return the offset of the group. If its user must not read it, librdkafka says so only in a poll."""
+        """Return the offset of the group, also while its coordinator starts or moves.
+
+        If its user must not read it, librdkafka says so only in a poll.
+        """
         from confluent_kafka import KafkaException
 
         over = time.monotonic() + SECONDS
@@ -267,11 +272,11 @@ class LibrdkafkaShard:
             try:
                 (found,) = self._group.committed([self._place(self._register, 0)], timeout=_TRY_SECONDS)
             except KafkaException as e:
-                heard = self._group.poll(0)
+                heard = self._group.poll(0.1)
                 error = None if heard is None else heard.error()
                 if error is not None and error.name() in _REFUSALS:
                     raise KafkaException(error) from None
-                if not _is_timeout(e.args[0]) or time.monotonic() > over:
+                if e.args[0].name() not in _MOVES or time.monotonic() > over:
                     raise
             else:
                 return found
@@ -386,7 +391,7 @@ class LibrdkafkaShard:
             )
             if (refusal := self._refusal(error)) is not None:
                 raise refusal from None
-            if not error.retriable() and error.code() not in lost:
+            if not error.retriable() and error.code() not in lost and error.name() not in _MOVES:
                 raise RuntimeError(f"Kafka, shard {self._name}: {error.str()}") from None
             self._trouble.listen(self._producer.poll)
             self._trouble.failed(f"publishing shard {self._name}", error, began)
@@ -398,12 +403,6 @@ class LibrdkafkaShard:
         self._producer.poll(0)
         self._sound = True
         self._trouble.succeeded()
-
-
-def _is_timeout(error: Any) -> bool:
-    from confluent_kafka import KafkaError
-
-    return bool(error.code() == KafkaError._TIMED_OUT)
 
 
 def _close(of: Any, last: Future[None]) -> None:
