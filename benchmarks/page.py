@@ -46,6 +46,8 @@ from arcbeam.store.log.historyfile import history_in
 from arcbeam.store.log.planfile import plan_in
 from arcbeam.streaming.status.folder import record_of
 from arcbeam.streaming.status.history import job_record
+from arcbeam.streaming.status.records import status_from
+from arcbeam.streaming.status.status import Status, as_record
 from tests.page import samples
 from tests.spark.streaming.inprocess import ends_cancelled, run_of, without_spark
 from tests.spark.streaming.test_stuck import numbers
@@ -169,20 +171,30 @@ def view(address: str, path: str, viewers: int) -> None:
         thread.join()
 
 
+class InDriver(samples.Jobs):
+    """A job in this process. A driver has its status, of which each request makes a record."""
+
+    status: Status
+
+    @override
+    def job(self, id: str) -> Listed | None:
+        return Listed(id, "in this process", {**as_record(self.status), "folder": "", "ended": None})
+
+
 def cost_in_driver(states: list[Path], viewers: int) -> float:
     """Return the share of a core that the page of a driver takes, of a job that commits once a second."""
     blobs = [FolderBlobs(state, sync=False) for state in states]
-    records = [{**record_of(each), "driver": None, "due": None} for each in blobs]
+    found = [status_from({**record_of(each), "driver": None, "due": None}) for each in blobs]
+    statuses = [status for status in found if status is not None]
     plan, history = plan_in(blobs[0]), job_record(history_in(blobs[0]))
-    job = Listed("job", str(states[0]), records[0])
-    jobs = samples.Jobs(job, plans={} if plan is None else {"job": plan}, histories={"job": history})
+    jobs = InDriver(plans={} if plan is None else {"job": plan}, histories={"job": history})
+    jobs.status = statuses[0]
     with PageServer(jobs, PageSettings()) as server:
         command = [sys.executable, __file__, "--view", f"127.0.0.1:{server.port}", f"--viewers={viewers}"]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             time.sleep(15)  # Until all have loaded the page.
             spent, began = time.process_time(), time.perf_counter()
-            for record in records[1:]:
-                jobs.found["job"] = Listed("job", job.label, record)
+            for jobs.status in statuses[1:]:
                 time.sleep(1)
             busy = (time.process_time() - spent) / (time.perf_counter() - began)
             process.terminate()
