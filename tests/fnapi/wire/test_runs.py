@@ -92,6 +92,7 @@ def test_stream_is_read_as_by_the_coder(seed: int, which: int, times_differ: boo
     with pytest.MonkeyPatch.context() as patch:
         if small:
             patch.setattr(module, "_STEP", r.choice([40, 300]))
+            patch.setattr(module, "_SHORTEST_STEP", r.choice([10, 40]))
             patch.setattr(module, "_FEWEST", 2)
         for start, end in itertools.pairwise([0, *cuts, len(data)]):
             found += _read(runs, coder, data[start:end])[0]
@@ -104,7 +105,7 @@ def test_elements_that_share_windows_are_cut_together(times_differ: bool) -> Non
     coder = coders.WindowedValueCoder(coders.BytesCoder(), GlobalWindowCoder())
     stamp = _stamp(coder, WindowedValue(b"", 0, (GlobalWindow(),)))
     # The bytes between two values are also in a value.
-    values = [b"v%d" % n for n in range(100)] + [stamp * 9] + [b"w"] * 100
+    values = [b"v%d" % n for n in range(300)] + [stamp * 9] + [b"w"] * 300
     data = b"".join(
         coder.get_impl().encode_nested(WindowedValue(value, n if times_differ else 0, (GlobalWindow(),)))
         for n, value in enumerate(values)

@@ -19,11 +19,12 @@ from arcbeam.fnapi.wire.times import TIME, micros_of
 from arcbeam.sizes import threshold
 
 _STEP: Final = threshold(128 << 10, 200)
-"""Bytes in which a run is looked for. It is not longer than that."""
+"""Most bytes in which a run is looked for. It is not longer than that."""
+_SHORTEST_STEP: Final = threshold(16 << 10, 50)
 _FEWEST: Final = threshold(16, 2)
 """Elements of a run; fewer are cut one by one."""
 _LEAST: Final = threshold(8)
-"""The part of a step that a run must be, as its divisor; after a shorter one, the step is cut one by one."""
+"""The part of a step that a run must be, as its divisor; after a shorter one, steps are shorter."""
 
 
 _FIRST: Final = np.zeros(1, np.int64)
@@ -67,22 +68,28 @@ class Runs:
     def begin(self) -> None:
         """Begin another stream."""
         self._rest = b""
+        self._step = _STEP
 
     def of(self, message: bytes) -> Iterator[Run | bytes]:
         """Yield all elements that are complete with this message, in order: runs, and others as they are encoded."""
         data = self._rest + message if self._rest else message
         at, size = 0, len(data)
         while at < size:
-            part = data[at : at + _STEP] if at or size > _STEP else data
+            step = self._step
+            part = data[at : at + step] if at or size > step else data
             found, length = self._run(part)
             if found is not None:
                 yield found
                 at += length
-            if found is None or length < len(part) // _LEAST:
+            if found is not None and length >= len(part) // _LEAST:
+                self._step = min(2 * step, _STEP)
+                continue
+            self._step = max(step // 4, _SHORTEST_STEP)
+            if found is None or step <= _SHORTEST_STEP:
                 end = self._after_step(data, at)
                 if end > at:
                     yield data[at:end]
-                if end < min(size, at + _STEP):
+                if end < min(size, at + _SHORTEST_STEP):
                     self._rest = data[end:]
                     return
                 at = end
@@ -98,8 +105,8 @@ class Runs:
             raise CutShortError(f"the stream ends {len(self._rest)} bytes after the beginning of an element")
 
     def _after_step(self, data: bytes, at: int) -> int:
-        """Return the place after the elements that begin in a step; the place of the first that is not complete."""
-        skip, end = self._skip, min(len(data), at + _STEP)
+        """Return the place after the elements that begin in the shortest step, or of the first that is not whole."""
+        skip, end = self._skip, min(len(data), at + _SHORTEST_STEP)
         try:
             while at < end:
                 at = skip(data, at)
@@ -132,6 +139,14 @@ class Runs:
             pieces, last = pieces[:short], pieces[short]
         values = [*(each[:-TIME] for each in pieces), last] if times else [*pieces, last]
         count = self._whole(values)
+        if count < len(values):
+            # The last value of a run has another run after it.
+            try:
+                after = pieces[count] if count < len(pieces) else last
+                values[count] = after[: self._skip_value(after, 0)]
+                count += 1
+            except CutShortError:
+                pass
         if count < _FEWEST:
             return None, 0
         if times:
