@@ -23,22 +23,21 @@ def arcbeam(is_drain: bool = False) -> PipelineRunner:
 
 
 def submitting(is_drain: bool = False) -> PipelineRunner:
-    """Return the SDK's runner that submits to a job server; see `job_endpoint`."""
+    """Return the SDK's runner that submits to a job server; see `job_endpoint`, which decides whether jobs drain."""
     from apache_beam.runners.portability.portable_runner import PortableRunner
 
-    assert not is_drain, "no option of Beam submits a job as draining"
     return PortableRunner()
 
 
 @functools.cache
-def job_endpoint() -> str:
-    """Return the address of the job server of this process."""
+def job_endpoint(is_drain: bool = False) -> str:
+    """Return the address of this process's job server for jobs that drain, or for others."""
     from arcbeam.jobs.server import JobServer, ServerSettings
     from arcbeam.runner.executor import SparkExecutor
 
     folder = tempfile.TemporaryDirectory(prefix="conformance-jobs-")
     atexit.register(folder.cleanup)
-    server = JobServer(ServerSettings(folder=Path(folder.name)), SparkExecutor)
+    server = JobServer(ServerSettings(folder=Path(folder.name)), functools.partial(SparkExecutor, is_drain=is_drain))
     atexit.register(server.stop)
     return server.endpoint
 

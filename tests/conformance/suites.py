@@ -46,12 +46,14 @@ class Variant:
         options: options of the runner, by name.
         streaming: whether pipelines run as streaming jobs.
         environment: the option `environment_type` of pipelines that are submitted to a job server; "" for others.
+        processes: whether user code runs in processes that pytest does not watch.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     streaming: bool = False
     environment: str = ""
+    processes: bool = False
 
 
 DEFAULT = Variant("Default")
@@ -70,6 +72,8 @@ STREAMING = Variant("Streaming", {"shards": 3}, streaming=True)
 STREAMING_NO_FUSION = Variant("StreamingNoFusion", {"shards": 3, "no_fusion": True}, streaming=True)
 LOOPBACK = Variant("Loopback", environment="LOOPBACK")
 LOOPBACK_STREAMING = Variant("LoopbackStreaming", {"shards": 3}, streaming=True, environment="LOOPBACK")
+POOL = Variant("Pool", processes=True)
+PROCESS = Variant("Process", processes=True)
 CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 
 VARIANTS = (
@@ -157,8 +161,11 @@ class Conformance(unittest.TestCase):
         return options
 
     def assertWarnsRegex(self, *args: Any, **kwargs: Any) -> Any:
-        """One test expects a warning about two DoFns in one stage; without fusion, each has its own stage."""
-        if self.variant.options.get("no_fusion"):
+        """One test expects a warning about two DoFns in one stage; without fusion, each has its own stage.
+
+        A process of a worker warns there.
+        """
+        if self.variant.options.get("no_fusion") or self.variant.processes:
             return contextlib.nullcontext()
         return super().assertWarnsRegex(*args, **kwargs)
 
@@ -227,7 +234,10 @@ class OwnPipelines(Conformance):
 
     def create_pipeline(self, is_drain: bool = False) -> beam.Pipeline:
         """Called by the suite to make a pipeline."""
-        return beam.Pipeline(runner=self.new_runner(is_drain), options=self.configured(PipelineOptions()))
+        options = self.configured(PipelineOptions())
+        if is_drain and self.variant.environment:
+            options.view_as(PortableOptions).job_endpoint = runners.job_endpoint(is_drain=True)
+        return beam.Pipeline(runner=self.new_runner(is_drain), options=options)
 
 
 class FnApi(OwnPipelines, fn_runner_test.FnApiRunnerTest):
