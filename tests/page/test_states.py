@@ -118,7 +118,7 @@ def test_cancelled_job_is_calm_in_its_folder_and_at_its_service() -> None:
     [
         ({"ended": {"state": "FAILED", "why": "oh"}}, "the job has ended"),
         ({"mode": "suspended", "driver": None}, "the job is suspended"),
-        ({"driver": {**samples.record(1)["driver"], "time": samples.now() - 99_000_000}}, "its driver is silent"),
+        ({"driver": {**samples.record(1)["driver"], "time": samples.now() - 99_000_000}}, "no driver seems"),
         ({"driver": None, "due": samples.now() - 99_000_000}, "no driver seems to be running the job"),
     ],
 )
