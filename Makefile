@@ -50,6 +50,7 @@ bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Str
 	$(BIN)/python benchmarks/driver.py --shards $(if $(FULL),128$(comma)1024,128)
 	$(BIN)/python benchmarks/bench/streaming/manytasks.py --tasks $(if $(FULL),8$(comma)64$(comma)256,8$(comma)64)
 	$(BIN)/python benchmarks/microbatchtime.py --warm 200 --micro-batches 400
+	$(BIN)/python benchmarks/microbatchtime.py --warm 200 --micro-batches 400 --shards 2
 	$(BIN)/python benchmarks/idle.py --warm 200 --seconds $(if $(FULL),300,120)
 	$(BIN)/python benchmarks/manykeys.py --seed --keys 100000,$(if $(FULL),10000000,1000000) --micro-batches $(if $(FULL),60,30)
 	$(BIN)/python benchmarks/page.py $(if $(FULL),,--stages 60 --ended 200)

@@ -26,6 +26,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
 from arcbeam.harness.streaming.counters import Counters
+from arcbeam.options import LEAST_SHARDS
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.figures import Figure
@@ -66,7 +67,7 @@ def main() -> None:
         note(this, micro_batch, reports)
 
     Counters.ran = noted  # type: ignore[method-assign]
-    flags = ["--streaming", f"--spark_master={options.master}", "--shards=2"]
+    flags = ["--streaming", f"--spark_master={options.master}", f"--shards={LEAST_SHARDS}"]
     p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
     polls = Path(tempfile.mkdtemp(), "polls")
     _ = p | beam.Create([1 << 30]) | beam.ParDo(Polled(options.poll, options.warm, str(polls))) | beam.ParDo(Seen())

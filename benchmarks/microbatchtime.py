@@ -1,6 +1,6 @@
 """What a micro-batch with almost no work costs: median and slowest, and where the time goes.
 
-    python benchmarks/microbatchtime.py [--micro-batches 200] [--warm 50] [--master local[2,4]] [--shards 2] [--json]
+    python benchmarks/microbatchtime.py [--micro-batches 200] [--warm 50] [--master local[2,4]] [--shards 16] [--json]
                                         [--toggle KEY=A,B]
 
 A source outputs three numbers in each micro-batch, which pass two exchanges to a DoFn with state. For the
@@ -35,6 +35,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
 from arcbeam.harness.streaming.counters import Counters
+from arcbeam.options import LEAST_SHARDS
 from arcbeam.spark.streaming import cluster, dataframes
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -216,7 +217,7 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, default=200)
     parser.add_argument("--warm", type=int, default=50)
     parser.add_argument("--master", default="local[2,4]")
-    parser.add_argument("--shards", type=int, default=2)
+    parser.add_argument("--shards", type=int, default=LEAST_SHARDS)
     parser.add_argument("--conf", action="append", default=[])
     parser.add_argument("--moves", action="store_true", help="the source's watermark moves in each micro-batch")
     parser.add_argument("--json", action="store_true")
