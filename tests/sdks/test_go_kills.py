@@ -148,7 +148,8 @@ class GoJob:
     def end(self) -> None:
         """End its processes."""
         for each in (self.submitter, self.server):
-            with contextlib.suppress(ProcessLookupError):
+            # SUBTLE: once it has been waited for, its id may be that of another test's process.
+            if each.poll() is None:
                 os.killpg(each.pid, signal.SIGKILL)
             each.wait()
 
