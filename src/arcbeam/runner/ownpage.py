@@ -110,7 +110,7 @@ class OwnService:
     def _entry(self, *, whole: bool) -> dict[str, Any]:
         job = self._job
         entry = {"id": job.id, "name": job.name, "state": job.state, "changed": self._began, "error": ""}
-        return {**entry, **job.snapshot(whole)}
+        return {**entry, "started": self._began, **job.snapshot(whole)}
 
     def ask(self, what: Asked, id: str, savepoint: str, seconds: float, /) -> str:
         """Request a savepoint or a suspension, and wait for it."""
