@@ -13,8 +13,9 @@ from arcbeam.errors import InvalidPipelineError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.jobs.termination import OnSigterm
 from arcbeam.model.plan import Plan
-from arcbeam.options import ON_SIGTERM, OPTIMIZATIONS, ArcbeamOptions
-from arcbeam.runner.job import _on_sigterm
+from arcbeam.model.rows import MOST_SHARDS
+from arcbeam.options import ON_SIGTERM, OPTIMIZATIONS, ArcbeamOptions, given_as
+from arcbeam.runner.job import _on_sigterm, default_shards
 from tests.golden import check_message
 
 
@@ -119,3 +120,17 @@ def test_invalid_sigterm_options_are_refused() -> None:
 def test_resume_options_need_a_checkpoint_folder() -> None:
     with pytest.raises(InvalidPipelineError, match="--allow_dropped_state "):
         ours("--allow_dropped_state").check()
+
+
+def test_number_of_shards_has_a_limit() -> None:
+    ours(f"--shards={MOST_SHARDS}").check()
+    with pytest.raises(InvalidPipelineError, match=f"--shards={MOST_SHARDS + 1}: a job has at most {MOST_SHARDS} "):
+        ours(f"--shards={MOST_SHARDS + 1}").check()
+    for plan in (Plan("job", (), (), bounded=True), Plan("job", (), (), bounded=False)):
+        assert default_shards(plan, MOST_SHARDS + 1) == MOST_SHARDS
+
+
+def test_unreadable_value_is_refused_without_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InvalidPipelineError, match="argument --shards: invalid int value: 'x'"):
+        given_as(["--shards=x"], "", (), "", "")
+    assert capsys.readouterr().err == ""

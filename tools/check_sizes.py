@@ -91,6 +91,7 @@ _NUMBERS_APART = {
     ("harness/transforms/slices.py", "_SLICE_BYTES"): _ESTIMATE,
     ("io/parts/transform.py", "_BYTES"): "how large users' files are",
     ("options.py", "LEAST_SHARDS"): "a default that users may change",
+    ("model/rows.py", "MOST_SHARDS"): "what is refused",
 }
 _LOCAL_IDENTITIES = {
     "harness/transforms/precombine.py": "for one block",

@@ -10,12 +10,15 @@ import argparse
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam import secrets
 from arcbeam.errors import InvalidPipelineError
+from arcbeam.model.rows import MOST_SHARDS
 
 OPTIMIZATIONS = {
     "value_chains": "transforms that use only values, not timestamps or windows, run element by element like all "
@@ -106,8 +109,8 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--shards",
             type=int,
             default=None,
-            help="Number of shards (partitions) of each exchange. Batch: one task each. Streaming: at most that many "
-            "tasks per level (default: Spark's default parallelism; streaming: at least "
+            help=f"Shards (partitions) of each exchange, at most {MOST_SHARDS}. Batch: one task each. Streaming: at "
+            "most that many tasks per level (default: Spark's default parallelism; streaming: at least "
             f"{LEAST_SHARDS}, except for bounded input in SDK workers).",
         )
         batch.add_argument(
@@ -354,6 +357,10 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             for name, least in least_of.items()
             if (value := getattr(self, name)) is not None and not (least <= value < math.inf)
         ]
+        if self.shards is not None and self.shards > MOST_SHARDS:
+            raise InvalidPipelineError(
+                f"--shards={self.shards}: a job has at most {MOST_SHARDS} shards", f"give a number up to {MOST_SHARDS}"
+            )
         if wrong:
             raise InvalidPipelineError(
                 f"options out of range: {', '.join(wrong)}",
@@ -446,8 +453,15 @@ def given_as(arguments: Sequence[str], unknown: str, refused: Collection[str], w
     Raises:
         InvalidPipelineError: an option is unknown or invalid here.
     """
-    view = PipelineOptions([underscored(argument) for argument in arguments]).view_as(ArcbeamOptions)
-    found = given(view)
+    said = StringIO()
+    try:
+        with redirect_stderr(said):
+            view = PipelineOptions([underscored(argument) for argument in arguments]).view_as(ArcbeamOptions)
+            found = given(view)
+    except SystemExit:
+        # What argparse refuses: it prints the usage of all options, and then the reason.
+        reason = said.getvalue().rpartition("error: ")[2].strip()
+        raise InvalidPipelineError(f"pipeline options cannot be read: {reason}", "correct the value") from None
     every = view.get_all_options(drop_default=True, retain_unknown_options=True)
     if strange := sorted(every.keys() - found.keys()):
         raise InvalidPipelineError(f"unknown pipeline options: {_flags(strange)}", unknown)

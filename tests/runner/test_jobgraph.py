@@ -70,6 +70,8 @@ def test_job_graph_of_other_versions_is_refused() -> None:
         (["--shardz=3"], ": --shardz\n"),
         (["--checkpoint_dir=/x"], ": --checkpoint_dir\n"),
         (["--from_savepoint=b"], ": --from_savepoint\n.*--from-savepoint"),
+        (["--shards=8193"], "--shards=8193: a job has at most 8192 shards"),
+        (["--shards=x"], "--shards: invalid int value: 'x'"),
     ],
 )
 def test_invalid_options_of_resume_are_refused(tmp_path: Path, options: list[str], why: str) -> None:

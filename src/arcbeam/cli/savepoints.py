@@ -7,6 +7,7 @@ Owns the arguments and the output. `store.log.savepoints` defines savepoints and
 from __future__ import annotations
 
 import dataclasses
+import re
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import click
 from arcbeam.cli.control import opened, request_of_folder, shown_job
 from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import JobFailedError
+from arcbeam.model.rows import MOST_SHARDS
 from arcbeam.store.blobs.claims import work_folder
 from arcbeam.streaming.status.words import bytes_shown, shown
 
@@ -64,6 +66,10 @@ def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seco
     """  # noqa: D301 — click's own mark of lines that stay as they are
     from arcbeam.store.log.savepoints import split_path
 
+    # A negative number is a word, not an option: the command accepts unknown options.
+    for word in words:
+        if word.startswith("-") and not word[1:].isdecimal():
+            raise click.NoSuchOption(word)
     folder, of_path = split_path(path)
     if of_path and action == "rescale":
         raise click.UsageError(
@@ -80,6 +86,7 @@ def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seco
             f"'{action}' takes {wanted or 'no name'}: got {' '.join(map(repr, words)) or 'none'}"
             + (f" (the path names {of_path!r})" if of_path else "")
         )
+    shards = _number_of_shards(words[0]) if action == "rescale" else 0
     blobs = opened(folder)
     match action:
         case "list":
@@ -89,7 +96,7 @@ def savepoints(out: Output, path: str, action: str, words: tuple[str, ...], seco
         case "copy":
             _copy(out, folder, blobs, *words)
         case "rescale":
-            _rescale(out, folder, blobs, words[0], force)
+            _rescale(out, folder, blobs, shards, force)
         case "rename":
             _change(out, folder, blobs, words[0], words[1], seconds, force)
         case "delete":
@@ -181,13 +188,19 @@ def _copy(out: Output, folder: str, blobs: DurableBlobs, name: str, target: str)
     )
 
 
-def _rescale(out: Output, folder: str, blobs: DurableBlobs, words: str, force: bool) -> None:
+def _number_of_shards(word: str) -> int:
+    """Return the number that a word of the command line gives."""
+    # Python does not convert numbers of thousands of digits.
+    shards = int(word) if re.fullmatch("[0-9]{1,20}", word) else 0
+    if not 1 <= shards <= MOST_SHARDS:
+        raise click.UsageError(f"'rescale' takes a number of shards, from 1 to {MOST_SHARDS}: got {word!r}")
+    return shards
+
+
+def _rescale(out: Output, folder: str, blobs: DurableBlobs, shards: int, force: bool) -> None:
     from arcbeam.model.timestamps import Timestamp
     from arcbeam.streaming.restore.rescaling import rescale_stopped
 
-    if not words.isdecimal() or int(words) < 1:
-        raise click.UsageError(f"'rescale' takes a number of shards, at least 1: got {words!r}")
-    shards = int(words)
     out.progress(f"rescaling {shown_job(folder)} to {shards} shards", path=shown_job(folder), shards=shards)
     opening, had = rescale_stopped(blobs, shards, Timestamp(time.time_ns() // 1000), force=force)
     size = sum(file.size for shard in opening.shards for file in shard.files)

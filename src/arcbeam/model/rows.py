@@ -10,7 +10,7 @@ import pickle
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from arcbeam.model.files import SideFile
 
@@ -23,6 +23,8 @@ key_hash = zlib.crc32
 
 Stable across processes, hosts and versions, because files and other tasks rely on it.
 """
+MOST_SHARDS: Final = 8_192
+"""The largest number of shards of a job: more cost time and files in each micro-batch, and no cluster has the cores."""
 
 
 def buckets_per_shard(shards: int) -> int:

@@ -28,7 +28,7 @@ from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.jobs.termination import OnSigterm
 from arcbeam.model import texts
 from arcbeam.model.plan import Plan
-from arcbeam.model.rows import BundleReport
+from arcbeam.model.rows import MOST_SHARDS, BundleReport
 from arcbeam.monitoring import tracing
 from arcbeam.monitoring.prometheus import Counter, exposed, exposing
 from arcbeam.options import LEAST_SHARDS, ArcbeamOptions, given
@@ -467,7 +467,7 @@ def default_shards(plan: Plan, tasks: int) -> int:
         tasks: how many tasks Spark runs at the same time.
     """
     # A job on bounded input ends before it has to grow.
-    return tasks if plan.bounded or plan.finite else max(LEAST_SHARDS, tasks)
+    return min(max(1 if plan.bounded or plan.finite else LEAST_SHARDS, tasks), MOST_SHARDS)
 
 
 def _on_sigterm(plan: Plan, options: ArcbeamOptions) -> OnSigterm:

@@ -48,9 +48,6 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     folder, savepoint = place_of(path, savepoint)
     url = JobLocation(folder).url
     check_owner(url)
-    blobs = open_blobs(url)
-    program = stored_job_graph(blobs, savepoint)
-    declare_settings(program.secrets)
     more = given_as(
         options,
         "the pipeline is the stored one, so options of its script cannot be given; remove them, or correct their "
@@ -59,6 +56,10 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
         "invalid options of a job that is resumed from its folder",
         "omit them; name a savepoint with --from-savepoint, or by its path",
     )
+    PipelineOptions.from_dictionary({**more, "checkpoint_dir": url}).view_as(ArcbeamOptions).check()
+    blobs = open_blobs(url)
+    program = stored_job_graph(blobs, savepoint)
+    declare_settings(program.secrets)
     # The job may have been rescaled since: it keeps its number of shards unless another one is given now.
     stored = {option: value for option, value in program.options.items() if option != "shards"}
     wanted = {**completed(stored, program.secrets, more), "streaming": True, "checkpoint_dir": url}

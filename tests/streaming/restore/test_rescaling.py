@@ -25,6 +25,7 @@ from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.commitlog import Committed
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import pinned
+from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.store.shards.cache import HostCache
@@ -210,6 +211,28 @@ def test_crash_before_the_commit_changes_nothing(tmp_path: Path) -> None:
     assert state(blobs, before) == expected(4)
     job = taken(blobs)
     assert (job.shards, state(blobs, job.log.head)) == (4, expected(4))
+
+
+def test_files_of_an_interrupted_rescale_are_swept(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    committed(blobs, tmp_path)
+    before = set(blobs.data)
+    written: list[str] = []
+
+    def interrupted(*arguments: object, **more: object) -> object:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        file = publish(*arguments, **more)  # type: ignore[arg-type]
+        written.append(file.name)
+        return file
+
+    with patch("arcbeam.store.shards.rewriting.publish", interrupted), pytest.raises(KeyboardInterrupt):
+        rescale_stopped(blobs, 5, Timestamp(5))
+    assert set(written) <= set(blobs.data) - before
+    job = taken(blobs)
+    Sweeper(job.log).sweep()
+    assert not set(written) & set(blobs.data)
+    assert state(blobs, job.log.head) == expected(4)
 
 
 def test_ended_job_is_not_rescaled(tmp_path: Path) -> None:
