@@ -24,7 +24,7 @@ from arcbeam.store.shards.compaction import scan
 from arcbeam.streaming.driverstate import progress_of
 from arcbeam.streaming.status.snapshot import standing_of
 from arcbeam.testing.blobs import MemoryBlobs
-from simulator.judging import amounts, aside, punctual, reference, results
+from simulator.judging import amounts, aside, lateness, punctual, reference, results
 from simulator.judging.observing import Observations
 from simulator.judging.punctual import MicroBatchRun
 from simulator.judging.records import Broken, Out, Part, Record
@@ -265,6 +265,8 @@ class Watcher:
         )
         if sorted(had) != sorted(has):
             raise Broken(f"micro-batch {opening.micro_batch} rescales {origin.micro_batch}, but has other rows of keys")
+        for _ in range(lateness.check(self._pipeline, self._blobs, origin, opening)):
+            self._note("a stage with several watermarks was rescaled")
         self._check_kept(opening)
 
     def _has_files(self, manifest: Manifest) -> None:

@@ -27,7 +27,7 @@ from arcbeam.engine.coordinator import (
     SuspendRequested,
 )
 from arcbeam.engine.rescaling.rescaling import RescaledStage
-from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.errors import DeterminateError, FencedError, IndeterminateError
 from arcbeam.store.log import relocating
 from arcbeam.store.log.chain import read_manifest
@@ -50,7 +50,7 @@ from simulator.playing.hosts import Host, MemoryHost
 from simulator.playing.jobs import Job
 from simulator.playing.mischief import Mischief
 from simulator.scenario.kinds import Keep, Source
-from simulator.scenario.plans import Stage
+from simulator.scenario.plans import Pipeline
 from simulator.scenario.scenarios import FaultKind, Request, RequestKind, Scenario
 
 _MOST_MICRO_BATCHES = 1000
@@ -218,8 +218,7 @@ class World(Surroundings):
             if had in (None, pipeline.shards):
                 return opening
             assert had is not None
-            stages = {pipeline.numbers[of.name]: _rescaled_stage(of) for of in pipeline.stages}
-            return rescaling.rescaled(blobs, opening, had, scratch, stages)
+            return rescaling.rescaled(blobs, opening, had, scratch, _rescaled_stages(pipeline, opening))
 
         try:
             resumed = resumed_from(blobs, savepoint)
@@ -440,8 +439,14 @@ class World(Surroundings):
         return world
 
 
-def _rescaled_stage(stage: Stage) -> RescaledStage:
-    return RescaledStage(stage.name, isinstance(stage.kind, Keep))
+def _rescaled_stages(pipeline: Pipeline, opening: Manifest) -> dict[int, RescaledStage]:
+    upstream = {of.stage: of.upstream for of in opening.watermarks}
+    return {
+        pipeline.numbers[of.name]: RescaledStage(
+            of.name, isinstance(of.kind, Keep), upstream.get(of.name, MIN_TIMESTAMP)
+        )
+        for of in pipeline.stages
+    }
 
 
 def play(scenario: Scenario, story: list[str] | None = None) -> World:

@@ -69,6 +69,12 @@ SEEDS = {
     "a stage with restrictions always due a moment later": 0,
     "a stage with timers always due a moment later": 0,
     "buffered elements taken for leftover work": 2,
+    "runs of a window from two shards joined": 29,
+    "the end of a window in only one of its new shards": 29,
+    "the latest watermark of the old shards": 158,
+    "floors not written": 158,
+    "watermarks of the old shards lost": 765,
+    "a divided lot of blocked elements held at its last element": 765,
 }
 """A seed that finds each mistake."""
 
