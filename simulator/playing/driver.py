@@ -196,20 +196,26 @@ class Driver(interfaces.Clock, interfaces.Cluster, interfaces.Sinks, interfaces.
         """Release a savepoint."""
         self._commits.release(savepoint)
 
+    def _die(self) -> None:
+        self.killed = True
+        self.around.tell(f"{self.name} is dead")
+
     def advance(self) -> None:
         """Handle the next event, and carry out the commands that follow."""
         now = self.around.now
         if self._stalled is not None and self._stalled[0] <= now:
             order, self._stalled = self._stalled[1], None
-            self._run(order)
+            try:
+                self._run(order)
+            except Killed:
+                self._die()
             return
         event = heapq.heappop(self._events)[2] if self._events and self._events[0][0] <= now else ClockAdvanced(now)
         open_to = self.machine.phase is Phase.RUNNING and self.machine.mode is Mode.RUNNING
         try:
             self._driver.handle(event)
         except Killed:
-            self.killed = True
-            self.around.tell(f"{self.name} is dead")
+            self._die()
         if open_to and self.machine.mode is not _REQUESTED_MODES.get(type(event), self.machine.mode):
             raise Broken(f"{self.name} got {type(event).__name__}, but its mode is {self.machine.mode.value}")
         if isinstance(event, CommitDecided):

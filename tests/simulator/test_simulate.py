@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from simulator import Failure, FaultKind, RequestKind, Scenario, World, scenario_of, shrunk
+from simulator import Failure, FaultKind, RequestKind, Scenario, World, failure_of, scenario_of, shrunk
 from simulator.__main__ import main
 from simulator.judging.wishes import REFUSED, WHILE_COMMITTING
 from simulator.shrinking import played
@@ -60,6 +60,7 @@ def test_each_fault_and_request_happens(kind: FaultKind | RequestKind, happened:
         "sweeps",
         "tasks were rescaled",
         "state was rescaled",
+        "a stage with several watermarks was rescaled",
         "state was moved to other levels",
         "unpublished committables were taken over",
         "late panes",
@@ -75,6 +76,10 @@ def test_notable_event_happens(what: str, happened: Counter[str]) -> None:
 def test_seed_is_reproducible() -> None:
     stories = [_story(scenario_of(7)) for _ in range(2)]
     assert stories[0] == stories[1]
+
+
+def test_driver_may_die_in_a_micro_batch_that_has_waited() -> None:
+    assert failure_of(scenario_of(1420)) is None
 
 
 def _story(scenario: Scenario) -> list[str]:
