@@ -304,6 +304,25 @@ def test_silent_server_is_no_contact_after_five_seconds(open_page: Any, monkeypa
 
 
 @pytest.mark.contract("PAGE-11")
+def test_confirmation_follows_its_job(open_page: Any, server: PageServer, jobs: samples.Jobs) -> None:
+    page = open_page("job/a/control/savepoint")
+    api.expect(page.locator("#contact")).to_have_text("live")
+    page.fill("#name", "before")
+    headline = page.inner_text("#headline")
+    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), causes=[]))
+    api.expect(page.locator("#headline")).not_to_have_text(headline)
+    assert page.input_value("#name") == "before"
+    jobs.found["a"] = Listed("a", "/data/flights", samples.record(6, samples.now(), mode="draining"))
+    api.expect(page.locator("main")).to_contain_text("Not now")
+    assert page.query_selector("form") is None
+    page = open_page("job/a/control/cancel")
+    server.__exit__()
+    api.expect(page.locator("#contact")).to_have_text(re.compile("^no contact for .*: what follows is old$"))
+    word = "[getComputedStyle(document.querySelector('#headline strong'), '::before').content, control.inert]"
+    assert page.evaluate(word) == ['"Before: "', True]
+
+
+@pytest.mark.contract("PAGE-11")
 @pytest.mark.parametrize("path", ["", "job/a"])
 def test_corner_is_not_live_while_the_jobs_are_out_of_contact(open_page: Any, jobs: samples.Jobs, path: str) -> None:
     page = open_page(path)

@@ -78,7 +78,10 @@ def test_confirmation_says_what_happens(job: FolderBlobs, what: Asked) -> None: 
     text = page.get(f"/job/a/control/{what}").text
     assert all(f"<dt>{name}</dt>" in text for name in ("windows and timers", "part files", "state"))
     assert "arcbeam " in text or "submit" in text
-    assert "<script" not in text
+    # It is followed; without JavaScript it says from when it is, and what is typed stays.
+    assert 'data-version="' in text
+    assert "<noscript><p" in text
+    assert "http-equiv" not in text
     assert control.asked == []
 
 

@@ -28,7 +28,7 @@ from arcbeam.page.sources import Control, Listed, Source
 from arcbeam.page.states import is_live
 from arcbeam.page.views import without_driver
 from arcbeam.store.log.requests import Asked
-from arcbeam.streaming.status.words import silent
+from arcbeam.streaming.status.words import shown, silent
 
 _KEPT: Final = 200
 """Requests that are remembered, with their results."""
@@ -238,10 +238,10 @@ _TITLES: Final = {"running": "is under way", "done": "is done", "refused": "is r
 def links(job: Listed) -> dict[str, Any]:
     """Return the values of the template `control.html`, for the page of a job."""
     possible, why = allowed(job), refused(job)
-    shown = CONSEQUENCES if possible or why else ()
+    offered = CONSEQUENCES if possible or why else ()
     return {
         "links": [
-            (what.value, consequences(job, what).title, what in possible) for what in shown if what in possible or why
+            (what.value, consequences(job, what).title, what in possible) for what in offered if what in possible or why
         ],
         "refused": why if len(possible) < len(CONSEQUENCES) else "",
     }
@@ -272,10 +272,12 @@ class ControlPages:
             "after": consequences(found, what).after.replace("FOLDER", _folder(found)),
             "possible": what in allowed(found),
             "refused": refused(found),
+            "quiet": found.record is not None and bool(without_driver(found.record)),
+            "loaded": shown(round(time.time() * 1e6)),
             "number": number,
             "token": self._tokens.token(request, found.id, what, number),
         }
-        return Shown("confirm.html", False, values)
+        return Shown("confirm.html", is_live(found), values)
 
     async def begin(self, request: Request) -> Response:
         """Begin the request of a form of this page, and lead to its result."""
