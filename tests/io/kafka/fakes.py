@@ -98,12 +98,14 @@ class Topics:
 
     Attributes:
         described: id and number of partitions of each topic.
-        ends: what any question for offsets is answered.
+        begins: the earliest offset of each partition.
+        ends: what any other question for offsets is answered.
         down: whether no broker answers.
         wrong: whether none can: the names of the brokers are unknown.
     """
 
     described: dict[str, tuple[str, int]]
+    begins: int = 0
     ends: int = 100
     down: bool = False
     wrong: bool = False
@@ -120,7 +122,7 @@ class Topics:
         return {name: of for name, of in self.described.items() if names is None or name in names}
 
     def offsets(self, partitions: Sequence[tuple[str, int]], where: Any, *, committed: bool) -> list[int]:
-        return [self.ends] * len(partitions)
+        return [self.begins if where == "earliest" else self.ends] * len(partitions)
 
     def close(self) -> None:
         pass

@@ -39,13 +39,19 @@ def test_first_search_finds_all_partitions() -> None:
     )
 
 
-def test_later_partition_is_read_from_its_beginning() -> None:
+@pytest.mark.parametrize("begins", [0, 7])
+def test_later_partition_is_read_from_its_beginning(begins: int) -> None:
     estimator = ManualWatermarkEstimator(Timestamp(900))
-    fn = search(Topics({"t": ("a", 2)}), wanted(start="latest"))
+    fn = search(Topics({"t": ("a", 2)}, begins), wanted(start="latest"))
     found = discover(fn, (("t", "a", 0),), estimator)
     (output,) = found.outputs
-    assert (output.value, output.timestamp) == (Partition("t", "a", 1, 0), Timestamp(900))
+    assert (output.value, output.timestamp) == (Partition("t", "a", 1, begins), Timestamp(900))
     assert discover(fn, found.rest, estimator).outputs == []
+
+
+def test_earliest_is_the_first_offset_that_exists() -> None:
+    found = discover(search(Topics({"t": ("a", 1)}, begins=7)))
+    assert found.outputs[0].value == Partition("t", "a", 0, 7, ENDLESS)
 
 
 def test_first_partitions_begin_at_start() -> None:

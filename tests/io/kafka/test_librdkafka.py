@@ -61,6 +61,13 @@ def put(broker: Any, topic: str, values: Sequence[int], number: int = 0, *, ends
     return producer
 
 
+def remove(broker: Broker, topic: str, before: int) -> None:
+    """Remove the records of partition 0 before an offset."""
+    admin = broker.admin()  # its requests end with it
+    for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
+        future.result()
+
+
 def lag(broker: Broker, topic: str, group: str) -> int:
     """Return how far a group is behind the end of partition 0, after its first commit."""
     client = Consumer({"bootstrap.servers": broker.address, "group.id": group})
@@ -176,13 +183,26 @@ def test_topic_recreated_while_it_is_read_is_not_reported_as_retention(broker: B
 def test_removed_records_are_named(broker: Broker) -> None:
     topic = broker.topic("removed")
     put(broker, topic, range(5))
-    admin = broker.admin()
-    for future in admin.delete_records([TopicPartition(topic, 0, 4)]).values():
-        future.result()
-    of = partition(broker, topic)
-    assert values(read(reader(broker), of)[0].outputs) == [4]
+    remove(broker, topic, 4)
+    wanted = Wanted((topic,), "", (), "earliest", None, True)
+    (found,) = discover(Discover(clients(broker), wanted, None, Times(CREATED, 0, True))).outputs
+    of = found.value
+    assert (of.start, values(read(reader(broker), of)[0].outputs)) == (4, [4])
+    assert LibrdkafkaCluster(clients(broker)).offsets([(topic, 0)], "group", committed=True) == [4]
     with pytest.raises(OffsetsGoneError, match=r"removed\[0\]: the record at offset 2"):
         read(reader(broker), of, OffsetRange(2, ENDLESS))
+
+
+@pytest.mark.contract("KAFKA-01")
+def test_records_removed_unread_are_named_also_at_the_first_offset(broker: Broker) -> None:
+    topic = broker.topic("unread")
+    of = partition(broker, topic)
+    processed, _ = read(reader(broker), of)
+    assert (processed.outputs, processed.rest.start) == ([], 0)
+    put(broker, topic, range(5))
+    remove(broker, topic, 3)
+    with pytest.raises(OffsetsGoneError, match=r"unread\[0\]: the record at offset 0"):
+        read(reader(broker), of, processed.rest)
 
 
 @pytest.mark.contract("KAFKA-03")
@@ -285,7 +305,7 @@ def test_partition_without_leader_is_not_at_its_end(tmp_path: Any, monkeypatch: 
     monkeypatch.setattr(trouble, "_LISTEN", 1)
     one, cluster = LibrdkafkaReader(nowhere, Partition("t", "a", 0)), LibrdkafkaCluster(nowhere)
     assert one.end() is None
-    for where in ("latest", 1_000):
+    for where in ("earliest", "latest", 1_000):
         with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:9: "):
             cluster.offsets([("t", 0)], where, committed=True)
     one.close()

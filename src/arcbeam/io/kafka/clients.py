@@ -139,7 +139,8 @@ class Cluster(Protocol):
 
         Args:
             partitions: topics and numbers.
-            where: "latest", "group", or milliseconds since 1970: the first record of this time or a later one.
+            where: "earliest": the first record that exists; "latest"; "group": else as "earliest"; or milliseconds
+                since 1970: the first record of this time or a later one.
             committed: whether "latest" leaves out open transactions.
 
         Raises:
@@ -238,14 +239,13 @@ class LibrdkafkaReader(PartitionReader):
         return TopicPartition(self._partition.topic, self._partition.number, offset)
 
     def _seek(self, position: int) -> None:
-        from confluent_kafka import OFFSET_BEGINNING
-
         # After trouble it starts again: then the broker confirms the position also if there are no records.
         if self._next is not None and 0 <= position - self._next <= _SKIPS and not self._trouble.now:
             return
         self._kept = None
         self._is_same_topic()
-        self._consumer.assign([self._place(position if position > 0 else OFFSET_BEGINNING)])
+        # Exactly there, also at 0: with OFFSET_BEGINNING, records that were removed unread would be skipped.
+        self._consumer.assign([self._place(position)])
         self._next, self._is_new = position, True
 
     @override
@@ -423,13 +423,13 @@ class LibrdkafkaCluster(Cluster):
         if where == "group":
             consumer = self._clients.connection.made(Consumer, {"group.id": self._clients.group})
             try:
-                return [
-                    max(0, place.offset) for place in self._asked(lambda: consumer.committed(places, timeout=_SECONDS))
-                ]
+                found = [place.offset for place in self._asked(lambda: consumer.committed(places, timeout=_SECONDS))]
             finally:
                 consumer.close()
+            without = [place for place, offset in zip(partitions, found, strict=True) if offset < 0]
+            begins = iter(self.offsets(without, "earliest", committed=committed) if without else [])
+            return [offset if offset >= 0 else next(begins) for offset in found]
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        latest, at = OffsetSpec.latest(), None if where == "latest" else OffsetSpec.for_timestamp(int(where))
 
         def asked(which: Any) -> list[int]:
             futures = self._admin.list_offsets(
@@ -441,10 +441,14 @@ class LibrdkafkaCluster(Cluster):
                 raise ConnectionError(f"{self._trouble.servers}: {self._trouble.reason(_UNANSWERED)}")
             return found
 
-        if at is None:
-            return asked(latest)
+        if where == "earliest":
+            return asked(OffsetSpec.earliest())
+        ends = asked(OffsetSpec.latest())
+        if where == "latest":
+            return ends
         # There is none if all records are earlier.
-        return [found if found >= 0 else end for found, end in zip(asked(at), asked(latest), strict=True)]
+        at = asked(OffsetSpec.for_timestamp(int(where)))
+        return [offset if offset >= 0 else end for offset, end in zip(at, ends, strict=True)]
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         """Return the answer; raise a ConnectionError if there is none for now."""

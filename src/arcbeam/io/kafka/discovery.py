@@ -103,7 +103,7 @@ class Wanted:
             ConnectionError: no broker answers.
             LookupError: `start` or `stop` lacks a partition.
         """
-        starts = self._offsets(cluster, places, self.start, "start") if at_first else [0] * len(places)
+        starts = self._offsets(cluster, places, self.start if at_first else "earliest", "start")
         stops = [ENDLESS] * len(places)
         if self.stop is not None:
             stops = self._offsets(cluster, places, self.stop, "stop")
@@ -113,8 +113,8 @@ class Wanted:
 
     def _offsets(self, cluster: Cluster, places: Sequence[Place], where: Where, argument: str) -> list[int]:
         partitions = [(topic, number) for topic, _, number in places]
-        if not partitions or where == "earliest":
-            return [0] * len(partitions)
+        if not partitions:
+            return []
         if isinstance(where, Mapping):
             for topic, number in partitions:
                 if (topic, number) not in where:

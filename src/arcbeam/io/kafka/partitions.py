@@ -29,7 +29,7 @@ class Partition:
         topic: the name of its topic.
         topic_id: the broker's id of the topic; another topic with the name has another one.
         number: its number.
-        start: offset of the first record; 0 is the first one that exists.
+        start: offset of the first record. If it was removed, reading fails.
         stop: offset after the last record.
     """
 
