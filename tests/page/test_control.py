@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from arcbeam.errors import RequestRefusedError
 from arcbeam.page.app import app_of
-from arcbeam.page.control import allowed
+from arcbeam.page.control import allowed, not_now
 from arcbeam.page.sources import Control, FolderSource, Listed
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
@@ -159,6 +159,25 @@ def test_requests_fit_the_state(job: FolderBlobs) -> None:  # noqa: F811
     assert "Not now" in page.get("/job/a/control/drain").text
     assert page.get("/job/a/control/delete").status_code == 404
     assert "Draining" in client(Fixed(running(job, mode="draining"))).get("/job/a").text
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"ended": {"state": "CANCELLED", "why": ""}}, "the job is cancelled"),
+        ({"ended": {"state": "FAILED", "why": ""}}, "the job has failed"),
+        ({"mode": "drained"}, "the job is drained"),
+        ({"mode": "suspended"}, "the job is suspended"),
+    ],
+)
+def test_dialog_says_why_a_job_cannot(job: FolderBlobs, change: dict[str, Any], why: str) -> None:  # noqa: F811
+    listed = running(job, **change)
+    for what in EVERY:
+        text = client(Controlled(Noted(), listed)).get(f"/job/a/control/{what}").text
+        assert f"in its present state: {why}.</p>" in text
+    away = replace(running(job), state="RUNNING", silent=3.0)
+    assert not_now(away) == "there is no contact with its service"
+    assert not_now(Listed("a", "a", None, state="STOPPED")) == "the job is stopped"
 
 
 def test_requests_that_would_be_refused_are_disabled(job: FolderBlobs) -> None:  # noqa: F811

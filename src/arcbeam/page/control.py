@@ -143,6 +143,16 @@ def refused(job: Listed) -> str:
     return "the job drains already" if record["mode"] == "draining" else ""
 
 
+def not_now(job: Listed) -> str:
+    """Return why a job cannot do now what is not in `allowed`."""
+    if why := refused(job):
+        return why
+    if job.silent is not None and is_live(job):
+        return "there is no contact with its service"
+    state = states.name_of(job).lower()
+    return f"the job has {state}" if state == "failed" else f"the job is {state}"
+
+
 def consequences(job: Listed, what: Asked) -> Consequences:
     """Return what a request does to a job."""
     if job.record is None:
@@ -271,7 +281,7 @@ class ControlPages:
             "about": consequences(found, what),
             "after": consequences(found, what).after.replace("FOLDER", _folder(found)),
             "possible": what in allowed(found),
-            "refused": refused(found),
+            "not_now": not_now(found),
             "quiet": found.record is not None and bool(without_driver(found.record)),
             "loaded": shown(round(time.time() * 1e6)),
             "number": number,

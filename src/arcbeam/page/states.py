@@ -56,8 +56,16 @@ def row_of(job: Listed) -> JobRow:
     return replace(row, state=_state(job), headline=line, level=line.level)
 
 
+def name_of(job: Listed) -> str:
+    """Return a job's state in a word: that at its service, else that in its status."""
+    record = job.record
+    if job.state or record is None:
+        return job.state or "unknown"
+    return str((record.get("ended") or {}).get("state") or record["mode"])
+
+
 def _state(job: Listed) -> Cell:
-    state = job.state or (str(job.record["mode"]) if job.record is not None else "unknown")
+    state = name_of(job)
     if job.silent is not None and is_live(job):
         return Cell(f"unknown ({state} {long_shown(job.silent)} ago)", "there is no contact with its service")
     return views.state_since(state, job.since)
