@@ -20,7 +20,7 @@ from arcbeam.model.observers import Observer
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.page.app import app_of
 from arcbeam.page.sources import Listed
-from arcbeam.page.views import headline
+from arcbeam.page.views import headline, stage_rows
 from arcbeam.store.log.drivernote import DriverNote
 from arcbeam.store.log.troublenote import Trouble
 from arcbeam.streaming.status.status import as_record, status_of, with_driver, with_trouble
@@ -149,6 +149,12 @@ def test_headline_of_silent_driver_says_how_to_resume() -> None:
     assert "`arcbeam resume /data/flights`" in line.text
     assert line.level == "error"
     assert headline(samples.record(3, now - 29_000_000)).level != "error"
+
+
+def test_nothing_holds_a_stage_of_an_ended_job() -> None:
+    assert all(row.why.text for row in stage_rows(samples.record()))
+    for change in ({"ended": {"state": "FAILED", "why": ""}}, {"mode": "drained"}):
+        assert not any(row.why.text for row in stage_rows(samples.record(**change)))
 
 
 def test_job_before_its_first_commit_is_starting() -> None:

@@ -322,7 +322,9 @@ def stage_rows(record: Record) -> Iterator[StageRow]:
 
 
 def _why(record: Record, stage: Mapping[str, Any]) -> Cell:
-    """Return what holds a stage, or the names of the stages above that do; all of it is the hint."""
+    """Return what holds a stage, or the names of the stages above that do; all of it is the hint. Nothing holds an ended job."""
+    if is_over(record):
+        return Cell("")
     name = stage["stage"]
     causes = [cause for cause in record["causes"] if cause.get("kind") not in ("failure", "driver")]
     if own := [cause for cause in causes if cause["stage"] == name]:
