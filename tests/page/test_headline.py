@@ -157,6 +157,17 @@ def test_nothing_holds_a_stage_of_an_ended_job() -> None:
         assert not any(row.why.text for row in stage_rows(samples.record(**change)))
 
 
+def test_counts_say_of_which_time_they_are() -> None:
+    record = samples.record()
+    record["stages"][0] |= {"read_rate": 20.0, "total": {"read": 5_000, "written": 7_000}}
+    record["stages"][0]["micro_batch"]["read"] = 10
+    row = next(stage_rows(record))
+    assert (row.read.text, row.read.hint) == ("10", "in the last micro-batch, 20.0/s; 5,000 since the job began")
+    assert row.written.hint.endswith("; 7,000 since the job began")
+    page = TestClient(app_of(samples.Jobs(Listed("a", "a", record))), base_url=BASE)
+    assert ">in, last micro-batch</th>" in page.get("/job/a").text
+
+
 def test_job_before_its_first_commit_is_starting() -> None:
     now = samples.now()
     record = samples.record(1, now, micro_batch=0, causes=[], time=now - 4_000_000) | {"stages": []}

@@ -312,8 +312,10 @@ def stage_rows(record: Record) -> Iterator[StageRow]:
             stage["stage"],
             gap(record, stage["input"]),
             Cell("–", "the stage has no output") if least is None else gap(record, least),
-            _count(micro_batch["read"], stage.get("read_rate")) if "read" in micro_batch else unknown,
-            _count(sum(out.get("elements", 0) for out in outputs), stage.get("written_rate")),
+            _count(micro_batch["read"], stage.get("read_rate"), total.get("read"))
+            if "read" in micro_batch
+            else unknown,
+            _count(sum(out.get("elements", 0) for out in outputs), stage.get("written_rate"), total.get("written")),
             _backlog(stage),
             Cell(f"{bytes_shown(stage.get('state_bytes', 0))}", f"{stage.get('state_rows', 0):,} rows"),
             Cell(f"{total['late']:,}", "since the job began") if "late" in total else unknown,
@@ -364,8 +366,9 @@ def emitted_rate(record: Record, stage: Mapping[str, Any], total: int) -> float 
     return record["rate"] * made / total if made and record.get("rate") is not None else None
 
 
-def _count(elements: int, rate: float | None) -> Cell:
-    return Cell(f"{elements:,}", "in the last micro-batch" + (f", {rate:,.1f}/s" if rate is not None else ""))
+def _count(elements: int, rate: float | None, total: int | None) -> Cell:
+    hint = "in the last micro-batch" + (f", {rate:,.1f}/s" if rate is not None else "")
+    return Cell(f"{elements:,}", hint + (f"; {total:,} since the job began" if total is not None else ""))
 
 
 def _backlog(stage: Mapping[str, Any]) -> Cell:
