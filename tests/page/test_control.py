@@ -56,7 +56,7 @@ class Controlled(Fixed):
 
 
 def running(folder: FolderBlobs, **change: Any) -> Listed:
-    return Listed("a", "/a", {**record_of(folder), "due": None, "mode": "running", **change})
+    return Listed("a", "/a", {**record_of(folder), "due": None, "mode": "running", "program": True, **change})
 
 
 def fields(text: str) -> dict[str, str]:
@@ -159,6 +159,31 @@ def test_requests_fit_the_state(job: FolderBlobs) -> None:  # noqa: F811
     assert "Not now" in page.get("/job/a/control/drain").text
     assert page.get("/job/a/control/delete").status_code == 404
     assert "Draining" in client(Fixed(running(job, mode="draining"))).get("/job/a").text
+
+
+def test_without_a_job_graph_nothing_names_a_resume(job: FolderBlobs) -> None:  # noqa: F811
+    control = Noted()
+    control.go.set()
+    long_ago = {"driver": "h", "pid": 1, "since": 0, "time": 0, "every": 10.0, "doing": "waiting"}
+    for change in (
+        {},
+        {"driver": long_ago},
+        {"due": 1},
+        {"mode": "suspended"},
+        {"ended": {"state": "FAILED", "why": ""}},
+        {"ended": {"state": "CANCELLED", "why": ""}},
+    ):
+        page = client(Controlled(control, running(job, program=False, **change)))
+        texts = [page.get("/job/a").text, *(page.get(f"/job/a/control/{what}").text for what in EVERY)]
+        assert not any("arcbeam resume" in text for text in texts), change
+        assert change == {} or "run its script again with its --checkpoint_dir" in texts[0], change
+    page = client(Controlled(control, running(job, program=False)))
+    for what, words in ((Asked.SAVEPOINT, "with --from_savepoint"), (Asked.SUSPEND, "again with its --checkpoint_dir")):
+        form = fields(page.get(f"/job/a/control/{what}").text)
+        address = page.post(f"/job/a/control/{what}", data=form, headers=ORIGIN).headers["location"]
+        assert f"run its script {words}" in result(page, address, "The request is done")
+    # The fixture's driver stores none.
+    assert record_of(job)["program"] is False
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,12 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
             "side inputs": f"{found.side_files} files, {_bytes(found.side_bytes)}",
         }
     )
-    if status and newest and not found.ended and (overdue := overdue_line(status)):
+    if (
+        status
+        and newest
+        and not found.ended
+        and (overdue := overdue_line({**status, "program": found.program is not None}))
+    ):
         out.text(overdue)
     out.text("\nwatermarks and holds")
     rows = []

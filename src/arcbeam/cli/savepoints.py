@@ -19,7 +19,7 @@ from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import JobFailedError
 from arcbeam.model.rows import MOST_SHARDS
 from arcbeam.store.blobs.claims import work_folder
-from arcbeam.streaming.status.words import bytes_shown, shown
+from arcbeam.streaming.status.words import bytes_shown, resume_command, shown
 
 if TYPE_CHECKING:
     from arcbeam.store.blobs.durable import DurableBlobs
@@ -151,7 +151,7 @@ def _describe(out: Output, folder: str, blobs: DurableBlobs, name: str) -> None:
                 "files": f"{found.files} of {bytes_shown(found.size)}; only this savepoint needs "
                 f"{bytes_shown(found.own)}",
                 "to publish": found.to_publish,
-                "resume": f"arcbeam resume {path}" if found.program else "run its script with --from_savepoint",
+                "resume": resume_command(path, bool(found.program), savepoint=True),
                 "check": f"arcbeam inspect {path} --check",
             }
         )

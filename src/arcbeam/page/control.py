@@ -7,6 +7,7 @@ command line: a file in the job's folder, or a call of its job server. Must not 
 from __future__ import annotations
 
 import secrets
+import shlex
 import threading
 import time
 from collections import OrderedDict
@@ -28,7 +29,7 @@ from arcbeam.page.sources import Control, Listed, Source
 from arcbeam.page.states import is_live
 from arcbeam.page.views import without_driver
 from arcbeam.store.log.requests import Asked
-from arcbeam.streaming.status.words import shown, silent
+from arcbeam.streaming.status.words import has_program, resume_command, shown, silent
 
 _KEPT: Final = 200
 """Requests that are remembered, with their results."""
@@ -44,7 +45,7 @@ class Consequences:
         title: of the dialog.
         does: in a sentence.
         effects: on windows and timers, part files, and state.
-        after: how to continue.
+        after: how to continue; in it are the fields of `_after`.
         named: whether the user may name its savepoint.
     """
 
@@ -64,7 +65,7 @@ CONSEQUENCES: Final = {
             ("part files", "unchanged"),
             ("state", "the savepoint's files are kept until the savepoint is deleted"),
         ),
-        "To go back to it: arcbeam resume FOLDER/savepoints/NAME. To delete it: arcbeam savepoints FOLDER delete NAME.",
+        "To go back to it: {restore}. To delete it: arcbeam savepoints {folder} delete NAME.",
     ),
     Asked.SUSPEND: Consequences(
         "Suspend the job",
@@ -74,7 +75,7 @@ CONSEQUENCES: Final = {
             ("part files", "all output that is committed is published"),
             ("state", "kept in the job's folder"),
         ),
-        "To continue: arcbeam resume FOLDER, or submit the pipeline again with the same --checkpoint_dir.",
+        "To continue: {again}.",
     ),
     Asked.DRAIN: Consequences(
         "Drain the job",
@@ -97,7 +98,7 @@ CONSEQUENCES: Final = {
             ),
             ("state", "as of the last commit; a job without a --checkpoint_dir loses it"),
         ),
-        "To continue from the last commit: arcbeam resume FOLDER. Suspend or drain the job to end it without repeats.",
+        "To continue from the last commit: {resume}. Suspend or drain the job to end it without repeats.",
         named=False,
     ),
 }
@@ -225,8 +226,14 @@ class Operations:
             return self._known.get(number)
 
 
-def carry_out(control: Control, what: Asked, name: str) -> str:
+def carry_out(control: Control, what: Asked, name: str, program: bool = True) -> str:
     """Carry a request out. Return the result for people.
+
+    Args:
+        control: of the job.
+        what: the request.
+        name: of the savepoint; "": a name with the time.
+        program: whether a job graph is stored with the job.
 
     Raises:
         ArcbeamError: it is refused, or its job does not answer in time.
@@ -234,9 +241,9 @@ def carry_out(control: Control, what: Asked, name: str) -> str:
     place = control.request(what, name, WAIT_SECONDS)
     match what:
         case Asked.SAVEPOINT:
-            return f"The savepoint is taken. To go back to it: arcbeam resume {place}"
+            return f"The savepoint is taken. To go back to it: {resume_command(place, program, savepoint=True)}"
         case Asked.SUSPEND:
-            return f"The job is suspended. To continue: arcbeam resume {place}"
+            return f"The job is suspended. To continue: {resume_command(place, program)}"
         case Asked.DRAIN:
             return "The job drains. Its page shows what is left."
     return "The job is cancelled, or is about to be."
@@ -279,7 +286,7 @@ class ControlPages:
             "row": states.row_of(found),
             "what": what.value,
             "about": consequences(found, what),
-            "after": consequences(found, what).after.replace("FOLDER", _folder(found)),
+            "after": _after(found, what),
             "possible": what in allowed(found),
             "not_now": not_now(found),
             "quiet": found.record is not None and bool(without_driver(found.record)),
@@ -298,7 +305,9 @@ class ControlPages:
         control = await run_in_threadpool(self._source.control, id)
         if control is None:
             return PlainTextResponse("there is no such job here; nothing was done", 404)
-        self._operations.begin(number, id, what, partial(carry_out, control, what, form.get("name", "").strip()))
+        found = await run_in_threadpool(self._source.job, id)
+        program, name = found is None or _has_program(found), form.get("name", "").strip()
+        self._operations.begin(number, id, what, partial(carry_out, control, what, name, program))
         return RedirectResponse(f"/job/{id}/request/{number}", 303)
 
     def result(self, request: Request) -> Shown:
@@ -316,8 +325,20 @@ class ControlPages:
         return Shown("request.html", operation.state == "running", values)
 
 
-def _folder(job: Listed) -> str:
-    return str((job.record or {}).get("folder") or "FOLDER")
+def _after(job: Listed, what: Asked) -> str:
+    """Return how to continue after a request."""
+    folder, program = str((job.record or {}).get("folder") or "FOLDER"), _has_program(job)
+    resume = resume_command(folder, program)
+    return consequences(job, what).after.format(
+        folder=shlex.quote(folder),
+        resume=resume,
+        again=f"{resume}, or submit the pipeline again with the same --checkpoint_dir" if program else resume,
+        restore=resume_command(f"{folder}/savepoints/NAME", program, savepoint=True),
+    )
+
+
+def _has_program(job: Listed) -> bool:
+    return job.record is None or has_program(job.record)
 
 
 def _missing(what: str) -> Shown:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from arcbeam.page.sources import Record
 from arcbeam.page.views import Cell
-from arcbeam.streaming.status.words import bytes_shown, shown
+from arcbeam.streaming.status.words import bytes_shown, resume_command, shown
 
 _ROW: Final = 150
 """The characters of a message's row besides its text, about."""
@@ -97,7 +97,7 @@ def savepoint_rows(details: Record) -> Iterator[SavepointRow]:
     """Yield the savepoints, newest first."""
     for each in reversed(details.get("savepoints", ())):
         own = f"only this savepoint needs {bytes_shown(each['own'])} of it"
-        resume = f"arcbeam resume {each['path']}" if each.get("program") else "run its script with --from_savepoint"
+        resume = resume_command(each["path"], bool(each.get("program")), savepoint=True)
         yield SavepointRow(
             each["name"],
             Cell("", shown(each["time"]), each["time"]),

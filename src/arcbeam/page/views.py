@@ -29,8 +29,10 @@ from arcbeam.streaming.status.words import (
     bytes_shown,
     committed_at,
     driver_line,
+    has_program,
     is_over,
     overdue_line,
+    resume_command,
     shown,
     silent,
     state_of,
@@ -229,7 +231,7 @@ def _filled(record: Record, text: str) -> str:
 
 def _stopped(record: Record) -> Headline | None:
     if ended := record.get("ended"):
-        frees = "the job is resumed: `arcbeam resume FOLDER`"
+        frees = _resumed(record)
         if ended["state"] == "CANCELLED":
             return Headline(CANCELLED, frees, level="warning", label="Ended")
         # The rest of a long error is under "Error".
@@ -242,13 +244,20 @@ def _stopped(record: Record) -> Headline | None:
             f"The job has ended: it is {mode}.", level="good" if mode in _WELL else "warning", label="Ended"
         )
     if record["mode"] == "suspended":
-        text, frees = "No driver is running this job.", "the job is resumed: `arcbeam resume FOLDER`"
+        text, frees = "No driver is running this job.", _resumed(record)
         return Headline(text, frees, level="warning", label="Suspended")
     if silent(record) is not None:
         return Headline(driver_line(record), level="error")
     if line := overdue_line(record):
         return Headline(line, level="error")
     return None
+
+
+def _resumed(record: Record) -> str:
+    """Return what resumes a job that has no driver."""
+    if has_program(record):
+        return f"the job is resumed: `{resume_command('FOLDER', True)}`"
+    return f"the job is resumed: {resume_command('FOLDER', False)}"
 
 
 def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:
@@ -324,7 +333,8 @@ def stage_rows(record: Record) -> Iterator[StageRow]:
 
 
 def _why(record: Record, stage: Mapping[str, Any]) -> Cell:
-    """Return what holds a stage, or the names of the stages above that do; all of it is the hint. Nothing holds an ended job."""
+    """Return what holds a stage, or the names of the stages above that do; all of it is the hint."""
+    # Nothing holds a job that has ended.
     if is_over(record):
         return Cell("")
     name = stage["stage"]

@@ -20,7 +20,8 @@ from arcbeam.streaming.status.status import as_record, status_of, with_driver, w
 
 
 def record_of(blobs: DurableBlobs) -> dict[str, Any]:
-    """Return the record, with `folder`, and `ended`: how its driver failed or was cancelled; None if it did not.
+    """Return the record, with `folder`, `ended`: how its driver failed or was cancelled (None if it did not), and
+    `program`: whether the folder has a job graph.
 
     Raises:
         StoreError: there is no job, or it is unreadable.
@@ -34,4 +35,9 @@ def record_of(blobs: DurableBlobs) -> dict[str, Any]:
     status = with_trouble(status_of(newest, kept_name(blobs, newest)), None if note else trouble_of(blobs, newest))
     driver = None if note or newest.mode is CommitMode.SUSPENDED else driver_note_of(blobs, newest)
     record = as_record(with_driver(status, driver))
-    return {**record, "folder": str(blobs), "ended": asdict(note) if note else None}
+    return {
+        **record,
+        "folder": str(blobs),
+        "ended": asdict(note) if note else None,
+        "program": bool(newest.program),
+    }

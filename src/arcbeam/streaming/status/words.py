@@ -5,6 +5,7 @@ Owns the wording that the command line and the page share. Reads records only; t
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -61,6 +62,30 @@ def state_of(record: Record) -> str:
     return f"{record['mode']}, perhaps" if unsure else str(record["mode"])
 
 
+def resume_command(path: str, program: bool, savepoint: bool = False) -> str:
+    """Return how to resume a job, or to start it from a savepoint.
+
+    Args:
+        path: of the folder or savepoint.
+        program: whether a job graph is stored, which `arcbeam resume` needs.
+        savepoint: it is that of a savepoint.
+    """
+    if program:
+        return f"arcbeam resume {shlex.quote(path)}"
+    return "run its script with --from_savepoint" if savepoint else "run its script again with its --checkpoint_dir"
+
+
+def has_program(record: Record) -> bool:
+    """Return whether a job graph is stored with a job. Only the status in a folder says that there is none."""
+    return record.get("program") is not False
+
+
+def resume_line(record: Record) -> str:
+    """Return how to resume a job, as a part of a sentence."""
+    command = resume_command("FOLDER", has_program(record))
+    return f"resume the job: `{command}`" if has_program(record) else command
+
+
 def driver_line(record: Record) -> str:
     """Return what a job's driver does, or that it is silent; "" if it has written no note."""
     driver = record.get("driver")
@@ -71,7 +96,7 @@ def driver_line(record: Record) -> str:
         return f"{name}: {driver['doing']}"
     return (
         f"no driver seems to be running this job: {name}, has written nothing for {long_shown(seconds)}; "
-        f"its last note: {driver['doing']}. If it is dead, resume the job: `arcbeam resume FOLDER`"
+        f"its last note: {driver['doing']}. If it is dead, {resume_line(record)}"
     )
 
 
@@ -82,7 +107,7 @@ def overdue_line(record: Record) -> str:
     due = record["due"]
     return (
         f"no driver seems to be running this job: the work due at {shown(due)} ({ago(due)}) has not run; "
-        "check its driver's process, or resume the job: `arcbeam resume FOLDER`"
+        f"check its driver's process, or {resume_line(record)}"
     )
 
 
