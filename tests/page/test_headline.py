@@ -24,7 +24,7 @@ from arcbeam.page.views import headline, stage_rows
 from arcbeam.store.log.drivernote import DriverNote
 from arcbeam.store.log.troublenote import Trouble
 from arcbeam.streaming.status.status import as_record, status_of, with_driver, with_trouble
-from arcbeam.streaming.status.words import shown
+from arcbeam.streaming.status.words import driver_line, shown
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.page import samples
 from tests.page.test_app import BASE
@@ -149,6 +149,19 @@ def test_headline_of_silent_driver_says_how_to_resume() -> None:
     assert "`arcbeam resume /data/flights`" in line.text
     assert line.level == "error"
     assert headline(samples.record(3, now - 29_000_000)).level != "error"
+
+
+@pytest.mark.parametrize("seconds", [0, 31])
+def test_what_a_driver_did_before_the_newest_micro_batch_is_not_shown(seconds: int) -> None:
+    time = samples.now() - seconds * 1_000_000
+    record = samples.record(3, time)
+    words = "running micro-batch 42 for 0 s"
+    assert words in driver_line(record)
+    for later in ({"micro_batch": 42}, {"time": time + 1}):
+        line = driver_line(record | later)
+        assert "micro-batch" not in line
+        assert "host-1:flights" in line
+        assert ("has written nothing for 31 s. If it is dead" in line) == (seconds > 0)
 
 
 def test_nothing_holds_a_stage_of_an_ended_job() -> None:

@@ -5,11 +5,12 @@ Owns the wording that the command line and the page share. Reads records only; t
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from arcbeam.engine.watermarks.clocks import shown_time
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, long_shown
@@ -92,12 +93,25 @@ def driver_line(record: Record) -> str:
     if not driver or is_over(record):
         return ""
     name = f"driver {driver['driver']} (process {driver['pid']}), since {shown(driver['since'])}"
+    doing = _doing(record, driver)
     if (seconds := silent(record)) is None:
-        return f"{name}: {driver['doing']}"
+        return f"{name}: {doing}" if doing else name
+    last = f"; its last note: {doing}" if doing else ""
     return (
-        f"no driver seems to be running this job: {name}, has written nothing for {long_shown(seconds)}; "
-        f"its last note: {driver['doing']}. If it is dead, {resume_line(record)}"
+        f"no driver seems to be running this job: {name}, has written nothing for {long_shown(seconds)}"
+        f"{last}. If it is dead, {resume_line(record)}"
     )
+
+
+_OF_MICRO_BATCH: Final = re.compile(r"(?:running|committing) micro-batch (\d+)")
+
+
+def _doing(record: Record, driver: Record) -> str:
+    """Return what a driver's note says that it does; "" if the newest micro-batch was committed after the note."""
+    doing = str(driver["doing"])
+    if any(int(number) <= record.get("micro_batch", 0) for number in _OF_MICRO_BATCH.findall(doing)):
+        return ""
+    return doing if driver["time"] >= committed_at(record) else ""
 
 
 def overdue_line(record: Record) -> str:
