@@ -24,6 +24,7 @@ from arcbeam.io.kafka.reading import Read
 from arcbeam.io.kafka.records import Decoder
 from arcbeam.io.kafka.times import CREATED, Times
 from arcbeam.model.attempts import waiting
+from arcbeam.model.timestamps import NOT_BEGUN
 from tests.io.kafka.conftest import leaders
 from tests.io.kafka.fakes import discover, read
 from tools.kafka.broker import Broker
@@ -325,7 +326,7 @@ def test_dead_leader_holds_the_watermark(brokers: tuple[Broker, Broker], tmp_pat
         processed = read(fn, of, processed.rest)[0]
     second.kill()
     over, reasons = time.monotonic() + 60, ""
-    while (processed := read(fn, of, processed.rest)[0]).watermark is None:
+    while (processed := read(fn, of, processed.rest)[0]).watermark == NOT_BEGUN / 1e6:
         assert time.monotonic() < over
         reasons += waiting.take()
     # Only the new leader knows that nothing is left.

@@ -11,6 +11,7 @@ from arcbeam.io.kafka.partitions import ENDLESS, Offsets, Partition, PartitionCo
 from arcbeam.io.kafka.records import Decoder, UndecodableError
 from arcbeam.io.kafka.times import CREATED, Times
 from arcbeam.model.attempts import waiting
+from arcbeam.model.timestamps import NOT_BEGUN
 from tests.io.kafka.fakes import Log, Message, read
 
 PARTITION = Partition("t", "id", 0)
@@ -48,6 +49,17 @@ def test_partition_without_records_is_idle() -> None:
 def test_open_transaction_holds_the_watermark() -> None:
     processed, _ = read(reader(log_of(0, 1, last=5, reaches=2)), PARTITION)
     assert (processed.rest.start, processed.watermark) == (2, 499)
+
+
+@pytest.mark.contract("KAFKA-02")
+@pytest.mark.parametrize("last", [3, None])
+def test_partition_whose_records_cannot_be_read_yet_has_not_begun(last: int | None) -> None:
+    log = log_of(last=3, reaches=0)
+    log.last = last
+    estimator = ManualWatermarkEstimator(None)
+    assert read(reader(log), PARTITION, estimator=estimator)[0].rest.start == 0
+    # It has reported one: None would be a DoFn that never does.
+    assert estimator.current_watermark().micros == NOT_BEGUN
 
 
 def test_unreachable_broker_promises_nothing() -> None:

@@ -23,6 +23,7 @@ from arcbeam.io.kafka.partitions import Offsets, Partition, know_end
 from arcbeam.io.kafka.records import Decoder
 from arcbeam.io.kafka.times import Times
 from arcbeam.model.attempts import waiting
+from arcbeam.model.timestamps import NOT_BEGUN
 from arcbeam.sizes import threshold
 
 ERRORS: Final = "errors"
@@ -94,6 +95,9 @@ class Read(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         stop, stopped = restriction.stop, False
         if position >= stop:
             return
+        if estimator.current_watermark() is None:
+            # As before its beginning. Without this, the status would say that this DoFn never reports a watermark.
+            estimator.set_watermark(Timestamp(micros=NOT_BEGUN))
         of = self._opened(element)
         patient = False
         while position < stop:
