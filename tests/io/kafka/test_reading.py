@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +61,33 @@ def test_partition_whose_records_cannot_be_read_yet_has_not_begun(last: int | No
     assert read(reader(log), PARTITION, estimator=estimator)[0].rest.start == 0
     # It has reported one: None would be a DoFn that never does.
     assert estimator.current_watermark().micros == NOT_BEGUN
+
+
+@pytest.mark.contract("KAFKA-02")
+def test_backlog_is_0_only_when_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    gauges: dict[str, int] = {}
+
+    def gauge(_: str, name: str) -> Any:
+        return SimpleNamespace(set=lambda value: gauges.update({name: value}))
+
+    monkeypatch.setattr(reading, "Metrics", SimpleNamespace(gauge=gauge))
+    now = [NOW]
+    log = log_of(last=2, reaches=0)
+    fn = reader(log)
+    fn._clock = lambda: now[0]
+
+    def backlog() -> tuple[int, int]:
+        read(fn, PARTITION)
+        return gauges["backlog_records.t.0"], gauges["backlog_seconds.t.0"]
+
+    assert backlog() == (2, 1)
+    now[0] += 30
+    assert backlog() == (2, 30)
+    # The last record that was read is from just now, and another one waits.
+    log.messages, log.reaches = [Message(0, 1_029_900)], 1
+    assert backlog() == (1, 1)
+    log.reaches = None
+    assert backlog() == (0, 0)
 
 
 def test_unreachable_broker_promises_nothing() -> None:

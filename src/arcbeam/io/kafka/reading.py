@@ -46,13 +46,15 @@ class _Open:
         used: when it was used last.
         idle: how often it has brought nothing since it brought something.
         read: time of the last record, in milliseconds; -1 if there is none.
+        behind: since when records are known to wait, in seconds since 1970; None if none do.
         asked: when the end of the partition was last requested.
     """
 
-    __slots__ = ("asked", "idle", "read", "reader", "used")
+    __slots__ = ("asked", "behind", "idle", "read", "reader", "used")
 
     def __init__(self, reader: PartitionReader) -> None:
         self.reader, self.used, self.idle, self.read, self.asked = reader, 0.0, 0, -1, 0.0
+        self.behind: float | None = None
 
 
 class Read(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
@@ -166,8 +168,11 @@ class Read(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             return None
         know_end(element, end)
         backlog = max(0, end - position)
-        behind = max(0.0, of.asked - of.read / 1_000) if backlog and of.read >= 0 else 0.0
-        for what, value in (("records", backlog), ("seconds", int(behind))):
+        of.behind = None if not backlog else of.asked if of.behind is None else of.behind
+        # At least 1: 0 means that nothing is left. Before the first record, what is known is how long one has waited.
+        since = of.behind if of.read < 0 else of.read / 1_000
+        seconds = 0 if since is None or not backlog else max(1, int(of.asked - since))
+        for what, value in (("records", backlog), ("seconds", seconds)):
             Metrics.gauge("kafka", f"backlog_{what}.{element.topic}.{element.number}").set(value)
         return backlog
 
