@@ -13,7 +13,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from arcbeam.io.kafka import producing
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Outgoing
-from arcbeam.io.kafka.producing import InDoubtError, LibrdkafkaShard, topic_of
+from arcbeam.io.kafka.producing import Deliveries, InDoubtError, LibrdkafkaShard, topic_of
+from arcbeam.io.kafka.trouble import Trouble
 from arcbeam.io.kafka.writing import WriteNow
 
 NOWHERE = "no-such-host.invalid:9092"
@@ -64,9 +65,20 @@ def test_writing_at_once_names_brokers() -> None:
     fn = WriteNow(Outgoing("t", None, None, 1_000), Connection(config))
     fn.setup()
     fn.process((b"k", b"v"))
-    with pytest.raises(RuntimeError, match=rf"1 records, the first to t.*{REFUSED}: .*Connection refused"):
+    with pytest.raises(RuntimeError, match=rf"1 record, the first to t.*{REFUSED}: .*Connection refused"):
         fn.finish_bundle()
     fn.teardown()
+
+
+def test_records_without_an_answer_are_reported_with_their_topics() -> None:
+    trouble = Trouble("kafka:9092")
+    trouble.hear("kafka:9092: SASL authentication error")
+    with pytest.raises(RuntimeError) as raised:
+        Deliveries(trouble).check(2, {"u", "t"})
+    assert str(raised.value) == (
+        "WriteToKafka could not write 2 records to t, u: no broker has confirmed them in 60 s. "
+        "kafka:9092: kafka:9092: SASL authentication error"
+    )
 
 
 class Moving:

@@ -435,18 +435,20 @@ class Deliveries:
             self._failed += 1
             self._first = self._first or f"{record.topic()}[{record.partition()}]: {error.str()}"
 
-    def check(self, left: int) -> None:
+    def check(self, left: int, topics: Iterable[str]) -> None:
         """Raise an error if records were not delivered.
 
         Args:
             left: how many have not been delivered in time.
+            topics: those of all records that were produced since the last check.
         """
-        failed, first = self._failed + left, self._first or "no answer in time"
+        failed, first = self._failed + left, self._first and f", the first to {self._first}"
+        first = first or f" to {', '.join(sorted(topics))}: no broker has confirmed them in {SECONDS:.0f} s"
         self._failed, self._first = 0, ""
         if failed:
             why = self._trouble.reason("")
             raise RuntimeError(
-                f"WriteToKafka could not write {failed:,} records, the first to {first}"
+                f"WriteToKafka could not write {failed:,} record{'s' if failed > 1 else ''}{first}"
                 + (f". {self._trouble.servers}: {why}" if why else "")
             )
         self._trouble.succeeded()

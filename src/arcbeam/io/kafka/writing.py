@@ -343,15 +343,19 @@ class WriteNow(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         trouble = trouble_of(self._connection)
         self._producer = producer(self._connection, {"error_cb": trouble.hear})
         self._deliveries = Deliveries(trouble)
+        self._topics: set[str] = set()
 
     @override
     def process(self, element: Any) -> None:
-        produce(self._producer, [self._outgoing.plain(element)], self._deliveries.delivered)
+        plain = self._outgoing.plain(element)
+        self._topics.add(plain[0])
+        produce(self._producer, [plain], self._deliveries.delivered)
 
     @override
     def finish_bundle(self) -> None:
         left = self._producer.flush(SECONDS)
-        self._deliveries.check(left)
+        topics, self._topics = self._topics, set()
+        self._deliveries.check(left, topics)
 
     @override
     def teardown(self) -> None:
