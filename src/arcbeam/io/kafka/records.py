@@ -112,7 +112,9 @@ class Decoder:
                     raise UndecodableError(
                         f"Kafka, {message.topic()}[{message.partition()}]: the record at offset {message.offset()} "
                         f"cannot be decoded: {error}. Correct the deserializer, or use "
-                        "ReadFromKafka(with_errors=True), which gives such records an output of their own"
+                        "ReadFromKafka(with_errors=True), which gives such records an output of their own. A stream "
+                        "continues if you run the corrected script with the same --checkpoint_dir; `arcbeam resume` "
+                        "would run the stored pipeline"
                     ) from e
                 bad.append((message, Undecodable(whole(message, message.key(), message.value()), error)))
                 continue
