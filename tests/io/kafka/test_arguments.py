@@ -104,6 +104,14 @@ def test_list_of_topics_to_write_is_refused() -> None:
         ({"fetch.max.wait.ms": 5}, r"librdkafka's name is 'fetch\.wait\.max\.ms'"),
         ({"value.deserializer": JAVA}, "pass a function as value_deserializer"),
         ({"ssl.truststore.location": "x.jks"}, r"ssl\.ca\.location"),
+        (
+            {"sasl.jaas.config": 'required password="x";'},
+            r"no setting 'sasl\.jaas\.config': librdkafka has 'sasl\.username'",
+        ),
+        (
+            {"ssl.truststore.password": "x"},
+            r"no setting 'ssl\.truststore\.password': librdkafka has 'ssl\.ca\.location'",
+        ),
         ({"something": 1}, "names are those of librdkafka"),
         ({"security.protocol": "SASL_SLL"}, 'Invalid value "SASL_SLL" for configuration property "security.protocol"'),
         ({"fetch.min.bytes": "many"}, r"fetch\.min\.bytes"),

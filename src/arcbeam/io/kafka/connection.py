@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from arcbeam.errors import SetupError
+from arcbeam.io.kafka.settings import check_java
 from arcbeam.model.urns import SECRETS_ANNOTATION
 from arcbeam.secrets import declare, declared, is_secret, without_credentials
 
@@ -95,6 +96,8 @@ class Connection:
                 raise ValueError(f"{of}: the setting {name!r} cannot be given: {owned[name]}")
             if name in _NEVER:
                 raise ValueError(f"{of}: the setting {name!r} cannot be given: it would log credentials")
+            # First: who moves it to the credentials would then read that it does not exist.
+            check_java(of, name)
             if _is_secret(name) or _has_credentials(value):
                 raise ValueError(
                     f"{of}: the setting {name!r} is a secret, which would be stored with the pipeline. Pass it as "

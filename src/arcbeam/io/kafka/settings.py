@@ -27,6 +27,8 @@ _JAVA: Final = {
     "max.block.ms": "librdkafka has 'message.timeout.ms'",
     "interceptor.classes": "there are no Java classes here",
     "metric.reporters": "there are no Java classes here",
+    "sasl.jaas.config": "librdkafka has 'sasl.username' and 'sasl.password'",
+    "ssl.truststore.password": "librdkafka has 'ssl.ca.location', a file of certificates (PEM) without a password",
     "sasl.login.callback.handler.class": "there are no Java classes here",
     "sasl.client.callback.handler.class": "there are no Java classes here",
 }
@@ -112,6 +114,20 @@ def _check(of: str, client: str, settings: Mapping[str, Any], *, names_only: boo
         close = difflib.get_close_matches(name, _COMMON.split(), 1, 0.7)
         hint = f"did you mean {close[0]!r}?" if close else "names are those of librdkafka, not of Java's clients"
     raise ValueError(f"{of}: there is no setting {name!r}: {hint}")
+
+
+def check_java(of: str, name: str) -> None:
+    """Refuse a setting of Java's clients.
+
+    Args:
+        of: the transform, and the name of the argument with the setting.
+        name: of the setting.
+
+    Raises:
+        ValueError: librdkafka does not have it. The error says what to use instead.
+    """
+    if (hint := _JAVA.get(name)) is not None:
+        raise ValueError(f"{of}: there is no setting {name!r}: {hint}")
 
 
 def check_arguments(of: str, others: Mapping[str, Any], known: Iterable[str]) -> None:
