@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from arcbeam.page.timelines.charts import charts_of
 from arcbeam.page.timelines.newest import Newest
 from tests.page import samples
 
@@ -73,6 +74,15 @@ def test_newest_points_follow_those_of_the_driver() -> None:
     assert reads(found, 2) == [(0, 14, 20)]
     assert found["rings"][2]["points"][0]["job"]["backlog"] == [1.0, 23.5, 23.5]
     assert found["events"] == []
+
+
+@pytest.mark.parametrize(("since", "lines"), [(5, 1), (40, 2)])
+def test_line_continues_if_the_same_driver_ran_until_now(since: int, lines: int) -> None:
+    record = status(70, 500, 7)
+    record["driver"]["since"] = BEGAN + since * 1_000_000
+    found = Newest().merged("a", record, stored(*range(10, 20)))
+    drawn = {each.name: each.path.count("M") for each in charts_of(found, 0)}
+    assert drawn["backlog (units of the DoFns)"] == drawn["micro-batch by part, mean"] == lines
 
 
 def test_written_figures_replace_what_the_page_has_seen() -> None:

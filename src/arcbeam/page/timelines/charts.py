@@ -222,7 +222,8 @@ def charts_of(history: Record, span: int, stages: Sequence[str] = ()) -> Iterato
     """Yield the charts of a job.
 
     Args:
-        history: the record of its history. A point may have `seconds`, the time that it covers.
+        history: the record of its history. A point may have `seconds`, the time that it covers, and `follows`: a driver
+            ran since the point before it.
         span: the number of a resolution.
         stages: the names of the job's stages.
     """
@@ -250,7 +251,7 @@ def charts_of(history: Record, span: int, stages: Sequence[str] = ()) -> Iterato
             yield Chart(name, "", "", "", "unknown", _clock(start), _clock(end), marks)
             continue
         least, greatest = min(each.least for each in ranges), max(each.greatest for each in ranges)
-        lines = _lines(ranges, width, start, end, least, greatest)
+        lines = _lines(ranges, width, start, end, least, greatest, _follows(points))
         shown_values = text(least), text(greatest), text(ranges[-1].last)
         dots = " ".join(line for line in lines if "L" not in line)
         yield Chart(name, " ".join(lines), *shown_values, _clock(start), _clock(end), marks, dots)
@@ -266,7 +267,7 @@ def _against_the_clock(
         return Chart(name, "", "", "", "at the beginning or the end", *axis, marks)
     least = min(start, *(each.least for each in ranges))
     greatest = max(end, *(each.greatest for each in ranges))
-    lines = _lines(ranges, width, start, end, least, greatest)
+    lines = _lines(ranges, width, start, end, least, greatest, _follows(points))
     texts = (_clock(int(least)), _clock(int(greatest)), _clock(int(ranges[-1].last)))
     heights = [_height(each, least, greatest) for each in (start, end)]
     clock = f"M0 {heights[0]:g} L{WIDTH} {heights[1]:g}"
@@ -333,10 +334,11 @@ def _stack(points: Sequence[Record], width: int, start: int, end: int, marks: tu
     totals = {at: sum(each) for at, each in layers.items()}
     greatest, last = max(totals.values()), layers[max(layers)]
     usual, size = _usual(layers), column * WIDTH / (end - start)
+    follows = None if (time := _follows(points)) is None else (time - start) // column
     parts = [
         Part(
             _PARTS[number][1],
-            _area({at: sum(each[: number + 1]) for at, each in layers.items()}, usual, size, greatest),
+            _area({at: sum(each[: number + 1]) for at, each in layers.items()}, usual, size, greatest, follows),
             _seconds(last[number]),
         )
         for number in reversed(range(len(_PARTS)))
@@ -351,7 +353,7 @@ def _layers(of: Mapping[str, float]) -> list[float]:
     return [max(0.0, of[name] if name else other) / of["micro_batches"] for name, _ in _PARTS]
 
 
-def _area(tops: Mapping[int, float], usual: float, size: float, greatest: float) -> str:
+def _area(tops: Mapping[int, float], usual: float, size: float, greatest: float, follows: int | None) -> str:
     """Return the data of an area from the axis to a value in each column; it ends where columns are missing.
 
     Args:
@@ -359,11 +361,13 @@ def _area(tops: Mapping[int, float], usual: float, size: float, greatest: float)
         usual: the distance of columns.
         size: the width of a column in the chart.
         greatest: value of the chart.
+        follows: the column before which none is missing; None: there is none.
     """
     runs: list[list[tuple[float, float]]] = []
     before = None
     for at, top in tops.items():
-        if before is None or at - before > max(2, _GAP * usual):
+        is_far = before is None or at - before > max(2, _GAP * usual)
+        if before is None or (is_far and not _is_between(before, follows, at)):
             runs.append([])
         before = at
         y = _height(top, 0.0, greatest)
@@ -379,7 +383,18 @@ def events_of(history: Record) -> Iterator[tuple[str, str, str]]:
         yield _clock(event["time"]), str(event["kind"]), str(event["text"])
 
 
-def _lines(ranges: Sequence[Range], width: int, start: int, end: int, least: float, greatest: float) -> Sequence[str]:
+def _follows(points: Sequence[Record]) -> int | None:
+    """Return the time of the point before which none is missing, however long ago the one before it is; None: none."""
+    return next((point["time"] for point in reversed(points) if point.get("follows")), None)
+
+
+def _is_between(before: int, follows: int | None, at: int) -> bool:
+    return follows is not None and before < follows <= at
+
+
+def _lines(
+    ranges: Sequence[Range], width: int, start: int, end: int, least: float, greatest: float, follows: int | None
+) -> Sequence[str]:
     """Return the data of lines, which end where points are missing. A point without neighbours is a dot."""
     column = max(width, (end - start) // _COLUMNS)
     joined = list(_joined(ranges, column))
@@ -388,7 +403,8 @@ def _lines(ranges: Sequence[Range], width: int, start: int, end: int, least: flo
     longest = max(2 * column, _GAP * usual)
     lines: list[list[str]] = []
     for at, each in enumerate(joined):
-        if not at or each.time - joined[at - 1].time > longest:
+        before = joined[at - 1].time
+        if not at or (each.time - before > longest and not _is_between(before, follows, each.time)):
             lines.append([])
         x = round((min(each.time + column / 2, end) - start) * WIDTH / (end - start), 1)
         for value in dict.fromkeys((each.least, each.greatest)):

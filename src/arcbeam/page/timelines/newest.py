@@ -68,7 +68,8 @@ class Newest:
             history: as its source has it.
 
         Returns:
-            The record of a history. A point whose time has not ended has `seconds`, the time that it covers.
+            The record of a history. A point whose time has not ended has `seconds`, the time that it covers. A point
+            has `follows` if the driver ran since the point before it, whose time may be long ago.
         """
         with self._lock:
             known = self._jobs.get(id)
@@ -86,13 +87,15 @@ class Newest:
         written = finest[-1]["time"] + RINGS[0][0] if finest else 0
         if seen.time <= written:
             return history
-        merged = [
-            {
-                "width": ring["width"],
-                "points": [*_joined(rings.get(ring["width"], ()), written, ring["points"], seen, ring["width"])],
-            }
-            for ring in newest["rings"]
-        ]
+        # The driver has not written yet what it did until the page looked.
+        is_same = (record.get("driver") or {}).get("since", written) < written
+        merged = []
+        for ring in newest["rings"]:
+            width, before = ring["width"], rings.get(ring["width"], ())
+            points = list(_joined(before, written, ring["points"], seen, width))
+            if is_same and len(points) > len(before):
+                points[len(before)]["follows"] = True
+            merged.append({"width": width, "points": points})
         return {**history, "rings": merged}
 
     def _after(self, seen: _Seen | None, status: Status, time: int) -> _Seen:
@@ -114,11 +117,11 @@ class Newest:
 
 def _joined(
     stored: Sequence[Record], written: int, newest: Sequence[Record], seen: _Seen, width: int
-) -> Iterator[Record]:
+) -> Iterator[dict[str, Any]]:
     """Yield the points of a resolution: those of the driver, then those of the page."""
     last = stored[-1]["time"] if stored else -1
     fresh = [point for point in newest if point["time"] >= last]
-    yield from stored[:-1]
+    yield from map(dict, stored[:-1])
     if stored:
         whole: dict[str, Any] = {**stored[-1], "seconds": _seconds(last, min(written, last + width))}
         # Both may have a part of the time of a point.
