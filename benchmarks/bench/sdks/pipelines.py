@@ -50,6 +50,8 @@ class Portable:
         times: how many times as fast as Prism it is wanted to be.
         hops: how often each element goes to a worker or comes from it.
         options: more pipeline options on arcbeam.
+        processes: SDK workers are processes that the submitter starts, as many as the runner asks for; else they are
+            threads of the submitter, which is LOOPBACK's default, and share its interpreter lock.
     """
 
     build: Pipeline
@@ -59,17 +61,20 @@ class Portable:
     times: float | None = None
     hops: int = 0
     options: tuple[str, ...] = ()
+    processes: bool = False
 
 
-def _of(name: str, prism: int, times: float, hops: int = 0) -> Portable:
-    return Portable(pipelines.PIPELINES[name], work.WORKS[name].answer, work.WORKS[name].elements, prism, times, hops)
+def _of(name: str, times: float | None = None, hops: int = 0, *, processes: bool = False) -> Portable:
+    of = work.WORKS[name]
+    return Portable(pipelines.PIPELINES[name], of.answer, of.elements, 4 * work.M, times, hops, processes=processes)
 
 
 PIPELINES = {
-    "map": _of("map", 4 * work.M, 1.5),
-    "count": _of("count", 4 * work.M, 2.0),
-    "group": _of("group", 4 * work.M, 3.0, hops=2),
-    "reshuffle": _of("reshuffle", 4 * work.M, 2.0, hops=2),
+    "map": _of("map", 1.5),
+    "count": _of("count", 2.0),
+    "group": _of("group", 3.0, hops=2),
+    "reshuffle": _of("reshuffle", 2.0, hops=2),
+    **{f"{name}, worker processes": _of(name, processes=True) for name in ("map", "count", "reshuffle")},
     "state": Portable(_state, _stated, 1 * work.M, 100_000, 5.0),
     "tiny": Portable(pipelines.PIPELINES["tiny"], work.WORKS["tiny"].answer, 0, 0),
     "bundles": Portable(
