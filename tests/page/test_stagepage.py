@@ -35,9 +35,9 @@ def test_stage_page_has_all_that_status_knows() -> None:
         "kept": {"keys": 4, "event_timers": 3, "clock_timers": 2, "parked": 7, "ordered": 6},
         "state_rows": 10,
         "state_bytes": 400,
-        "state_shards": 2,
-        "state_most": 300,
-        "state_most_in": 5,
+        "state_shards": 20,
+        "state_median": 10,
+        "state_largest": [(5, 300), (2, 20)],
     }
     record["causes"][0]["about"] = "'EWR' and all the rest"
     text = text_of(record, 0, plan)
@@ -49,7 +49,9 @@ def test_stage_page_has_all_that_status_knows() -> None:
         "7 wait until Rates.main has output for them",
         "6 wait for the watermark",
         "in 1 shard(s)",
-        "the largest is shard 5 with 300 B, 1.5 times the mean",
+        "20 with state: median 10 B, mean 20 B, most 300 B, 15.0 times the mean",
+        "<dt>shard 5</dt><dd>300 B, 75.0% of it</dd><dt>shard 2</dt><dd>20 B, 5.0% of it</dd>",
+        "<dt>other shards</dt><dd>18, with at most 20 B each</dd>",
         record["causes"][0]["text"],
         record["causes"][0]["frees"],
         "the element: 'EWR' and all the rest",

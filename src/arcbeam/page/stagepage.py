@@ -204,12 +204,15 @@ def _state(stage: Mapping[str, Any]) -> Iterator[Fact]:
     if not (shards := stage.get("state_shards")):
         yield "shards", "unknown: an earlier version made this status"
         return
-    mean, most = size / shards, stage.get("state_most", 0)
-    skew = f", {most / mean:.1f} times the mean" if mean else ""
-    yield (
-        "shards",
-        f"{shards:,} with state; the largest is shard {stage['state_most_in']} with {bytes_shown(most)}{skew}",
-    )
+    largest = stage.get("state_largest", ())
+    mean, most = size / shards, largest[0][1] if largest else 0
+    skew = f", {most / mean:.1f} times the mean" if most else ""
+    median = bytes_shown(stage.get("state_median", 0))
+    yield "shards", f"{shards:,} with state: median {median}, mean {bytes_shown(mean)}, most {bytes_shown(most)}{skew}"
+    for shard, here in largest:
+        yield f"shard {shard}", f"{bytes_shown(here)}, {here / size:.1%} of it" if size else bytes_shown(here)
+    if more := shards - len(largest):
+        yield "other shards", f"{more:,}, with at most {bytes_shown(largest[-1][1])} each" if largest else f"{more:,}"
 
 
 def _tasks(record: Record, stage: Mapping[str, Any], tasks: Record | None) -> Iterator[Fact]:

@@ -313,6 +313,9 @@ def test_job_serves_metrics_and_logs_and_traces_micro_batches(tmp_path: Path, ca
     (kept,) = (stage for stage in status.stages if stage.stage.endswith("Grouped"))
     assert kept.state_rows > 0
     assert 0 < kept.state_bytes <= sum(status.state_bytes.values())
+    by_shard = dict(kept.state_largest)
+    assert len(by_shard) == kept.state_shards <= 2
+    assert sum(by_shard.values()) == kept.state_bytes
     assert f'arcbeam_micro_batch_total{{job="{result.plan.name}"}}' in "\n".join(lines)
     (watermark,) = (line for line in lines if line.startswith("arcbeam_input_watermark_seconds") and "Grouped" in line)
     assert 7 <= float(watermark.split()[-1]) < 10_000

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from operator import attrgetter
+from statistics import median_low
 from typing import Any, Final
 
 from arcbeam.engine.watermarks.clocks import shown_time
@@ -25,6 +27,9 @@ from arcbeam.streaming.status.words import backlog_shown
 
 _SHOWN: Final = 4
 """The maximum of items of remaining work in a line."""
+
+LARGEST: Final = 16
+"""Of how many shards a status says the size of a stage's state."""
 
 PARTS: Final = ("seconds", "plan", "spark", "user", "commit")
 """The measured parts of a micro-batch: the whole without its commit, then its parts in order."""
@@ -76,7 +81,8 @@ class StageStatus:
         state_rows: rows in the files of its state; a rewritten row counts again until files are merged.
         state_bytes: the size of their keys and values.
         state_shards: the number of shards with rows of it.
-        state_most, state_most_in: the bytes of the largest of these, and its number.
+        state_median: the bytes of the median of these.
+        state_largest: the numbers and bytes of up to `LARGEST` of these, the largest first.
         kept: the size of its state: `keys`, and the fields of `arcbeam.engine.state.statemetrics.StateMetrics`; None if
             it was not counted.
     """
@@ -100,8 +106,8 @@ class StageStatus:
     state_rows: int = 0
     state_bytes: int = 0
     state_shards: int = 0
-    state_most: int = 0
-    state_most_in: int | None = None
+    state_median: int = 0
+    state_largest: tuple[tuple[int, int], ...] = ()
     behind: Duration | None = None
     read_rate: float | None = None
     written_rate: float | None = None
@@ -293,8 +299,8 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
             state_rows=rows,
             state_bytes=sum(sizes.values()),
             state_shards=len(sizes),
-            state_most=max(sizes.values(), default=0),
-            state_most_in=max(sizes, key=lambda shard: (sizes[shard], -shard), default=None),
+            state_median=median_low(sizes.values()) if sizes else 0,
+            state_largest=tuple(nsmallest(LARGEST, sizes.items(), key=lambda each: (-each[1], each[0]))),
             behind=_behind(manifest, of.input),
         )
         if stage is not None:
