@@ -100,6 +100,7 @@ class Topics:
         described: id and number of partitions of each topic.
         begins: the earliest offset of each partition.
         ends: what any other question for offsets is answered.
+        group: the offset of the group in each partition; None: as the others.
         down: whether no broker answers.
         wrong: whether none can: the names of the brokers are unknown.
     """
@@ -107,6 +108,7 @@ class Topics:
     described: dict[str, tuple[str, int]]
     begins: int = 0
     ends: int = 100
+    group: int | None = None
     down: bool = False
     wrong: bool = False
 
@@ -122,7 +124,8 @@ class Topics:
         return {name: of for name, of in self.described.items() if names is None or name in names}
 
     def offsets(self, partitions: Sequence[tuple[str, int]], where: Any, *, committed: bool) -> list[int]:
-        return [self.begins if where == "earliest" else self.ends] * len(partitions)
+        found = {"earliest": self.begins, "group": self.ends if self.group is None else self.group}
+        return [found.get(where, self.ends)] * len(partitions)
 
     def close(self) -> None:
         pass

@@ -65,6 +65,38 @@ def test_offsets_of_start_and_stop_are_kept() -> None:
     assert (found.outputs[0].value, found.rest) == (Partition("t", "a", 0, 3, 9), None)
 
 
+@pytest.mark.parametrize(
+    ("start", "begins", "ends", "said"),
+    [
+        (
+            {("t", 0): 0},
+            7,
+            9,
+            r"start=…\), t\[0\]: the offset 0 is before the first record .* 7 to 9\. Give one of these",
+        ),
+        ({("t", 0): 12}, 7, 9, r"t\[0\]: the offset 12 is after the last record that exists: its offsets are 7 to 9"),
+        (
+            "group",
+            101,
+            101,
+            r"start='group'\), t\[0\]: the offset 100 is before .*\. Reset it, or use start='earliest'",
+        ),
+    ],
+)
+def test_start_that_does_not_exist_is_named(start: Any, begins: int, ends: int, said: str) -> None:
+    topics = Topics({"t": ("a", 1)}, begins, ends)
+    if start == "group":
+        topics.group = 100
+    with pytest.raises(LookupError, match=said):
+        discover(search(topics, wanted(start=start)))
+
+
+@pytest.mark.parametrize("start", [7, 9])
+def test_start_at_either_end_of_a_log_is_accepted(start: int) -> None:
+    (found,) = discover(search(Topics({"t": ("a", 1)}, 7, 9), wanted(start={("t", 0): start}))).outputs
+    assert found.value == Partition("t", "a", 0, start, ENDLESS)
+
+
 def test_missing_offset_of_start_is_named() -> None:
     with pytest.raises(LookupError, match=r"start=.*no offset for partition 1 of the topic t"):
         discover(search(Topics({"t": ("a", 2)}), wanted(start={("t", 0): 3})))
@@ -94,6 +126,22 @@ def test_pattern_finds_whole_names() -> None:
     topics = Topics({"t1": ("a", 1), "t2": ("b", 1), "xt1": ("c", 1)})
     found = discover(search(topics, wanted(topics=(), pattern="t.")))
     assert [repr(output.value) for output in found.outputs] == ["t1[0]", "t2[0]"]
+
+
+def test_pattern_that_matches_nothing_is_in_the_status() -> None:
+    topics = Topics({"t1": ("a", 1)})
+    fn = search(topics, wanted(topics=(), pattern="t"))
+    waiting.take()
+    found = discover(fn)
+    assert (found.outputs, waiting.take()) == ([], "no topic that this user may describe has a name that is all of 't'")
+    topics.described["t"] = ("b", 1)
+    found = discover(fn, found.rest)
+    assert (repr(found.outputs[0].value), waiting.take()) == ("t[0]", "")
+
+
+def test_pattern_that_will_match_nothing_fails() -> None:
+    with pytest.raises(LookupError, match=r"no topic .* has a name that is all of 't\.'"):
+        discover(search(Topics({"t": ("a", 1)}), wanted(topics=(), pattern="t."), None))
 
 
 def test_search_waits_for_the_broker() -> None:

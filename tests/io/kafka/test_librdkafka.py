@@ -190,6 +190,10 @@ def test_removed_records_are_named(broker: Broker) -> None:
     of = found.value
     assert (of.start, values(read(reader(broker), of)[0].outputs)) == (4, [4])
     assert LibrdkafkaCluster(clients(broker)).offsets([(topic, 0)], "group", committed=True) == [4]
+    with pytest.raises(LookupError, match=r"removed\[0\]: the offset 0 is before the first .* offsets are 4 to 5"):
+        Wanted((topic,), "", (), {(topic, 0): 0}, None, True).placed(
+            LibrdkafkaCluster(clients(broker)), [(topic, of.topic_id, 0)], at_first=True
+        )
     with pytest.raises(OffsetsGoneError, match=r"removed\[0\]: the record at offset 2"):
         read(reader(broker), of, OffsetRange(2, ENDLESS))
 

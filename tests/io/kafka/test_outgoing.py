@@ -28,7 +28,10 @@ def test_record_decides_topic_partition_headers_and_time() -> None:
     [
         ("v", "got a str: expected a pair"),
         (("k", "v"), "key that is a str.*key_serializer"),
-        ((b"k", "v" * 2_000), "message.max.bytes of producer_config is 2,000"),
+        (
+            (b"k", "v" * 2_000),
+            "message.max.bytes of producer_config is 2,000: raise it, and max.message.bytes of the topic",
+        ),
     ],
 )
 def test_record_that_kafka_refuses_is_named(element: Any, message: str) -> None:

@@ -26,6 +26,8 @@ _SECONDS: Final = 10.0
 """For a request to a broker."""
 _DOWN_SECONDS: Final = 2.0
 """The same, while brokers are known to be down: the micro-batch waits."""
+_FIRST_SECONDS: Final = 5.0
+"""For the first request of a search. If it fails, the status of a new job soon says why."""
 _SHORT: Final = 6
 """In trouble, one of this many requests has the long timeout."""
 _NEW_SECONDS: Final = 3.0
@@ -180,10 +182,6 @@ class Clients:
         return trouble_of(self.connection)
 
 
-_FIRST_SECONDS: Final = 5.0
-"""For the first request of a search. If it fails, the status of a new job soon says why."""
-
-
 def _seconds(trouble: Trouble) -> float:
     """Return the timeout of a request. In trouble it is sometimes the long one, too: a broker may be slow, not down."""
     return _DOWN_SECONDS if trouble.now and trouble.failures % _SHORT != _SHORT - 1 else _SECONDS
@@ -302,7 +300,7 @@ class LibrdkafkaReader(PartitionReader):
                 raise OffsetsGoneError(
                     f"Kafka, {self._partition!r}: the record at offset {position} is to be read next, but does not "
                     "exist any more: the topic's retention or a user removed it. The records from that offset are "
-                    "lost; a new job can start with those that exist"
+                    "lost. To read those that exist, start a new job with start='earliest'"
                 )
             case KafkaError.TOPIC_AUTHORIZATION_FAILED | KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise PermissionError(f"Kafka, {self._partition!r}: {said(error)}")

@@ -11,9 +11,11 @@ import importlib.util
 import os
 import pickletools
 import re
+import socket
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -33,6 +35,8 @@ _LONG: Final = 12
 """Characters of a secret that is not part of other texts by chance."""
 _NEVER: Final = ("debug",)
 """Settings that make librdkafka log what may be secret."""
+_FILE: Final = ".location"
+"""The end of names of settings that are paths."""
 
 
 def check_installed(of: str) -> None:
@@ -158,7 +162,14 @@ class Connection:
             return make(settings)
         except Exception as e:
             # Errors of librdkafka contain invalid values.
-            said = self._without(str(e), {name: value for name, value in settings.items() if name not in more})
+            given = {name: value for name, value in settings.items() if name not in more}
+            said = self._without(_text(e), given)
+            if absent := [name for name in self.config if name.endswith(_FILE) and not Path(given[name]).exists()]:
+                raise SetupError(
+                    f"cannot create a Kafka client: the file {given[absent[0]]} of {absent[0]!r} does not exist on the "
+                    f"host {socket.gethostname()} ({said})",
+                    "put the file there on all hosts that run tasks, or correct the setting",
+                ) from None
             raise SetupError(f"cannot create a Kafka client: {said}", "correct the settings") from None
 
     def hidden(self, text: str) -> str:
@@ -170,6 +181,12 @@ class Connection:
             if name not in self.config and isinstance(value, str) and value:
                 text = text.replace(value, "…")
         return text
+
+
+def _text(error: Exception) -> str:
+    """Return what an error says: librdkafka's, without its code."""
+    inner = error.args[0] if error.args else error
+    return str(inner.str() if hasattr(inner, "str") else inner)
 
 
 def _called(credentials: Callable[[], Any]) -> Mapping[str, Any]:

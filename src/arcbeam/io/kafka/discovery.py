@@ -101,15 +101,37 @@ class Wanted:
 
         Raises:
             ConnectionError: no broker answers.
-            LookupError: `start` or `stop` lacks a partition.
+            LookupError: `start` or `stop` lacks a partition, or `start` is not in its log.
         """
         starts = self._offsets(cluster, places, self.start if at_first else "earliest", "start")
+        if at_first and (isinstance(self.start, Mapping) or self.start == "group"):
+            self._check_starts(cluster, places, starts)
         stops = [ENDLESS] * len(places)
         if self.stop is not None:
             stops = self._offsets(cluster, places, self.stop, "stop")
         return [
             Partition(*place, start, max(start, stop)) for place, start, stop in zip(places, starts, stops, strict=True)
         ]
+
+    def _check_starts(self, cluster: Cluster, places: Sequence[Place], starts: Sequence[int]) -> None:
+        """Refuse offsets that brokers would refuse: before the first record that exists, or after the end.
+
+        Raises:
+            LookupError: likewise.
+        """
+        partitions = [(topic, number) for topic, _, number in places]
+        if not partitions:
+            return
+        firsts = cluster.offsets(partitions, "earliest", committed=False)
+        ends = cluster.offsets(partitions, "latest", committed=False)
+        for (topic, number), start, first, end in zip(partitions, starts, firsts, ends, strict=True):
+            if not first <= start <= end:
+                what = f"the offset {start} is {'before the first' if start < first else 'after the last'} record"
+                argument, another = ("…", "Give one of these") if self.start != "group" else ("'group'", "Reset it")
+                raise LookupError(
+                    f"ReadFromKafka(start={argument}), {topic}[{number}]: {what} that exists: its offsets are {first} "
+                    f"to {end}. {another}, or use start='earliest' for all that exist"
+                )
 
     def _offsets(self, cluster: Cluster, places: Sequence[Place], where: Where, argument: str) -> list[int]:
         partitions = [(topic, number) for topic, _, number in places]
@@ -178,6 +200,8 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             tracker.defer_remainder(Duration(_RETRY_SECONDS))
             return
         self._failing_since = self._away_since = None
+        if self._wanted.pattern and not partitions and not known.places:
+            self._without_topics()
         if not tracker.try_claim((of.topic, of.topic_id, of.number) for of in partitions):
             return
         if known.searched and partitions:
@@ -217,6 +241,17 @@ class Discover(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     def _unreachable(self, error: ConnectionError, seconds: float) -> str:
         return unreachable(self._clients.trouble().servers, error, seconds)
+
+    def _without_topics(self) -> None:
+        """Say in the status that no topic matches; fail if no search will find one.
+
+        Raises:
+            LookupError: likewise.
+        """
+        text = f"no topic that this user may describe has a name that is all of {self._wanted.pattern!r}"
+        if self._seconds is None:
+            raise LookupError(f"Kafka: {text}")
+        waiting.reason = text
 
     def _search(self, known: Known) -> list[Partition]:
         """Return the partitions that are not known; raise a ConnectionError if no broker answers."""

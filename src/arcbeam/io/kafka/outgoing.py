@@ -115,7 +115,8 @@ class Outgoing:
         if size > self.most:
             raise RecordRefusedError(
                 f"WriteToKafka got a record of about {size:,} bytes for the topic {topic}; message.max.bytes of "
-                f"producer_config is {self.most:,}"
+                f"producer_config is {self.most:,}: raise it, and max.message.bytes of the topic; or send such records "
+                "elsewhere before this transform, for example to another output of a DoFn"
             )
         return topic, number, at, key, value, pairs
 

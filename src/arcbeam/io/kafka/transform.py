@@ -75,13 +75,14 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     Args:
         consumer_config: settings of librdkafka without secrets, at least "bootstrap.servers".
         topics: names of topics.
-        topic_pattern: instead: a regular expression for whole names. Internal topics are left out.
+        topic_pattern: instead: a regular expression for whole names. Internal topics are left out. If it matches none,
+            the status says so, and a bounded read fails.
         topic_partitions: instead: pairs of a topic and the number of a partition. No others are searched for.
         key_deserializer: a function of a key's bytes (or None). None: keys stay bytes.
         value_deserializer: the same for values. A value of None is a tombstone.
         start: where to begin when the job is new: "earliest"; "latest"; "group" (the offsets of "group.id", else
             earliest); a time (datetime, Timestamp, seconds since 1970): the first record of that time or a later one;
-            or offsets by (topic, partition).
+            or offsets by (topic, partition). Offsets that do not exist any more, or not yet, are refused.
         stop: where to end: None (never), "latest" (what exists when the job starts), a time, or offsets.
         read_committed: whether to leave out records of open and aborted transactions.
         with_metadata: whether elements are `KafkaRecord`s. Otherwise they are pairs (key, value).

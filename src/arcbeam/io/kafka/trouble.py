@@ -34,14 +34,18 @@ _LISTEN: Final = 15
 """How often a client listens, for a tenth of a second each."""
 _REASONS: Final = 3
 """Texts that are reported."""
-
-
 _REFUSED: Final = "SASL authentication error"
-_HOPELESS: Final = re.compile(f"Failed to resolve|{_REFUSED}")
+_HOPELESS: Final = re.compile(
+    f"Failed to resolve|{_REFUSED}|SASL .* mechanism handshake failed|certificate verify failed"
+)
+_CLOSED: Final = "brokers are down"
+"""What librdkafka says if brokers end connections without an answer. It names none of them."""
 
 
 class AddressError(ConnectionError):
-    """No broker answers, and retrying does not help: their names are unknown, or they refuse the credentials."""
+    """No broker answers, and retrying does not help: brokers have unknown names or certificates, or refuse the
+    credentials.
+    """
 
 
 def unreachable(servers: str, error: object, seconds: float) -> str:
@@ -53,8 +57,8 @@ def unreachable(servers: str, error: object, seconds: float) -> str:
         seconds: for how long.
     """
     return (
-        f"no broker of {servers} has answered for {seconds:.0f} s: {error}. Check bootstrap.servers, security.protocol "
-        "and the credentials, that the brokers run, and that this host reaches them"
+        f"no broker of {servers} has answered for {seconds:.0f} s: {error}. Check bootstrap.servers, "
+        "security.protocol, ssl.ca.location and the credentials, that the brokers run, and that this host reaches them"
     )
 
 
@@ -66,14 +70,22 @@ class Trouble:
         clock: returns seconds since 1970.
         job: the name of the job, if the process does not know it.
         user: who connects, for messages about refused passwords; "" if that is unknown or secret.
+        protocol: the setting "security.protocol".
 
     Attributes:
         servers: likewise.
         failures: how many requests have failed since the last success.
     """
 
-    def __init__(self, servers: str, clock: Callable[[], float] = time.time, job: str = "", user: str = "") -> None:
-        self.servers, self._clock, self._job, self._user = servers, clock, job, user
+    def __init__(
+        self,
+        servers: str,
+        clock: Callable[[], float] = time.time,
+        job: str = "",
+        user: str = "",
+        protocol: str = "plaintext",
+    ) -> None:
+        self.servers, self._clock, self._job, self._user, self._protocol = servers, clock, job, user, protocol
         self.failures = 0
         self._heard: dict[str, str] = {}
         self._is_open = False
@@ -109,6 +121,11 @@ class Trouble:
     def reason(self, error: Any) -> str:
         """Return why a request has failed: the errors of connections, which name brokers, or else the error itself."""
         named = [text for broker, text in self._heard.items() if broker]
+        if not named and _CLOSED in self._heard.get("", ""):
+            return (
+                f"{said(error)}. Perhaps brokers end the connections, because they expect another security.protocol "
+                f"there: the client's is {self._protocol}"
+            )
         return "; ".join(map(self._as_user, (named or [said(error)])[-_REASONS:]))
 
     def _as_user(self, text: str) -> str:
@@ -223,7 +240,8 @@ def trouble_of(connection: Connection, job: str = "") -> Trouble:
     """
     config = connection.config
     user = str(config.get("sasl.username", config.get("sasl.user.name", "")))
-    return Trouble(str(config.get("bootstrap.servers", "brokers")), job=job, user=user)
+    protocol = str(config.get("security.protocol", "plaintext"))
+    return Trouble(str(config.get("bootstrap.servers", "brokers")), job=job, user=user, protocol=protocol)
 
 
 def said(error: Any) -> str:
