@@ -37,6 +37,7 @@ from arcbeam.page.timelines import charts
 from arcbeam.page.timelines.charts import Chart
 from arcbeam.page.timelines.newest import Newest
 from arcbeam.page.views import Cell, JobRow
+from arcbeam.sizes import remembered
 from arcbeam.streaming.status.words import committed_at, driver_line
 
 _HERE: Final = Path(__file__).parent
@@ -299,14 +300,21 @@ class Pages:
 
 def _cell(value: Cell) -> Markup:
     """Return the content of a cell. A page has hundreds, so this is no macro, which takes five times as long."""
-    text = escape(value.text)
-    if value.at:
-        text += Markup(' <time data-at="{}">{}</time>').format(value.at, value.ago)
-    if not value.hint:
-        return text
-    if value.text == "–":
-        text += Markup('<span class="unseen"> {}</span>').format(value.hint)
-    return Markup(f'<span title="{escape(value.hint)}">{text}</span>')  # all parts are escaped
+    return Markup(_escaped(value.text, value.hint, value.at, value.ago if value.at else ""))  # all parts are escaped
+
+
+@remembered(4096)
+def _escaped(text: str, hint: str, at: int, ago: str) -> str:
+    """Return the content of a cell. Many stages have the same figures."""
+    content = str(escape(text))
+    if at:
+        content += f' <time data-at="{at}">{escape(ago)}</time>'
+    if not hint:
+        return content
+    title = escape(hint)
+    if text == "–":
+        content += f'<span class="unseen"> {title}</span>'
+    return f'<span title="{title}">{content}</span>'
 
 
 def _numbers(*values: Cell) -> Markup:

@@ -83,7 +83,9 @@ class Rendered:
     @cached_property
     def digests(self) -> Mapping[str, bytes]:
         """A digest of each fragment, in which relative times do not count."""
-        return {id: _digest(_TIMES.sub(r"\1", html)) for id, html in self.fragments.items()}
+        return {
+            id: _digest(_TIMES.sub(r"\1", html) if "<time" in html else html) for id, html in self.fragments.items()
+        }
 
     @cached_property
     def _parts(self) -> dict[str, str]:

@@ -14,11 +14,10 @@ from typing import Final
 from urllib.parse import parse_qs, urlencode
 
 from markupsafe import escape
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.types import ASGIApp
-from typing_extensions import override
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "arcbeam-page"
 """The name of a cookie begins with this; see `cookie_of`."""
@@ -109,10 +108,12 @@ async def form_of(request: Request) -> dict[str, str]:
     return {name: values[-1] for name, values in fields.items()}
 
 
-class Guard(BaseHTTPMiddleware):
+class Guard:
     """Refuses other hosts' names, forms of other sites, and requests without the token.
 
     The token is passed once, as `?token=` or in a form. A cookie with its hash replaces it, so it stays in no address.
+
+    An ASGI application: starlette's `BaseHTTPMiddleware` would pass each event of a stream through a queue and a task.
 
     Args:
         app: what is guarded.
@@ -121,15 +122,23 @@ class Guard(BaseHTTPMiddleware):
     """
 
     def __init__(self, app: ASGIApp, token: str = "", local: bool = True) -> None:
-        super().__init__(app)
-        self._token, self._local = token, local
+        self._app, self._token, self._local = app, token, local
         self._proof = hashlib.sha256(f"{COOKIE}:{token}".encode()).hexdigest()
 
-    @override
-    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
-        response = self._refusal(request) or await self._login(request) or await call_next(request)
-        response.headers.update(_HEADERS)
-        return response
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        request = Request(scope, receive)
+        response = self._refusal(request) or await self._login(request)
+        await (self._app if response is None else response)(scope, receive, guarded)
 
     def _refusal(self, request: Request) -> Response | None:
         # A foreign name that resolves to this machine (DNS rebinding) would let its site read the page.

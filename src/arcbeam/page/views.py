@@ -10,7 +10,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from arcbeam.model.timestamps import (
     END_OF_GLOBAL_WINDOW,
@@ -53,9 +53,8 @@ _WELL = frozenset({"done", "drained"})
 """The modes of jobs that ended as intended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell of a table.
+class Cell(NamedTuple):
+    """A cell of a table. A page has thousands, and a tuple is made faster than a dataclass.
 
     Attributes:
         text: what it shows.
@@ -71,6 +70,9 @@ class Cell:
     def ago(self) -> str:
         """How long ago the time was, when the page was made."""
         return ago(self.at)
+
+
+NOTHING: Final = Cell("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +132,10 @@ class JobRow:
     behind: Cell
     headline: Headline
     order: int
-    last: Cell = Cell("")
+    last: Cell = NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class StageRow:
+class StageRow(NamedTuple):
     """A stage in a job's table; producers come first."""
 
     name: str

@@ -15,8 +15,11 @@ def plain(value: Any) -> Any:
     kind = type(value)
     if kind in _ATOMS:
         return value
+    # Most values are atoms: a call for each of them would take half of the time.
     if (names := getattr(kind, "__dataclass_fields__", None)) is not None:
-        return {name: plain(getattr(value, name)) for name in names}
+        return {name: each if type(each := getattr(value, name)) in _ATOMS else plain(each) for name in names}
     if kind is dict:
-        return {name: plain(each) for name, each in value.items()}
+        return {name: each if type(each) in _ATOMS else plain(each) for name, each in value.items()}
+    if kind is tuple and _ATOMS.issuperset(map(type, value)):
+        return value
     return kind(map(plain, value)) if kind in (tuple, list) else value
