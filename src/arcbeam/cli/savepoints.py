@@ -19,7 +19,8 @@ from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import JobFailedError
 from arcbeam.model.rows import MOST_SHARDS
 from arcbeam.store.blobs.claims import work_folder
-from arcbeam.streaming.status.words import bytes_shown, resume_command, shown
+from arcbeam.store.log.jobname import resume_command
+from arcbeam.streaming.status.words import bytes_shown, shown
 
 if TYPE_CHECKING:
     from arcbeam.store.blobs.durable import DurableBlobs

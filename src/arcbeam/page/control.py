@@ -28,8 +28,9 @@ from arcbeam.page.security import FormTokens, form_of
 from arcbeam.page.sources import Control, Listed, Source
 from arcbeam.page.states import is_live
 from arcbeam.page.views import without_driver
+from arcbeam.store.log.jobname import resume_command
 from arcbeam.store.log.requests import Asked
-from arcbeam.streaming.status.words import has_program, resume_command, shown, silent
+from arcbeam.streaming.status.words import has_program, shown, silent
 
 _KEPT: Final = 200
 """Requests that are remembered, with their results."""

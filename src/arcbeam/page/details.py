@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from arcbeam.page.sources import Record
 from arcbeam.page.views import Cell
-from arcbeam.streaming.status.words import bytes_shown, resume_command, shown
+from arcbeam.store.log.jobname import resume_command
+from arcbeam.streaming.status.words import bytes_shown, shown
 
 _ROW: Final = 150
 """The characters of a message's row besides its text, about."""

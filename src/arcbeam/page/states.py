@@ -95,7 +95,7 @@ def headline(job: Listed) -> Headline:
         case "STOPPED":
             return Headline(
                 "The job is suspended, or was not started.",
-                "it is started; a suspended job: `arcbeam resume FOLDER`",
+                _STOPPED,
                 level="warning",
                 label="Stopped",
             )
@@ -146,6 +146,9 @@ def batch_rows(progress: Mapping[str, Any], live: bool) -> Iterator[BatchRow]:
         )
 
 
+_STOPPED: Final = (
+    "it is started again; the page of a suspended job says how to resume it, if its folder can be read from here"
+)
 _SUM: Final = "the sum of its tasks; they run side by side"
 _BLIND: Final = "its figures come when its Spark job ends: running tasks report only to a temporary location on a disk"
 _STATES: Final = {

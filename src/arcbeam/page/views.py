@@ -29,10 +29,9 @@ from arcbeam.streaming.status.words import (
     bytes_shown,
     committed_at,
     driver_line,
-    has_program,
     is_over,
     overdue_line,
-    resume_command,
+    resume_line,
     shown,
     silent,
     state_of,
@@ -48,6 +47,7 @@ _LONGEST_LINE: Final = 160
 _MINUTES: Final = len("2026-01-05 10:00")
 
 CANCELLED: Final = "The job was cancelled."
+_RESUMED: Final = "the job is resumed"
 
 _WELL = frozenset({"done", "drained"})
 """The modes of jobs that ended as intended."""
@@ -232,7 +232,7 @@ def _filled(record: Record, text: str) -> str:
 
 def _stopped(record: Record) -> Headline | None:
     if ended := record.get("ended"):
-        frees = _resumed(record)
+        frees = resume_line(record, _RESUMED)
         if ended["state"] == "CANCELLED":
             return Headline(CANCELLED, frees, level="warning", label="Ended")
         # The rest of a long error is under "Error".
@@ -245,20 +245,13 @@ def _stopped(record: Record) -> Headline | None:
             f"The job has ended: it is {mode}.", level="good" if mode in _WELL else "warning", label="Ended"
         )
     if record["mode"] == "suspended":
-        text, frees = "No driver is running this job.", _resumed(record)
+        text, frees = "No driver is running this job.", resume_line(record, _RESUMED)
         return Headline(text, frees, level="warning", label="Suspended")
     if silent(record) is not None:
         return Headline(driver_line(record), level="error")
     if line := overdue_line(record):
         return Headline(line, level="error")
     return None
-
-
-def _resumed(record: Record) -> str:
-    """Return what resumes a job that has no driver."""
-    if has_program(record):
-        return f"the job is resumed: `{resume_command('FOLDER', True)}`"
-    return f"the job is resumed: {resume_command('FOLDER', False)}"
 
 
 def headline_of(record: Record, cause: Mapping[str, Any]) -> Headline:

@@ -13,6 +13,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log import requests
+from arcbeam.store.log.jobname import has_job_graph
 from arcbeam.store.log.requests import Answer, Asked, Said
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.testing.blobs import MemoryBlobs
@@ -56,6 +57,22 @@ def test_impossible_request_is_refused(memory: DurableBlobs) -> None:
     opened(memory)
     assert requests.ask(memory, Asked.CANCEL, "", Timestamp(0)).epoch == 2
     assert len(requests.waiting(memory)) == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "how"),
+    [("jobs/p", "arcbeam resume '/my job'"), ("", "run its script again with its --checkpoint_dir")],
+)
+def test_remedies_name_how_the_job_is_resumed(memory: DurableBlobs, program: str, how: str) -> None:
+    log = opened(memory)
+    log.propose(replace(log.draft(Timestamp(1)), program=program))
+    assert has_job_graph(memory) == bool(program)
+    assert requests.unanswered_remedy(memory, "/my job").endswith(f"if not, resume the job: {how}")
+    remedies = [
+        requests.stopped_remedy(what, "/my job", ended=False, program=bool(program))
+        for what in (Asked.DRAIN, Asked.SUSPEND)
+    ]
+    assert remedies == [f"resume it first: {how}", f"to resume it: {how}"]
 
 
 def test_malformed_answer_is_an_error(memory: DurableBlobs) -> None:

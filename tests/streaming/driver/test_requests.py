@@ -24,7 +24,7 @@ from tests.streaming.driver.test_driver import World
 from tests.streaming.jobs import LAYOUT, opened
 
 NOW = Timestamp(1_000)
-RESUME = "resume it first: arcbeam resume memory"
+RESUME = "resume it first: run its script again with its --checkpoint_dir"
 
 
 class Steered(World):

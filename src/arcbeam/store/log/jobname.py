@@ -1,10 +1,12 @@
-"""The name of a job in messages: the name in its job graph, and its folder.
+"""The name of a job in messages: the name in its job graph, and its folder. And how it is resumed.
 
 Owns the words. The folder is the job's identity. The name is for people, and a later submission may change it. Must not
 know what a message is about.
 """
 
 from __future__ import annotations
+
+import shlex
 
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
@@ -50,3 +52,25 @@ def job_in(blobs: DurableBlobs, head: Manifest | None = None) -> str:
         except StoreError:
             head = None
     return job_label("" if head is None else kept_name(blobs, head), blobs)
+
+
+def resume_command(path: str, program: bool, savepoint: bool = False) -> str:
+    """Return how to resume a job, or to start it from a savepoint.
+
+    Args:
+        path: of the folder or savepoint.
+        program: whether a job graph is stored, which `arcbeam resume` needs.
+        savepoint: it is that of a savepoint.
+    """
+    if program:
+        return f"arcbeam resume {shlex.quote(path)}"
+    return "run its script with --from_savepoint" if savepoint else "run its script again with its --checkpoint_dir"
+
+
+def has_job_graph(blobs: DurableBlobs) -> bool:
+    """Return whether the job in a folder has a job graph; True if that is unknown."""
+    try:
+        newest = read_newest(blobs)
+        return newest is None or bool(known(newest).program)
+    except StoreError:
+        return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import time
 import uuid
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.endnote import note_of
-from arcbeam.store.log.jobname import job_in
+from arcbeam.store.log.jobname import has_job_graph, job_in, resume_command
 from arcbeam.store.log.savepoints import changed, checked_name
 from arcbeam.store.manifest.names import ANSWERS, REQUESTS, answer_name, request_name
 from arcbeam.store.manifest.values import ENDED, Manifest
@@ -70,21 +71,32 @@ def refusal(what: Asked, job: str, why: str, remedy: str = "") -> RequestRefused
     return RequestRefusedError(f"cannot {_DOING.get(what, what)} {job}: {why}", remedy)
 
 
-def stopped_remedy(what: Asked, folder: str, *, ended: bool) -> str:
+def stopped_remedy(what: Asked, folder: str, *, ended: bool, program: bool) -> str:
     """Return what to do about a request for a job that has no driver.
 
     Args:
         what: the request.
         folder: of the job.
         ended: the job is done or drained; otherwise it can be resumed.
+        program: whether the folder has a job graph.
     """
     if ended:
         return "there is nothing to do; to run the pipeline again, submit it with another --checkpoint_dir"
     if what is Asked.CANCEL:
         return "there is nothing to cancel; to give up the job, remove its folder"
-    if what is Asked.SUSPEND:
-        return f"to resume it: arcbeam resume {folder}"
-    return f"resume it first: arcbeam resume {folder}"
+    how = resume_command(folder, program)
+    return f"to resume it: {how}" if what is Asked.SUSPEND else f"resume it first: {how}"
+
+
+def unanswered_remedy(blobs: DurableBlobs, place: str) -> str:
+    """Return what to do if no driver answers.
+
+    Args:
+        blobs: the job's folder.
+        place: the folder, for people.
+    """
+    resume = resume_command(place, has_job_graph(blobs))
+    return f"check whether a driver runs: arcbeam status {shlex.quote(place)}; if not, resume the job: {resume}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +198,11 @@ def ask(
     head = known(newest)
     job = job_in(blobs, head)
     if head.mode in ENDED or head.mode is CommitMode.SUSPENDED:
-        remedy = stopped_remedy(what, str(blobs), ended=head.mode in ENDED)
+        remedy = stopped_remedy(what, str(blobs), ended=head.mode in ENDED, program=bool(head.program))
         raise refusal(what, job, f"it is {head.mode} at micro-batch {head.micro_batch}", remedy)
     note = note_of(blobs, head)
     if note is not None and (what is Asked.CANCEL or not later):
-        remedy = stopped_remedy(what, str(blobs), ended=False)
+        remedy = stopped_remedy(what, str(blobs), ended=False, program=bool(head.program))
         if what not in (Asked.CANCEL, Asked.SAMPLE):
             remedy += "; or leave the request for the next driver: --wait=0"
         # Only the first line: what follows is a traceback, and what to do about the failure, not about this request.
@@ -293,8 +305,7 @@ def carried_out(
     if answer is None:
         raise JobFailedError(
             f"no driver of {job_in(blobs)} answered '{what}' within {seconds:g} s; the request is withdrawn",
-            f"check whether a driver runs: arcbeam status {place}; if not, resume the job: arcbeam resume {place}; or "
-            "leave the request for the next driver: --wait=0",
+            f"{unanswered_remedy(blobs, place)}; or leave the request for the next driver: --wait=0",
         )
     if not answer.settled:
         raise JobFailedError(

@@ -20,7 +20,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.log.jobname import job_in
-from arcbeam.store.log.requests import Asked, Said, answered, ask, refusal, time_of, withdraw
+from arcbeam.store.log.requests import Asked, Said, answered, ask, refusal, time_of, unanswered_remedy, withdraw
 from arcbeam.store.manifest.names import SAMPLES, answer_name, samples_name
 
 VERSION: Final = 1
@@ -96,7 +96,7 @@ def sampled(blobs: DurableBlobs, stage: str, seconds: float = SECONDS) -> list[d
         if not found and answer is None:
             raise JobFailedError(
                 f"no driver of {job_in(blobs)} answered '{Asked.SAMPLE}' within {seconds:g} s",
-                f"check whether a driver runs: arcbeam status {blobs}; if not, resume the job: arcbeam resume {blobs}",
+                unanswered_remedy(blobs, str(blobs)),
             )
         if not found:
             raise JobFailedError(

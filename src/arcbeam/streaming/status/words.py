@@ -6,7 +6,6 @@ Owns the wording that the command line and the page share. Reads records only; t
 from __future__ import annotations
 
 import re
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import Any, Final
 from arcbeam.engine.watermarks.clocks import shown_time
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, long_shown
 from arcbeam.sizes import remembered
+from arcbeam.store.log.jobname import resume_command
 from arcbeam.store.manifest.values import ENDED
 
 Record = Mapping[str, Any]
@@ -63,28 +63,16 @@ def state_of(record: Record) -> str:
     return f"{record['mode']}, perhaps" if unsure else str(record["mode"])
 
 
-def resume_command(path: str, program: bool, savepoint: bool = False) -> str:
-    """Return how to resume a job, or to start it from a savepoint.
-
-    Args:
-        path: of the folder or savepoint.
-        program: whether a job graph is stored, which `arcbeam resume` needs.
-        savepoint: it is that of a savepoint.
-    """
-    if program:
-        return f"arcbeam resume {shlex.quote(path)}"
-    return "run its script with --from_savepoint" if savepoint else "run its script again with its --checkpoint_dir"
-
-
 def has_program(record: Record) -> bool:
     """Return whether a job graph is stored with a job. Only the status in a folder says that there is none."""
     return record.get("program") is not False
 
 
-def resume_line(record: Record) -> str:
-    """Return how to resume a job, as a part of a sentence."""
-    command = resume_command("FOLDER", has_program(record))
-    return f"resume the job: `{command}`" if has_program(record) else command
+def resume_line(record: Record, words: str = "resume the job") -> str:
+    """Return how to resume a job, as a part of a sentence that begins with some words."""
+    program = has_program(record)
+    command = resume_command("FOLDER", program)
+    return f"{words}: `{command}`" if program else f"{words}: {command}"
 
 
 def driver_line(record: Record) -> str:
