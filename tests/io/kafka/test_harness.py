@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,16 @@ from arcbeam.harness.operations.publishoperation import OpenPublisher
 from arcbeam.io.kafka import ReadFromKafka, WriteToKafka
 from arcbeam.model.attempts import Attempt, here
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.translate.proto import pipeline_proto
 from examples import kafka_to_kafka
 from tests.harness.drive import Collect, Driven
 from tests.harness.streaming.microbatches import InMicroBatches, MicroBatch, Shard
+from tests.io.kafka.conftest import PASSWORD
 from tests.io.kafka.test_librdkafka import put
+from tests.privacy import planted
 from tools.kafka.broker import Broker
+
+_PAGE = Path(__file__).parents[3] / "docs" / "howto" / "kafka.md"
 
 
 class Cutting:
@@ -110,3 +116,33 @@ def test_example_numbers_the_records_of_each_key(broker: Broker, tmp_path: Path)
     with Driven(shards=1) as written:
         _ = written | ReadFromKafka({"bootstrap.servers": broker.address}, [target], stop="latest") | Collect()
     assert [value for _, value in written.values()] == [b"%d\t%d" % (n + 1, n) for n in range(20)]
+
+
+@pytest.mark.contract("KAFKA-05", "KAFKA-07")
+def test_example_of_the_page_copies_a_topic_and_leaves_no_password(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.topic("clicks", 1)
+    broker.topic("shouted", 1)
+    put(broker, "clicks", range(20))
+    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+    (example,) = re.findall(r"```python\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    for said, is_here in (
+        ("kafka:9092", broker.secured),
+        ("SASL_SSL", "SASL_PLAINTEXT"),
+        ("s3://bucket/staging", str(tmp_path)),
+    ):
+        assert said in example
+        example = example.replace(said, is_here)
+    cut = Cutting()
+    with here.running(Attempt("d-job", 1, (0,), "token")), InMicroBatches(cut) as p:
+        exec(compile(example, str(_PAGE), "exec"), {"pipeline": p})
+    published(p.plan, cut.committed)
+    found = pipeline_proto(p).SerializeToString()
+    left = repr([found, *planted.unpickled(found), *(each.payload for each in cut.committed)])
+    assert [said in left for said in ("KAFKA_PASSWORD", "d-job", PASSWORD)] == [True, True, False]
+    assert list(tmp_path.rglob("*"))
+    assert planted.holding(tmp_path, PASSWORD) == []
+    with Driven(shards=1) as written:
+        _ = written | ReadFromKafka({"bootstrap.servers": broker.address}, ["shouted"], stop="latest") | Collect()
+    assert sorted(int(value) for _, value in written.values()) == list(range(20))
