@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import time
 import uuid
 from collections.abc import Sequence
@@ -229,6 +230,27 @@ def test_starts_and_stops_are_found(broker: Broker) -> None:
     assert [(of.value.start, of.value.stop) for of in found.outputs] == [(0, 5), (0, 0)]
     (first, second) = (read(reader(broker), of.value)[0] for of in found.outputs)
     assert (values(first.outputs), first.rest, second.outputs) == ([0, 1, 2, 3], None, [])
+
+
+@pytest.mark.contract("KAFKA-01")
+def test_partitions_continue_in_another_number_of_tasks(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, offsets = broker.topic("tasks", 4), Offsets()
+    for number in range(4):
+        put(broker, topic, range(number, 80, 4), number)
+    monkeypatch.setattr("arcbeam.io.kafka.reading._TOGETHER", 5)
+    seen: dict[int, list[int]] = {number: [] for number in range(4)}
+    stored = {partition(broker, topic, number): OffsetRange(0, ENDLESS) for number in range(4)}
+    for tasks, stop_after in ((2, 7), (3, 3), (1, None)):
+        fns = [reader(broker) for _ in range(tasks)]
+        for of, restriction in stored.items():
+            again = pickle.loads(pickle.dumps(restriction))
+            processed, _ = read(fns[of.number % tasks], of, again, stop_after=stop_after)
+            seen[of.number] += values(processed.outputs)
+            stored[of] = processed.rest
+        for fn in fns:
+            fn.teardown()
+    assert seen == {number: list(range(number, 80, 4)) for number in range(4)}
+    assert [offsets.restriction_size(of, restriction) for of, restriction in stored.items()] == [0] * 4
 
 
 def test_reader_far_from_position_starts_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
