@@ -164,7 +164,8 @@ class Connection:
             # Errors of librdkafka contain invalid values.
             given = {name: value for name, value in settings.items() if name not in more}
             said = self._without(_text(e), given)
-            if absent := [name for name in self.config if name.endswith(_FILE) and not Path(given[name]).exists()]:
+            files = [name for name in self.config if name.endswith(_FILE) and name in said]
+            if absent := [name for name in files if not Path(given[name]).exists()]:
                 raise SetupError(
                     f"cannot create a Kafka client: the file {given[absent[0]]} of {absent[0]!r} does not exist on the "
                     f"host {socket.gethostname()} ({said})",

@@ -83,7 +83,8 @@ class ReadFromKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         start: where to begin when the job is new: "earliest"; "latest"; "group" (the offsets of "group.id", else
             earliest); a time (datetime, Timestamp, seconds since 1970): the first record of that time or a later one;
             or offsets by (topic, partition). Offsets that do not exist any more, or not yet, are refused.
-        stop: where to end: None (never), "latest" (what exists when the job starts), a time, or offsets.
+        stop: where to end: None (never), "latest" (what exists when the job starts), a time, or offsets. A read waits
+            for records that do not exist yet.
         read_committed: whether to leave out records of open and aborted transactions.
         with_metadata: whether elements are `KafkaRecord`s. Otherwise they are pairs (key, value).
         with_errors: whether the result is a pair (records, errors), in which `errors` has each record that cannot be

@@ -100,6 +100,13 @@ def test_file_of_certificates_that_does_not_exist(tmp_path: Path) -> None:
     assert "put the file there on all hosts that run tasks" in str(e.value)
 
 
+def test_another_wrong_setting_is_not_taken_for_a_missing_file() -> None:
+    # "probe" means the system's certificates.
+    with pytest.raises(SetupError, match=r"fetch\.min\.bytes") as e:
+        refused("127.0.0.1:9", ssl_ca_location="probe", fetch_min_bytes="x")
+    assert "does not exist" not in str(e.value)
+
+
 def test_file_without_certificates(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(SetupError, match=r"client: Failed to create admin client: ssl\.ca\.location failed.*no cert"):
