@@ -240,6 +240,10 @@ class WorkerLostError(JobFailedError):
         )
 
 
+class SubmitterLostError(JobFailedError):
+    """The program that submitted the job, in which its SDK workers run (LOOPBACK), has ended. Never retried."""
+
+
 class DriverLostError(JobFailedError):
     """Spark's driver, the Java process of the session, died: out of memory, killed, or crashed."""
 

@@ -11,7 +11,7 @@ from apache_beam.portability.api import endpoints_pb2
 
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.runner import sdkworkers
-from arcbeam.runner.sdkworkers import check_startable
+from arcbeam.runner.sdkworkers import check_startable, how_to_restart
 
 pytestmark = pytest.mark.contract("API-08")
 
@@ -42,6 +42,12 @@ def test_service_that_does_not_answer_is_named() -> None:
     with pytest.raises(InvalidPipelineError, match=f"workers at localhost:{port} does not answer") as refused:
         check_startable(external(f"localhost:{port}"), "", local=True)
     assert "run its program again, with the same --checkpoint_dir" in str(refused.value)
+
+
+def test_restart_of_a_loopback_job_names_its_folder() -> None:
+    assert how_to_restart("LOOPBACK", "/jobs/1").startswith("run it again with --checkpoint_dir=/jobs/1: ")
+    assert how_to_restart("LOOPBACK", None).startswith("run it again: the job begins again from its start.")
+    assert not how_to_restart("PROCESS", "/jobs/1")
 
 
 def test_loopback_is_refused_on_a_cluster() -> None:

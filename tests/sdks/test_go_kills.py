@@ -192,3 +192,4 @@ def test_job_fails_without_its_loopback_submitter(job: GoJob) -> None:
     os.kill(job.submitter.pid, signal.SIGKILL)
     job.until(lambda: job.state() == "FAILED")
     assert job.lines() < set(EXPECTED)
+    assert "the program that submitted the job has ended" in job.log()

@@ -25,7 +25,7 @@ from arcbeam.model.rows import BundleReport
 from arcbeam.options import WITHHELD, ArcbeamOptions, completed
 from arcbeam.runner.job import Follower, Job, session_options
 from arcbeam.runner.jobgraph import job_graph_to_store
-from arcbeam.runner.sdkworkers import check_startable
+from arcbeam.runner.sdkworkers import check_startable, how_to_restart
 from arcbeam.spark.session.sessions import FAIR, active_session, is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, worker_setup_for
 from arcbeam.store.blobs.backends import open_blobs, shown
@@ -151,6 +151,7 @@ class SparkExecutor(PipelineExecutor):
                     Level.WARNING,
                     "without a --checkpoint_dir that all executors can reach, this job cannot be resumed",
                 )
+            worker_setup = replace(worker_setup, restart=how_to_restart(requested, ours.checkpoint_dir))
         with self._lock:
             if self._cancelled:
                 raise JobCancelledError(f"job '{plan.name}' was cancelled before it started")

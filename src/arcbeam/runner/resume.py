@@ -16,7 +16,7 @@ from arcbeam.options import OF_THE_RUN, ArcbeamOptions, completed, given_as
 from arcbeam.runner.job import Job, session_options
 from arcbeam.runner.jobgraph import StoredJobGraph, newest_name, restored_worker_setup, stored_job_graph
 from arcbeam.runner.result import ArcbeamResult
-from arcbeam.runner.sdkworkers import check_startable
+from arcbeam.runner.sdkworkers import check_startable, how_to_restart
 from arcbeam.secrets import declare_settings, parted
 from arcbeam.spark.session.sessions import is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import archive_path
@@ -77,7 +77,8 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     check_startable(proto, environment_type(stored), local=is_local(spark))
     worker_setup = restored_worker_setup(spark, blobs, program)
     if any_workers(proto.components):
-        worker_setup = replace(worker_setup, sdk_options=struct_of(wanted))
+        restart = how_to_restart(environment_type(stored), url)
+        worker_setup = replace(worker_setup, sdk_options=struct_of(wanted), restart=restart)
     kept = parted({option: value for option, value in wanted.items() if option not in OF_THE_RUN}, program.secrets)
     names = tuple(sorted({*program.secrets, *kept.secrets}))
     again = replace(program, name=name, options=kept.options, secrets=names)

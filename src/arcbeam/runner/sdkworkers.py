@@ -16,6 +16,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.fnapi.environments.docker import docker_problem
 from arcbeam.jobs.environments import EMBEDDED_TYPE
+from arcbeam.store.blobs.backends import shown
 
 _URNS = common_urns.environments
 _SECONDS = 5.0
@@ -44,6 +45,23 @@ def check_startable(pipeline: Any, requested: str, *, local: bool) -> None:
                 "start the Docker daemon; or set --environment_type to LOOPBACK, PROCESS or, for Python, to "
                 f"{EMBEDDED_TYPE}",
             )
+
+
+def how_to_restart(requested: str, folder: str | None) -> str:
+    """Return how a job continues whose SDK workers ran in its submitter, after that has ended; "" for other workers.
+
+    Args:
+        requested: see `check_startable`.
+        folder: where the job keeps its state; None: in no place that outlives it.
+    """
+    if requested != "LOOPBACK":
+        return ""
+    again = f"run it again with --checkpoint_dir={shown(folder)}" if folder else "run it again"
+    kept = "the job resumes after its last commit" if folder else "the job begins again from its start"
+    return (
+        f"{again}: {kept}. To be independent of that program, set --environment_type to PROCESS, DOCKER or, for "
+        f"Python, to {EMBEDDED_TYPE}"
+    )
 
 
 def _check_external(url: str, requested: str, local: bool) -> None:

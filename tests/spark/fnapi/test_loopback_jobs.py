@@ -13,6 +13,7 @@ from apache_beam.coders import VarIntCoder
 from apache_beam.metrics import Metrics
 from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.worker.worker_pool_main import BeamFnExternalWorkerPoolServicer
 from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.timeutil import TimeDomain
@@ -149,17 +150,21 @@ def test_job_is_not_resumed_without_its_submitter(pipeline: Callable[..., Any], 
         resume(f"{tmp_path}/job")
 
 
-def end_worker_once(x: int, once: str) -> int:
-    """End the SDK worker that runs this, as a crash does, the first time."""
+def end_workers() -> None:
+    """End the SDK workers of this process, as a crash does."""
     import gc
 
     from apache_beam.runners.worker import sdk_worker
 
+    for each in gc.get_objects():
+        if isinstance(each, sdk_worker.SdkHarness):
+            each._control_channel.close()
+
+
+def end_worker_once(x: int, once: str) -> int:
     if not Path(once).exists():
         Path(once).touch()
-        for each in gc.get_objects():
-            if isinstance(each, sdk_worker.SdkHarness):
-                each._control_channel.close()
+        end_workers()
     return x
 
 
@@ -170,3 +175,36 @@ def test_lost_worker_is_replaced(pipeline: Callable[[], Any], tmp_path: Path) ->
     assert_that(out, equal_to([1, 2, 3]))
     assert p.run().wait_until_finish() == "DONE"
     assert (tmp_path / "once").exists()
+
+
+services: list[Any] = []
+"""The servers that start the workers of this process."""
+
+
+def end_submitter(x: int) -> int:
+    """Leave a job as the end of its submitter does: no service, no workers."""
+    for each in services:
+        each.stop(None)
+    end_workers()
+    return x
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the workers' threads end so
+@pytest.mark.contract("API-08")
+def test_end_of_submitter_is_reported_without_retries(
+    pipeline: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = BeamFnExternalWorkerPoolServicer.start
+
+    def start(*args: Any, **kwargs: Any) -> Any:
+        address, server = started(*args, **kwargs)
+        services.append(server)
+        return address, server
+
+    monkeypatch.setattr(BeamFnExternalWorkerPoolServicer, "start", start)
+    p = pipeline(f"--checkpoint_dir={tmp_path}/job")
+    _ = p | beam.Create([1]) | "End" >> beam.Map(end_submitter)
+    again = f"run it again with --checkpoint_dir={tmp_path}/job: the job resumes after its last commit"
+    with pytest.raises(RuntimeError, match=f"(?s)the program that submitted the job has ended.*{again}") as raised:
+        p.run().wait_until_finish()
+    assert "in a row" not in str(raised.value)

@@ -51,7 +51,7 @@ def name_of(environment: Any) -> str:
     raise ValueError(f"an environment '{environment.urn}' has no SDK workers")
 
 
-def start(environment: Any, worker: str, address: str, ended: Callable[[str], None]) -> Started:
+def start(environment: Any, worker: str, address: str, ended: Callable[[str], None], restart: str = "") -> Started:
     """Start a worker.
 
     Args:
@@ -59,14 +59,16 @@ def start(environment: Any, worker: str, address: str, ended: Callable[[str], No
         worker: the id under which it connects.
         address: of the server to which it connects.
         ended: is called with a description if the worker's process ends.
+        restart: see `external.start`.
 
     Raises:
         SdkWorkerLostError: it cannot be started.
+        SubmitterLostError: it ran in the program that submitted the job, which has ended.
         ValueError: the environment has no workers.
     """
     if environment.urn == _URNS.EXTERNAL.urn:
         payload = external.payload_of(environment)
-        external.start(payload, worker, address)
+        external.start(payload, worker, address, restart)
         return _ByService(payload, worker)
     if environment.urn == _URNS.PROCESS.urn:
         process = runner_pb.ProcessPayload.FromString(environment.payload)

@@ -6,6 +6,7 @@ Owns when a worker is started and stopped. Must not know what it runs.
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,6 +54,7 @@ class Workers:
 
         Raises:
             SdkWorkerLostError: it cannot be started, or does not connect.
+            SubmitterLostError: it ran in the program that submitted the job, which has ended.
         """
         if self._pid != os.getpid():
             self._workers.clear()
@@ -71,7 +73,7 @@ class Workers:
         connection = server.expect(starting.name_of(proto), provision, proto)
         worker = _Worker(connection)
         try:
-            worker.started = starting.start(proto, connection.worker, server.address, connection.end)
+            worker.started = starting.start(proto, connection.worker, server.address, connection.end, provision.restart)
             connection.connected(_SECONDS)
         except BaseException:
             self._stop(worker)
@@ -91,9 +93,15 @@ class Workers:
 
     @staticmethod
     def _stop(worker: _Worker) -> None:
+        lost = worker.connection.is_lost
         # First the streams: then most workers end by themselves.
         server_here().forget(worker.connection)
-        if worker.started is not None:
+        if worker.started is None:
+            return
+        if lost:
+            # A task that failed for it must not wait for what is left of it: a boot program has seconds for its end.
+            threading.Thread(target=worker.started.stop, name="sdk-worker-stop", daemon=True).start()
+        else:
             worker.started.stop()
 
 

@@ -35,11 +35,13 @@ class Provision:
         job: id of the job.
         options: the pipeline options, a serialized Struct as it was submitted.
         folders: that have files named by the SHA-256 of their content.
+        restart: how the job continues if the program that submitted it has ended; "" unless workers run there.
     """
 
     job: str = ""
     options: bytes = b""
     folders: tuple[Path, ...] = ()
+    restart: str = ""
 
     def info(self, environment: Any, address: str) -> Any:
         """Return the `ProvisionInfo` of a worker.

@@ -417,7 +417,7 @@ def _opened(job: StreamingJob, stage: str, *, sampled: bool = False) -> TaskStag
         from arcbeam.fnapi.stage.remotestage import MergingStage, RemoteStage
 
         setup = job.worker_setup
-        given = (setup.sdk_options, setup.sdk_folders()) if isinstance(setup, WorkerSetup) else ()
+        given = (setup.sdk_options, setup.sdk_folders(), setup.restart) if isinstance(setup, WorkerSetup) else ()
         provision = Provision(job.id, *given)
         kind = MergingStage if opened.remote is None else RemoteStage
         return kind(opened, job.settings, job.id, provision)

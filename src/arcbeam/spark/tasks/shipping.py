@@ -88,6 +88,7 @@ class WorkerSetup:
         main: classes of the user's script.
         folder: the program's folder, if the driver is on the same machine, so that relative paths work in functions.
         sdk_options: the pipeline options for SDK workers, as a serialized Struct; not stored with the job.
+        restart: how the job continues if its submitter has ended; "" unless SDK workers run there. Not stored.
     """
 
     archives: tuple[str, ...] = ()
@@ -100,6 +101,7 @@ class WorkerSetup:
     main: MainClasses = field(default_factory=MainClasses)
     folder: str = ""
     sdk_options: bytes = field(default=b"", repr=False)
+    restart: str = ""
 
     def sdk_folders(self) -> tuple[Path, ...]:
         """Return the folders with files for SDK workers, in a worker that was set up."""
