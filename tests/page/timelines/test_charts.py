@@ -203,6 +203,13 @@ def test_watermark_is_drawn_against_the_clock_with_its_holders() -> None:
     points.append(timed(100, watermark=[minute] * 3, held="timer a"))
     (found, *_) = charts_of(history(points), 0)
     assert [(hold.x, hold.width) for hold in found.holds] == [(0, 36), (354, 6)]
+    # The driver ran meanwhile, and committed nothing.
+    (found, *_) = charts_of(history([*points[:-1], {**points[-1], "follows": True}]), 0)
+    assert [(hold.x, hold.width) for hold in found.holds] == [(0, 360)]
+    # A micro-batch after which nothing holds the watermark ends the hold.
+    points = [timed(at, watermark=[minute] * 3, held=None if at == 3 else "timer a") for at in (0, 3, 6, 9)]
+    (found, *_) = charts_of(history(points), 0)
+    assert [(hold.x, hold.width) for hold in found.holds] == [(0, 108), (216, 144)]
     beginning = [timed(at, watermark=[MIN_TIMESTAMP] * 3) for at in range(3)]
     assert next(charts_of(history(beginning), 0)).last == "at the beginning or the end"
 

@@ -299,11 +299,15 @@ def _held(
     often = Counter(most.values()).most_common(_HOLDERS)
     numbers = {text: number for number, (text, _) in enumerate(often, 1)}
     holds: list[Hold] = []
-    size, longest = column * WIDTH / (end - start), max(2, _GAP * _usual(most))
-    for at, then in pairwise([*most, 2 * _STEPS]):
+    size, longest = column * WIDTH / (end - start), max(2, _GAP * _usual(columns))
+    follows = None if (time := _follows(points)) is None else (time - start) // column
+    for at, then in pairwise([*columns, 2 * _STEPS]):
+        if at not in most:
+            continue
         text, x = most[at], round(at * size, 1)
         # It held until the next micro-batch, if a driver ran.
-        until = min(WIDTH, (then if then - at <= longest else at + 1) * size)
+        is_next = then - at <= longest or (then in columns and _is_between(at, follows, then))
+        until = min(WIDTH, (then if is_next else at + 1) * size)
         if holds and holds[-1].text == text and abs(x - holds[-1].x - holds[-1].width) < size / 2:
             holds[-1] = holds[-1]._replace(width=round(until - holds[-1].x, 1))
         else:
