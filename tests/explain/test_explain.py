@@ -156,6 +156,9 @@ def test_long_names_are_shortened_except_in_tooltips() -> None:
     svg = as_svg(Plan("p", (stage,), ()))
     assert "</title>…/Outer/Outer/Outer/Outer/Outer/Inner</text>" in svg
     assert f"<title>{name}\n" in svg
+    read = "Events/ReadFromKafka(events of Europe)/Map(decode the value)"
+    svg = as_svg(Plan("p", (Stage("s0", read, (transform("t0", read),), b"", None, ()),), ()))
+    assert "</title>…/ReadFromKafka…/Map(decode the value)</text>" in svg
     assert len(max(re.findall("</title>([^<]+)</text>", svg), key=len)) <= 38
 
 

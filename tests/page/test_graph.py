@@ -35,6 +35,9 @@ def test_graph_shows_figures_of_stages_and_edges() -> None:
     found = texts(svg)
     assert found["s0-live"] == "waits · 12/s · 3.0 s behind"
     assert found["s0-more"].startswith("backlog 35,625,800 · state 2 kB")
+    record["stages"][0] |= {"backlog": 9_876_543_210_123.0, "state_bytes": 271_000, "total": {"late": 1_234_567}}
+    svg, _ = graph_of(samples.plan_of(4), {}).shown(record)
+    assert texts(svg)["s0-more"] == "backlog 9.88T · state 271 kB · 1.23M late"
     assert re.fullmatch(r"[\d,]+/s · .* \S+", found["c0-live"])
     assert 'class="live warning" id="g-s0-live"' in svg
 
@@ -108,7 +111,8 @@ def test_folder_alone_shows_the_graph(job: FolderBlobs) -> None:
 def test_table_has_the_ids_of_the_graph() -> None:
     jobs = samples.Jobs(Listed("a", "/a", samples.record(3)), plans={"a": samples.plan_of(3)})
     text = TestClient(app_of(jobs), base_url=BASE).get("/job/a").text
-    rows = re.findall(r'<th scope="row"><span class="quiet">(s\d)</span> <a [^>]*>([^<]*)<', text)
+    rows = re.findall(r'<th scope="row"><span class="quiet">(s\d)</span> <a [^>]*>(.*?)</a>', text)
+    rows = [(id, name.replace("<wbr>", "")) for id, name in rows]
     assert rows == [(f"s{at}", stage["name"]) for at, stage in enumerate(samples.plan_of(3)["stages"])]
 
 

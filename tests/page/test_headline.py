@@ -208,6 +208,25 @@ def test_headline_of_failed_job_has_its_folder_and_the_first_line_of_its_error()
     assert "resume FOLDER" in headline({**record, "folder": ""}).frees
 
 
+@pytest.mark.parametrize(
+    ("change", "resumes", "waits"),
+    [
+        ({}, False, "the watermark of the input of"),
+        ({"mode": "done"}, False, "Nothing: the job has ended."),
+        ({"mode": "suspended"}, True, "the watermark of the input of"),
+        ({"ended": {"state": "FAILED", "why": "oh"}}, True, "When the job ended."),
+    ],
+)
+def test_job_without_driver_says_how_to_resume_in_the_list(change: dict[str, Any], resumes: bool, waits: str) -> None:
+    record = samples.record(2, samples.now(), folder="/data/flights", **change)
+    page = TestClient(app_of(samples.Jobs(Listed("a", "/a", record))), base_url=BASE)
+    assert ("arcbeam resume /data/flights" in page.get("/").text) == resumes
+    for path in ("/job/a", "/job/a/stage/0"):
+        listed = page.get(path).text.partition("watermarks wait for</h2>")[2].partition("<h2>")[0]
+        assert ("released when" in listed) == (change != {"mode": "done"})
+    assert waits in page.get("/job/a").text.partition("What watermarks wait for</h2>")[2]
+
+
 def test_watermark_that_has_not_moved_is_not_said_to_advance() -> None:
     now = samples.now()
     record = samples.record(3, now)

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 from xml.sax.saxutils import escape
 
 from arcbeam.explain.layout import Layout, Point, Size, lay_out
@@ -376,6 +377,10 @@ def _safe(text: str) -> str:
     return escape(_NOT_XML.sub("\ufffd", text), {'"': "&quot;", "'": "&#39;"})
 
 
+_LEAST_SHOWN: Final = 6
+"""A shorter beginning of a path's segment is omitted."""
+
+
 def _shorten(name: str, limit: int) -> str:
     """Shorten to `limit` characters: omit leading path segments first (they repeat), then the middle of the rest."""
     if len(name) <= limit:
@@ -384,6 +389,10 @@ def _shorten(name: str, limit: int) -> str:
     kept = [segments[-1]]
     for segment in reversed(segments[:-1]):
         if len("/".join(["…", segment, *kept])) > limit:
+            # Its beginning says more than nothing.
+            room = limit - len("/".join(["…", "…", *kept]))
+            if room >= _LEAST_SHOWN:
+                kept.insert(0, f"{segment[:room]}…")
             break
         kept.insert(0, segment)
     name = "/".join(["…", *kept]) if len(kept) < len(segments) else name

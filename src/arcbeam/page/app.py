@@ -95,7 +95,7 @@ class Pages:
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined
         )
-        self._templates.globals |= {"cell": _cell, "numbers": _numbers}
+        self._templates.globals |= {"cell": _cell, "numbers": _numbers, "parted": _parted}
         self._drawn: OrderedDict[tuple[str, int], tuple[Record, float, Sequence[Chart]]] = OrderedDict()
         self._newest = Newest()
         self._details = Kept(source.details, DETAILS_SECONDS, HISTORIES)
@@ -197,13 +197,15 @@ class Pages:
         history = self._newest.merged(found.id, record, stored)
         span = _span(request, history)
         row, graph = states.row_of(found), self._graph(found.id, record)
+        ended, causes = views.causes_of(record)
         values = {
             "row": row,
             "blocked": _blocked(graph, record, row),
             "record": record,
             "figures": list(views.figures(record)),
             "stages": list(views.stage_rows(record)),
-            "causes": record["causes"],
+            "causes": causes,
+            "ended": ended,
             "starting": "" if record["micro_batch"] else "unknown: the first micro-batch has not been committed yet",
             # The headline says it of a silent driver.
             "driver": "" if views.stopped(record) else driver_line(record),
@@ -315,6 +317,12 @@ def _escaped(text: str, hint: str, at: int, ago: str) -> str:
     if text == "–":
         content += f'<span class="unseen"> {title}</span>'
     return f'<span title="{title}">{content}</span>'
+
+
+@remembered(1024)
+def _parted(name: str) -> Markup:
+    """Return the name of a transform, in which a line may break after a slash and before a parenthesis."""
+    return Markup("/<wbr>").join(Markup("<wbr>(").join(part.split("(")) for part in name.split("/"))
 
 
 def _numbers(*values: Cell) -> Markup:

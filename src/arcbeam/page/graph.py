@@ -5,7 +5,7 @@ Owns which figures a stage and an edge show. Where they are is decided in `arcbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ from arcbeam.streaming.status.words import Record, backlog_shown, bytes_shown
 
 PREFIX: Final = "g-"
 """Of the ids of all elements of a graph."""
+_FITS: Final = 42
+"""Characters of a line of figures in a stage's box, which are bold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Graph:
                 ]
                 style = "error" if name == fails else "warning" if name in blocking else ""
                 yield f"{id}-live", (" · ".join(filter(None, words)), style)
-                yield f"{id}-more", (" · ".join(_more(stage)), "")
+                yield f"{id}-more", (_more(stage), "")
         for id, producers in self.outputs.items():
             writers = [(known[stage], output) for stage, output in producers if stage in known]
             if writers:
@@ -82,13 +84,26 @@ def _rate(rate: float | None) -> str:
     return "" if rate is None else f"{rate:,.3g}/s" if rate < 1000 else f"{rate:,.0f}/s"
 
 
-def _more(stage: Mapping[str, Any]) -> Iterator[str]:
+def _more(stage: Mapping[str, Any]) -> str:
+    """Return a line of figures that fits into the stage's box: if they are too long, with three digits of each."""
+    line = " · ".join(_figures_in_words(stage, backlog_shown))
+    return line if len(line) <= _FITS else " · ".join(_figures_in_words(stage, _brief))
+
+
+def _figures_in_words(stage: Mapping[str, Any], number: Callable[[float], str]) -> Iterator[str]:
     if stage.get("restrictions"):
-        yield f"backlog {backlog_shown(stage['backlog'])}"
+        yield f"backlog {number(stage['backlog'])}"
     if stage.get("state_bytes"):
         yield f"state {bytes_shown(stage['state_bytes'])}"
     if late := (stage.get("total") or {}).get("late"):
-        yield f"{late:,} late"
+        yield f"{number(late)} late"
+
+
+def _brief(number: float) -> str:
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if size <= number < 1000 * size:
+            return f"{number / size:.3g}{unit}"
+    return backlog_shown(number)
 
 
 def _of_edge(record: Record, writers: list[tuple[Mapping[str, Any], str]], runs: bool) -> Iterator[str]:

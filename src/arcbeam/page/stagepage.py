@@ -14,6 +14,7 @@ from arcbeam.page.sources import Record
 from arcbeam.page.views import (
     Cell,
     Headline,
+    causes_of,
     earliest,
     emitted_rate,
     gap,
@@ -87,7 +88,7 @@ def stage_of(record: Record, plan: Plan | None, number: int, tasks: Record | Non
         why = "The job's folder has no plan. A driver writes it when it starts." if plan is None else _OTHER_PLAN
     else:
         why = "" if drawn.transforms else "None: it passes elements on."
-    causes = [cause for cause in record["causes"] if name in (cause["stage"], *cause["stages"])]
+    causes = [cause for cause in causes_of(record)[1] if name in (cause["stage"], *cause["stages"])]
     held = [cause for cause in causes if cause["kind"] != "driver"]
     return StagePage(
         name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -119,6 +119,7 @@ class JobRow:
         level: of its headline.
         rate, behind: figures.
         headline: its condition.
+        resumes: what resumes it; "" if it has ended well, or a driver runs it or may run it.
         order: of the list: newest first.
         last: its last micro-batch; no text if it has none.
     """
@@ -133,6 +134,7 @@ class JobRow:
     headline: Headline
     order: int
     last: Cell = NOTHING
+    resumes: str = ""
 
 
 class StageRow(NamedTuple):
@@ -163,7 +165,8 @@ def row_of(job: Listed) -> JobRow:
     order = (record.get("driver") or {}).get("since", when)
     name = record.get("name") or job.label
     state = state_since(state_of(record), job.since or _since(record))
-    return JobRow(job.id, name, job.label, state, line.level, _rate(record), _lag(record), line, order, last)
+    resumes = line.frees if record.get("ended") or record["mode"] == "suspended" else ""
+    return JobRow(job.id, name, job.label, state, line.level, _rate(record), _lag(record), line, order, last, resumes)
 
 
 def state_since(state: str, since: int) -> Cell:
@@ -205,6 +208,15 @@ def stopped(record: Record) -> Headline | None:
     if (line := _stopped(record)) is None:
         return None
     return replace(line, text=_filled(record, line.text), frees=_filled(record, line.frees))
+
+
+def causes_of(record: Record) -> tuple[str, Sequence[Mapping[str, Any]]]:
+    """Return what a job's watermarks wait for, after a sentence that is needed if it has ended; "": it has not."""
+    if not is_over(record):
+        return "", record["causes"]
+    if record.get("ended") and record["causes"]:
+        return "When the job ended. If it is resumed, it waits for this again:", record["causes"]
+    return "Nothing: the job has ended.", ()
 
 
 def error_of(record: Record) -> str:
