@@ -73,6 +73,7 @@ STREAMING_NO_FUSION = Variant("StreamingNoFusion", {"shards": 3, "no_fusion": Tr
 LOOPBACK = Variant("Loopback", environment="LOOPBACK")
 LOOPBACK_STREAMING = Variant("LoopbackStreaming", {"shards": 3}, streaming=True, environment="LOOPBACK")
 POOL = Variant("Pool", processes=True)
+POOL_STREAMING = Variant("PoolStreaming", {"shards": 3}, streaming=True, processes=True)
 PROCESS = Variant("Process", processes=True)
 CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 

@@ -103,6 +103,13 @@ for _name in unittest.defaultTestLoader.getTestCaseNames(PortablePool):
     setattr(PortablePool, _name, _test if _name == "test_pardo_state_timers" else pytest.mark.long(_test))
 
 
+@pytest.mark.long
+class PortablePoolStreaming(PortablePool):
+    """The same with `--streaming`."""
+
+    variant = suites.POOL_STREAMING
+
+
 _OF_STATE = [name for name in dir(test_portable.PortableDefault) if "_sdf" in name or "pardo_state" in name]
 
 
