@@ -206,10 +206,10 @@ def _processes(made: Any) -> list[str]:
     return [id for id, transform in made.transforms.items() if transform.spec.urn == PROCESS_URN]
 
 
-def process_of(made: Any) -> Any:
-    """Return the transform of a splittable stage's descriptor that processes restrictions."""
+def process_of(made: Any) -> tuple[str, Any]:
+    """Return the transform of a splittable stage's descriptor that processes restrictions, after its id."""
     (process,) = _processes(made)
-    return made.transforms[process]
+    return process, made.transforms[process]
 
 
 def _port(name: str, urn: str, coder: str, address: str) -> Any:

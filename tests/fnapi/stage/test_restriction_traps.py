@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
@@ -19,6 +20,7 @@ from arcbeam.engine.task.bundles import RestrictionResult
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.errors import UserCodeError
 from arcbeam.fnapi.environments import external as external_workers
+from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.stage.remotestage import RemoteStage
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Stage
@@ -201,3 +203,47 @@ def test_failed_split_fails_the_task(of: Stage, monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(UserCodeError, match="cut in two"):
         resume(of, monkeypatch, script)
+
+
+def test_residual_of_another_transform_is_the_workers_fault(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = left(b"rest", 1.0)
+    rest.application.transform_id = "another"
+    with pytest.raises(SdkWorkerLostError, match="a restriction of 'another', which was given to 'Read/Process'"):
+        resume(of, monkeypatch, lambda worker, id: (progress(worker), finish(worker, id, rest))[-1])
+
+
+@pytest.mark.parametrize("boundedness", runner_pb.IsBounded.Enum.values())
+def test_residual_is_kept_whether_it_ends_or_not(of: Stage, monkeypatch: pytest.MonkeyPatch, boundedness: Any) -> None:
+    """The output's boundedness decides what a drain discards; a bounded restriction may leave an unbounded one."""
+    rest = left(b"rest", 1.0, 9)
+    rest.application.is_bounded = boundedness
+    result = resume(of, monkeypatch, lambda worker, id: (progress(worker), finish(worker, id, rest))[-1])
+    assert result.deferred.element == rest.application.element
+    assert result.deferred.watermarks == {"main": Timestamp(9)}
+
+
+@pytest.mark.parametrize(("bounded", "kept"), [("BOUNDED", WHOLE), ("UNBOUNDED", None)])
+def test_drain_asks_no_sdk_that_cannot_truncate(
+    of: Stage, monkeypatch: pytest.MonkeyPatch, bounded: str, kept: Remainder | None
+) -> None:
+    assert of.remote is not None
+    environment = runner_pb.Environment.FromString(of.remote.environment)
+    del environment.capabilities[:]
+    part = runner_pb.Components.FromString(of.remote.components)
+    for pcoll in part.pcollections.values():
+        pcoll.is_bounded = runner_pb.IsBounded.Enum.Value(bounded)
+    plain = replace(of.remote, environment=environment.SerializeToString(), components=part.SerializeToString())
+    workers: list[ScriptedWorker] = []
+    monkeypatch.setattr(external_workers, "stop", lambda payload, id: None)
+    monkeypatch.setattr(
+        external_workers,
+        "start",
+        lambda payload, id, address: workers.append(ScriptedWorker(address, id).__enter__()),
+    )
+    stage = RemoteStage(replace(of, remote=plain), Settings(shards=1, bulk_values=False), "job")
+    stage.begin(_ListOutbox(), 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
+    runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
+    assert runner.truncate(Restriction(b"id", "root", WHOLE)) == kept
+    stage.abandon()
+    stage.close()
+    workers[0].end()

@@ -23,6 +23,7 @@ from typing_extensions import override
 from arcbeam.engine.state.residuals import Remainder
 from arcbeam.engine.task.bundles import Budget, RestrictionResult
 from arcbeam.fnapi.descriptors import SOURCE, process_of, truncation
+from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.stage.calls import Calls
 from arcbeam.fnapi.stage.remoteoperation import RemoteOperation
@@ -76,7 +77,7 @@ class RemoteRestrictions(Restrictions):
     ) -> None:
         assert stage.remote is not None
         self._processor, self._operation, self._requests = processor, operation, requests
-        process = process_of(made)
+        self._root, process = process_of(made)
         self._step = process.unique_name.removesuffix("/Process")
         self._outputs = dict(process.outputs)
         self.endless = any(
@@ -132,6 +133,11 @@ class RemoteRestrictions(Restrictions):
 
     def _left(self, application: Any, outputs: tuple[str, ...], clock: Callable[[], Timestamp] | None) -> Remainder:
         element, left = application.application.element, application.application
+        if left.transform_id != self._root:
+            # Only the transform that reads a restriction can resume it.
+            raise SdkWorkerLostError(
+                f"the SDK worker has returned a restriction of {left.transform_id!r}, which was given to {self._root!r}"
+            )
         # An output that is not reported may get anything.
         all_reported = left.output_watermarks.keys() >= self._outputs.keys()
         watermarks = promised(left, outputs) if all_reported else {}
