@@ -23,6 +23,7 @@ import (
 var (
 	program = flag.String("program", "", "The program to run.")
 	output  = flag.String("output", "", "Folder for what it collects.")
+	serve   = flag.String("serve", "", "File for the program's proto. Do not run it; start its workers on request.")
 )
 
 var programs = map[string]func(beam.Scope){}
@@ -93,6 +94,12 @@ func main() {
 	}
 	p, s := beam.NewPipelineWithRoot()
 	make(s)
+	if *serve != "" {
+		if err := served(p, *serve); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 	results, err := beamx.RunWithMetrics(context.Background(), p)
 	if err != nil {
 		log.Fatal(err)
