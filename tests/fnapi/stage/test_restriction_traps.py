@@ -212,6 +212,13 @@ def test_residual_of_another_transform_is_the_workers_fault(of: Stage, monkeypat
         resume(of, monkeypatch, lambda worker, id: (progress(worker), finish(worker, id, rest))[-1])
 
 
+def test_residual_without_a_size_is_the_workers_fault(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = left(b"", 1.0)
+    rest.application.element = b"rest"
+    with pytest.raises(SdkWorkerLostError, match="a restriction of 4 bytes, without a size"):
+        resume(of, monkeypatch, lambda worker, id: (progress(worker), finish(worker, id, rest))[-1])
+
+
 @pytest.mark.parametrize("boundedness", runner_pb.IsBounded.Enum.values())
 def test_residual_is_kept_whether_it_ends_or_not(of: Stage, monkeypatch: pytest.MonkeyPatch, boundedness: Any) -> None:
     """The output's boundedness decides what a drain discards; a bounded restriction may leave an unbounded one."""

@@ -262,5 +262,7 @@ class _Running:
 
 
 def _size_in(element: bytes) -> float:
+    if len(element) < _SIZE.size:
+        raise SdkWorkerLostError(f"the SDK worker has returned a restriction of {len(element)} bytes, without a size")
     size: float = _SIZE.unpack(element[-_SIZE.size :])[0]
     return size
