@@ -83,7 +83,7 @@ def resume(of: Stage, monkeypatch: pytest.MonkeyPatch, script: Callable[[Scripte
     workers: list[ScriptedWorker] = []
     failed: list[BaseException] = []
 
-    def start(payload: Any, id: str, address: str) -> None:
+    def start(payload: Any, id: str, address: str, restart: str) -> None:
         workers.append(ScriptedWorker(address, id).__enter__())
 
     monkeypatch.setattr(external_workers, "start", start)
@@ -245,7 +245,7 @@ def test_drain_asks_no_sdk_that_cannot_truncate(
     monkeypatch.setattr(
         external_workers,
         "start",
-        lambda payload, id, address: workers.append(ScriptedWorker(address, id).__enter__()),
+        lambda payload, id, address, restart: workers.append(ScriptedWorker(address, id).__enter__()),
     )
     stage = RemoteStage(replace(of, remote=plain), Settings(shards=1, bulk_values=False), "job")
     stage.begin(_ListOutbox(), 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]

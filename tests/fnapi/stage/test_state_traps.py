@@ -97,7 +97,7 @@ class World:
         self.stage.begin(_ListOutbox(), 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
         self.runner = self.stage.runner(self.view, Placed(StageFlow("it", (), ("main",)), 1, 0))
 
-    def _start(self, payload: Any, id: str, address: str) -> None:
+    def _start(self, payload: Any, id: str, address: str, restart: str) -> None:
         self.workers.append(ScriptedWorker(address, id).__enter__())
 
     def plays(self, script: Script, call: Callable[[], Any]) -> Any:

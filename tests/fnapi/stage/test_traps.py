@@ -61,7 +61,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ScriptedWorker]]:
     """Return a list that has the worker, once there is one."""
     workers: list[ScriptedWorker] = []
 
-    def start(payload: Any, id: str, address: str) -> None:
+    def start(payload: Any, id: str, address: str, restart: str) -> None:
         workers.append(ScriptedWorker(address, id).__enter__())
 
     monkeypatch.setattr(external_workers, "start", start)
