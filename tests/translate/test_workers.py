@@ -152,6 +152,8 @@ def test_what_only_the_task_can_do_is_refused_in_workers(annotation: str, what: 
     def annotated(proto: Any) -> None:
         for environment in proto.components.environments.values():
             environment.CopyFrom(external("localhost:1"))
+            if annotation == LATE_ANNOTATION:
+                del environment.capabilities[:]  # Python's become embedded
         (transform,) = (t for t in proto.components.transforms.values() if t.unique_name == "Some")
         transform.annotations[annotation] = b""
 

@@ -59,7 +59,7 @@ def translate(
         InvalidPipelineError: the proto is malformed, or `bounded` is set for a pipeline with a TestStream.
         UnsupportedPipelineError: the pipeline needs features that cannot run; lists all of them.
     """
-    pipeline = workers.with_embedded_observers(pipeline)
+    pipeline = workers.with_embedded_parts(pipeline)
     script = teststream.of(pipeline)
     validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys)
     if bounded and script is not None:

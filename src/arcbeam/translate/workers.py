@@ -83,27 +83,31 @@ def python_workers(components: Any) -> str | None:
     )
 
 
-def with_embedded_observers(pipeline: Any) -> Any:
-    """Return a pipeline in which the task's process observes watermarks, also between transforms of Python workers."""
+def with_embedded_parts(pipeline: Any) -> Any:
+    """Return a pipeline in which the task's process does what only it can, also between transforms of Python workers.
+
+    It observes watermarks, and outputs the elements that groupings drop.
+    """
     components = pipeline.components
-    observers = [
-        id
-        for id, transform in components.transforms.items()
-        if ANNOTATION in transform.annotations
-        and not transform.subtransforms
-        and has_workers(components, transform.environment_id)
-    ]
-    if not observers:
+    parts = [id for id, transform in components.transforms.items() if _becomes_embedded(components, transform)]
+    if not parts:
         return pipeline
     changed = runner_pb.Pipeline()
     changed.CopyFrom(pipeline)
-    for id in observers:
+    for id in parts:
         transform = changed.components.transforms[id]
         embedded = changed.components.environments[_EMBEDDED]
         embedded.CopyFrom(components.environments[transform.environment_id])
         embedded.urn, embedded.payload = python_urns.EMBEDDED_PYTHON, b""
         transform.environment_id = _EMBEDDED
     return changed
+
+
+def _becomes_embedded(components: Any, transform: Any) -> bool:
+    if transform.subtransforms or not has_workers(components, transform.environment_id):
+        return False
+    late = LATE_ANNOTATION in transform.annotations and is_python(components.environments[transform.environment_id])
+    return late or ANNOTATION in transform.annotations
 
 
 def of_another_sdk(components: Any) -> bool:
@@ -159,7 +163,7 @@ def refused(pipeline: Any) -> Iterator[Unsupported]:
             yield Unsupported(name, "a TestStream beside workers of several SDKs", "use transforms of one SDK")
         if has_workers(components, transform.environment_id) and not transform.subtransforms:
             for annotation, what in _ANNOTATIONS.items():
-                if annotation in transform.annotations:
+                if annotation in transform.annotations and not _becomes_embedded(components, transform):
                     yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
             for what in _in_par_do(phases.par_do_payload(transform)):
                 yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)

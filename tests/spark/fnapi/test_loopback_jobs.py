@@ -21,6 +21,7 @@ from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.utils.timestamp import Duration
 
 from arcbeam.errors import InvalidPipelineError
+from arcbeam.io import WithLate
 from arcbeam.jobs.server import JobServer, ServerSettings
 from arcbeam.runner.executor import SparkExecutor
 from arcbeam.runner.resume import resume
@@ -208,3 +209,18 @@ def test_end_of_submitter_is_reported_without_retries(
     with pytest.raises(RuntimeError, match=f"(?s)the program that submitted the job has ended.*{again}") as raised:
         p.run().wait_until_finish()
     assert "in a row" not in str(raised.value)
+
+
+@pytest.mark.contract("API-03", "WM-09")
+@pytest.mark.parametrize("grouping", [beam.GroupByKey(), beam.CombinePerKey(sum)])
+def test_dropped_elements_reach_the_submitting_program(pipeline: Callable[[], Any], grouping: Any) -> None:
+    script = test_stream.TestStream(VarIntCoder()).add_elements([1, 2]).advance_watermark_to(100)
+    script = script.add_elements([3, 4], event_timestamp=5).add_elements([5], event_timestamp=105)
+    p = pipeline()
+    pairs = p | script.advance_watermark_to_infinity() | beam.Map(lambda n: ("even" if n % 2 == 0 else "odd", n))
+    grouped, late = pairs | beam.WindowInto(beam.window.FixedWindows(10)) | WithLate(grouping)
+    seen = grouped | beam.MapTuple(lambda key, values: (key, values if isinstance(values, int) else sum(values)))
+    assert_that(seen, equal_to([("odd", 1), ("even", 2), ("odd", 5)]))
+    dropped = late | beam.Map(lambda e: (e.key, e.value, int(e.timestamp), int(e.window.end), e.reason))
+    assert_that(dropped, equal_to([("odd", 3, 5, 10, "expired"), ("even", 4, 5, 10, "expired")]), label="Late")
+    assert p.run().wait_until_finish() == "DONE"
