@@ -45,8 +45,8 @@ def test_service_that_does_not_answer_is_named() -> None:
 
 
 def test_restart_of_a_loopback_job_names_its_folder() -> None:
-    assert how_to_restart("LOOPBACK", "/jobs/1").startswith("run it again with --checkpoint_dir=/jobs/1: ")
-    assert how_to_restart("LOOPBACK", None).startswith("run it again: the job begins again from its start.")
+    assert how_to_restart("LOOPBACK", "/jobs/1").startswith("run that program again with --checkpoint_dir=/jobs/1: ")
+    assert how_to_restart("LOOPBACK", None).startswith("run that program again: the job begins again from its start.")
     assert not how_to_restart("PROCESS", "/jobs/1")
 
 

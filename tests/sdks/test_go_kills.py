@@ -13,7 +13,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
+from apache_beam.portability.api import beam_job_api_pb2 as job_pb
+from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 from click.testing import CliRunner
 
 from arcbeam.cli import main
@@ -120,6 +123,16 @@ class GoJob:
         jobs = json.loads(shown.stdout)
         return jobs[0]["state"] if jobs else ""
 
+    def errors(self) -> str:
+        """Return the job's messages of level ERROR, as a submitter gets them."""
+        with grpc.insecure_channel(self.endpoint) as channel:
+            stub = job_grpc.JobServiceStub(channel)
+            (info,) = stub.GetJobs(job_pb.GetJobsRequest()).job_info
+            stream = stub.GetMessageStream(job_pb.JobMessagesRequest(job_id=info.job_id), timeout=_SECONDS)
+            messages = [each.message_response for each in stream]
+        important = job_pb.JobMessage.JOB_MESSAGE_ERROR
+        return "".join(each.message_text for each in messages if each.importance == important)
+
     def processes(self) -> list[int]:
         pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
         return [pid for pid in pids if self._mark in environ_of(pid)]
@@ -192,4 +205,4 @@ def test_job_fails_without_its_loopback_submitter(job: GoJob) -> None:
     os.kill(job.submitter.pid, signal.SIGKILL)
     job.until(lambda: job.state() == "FAILED")
     assert job.lines() < set(EXPECTED)
-    assert "the program that submitted the job has ended" in job.log()
+    assert "the program that submitted the job has ended" in job.errors()

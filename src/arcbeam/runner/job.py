@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from arcbeam import secrets
+from arcbeam import errors, secrets
 from arcbeam.console.progressline import ProgressLine, announce, watched
 from arcbeam.engine.coordinator import EndState
 from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
@@ -244,7 +244,7 @@ class Job:
         if status is None:
             if cancelled:
                 self._log("cancelled before it began to run; nothing is committed: submit or resume it again")
-        elif isinstance(error, FencedError):
+        elif isinstance(error, FencedError | errors.SubmitterLostError):
             self._log(f"ended at micro-batch {status.micro_batch}: {error.message}")
         else:
             how = "cancelled" if cancelled else "failed"

@@ -56,10 +56,10 @@ def how_to_restart(requested: str, folder: str | None) -> str:
     """
     if requested != "LOOPBACK":
         return ""
-    again = f"run it again with --checkpoint_dir={shown(folder)}" if folder else "run it again"
+    again = f"run that program again with --checkpoint_dir={shown(folder)}" if folder else "run that program again"
     kept = "the job resumes after its last commit" if folder else "the job begins again from its start"
     return (
-        f"{again}: {kept}. To be independent of that program, set --environment_type to PROCESS, DOCKER or, for "
+        f"{again}: {kept}. To be independent of it, set --environment_type to PROCESS, DOCKER or, for "
         f"Python, to {EMBEDDED_TYPE}"
     )
 

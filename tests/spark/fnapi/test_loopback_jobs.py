@@ -205,7 +205,7 @@ def test_end_of_submitter_is_reported_without_retries(
     monkeypatch.setattr(BeamFnExternalWorkerPoolServicer, "start", start)
     p = pipeline(f"--checkpoint_dir={tmp_path}/job")
     _ = p | beam.Create([1]) | "End" >> beam.Map(end_submitter)
-    again = f"run it again with --checkpoint_dir={tmp_path}/job: the job resumes after its last commit"
+    again = f"run that program again with --checkpoint_dir={tmp_path}/job: the job resumes after its last commit"
     with pytest.raises(RuntimeError, match=f"(?s)the program that submitted the job has ended.*{again}") as raised:
         p.run().wait_until_finish()
     assert "in a row" not in str(raised.value)
