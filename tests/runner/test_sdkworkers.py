@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,3 +68,24 @@ def test_container_needs_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidPipelineError, match=r"'my/image:1', but containers cannot run here: Cannot connect"):
         check_startable(DOCKER, "", local=True)
     check_startable(DOCKER, "", local=False)  # only the executors know
+
+
+def process(command: str) -> Any:
+    return pipeline("beam:env:process:v1", runner_pb.ProcessPayload(command=command))
+
+
+def test_command_that_does_not_exist_is_named() -> None:
+    with pytest.raises(InvalidPipelineError, match=r"'/no/such/boot' of the PROCESS environment.*no such program"):
+        check_startable(process("/no/such/boot"), "PROCESS", local=True)
+    check_startable(process("/no/such/boot"), "PROCESS", local=False)  # only the executors know
+
+
+def test_command_that_is_no_program_is_named(tmp_path: Path) -> None:
+    (tmp_path / "boot").write_text("")
+    with pytest.raises(InvalidPipelineError, match=r"boot' of the PROCESS environment.*not an executable program"):
+        check_startable(process(str(tmp_path / "boot")), "PROCESS", local=True)
+
+
+@pytest.mark.parametrize("command", [sys.executable, "./boot", "boot"])
+def test_command_that_may_run_is_accepted(command: str) -> None:
+    check_startable(process(command), "PROCESS", local=True)

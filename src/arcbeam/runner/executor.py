@@ -134,8 +134,8 @@ class SparkExecutor(PipelineExecutor):
         if any_workers(proto.components) and requested == "LOOPBACK":
             events.message(
                 Level.WARNING,
-                "transforms run in the submitting program (LOOPBACK): it must run until the job ends, and the job "
-                "cannot be resumed after it",
+                "transforms run in the submitting program (LOOPBACK): it must run until the job ends; if it ends "
+                "before, the job continues only when that program is run again",
             )
         sdk_options = struct_of(_own(submission)) if any_workers(proto.components) else b""
         worker_setup = worker_setup_for(spark, options, _staged(submission), sdk_options=sdk_options)

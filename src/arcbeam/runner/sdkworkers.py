@@ -5,6 +5,8 @@ Part of the composition root, like `runner`. Owns what can be known about it bef
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -45,6 +47,8 @@ def check_startable(pipeline: Any, requested: str, *, local: bool) -> None:
                 "start the Docker daemon; or set --environment_type to LOOPBACK, PROCESS or, for Python, to "
                 f"{EMBEDDED_TYPE}",
             )
+        elif environment.urn == _URNS.PROCESS.urn and local:
+            _check_command(runner_pb.ProcessPayload.FromString(environment.payload).command)
 
 
 def how_to_restart(requested: str, folder: str | None) -> str:
@@ -88,6 +92,17 @@ def _check_external(url: str, requested: str, local: bool) -> None:
                 "start the worker pool. With LOOPBACK the service is the submitting program, which must run until the "
                 "job ends; to resume such a job, run its program again, with the same --checkpoint_dir",
             ) from None
+
+
+def _check_command(command: str) -> None:
+    if not os.path.isabs(command):
+        return  # Spark's workers may have another PATH, and may run in another folder
+    if shutil.which(command) is None:
+        problem = "it is not an executable program" if os.path.exists(command) else "there is no such program"
+        raise InvalidPipelineError(
+            f"the command '{command}' of the PROCESS environment cannot run here: {problem}",
+            """set --environment_config='{"command": "…"}' to the path of the SDK's boot program""",
+        )
 
 
 def _host(url: str) -> str:
