@@ -11,9 +11,12 @@ from arcbeam.engine.watermarks.stages import Times
 from arcbeam.harness.streaming.counters import Counters
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.rows import BundleReport
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 
-_TIMES = Times({"read": MAX_TIMESTAMP, "sum": Timestamp(0)}, {Port("read", "out"): Timestamp(1_000_000)})
+_TIMES = Times(
+    {"read": MIN_TIMESTAMP, "sum": Timestamp(1_000_000)},
+    {Port("read", "out"): Timestamp(1_000_000), Port("sum", "out"): MAX_TIMESTAMP},
+)
 
 
 def report(count: int) -> BundleReport:
@@ -36,7 +39,8 @@ def test_uncommitted_run_counts_as_attempted() -> None:
     counters.ran(1, [report(4)])
     reports, line = counters.committed(1, _TIMES, Duration(1_500_000))
     assert [each.elements_in for each in reports] == [4]
-    assert line == "micro-batch 1: 1.50 s, 4 elements, watermark 1970-01-01T00:00:00Z"
+    # As in the status: the earliest output, also while the input of a source is at the beginning of time.
+    assert line == "micro-batch 1: 1.50 s, 4 elements, watermark 1970-01-01T00:00:01Z"
     assert values(counters) == [(7, 4)]
     counters.ran(2, [report(1)])
     counters.committed(2, _TIMES, Duration(0))
@@ -44,10 +48,10 @@ def test_uncommitted_run_counts_as_attempted() -> None:
     assert (counters.micro_batches, counters.progress().elements, counters.progress().tasks) == (2, 5, 2)
     # The job's total includes elements of earlier drivers.
     counters.committed(486, _TIMES, Duration(0))
-    assert counters.progress().stages == ("micro-batch 486, watermark 1970-01-01T00:00:00Z",)
+    assert counters.progress().stages == ("micro-batch 486, watermark 1970-01-01T00:00:01Z",)
 
 
 def test_commit_without_run_has_no_reports() -> None:
     counters = Counters()
     reports, line = counters.committed(1, Times({}, {}), Duration(0))
-    assert (list(reports), line) == ([], "micro-batch 1: 0.00 s, 0 elements, watermark the end of time")
+    assert (list(reports), line) == ([], "micro-batch 1: 0.00 s, 0 elements, watermark the beginning of time")

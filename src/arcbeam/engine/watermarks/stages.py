@@ -62,6 +62,14 @@ class Times:
     recent: Mapping[str, Recent] = field(default_factory=dict)
     doubted: Doubted = field(default_factory=dict)
 
+    @property
+    def earliest(self) -> Timestamp:
+        """The watermark of the whole job: the earliest of all outputs. If there are none, the earliest of all inputs.
+
+        The input of a source that reads nothing is at the beginning of time for longer, and limits no window or timer.
+        """
+        return min(self.outputs.values() or self.inputs.values(), default=MIN_TIMESTAMP)
+
     def upstream_of(self, stage: str, producers: Iterable[Timestamp]) -> Timestamp:
         """Return the upstream watermark of a stage with these producers' watermarks, after this commit.
 

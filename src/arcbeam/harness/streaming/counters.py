@@ -15,7 +15,7 @@ from arcbeam.engine.watermarks.clocks import Port, shown_time
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.harness.bundle.metrics import MetricsTable, parsed, seconds_in_transforms
 from arcbeam.model.rows import BundleReport, Passed
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration
+from arcbeam.model.timestamps import Duration
 
 
 class Counters:
@@ -105,8 +105,7 @@ class Counters:
             self._newest = micro_batch
             self._tasks += len(reports)
             self._elements += elements
-            # The earliest of all: the progress of the whole job.
-            self._watermark = shown_time(min([*times.outputs.values(), *times.inputs.values()], default=MAX_TIMESTAMP))
+            self._watermark = shown_time(times.earliest)
             line = f"micro-batch {micro_batch}: {took / 1e6:.2f} s, {elements} elements, watermark {self._watermark}"
         return reports, line
 

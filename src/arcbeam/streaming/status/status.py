@@ -267,7 +267,8 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
     # A pipeline that has just resumed the job may have fewer stages than the previous one.
     standing = replace(standing, stages=tuple(of for of in standing.stages if of.name in there))
     kept = {of.name: of for of in standing.stages}
-    marks = standing.marks(times_of(manifest))
+    times = times_of(manifest)
+    marks = standing.marks(times)
     reasons = Reasons(standing, marks, manifest.time)
     # SUBTLE: a commit without a micro-batch shows the figures of the micro-batch before it, and is later.
     elapsed = None if standing.before is None else Duration(standing.time - standing.before)
@@ -323,8 +324,7 @@ def status_of(manifest: Manifest, name: str = "") -> Status:
                 ),
             )
         stages.append(status)
-    outputs_at = [out.watermark for of in stages for out in of.outputs] or [of.input for of in stages]
-    watermark = min(outputs_at, default=MIN_TIMESTAMP)
+    watermark = times.earliest
     made = sum(of.micro_batch.made for of in standing.stages)
     causes = reasons.causes()
     if manifest.mode is CommitMode.DRAINING:
