@@ -68,15 +68,16 @@ def _read() -> Mapping[str, str]:
     return {"sasl.password": os.environ["KAFKA_SECRET_OF_TEST"]}
 
 
-@pytest.mark.parametrize("how", ["constant", "closure", "argument", "part"])
+@pytest.mark.parametrize("how", ["constant", "closure", "argument", "part", "bytes"])
 def test_function_with_the_secret_is_refused(how: str) -> None:
     secret, longer = "".join(["s3", "cret"]), "a-much-longer-s3cret"
-    text = json.dumps({"password": longer})
+    text, data = json.dumps({"password": longer}), secret.encode()
     functions: dict[str, Callable[[], Mapping[str, str]]] = {
         "constant": lambda: {"sasl.password": "s3cret"},
         "closure": lambda: {"sasl.password": secret},
         "argument": partial(dict, **{"sasl.password": secret}),
         "part": lambda: {"sasl.password": json.loads(text)["password"]},
+        "bytes": lambda: {"sasl.password": data.decode()},
     }
     with pytest.raises(ValueError, match=r"contains the value of 'sasl\.password'.*os\.environ") as error:
         ReadFromKafka(SERVERS, ["t"], credentials=functions[how])

@@ -102,6 +102,13 @@ def test_missing_offset_of_start_is_named() -> None:
         discover(search(Topics({"t": ("a", 2)}), wanted(start={("t", 0): 3})))
 
 
+@pytest.mark.parametrize("argument", ["start", "stop"])
+def test_offset_of_a_partition_that_is_not_read_is_named(argument: str) -> None:
+    offsets = {("t", 0): 3, ("t", 9): 1}
+    with pytest.raises(LookupError, match=rf"{argument}=….*offset for t\[9\], which is not read"):
+        discover(search(Topics({"t": ("a", 1)}, 0, 9), wanted(**{argument: offsets})))
+
+
 def test_recreated_topic_is_refused() -> None:
     with pytest.raises(TopicGoneError, match="topic t was deleted and created again"):
         discover(search(Topics({"t": ("b", 1)})), (("t", "a", 0),))

@@ -212,6 +212,28 @@ def test_records_removed_unread_are_named_also_at_the_first_offset(broker: Broke
 
 
 @pytest.mark.contract("KAFKA-03")
+def test_times_are_those_of_records_not_of_the_ends_of_transactions(broker: Broker) -> None:
+    # As a replay writes them: the records are of 2023, the ends of the transactions of now.
+    topic, old = broker.topic("replayed", 2), 1_700_000_000_000
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": uuid.uuid4().hex})
+    producer.init_transactions(30)
+    for ends, begin in (("commit", 0), ("commit", 10), ("abort", 20), ("commit", 30)):
+        producer.begin_transaction()
+        for n in range(begin, begin + 10):
+            producer.produce(topic, str(n).encode(), b"k", 0, timestamp=old + n)
+        producer.flush(30)
+        (producer.commit_transaction if ends == "commit" else producer.abort_transaction)(30)
+    cluster, places = LibrdkafkaCluster(clients(broker)), [(topic, 0), (topic, 1)]
+    # Each transaction has an offset for its end, which the broker writes after its answer.
+    over = time.monotonic() + 10
+    while cluster.offsets(places, "latest", committed=True) != [44, 0]:
+        assert time.monotonic() < over
+    for after, offset in ((-5, 0), (5, 5), (10, 11), (15, 16), (25, 33), (35, 38), (40, 44)):
+        assert cluster.offsets(places, old + after, committed=True) == [offset, 0], after
+    assert cluster.offsets(places, old + 25, committed=False) == [27, 0]
+
+
+@pytest.mark.contract("KAFKA-03")
 def test_starts_and_stops_are_found(broker: Broker) -> None:
     topic = broker.topic("starts", 2)
     put(broker, topic, range(3))

@@ -32,6 +32,11 @@ def test_record_decides_topic_partition_headers_and_time() -> None:
             (b"k", "v" * 2_000),
             "message.max.bytes of producer_config is 2,000: raise it, and max.message.bytes of the topic",
         ),
+        (ProducerRecord(b"v", partition=-1), "for the partition -1: expected a number from 0 on"),
+        (ProducerRecord(b"v", partition=0.9), "for the partition 0.9"),  # type: ignore[arg-type]
+        (ProducerRecord(b"v", partition=2**31), "for the partition 2147483648"),
+        (ProducerRecord(b"v", headers={"a": b"1"}), "headers of type dict that are not pairs"),  # type: ignore[arg-type]
+        (ProducerRecord(b"v", headers=[("a", "1")]), "headers of type list"),  # type: ignore[list-item]
     ],
 )
 def test_record_that_kafka_refuses_is_named(element: Any, message: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from typing_extensions import override
 
+from arcbeam.io.kafka.bytime import first_records, settings
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.partitions import Partition
 from arcbeam.io.kafka.trouble import Trouble, said, trouble_of
@@ -446,7 +447,17 @@ class LibrdkafkaCluster(Cluster):
             return ends
         # There is none if all records are earlier.
         at = asked(OffsetSpec.for_timestamp(int(where)))
-        return [offset if offset >= 0 else end for offset, end in zip(at, ends, strict=True)]
+        firsts = [offset if offset >= 0 else end for offset, end in zip(at, ends, strict=True)]
+        ranges = {place: (begin, end) for place, begin, end in zip(partitions, firsts, ends, strict=True)}
+        consumer = self._clients.connection.made(
+            Consumer,
+            {**settings(committed), "group.id": self._clients.group or "arcbeam", "error_cb": self._trouble.hear},
+        )
+        try:
+            records = self._asked(lambda: first_records(consumer, ranges, int(where), _SECONDS))
+        finally:
+            consumer.close()
+        return [records[place] for place in partitions]
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         """Return the answer; raise a ConnectionError if there is none for now."""

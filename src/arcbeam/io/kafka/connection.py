@@ -224,12 +224,16 @@ def _check_contents(of: str, credentials: Callable[[], Any]) -> None:
         data = zlib.decompress(base64.b64decode(pickler.dumps(credentials, use_zlib=True)))
     except Exception:
         return  # What cannot be pickled is refused where the pipeline is.
-    texts = {text for _, text, _ in pickletools.genops(data) if isinstance(text, str)}
+    constants = [constant for _, constant, _ in pickletools.genops(data)]
+    texts = {text for text in constants if isinstance(text, str)}
+    # A function may decode it. Any bytes are a text in Latin-1.
+    texts |= {bytes(text).decode("latin-1") for text in constants if isinstance(text, bytes | bytearray)}
     for name, value in given.items():
         if not (isinstance(value, str) and value and _is_secret(name)):
             continue
         # A short one may also be part of a file's name.
-        if value in texts or (len(value) >= _LONG and any(value in text for text in texts)):
+        forms = {value, value.encode().decode("latin-1")}
+        if forms & texts or (len(value) >= _LONG and any(form in text for form in forms for text in texts)):
             raise ValueError(
                 f"{of}: the function of credentials contains the value of {name!r}, as a constant or from a variable "
                 "outside of it, so it would be stored with the pipeline. Read the value within the function, from a "

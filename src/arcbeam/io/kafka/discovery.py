@@ -101,8 +101,10 @@ class Wanted:
 
         Raises:
             ConnectionError: no broker answers.
-            LookupError: `start` or `stop` lacks a partition, or `start` is not in its log.
+            LookupError: `start` or `stop` lacks a partition, or has another one; or `start` is not in its log.
         """
+        if at_first:
+            self._check_names(places)
         starts = self._offsets(cluster, places, self.start if at_first else "earliest", "start")
         if at_first and (isinstance(self.start, Mapping) or self.start == "group"):
             self._check_starts(cluster, places, starts)
@@ -112,6 +114,18 @@ class Wanted:
         return [
             Partition(*place, start, max(start, stop)) for place, start, stop in zip(places, starts, stops, strict=True)
         ]
+
+    def _check_names(self, places: Sequence[Place]) -> None:
+        """Refuse offsets of partitions that are not read.
+
+        Raises:
+            LookupError: likewise.
+        """
+        there = {(topic, number) for topic, _, number in places}
+        for argument, where in (("start", self.start), ("stop", self.stop)):
+            if isinstance(where, Mapping) and (without := [place for place in where if tuple(place) not in there]):
+                topic, number = without[0]
+                raise LookupError(f"ReadFromKafka({argument}=…) has an offset for {topic}[{number}], which is not read")
 
     def _check_starts(self, cluster: Cluster, places: Sequence[Place], starts: Sequence[int]) -> None:
         """Refuse offsets that brokers would refuse: before the first record that exists, or after the end.

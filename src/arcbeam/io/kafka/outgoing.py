@@ -6,6 +6,7 @@ when they are published.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -25,6 +26,8 @@ _RECORDS: Final = threshold(4_096)
 """Records of a chunk, approximately."""
 _BYTES: Final = threshold(1 << 20)
 """Bytes of a chunk, approximately."""
+_PARTITIONS: Final = 2**31
+"""Numbers of partitions are smaller."""
 _OVERHEAD: Final = 512
 """Bytes of a record besides key, value and headers, at most."""
 
@@ -92,8 +95,8 @@ class Outgoing:
         if isinstance(element, ProducerRecord):
             value, key, topic, partition, headers, time = element
             at = 0 if time is None else max(1, Timestamp.of(time).micros // 1_000)
-            number = -1 if partition is None else int(partition)
-            pairs = tuple((str(name), data) for name, data in headers)
+            number = -1 if partition is None else _number(partition)
+            pairs = _pairs(headers)
         elif isinstance(element, tuple) and len(element) == 2:
             (key, value), topic, number, at, pairs = element, "", -1, 0, ()
         else:
@@ -119,6 +122,39 @@ class Outgoing:
                 "elsewhere before this transform, for example to another output of a DoFn"
             )
         return topic, number, at, key, value, pairs
+
+
+def _number(partition: Any) -> int:
+    """Return the number of a partition.
+
+    Raises:
+        RecordRefusedError: it is none.
+    """
+    if not hasattr(partition, "__index__") or not 0 <= operator.index(partition) < _PARTITIONS:
+        raise RecordRefusedError(
+            f"WriteToKafka got a record for the partition {partition!r}: expected a number from 0 on, or None (the "
+            "key's hash decides)"
+        )
+    return operator.index(partition)
+
+
+def _pairs(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
+    """Return headers as pairs.
+
+    Raises:
+        RecordRefusedError: they are none.
+    """
+    try:
+        pairs = tuple((name, data) for name, data in headers)
+    except (TypeError, ValueError):
+        pairs = ((None, None),)
+    for name, data in pairs:
+        if not isinstance(name, str) or not isinstance(data, bytes | None):
+            raise RecordRefusedError(
+                f"WriteToKafka got headers of type {type(headers).__name__} that are not pairs of a name (str) and "
+                "bytes (or None)"
+            )
+    return pairs
 
 
 def encoded(records: Sequence[Plain]) -> bytes:
