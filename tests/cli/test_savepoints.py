@@ -15,6 +15,7 @@ from arcbeam.model.commits import CommitMode
 from arcbeam.model.files import Shard
 from arcbeam.model.rows import MOST_SHARDS
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.errors import JobEndedError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
 from arcbeam.store.log.commitlog import CommitLog
@@ -99,6 +100,19 @@ def test_describe_accepts_name_or_path(job: Job, by_path: bool) -> None:
         assert text in result.stdout
     found = json.loads(invoke(*words, "--json").stdout)
     assert (found["name"], found["path"], found["stages"]) == ("early", f"{job.path}/savepoints/early", ["count"])
+
+
+@pytest.mark.contract("END-03")
+def test_describe_gives_the_command_that_resumes_an_end(job: Job) -> None:
+    job.micro_batch(pin="last", mode=CommitMode.DRAINED)
+    text = invoke(job.path, "describe", "last").stdout
+    assert "its script with --from_savepoint and --force_resume" in text
+    assert "drained: its sources are at their end" in text
+    assert "--force_resume" not in invoke(job.path, "describe", "early").stdout
+    # Without it, that savepoint is refused.
+    with pytest.raises(JobEndedError):
+        opened(job.blobs, savepoint="last")
+    assert opened(job.blobs, savepoint="last", force=True).head.mode is CommitMode.RUNNING
 
 
 @pytest.mark.contract("END-03")

@@ -16,6 +16,7 @@ from arcbeam.jobs.metrics import JobMetrics, metrics_record
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.options import with_defaults
 from arcbeam.page.app import app_of
+from arcbeam.page.details import savepoint_rows
 from arcbeam.page.exposition import exposition
 from arcbeam.page.live import UPDATE_BYTES
 from arcbeam.page.services import ServiceSource
@@ -105,6 +106,22 @@ def test_savepoints_have_their_size_and_command(job: FolderBlobs) -> None:  # no
     details = source.details(listed.id)
     assert details is not None
     assert details["savepoints"][0]["path"] == f"{job}/savepoints/before"
+
+
+@pytest.mark.contract("END-03")
+def test_savepoint_of_an_end_is_resumed_by_force() -> None:
+    savepoint = {"path": "/d/savepoints/s", "time": 5, "micro_batch": 7, "size": 1, "own": 1, "program": {"name": "n"}}
+    ended, taken = savepoint_rows(
+        {
+            "savepoints": [
+                {**savepoint, "name": "s", "mode": "running", "problem": ""},
+                {**savepoint, "name": "s", "mode": "drained", "problem": ""},
+            ]
+        }
+    )
+    assert (taken.resume, taken.note) == ("arcbeam resume /d/savepoints/s", "")
+    assert ended.resume == "arcbeam resume /d/savepoints/s --force_resume"
+    assert ended.note.startswith("the job is drained there: its sources are at their end")
 
 
 def test_folder_keeps_metrics_and_messages(job: FolderBlobs) -> None:  # noqa: F811

@@ -19,7 +19,7 @@ from arcbeam.console.output import Output, TextOutput
 from arcbeam.errors import JobFailedError
 from arcbeam.model.rows import MOST_SHARDS
 from arcbeam.store.blobs.claims import work_folder
-from arcbeam.store.log.jobname import resume_command
+from arcbeam.store.log.jobname import NOTHING_LEFT, resume_command
 from arcbeam.streaming.status.words import bytes_shown, shown
 
 if TYPE_CHECKING:
@@ -133,12 +133,14 @@ def _describe(out: Output, folder: str, blobs: DurableBlobs, name: str) -> None:
     from arcbeam.store.log.inspection import savepoints as look
     from arcbeam.store.log.opening import choice_of
     from arcbeam.store.log.savepoints import path_of
+    from arcbeam.store.manifest.values import ENDED
 
     every = {each.name: each for each in look(blobs)}
     found = every.get(name)
     if found is None:
         raise StoreError(f"there is no savepoint '{name}' in '{blobs}'", choice_of(every))
     path = path_of(shown_job(folder), name)
+    ended = found.mode in ENDED
     if not isinstance(out, TextOutput):
         out.record({**dataclasses.asdict(found), "path": path})
     else:
@@ -147,12 +149,12 @@ def _describe(out: Output, folder: str, blobs: DurableBlobs, name: str) -> None:
                 "savepoint": name,
                 "path": path,
                 "micro_batch": f"{found.micro_batch} of epoch {found.epoch}, committed at {shown(found.time)}",
-                "job was": found.mode or "unreadable",
+                "job was": f"{found.mode}: {NOTHING_LEFT}" if ended else found.mode or "unreadable",
                 "state of": ", ".join(found.stages) or "no stage",
                 "files": f"{found.files} of {bytes_shown(found.size)}; only this savepoint needs "
                 f"{bytes_shown(found.own)}",
                 "to publish": found.to_publish,
-                "resume": resume_command(path, bool(found.program), savepoint=True),
+                "resume": resume_command(path, bool(found.program), savepoint=True, ended=ended),
                 "check": f"arcbeam inspect {path} --check",
             }
         )

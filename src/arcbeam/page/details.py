@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from arcbeam.page.sources import Record
 from arcbeam.page.views import Cell
-from arcbeam.store.log.jobname import resume_command
+from arcbeam.store.log.jobname import NOTHING_LEFT, resume_command
+from arcbeam.store.manifest.values import ENDED
 from arcbeam.streaming.status.words import bytes_shown, shown
 
 _ROW: Final = 150
@@ -49,13 +50,14 @@ class MessageRow:
 
 @dataclass(frozen=True, slots=True)
 class SavepointRow:
-    """A savepoint."""
+    """A savepoint; `note` says why to resume from it is of little use, "" if it is not."""
 
     name: str
     time: Cell
     micro_batch: str
     size: Cell
     resume: str
+    note: str
     problem: str
 
 
@@ -98,13 +100,15 @@ def savepoint_rows(details: Record) -> Iterator[SavepointRow]:
     """Yield the savepoints, newest first."""
     for each in reversed(details.get("savepoints", ())):
         own = f"only this savepoint needs {bytes_shown(each['own'])} of it"
-        resume = resume_command(each["path"], bool(each.get("program")), savepoint=True)
+        ended = each["mode"] in ENDED
+        resume = resume_command(each["path"], bool(each.get("program")), savepoint=True, ended=ended)
         yield SavepointRow(
             each["name"],
             Cell("", shown(each["time"]), each["time"]),
             f"{each['micro_batch']:,}",
             Cell("–", "it cannot be read") if each["problem"] else Cell(bytes_shown(each["size"]), own),
             resume,
+            f"the job is {each['mode']} there: {NOTHING_LEFT}" if ended else "",
             each["problem"],
         )
 

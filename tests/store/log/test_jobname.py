@@ -12,7 +12,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.commitlog import CommitLog
-from arcbeam.store.log.jobname import job_in, job_label, kept_name
+from arcbeam.store.log.jobname import job_in, job_label, kept_name, resume_command
 from arcbeam.store.log.requests import Asked, ask
 from arcbeam.store.manifest.jobgraphfile import JobGraph
 from arcbeam.testing.blobs import MemoryBlobs
@@ -31,6 +31,16 @@ def test_label_has_name_and_folder() -> None:
     assert job_label("orders", "") == "job 'orders'"
     assert job_label("", "/data/orders") == "the job in '/data/orders'"
     assert job_label("", "") == "the job"
+
+
+def test_an_end_is_resumed_by_force() -> None:
+    assert resume_command("/data/my job/savepoints/last", program=True, savepoint=True, ended=True) == (
+        "arcbeam resume '/data/my job/savepoints/last' --force_resume"
+    )
+    assert resume_command("/x", program=False, savepoint=True, ended=True) == (
+        "run its script with --from_savepoint and --force_resume"
+    )
+    assert resume_command("/x", program=False) == "run its script again with its --checkpoint_dir"
 
 
 def test_name_is_that_of_newest_job_graph() -> None:

@@ -7,12 +7,19 @@ know what a message is about.
 from __future__ import annotations
 
 import shlex
+from typing import Final
 
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.manifest.values import Manifest
+
+NOTHING_LEFT: Final = (
+    "its sources are at their end, so nothing more is read; all its windows and timers have fired, so new data would "
+    "be late"
+)
+"""Why a done or drained job is not resumed."""
 
 
 def kept_name(blobs: DurableBlobs, head: Manifest) -> str:
@@ -54,17 +61,21 @@ def job_in(blobs: DurableBlobs, head: Manifest | None = None) -> str:
     return job_label("" if head is None else kept_name(blobs, head), blobs)
 
 
-def resume_command(path: str, program: bool, savepoint: bool = False) -> str:
+def resume_command(path: str, program: bool, savepoint: bool = False, ended: bool = False) -> str:
     """Return how to resume a job, or to start it from a savepoint.
 
     Args:
         path: of the folder or savepoint.
         program: whether a job graph is stored, which `arcbeam resume` needs.
         savepoint: it is that of a savepoint.
+        ended: it is that of a done or drained job, which is only resumed by force.
     """
     if program:
-        return f"arcbeam resume {shlex.quote(path)}"
-    return "run its script with --from_savepoint" if savepoint else "run its script again with its --checkpoint_dir"
+        command = f"arcbeam resume {shlex.quote(path)}"
+        return f"{command} --force_resume" if ended else command
+    option = "--from_savepoint" if savepoint else "--checkpoint_dir"
+    forced = " and --force_resume" if ended else ""
+    return f"run its script with {option}{forced}" if savepoint else f"run its script again with its {option}{forced}"
 
 
 def has_job_graph(blobs: DurableBlobs) -> bool:

@@ -13,7 +13,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IncompatibleStateError, JobEndedError, StoreError
 from arcbeam.store.log.chain import UnreadableHead, known, read_manifest
-from arcbeam.store.log.jobname import job_in
+from arcbeam.store.log.jobname import NOTHING_LEFT, job_in
 from arcbeam.store.manifest.values import (
     ENDED,
     KEPT_OPENINGS,
@@ -68,9 +68,7 @@ def opening(
     if origin.mode in ENDED and not asked.force:
         raise JobEndedError(
             f"{job_in(blobs, origin)} has ended ({origin.mode}, micro-batch {origin.micro_batch}): "
-            "there is nothing to resume. "
-            "Its sources are at their end, so nothing more is read; all its windows and timers have fired, so new data "
-            "would be late",
+            f"there is nothing to resume: {NOTHING_LEFT}",
             "begin a new job in another folder; or resume from an earlier savepoint; or, to resume it nevertheless "
             "(its end was a mistake, or the pipeline has more to do), give --force_resume",
         )
