@@ -299,3 +299,18 @@ def test_stage_held_by_one_above_names_it() -> None:
     record["causes"] = []
     assert next(stage_rows(record)).why.text == record["stages"][0]["why"]
     assert client(Fixed(Listed("a", "/a", record))).get("/job/a").text.count(">held: <") == 4
+
+
+@pytest.mark.contract("PAGE-01")
+@pytest.mark.parametrize(("seconds", "ahead"), [(20, 0), (300, 3_600)])
+def test_stage_whose_watermark_moves_is_not_shown_as_held(seconds: int, ahead: int) -> None:
+    now = samples.now()
+    record = samples.record(4, now)
+    moved = {"micro_batch": 40, "time": now - seconds * 1_000_000}
+    record["causes"][0] |= {"since": moved, "time": now + (ahead - 90) * 1_000_000}
+    assert not any(row.is_held for row in stage_rows(record))
+    text = client(Fixed(Listed("a", "/a", record))).get("/job/a").text
+    assert (text.count(">OK, limited: <"), text.count(">held: <")) == (4, 0)
+    # If it has not moved for long and is due, it holds the stages below, too.
+    record["causes"][0] |= {"since": {**moved, "time": now - 300_000_000}, "time": now - 310_000_000}
+    assert all(row.is_held for row in stage_rows(record))

@@ -138,7 +138,12 @@ class JobRow:
 
 
 class StageRow(NamedTuple):
-    """A stage in a job's table; producers come first."""
+    """A stage in a job's table; producers come first.
+
+    Attributes:
+        why: what its watermark waits for.
+        is_held: that is worth a look. If not, the watermark has just advanced, or is ahead of the clock.
+    """
 
     name: str
     input: Cell
@@ -149,6 +154,7 @@ class StageRow(NamedTuple):
     state: Cell
     late: Cell
     why: Cell
+    is_held: bool
 
 
 def row_of(job: Listed) -> JobRow:
@@ -319,6 +325,16 @@ def figures(record: Record) -> Iterator[tuple[str, Cell]]:
 
 def stage_rows(record: Record) -> Iterator[StageRow]:
     """Yield the rows of a job's stages, producers first."""
+    # Nothing holds a job that has ended.
+    waits = (
+        ()
+        if is_over(record)
+        else [
+            (cause, headline_of(record, cause).level != "good")
+            for cause in record["causes"]
+            if cause.get("kind") not in ("failure", "driver")
+        ]
+    )
     for stage in record["stages"]:
         micro_batch, total, outputs = stage.get("micro_batch") or {}, stage.get("total") or {}, stage["outputs"]
         least = min((out["watermark"] for out in outputs), default=None)
@@ -334,24 +350,27 @@ def stage_rows(record: Record) -> Iterator[StageRow]:
             _backlog(stage),
             Cell(f"{bytes_shown(stage.get('state_bytes', 0))}", f"{stage.get('state_rows', 0):,} rows"),
             Cell(f"{total['late']:,}", "since the job began") if "late" in total else unknown,
-            _why(record, stage),
+            *((NOTHING, False) if is_over(record) else _why(stage, waits)),
         )
 
 
-def _why(record: Record, stage: Mapping[str, Any]) -> Cell:
-    """Return what holds a stage, or the names of the stages above that do; all of it is the hint."""
-    # Nothing holds a job that has ended.
-    if is_over(record):
-        return Cell("")
+def _why(stage: Mapping[str, Any], waits: Sequence[tuple[Mapping[str, Any], bool]]) -> tuple[Cell, bool]:
+    """Return what limits a stage, or the names of the stages above that do, and whether that is worth a look.
+
+    Args:
+        stage: the stage. All of its text is the hint.
+        waits: all causes of the job, and whether each is worth a look.
+    """
     name = stage["stage"]
-    causes = [cause for cause in record["causes"] if cause.get("kind") not in ("failure", "driver")]
-    if own := [cause for cause in causes if cause["stage"] == name]:
+    if own := [each for each in waits if each[0]["stage"] == name]:
+        cause, is_held = next((each for each in own if each[1]), own[0])
         # The watermark and since when are in the row, or on the stage's page.
-        text = str(own[0]["text"])
-        return Cell(_line(text.partition(": ")[2] or text), text)
-    if above := dict.fromkeys(cause["stage"] for cause in causes if name in cause["stages"]):
-        return Cell(f"by {', '.join(above)}", "what holds that stage is in its row")
-    return Cell(_line(stage.get("why", "")), stage.get("why", ""))
+        text = str(cause["text"])
+        return Cell(_line(text.partition(": ")[2] or text), text), is_held
+    if above := [each for each in waits if name in each[0]["stages"]]:
+        names = dict.fromkeys(cause["stage"] for cause, is_held in above)
+        return Cell(f"by {', '.join(names)}", "what limits that stage is in its row"), any(each[1] for each in above)
+    return Cell(_line(stage.get("why", "")), stage.get("why", "")), True
 
 
 def _line(text: str) -> str:
