@@ -59,6 +59,17 @@ def test_stage_page_has_all_that_status_knows() -> None:
         assert words in text
 
 
+def test_error_of_the_job_is_that_of_one_stage() -> None:
+    record, plan = samples.record(3), samples.plan_of(3)
+    # An apostrophe does not end the name.
+    name = plan["stages"][1]["transforms"][0]["name"] = "Tag/it's 'so'"
+    record["ended"] = {"state": "FAILED", "why": f"ValueError: it's [while running '{name}']\nTraceback"}
+    assert "ValueError: it's" in text_of(record, 1, plan).partition("<h2>Errors</h2>")[2]
+    other = text_of(record, 2, plan).partition("<h2>Errors</h2>")[2]
+    assert f"none in this stage: the job is FAILED in '{name}'" in other
+    assert "ValueError" not in other
+
+
 def test_missing_figures_have_a_reason() -> None:
     record = samples.record(3, samples.now())
     bare = {name: record["stages"][2][name] for name in ("stage", "level", "input", "outputs")}

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from arcbeam.explain import LivePicture, as_live_svg, plan_of
-from arcbeam.page.views import earliest, emitted_rate, failing, gap_text, headline_of, made_in_all, without_driver
+from arcbeam.page.views import (
+    earliest,
+    emitted_rate,
+    failing,
+    gap_text,
+    headline_of,
+    made_in_all,
+    stage_with,
+    without_driver,
+)
 from arcbeam.streaming.status.words import Record, backlog_shown, bytes_shown
 
 PREFIX: Final = "g-"
@@ -41,13 +50,8 @@ class Graph:
 
     def failing(self, record: Record) -> str:
         """Return the stage in which a job has failed, or its next micro-batch fails; "" if none does, or unknown."""
-        # An error may name a transform inside one of the plan's, or around some of them.
-        if not (name := failing(record)):
-            return ""
-        above = (name[:at] for at in range(len(name), 0, -1) if at == len(name) or name[at] == "/")
-        inside = (known for known in self.transforms if known.startswith(f"{name}/"))
-        found = next((each for each in (*above, *inside) if each in self.transforms), None)
-        return name if found is None and name in self.stages else self.transforms.get(found or "", "")
+        name = failing(record)
+        return (stage_with(name, self.transforms) or (name if name in self.stages else "")) if name else ""
 
     def place_of(self, stage: str) -> str:
         """Return the id of the element with a stage's figures; "" if the stage is not in the picture."""

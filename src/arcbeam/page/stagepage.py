@@ -17,9 +17,11 @@ from arcbeam.page.views import (
     causes_of,
     earliest,
     emitted_rate,
+    failing,
     gap,
     headline_of,
     made_in_all,
+    stage_with,
     stopped,
     without_driver,
 )
@@ -101,7 +103,7 @@ def stage_of(record: Record, plan: Plan | None, number: int, tasks: Record | Non
         list(_waiting(stage)),
         list(_state(stage)),
         list(_tasks(record, stage, tasks)),
-        [*_errors(record, causes)],
+        [*_errors(record, name, plan, causes)],
     )
 
 
@@ -109,10 +111,15 @@ _FREE: Final = "No watermark of this stage waits for anything."
 _OTHER_PLAN: Final = "The plan in the job's folder has no such stage: a later driver runs a changed pipeline."
 
 
-def _errors(record: Record, causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _errors(record: Record, stage: str, plan: Plan | None, causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     ended = record.get("ended")
     if ended and ended["why"]:
-        yield f"the job is {ended['state']}: {ended['why']}"
+        transforms = {each.name: of.uid for of in plan.stages for each in of.transforms} if plan else {}
+        fails = failing(record)
+        if (stage_with(fails, transforms) if fails else stage) in ("", stage):
+            yield f"the job is {ended['state']}: {ended['why']}"
+        else:
+            yield f"none in this stage: the job is {ended['state']} in '{fails}'"
     for cause in causes:
         if cause["kind"] == "failure":
             yield f"{cause['text']}; released when: {cause['frees']}"

@@ -231,7 +231,7 @@ def error_of(record: Record) -> str:
     return why if "\n" in why else ""
 
 
-_IN_TRANSFORM: Final = re.compile(r"(?:while running|in transform|in step) '([^\n]+?)'")
+_IN_TRANSFORM: Final = re.compile(r"(?:while running|in transform|in step) '([^\n]+?)'(?=[\s\]:;,.)]|$)", re.M)
 
 
 def failing(record: Record) -> str:
@@ -240,6 +240,18 @@ def failing(record: Record) -> str:
         found = _IN_TRANSFORM.search(ended["why"])
         return found[1] if found else ""
     return next((cause["stage"] for cause in record["causes"] if cause.get("kind") == "failure"), "")
+
+
+def stage_with(name: str, transforms: Mapping[str, str]) -> str:
+    """Return the stage of a transform; "" if unknown.
+
+    Args:
+        name: of the transform. It may be inside one of the plan's, or around some of them.
+        transforms: the stage of each of the plan's transforms.
+    """
+    above = (name[:at] for at in range(len(name), 0, -1) if at == len(name) or name[at] == "/")
+    inside = (known for known in transforms if known.startswith(f"{name}/"))
+    return next((transforms[each] for each in (*above, *inside) if each in transforms), "")
 
 
 def _filled(record: Record, text: str) -> str:
