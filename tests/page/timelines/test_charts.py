@@ -79,6 +79,33 @@ def test_path_is_interrupted_where_no_driver_ran() -> None:
     assert [pen for pen, *_ in coordinates(chart(history(points), "backlog").path)].count("M") == 2
 
 
+@pytest.mark.parametrize(("points", "killed", "resumed"), [(30, 105, 138), (30, 105, 152), (700, 3_005, 3_028)])
+def test_nothing_is_drawn_across_a_short_outage(points: int, killed: int, resumed: int) -> None:
+    second, column = 1_000_000, 10
+    ran = [at for at in range(0, points * column, column) if at < killed or at + column > resumed]
+    held = [
+        {**found, "job": {**found["job"], "watermark": [60 * second] * 3, "held": "timer Group a"}}
+        for found in (point(at * second) for at in ran)
+    ]
+    for kind in ("restart", "start", "savepoint"):
+        event = {"time": resumed * second, "kind": kind, "text": "at micro-batch 9"}
+        record = history([], held, events=[event])
+        drawn = {found.name: found for found in charts_of(record, 1)}
+        lines = re.findall("M[^M]*", drawn["backlog (units of the DoFns)"].path)
+        assert len(lines) == (1 if kind == "savepoint" else 2)
+        clock = next(found for name, found in drawn.items() if name.startswith("watermark ("))
+        assert clock.path.count("M") == len(lines)
+        lane = [(hold.x, hold.x + hold.width) for hold in clock.holds]
+        scale = WIDTH / (points * column)
+        if kind != "savepoint":
+            dead = (killed + column) // column * column, resumed // column * column
+            assert lane[0][1] == pytest.approx(dead[0] * scale, abs=0.1)
+            assert lane[1][0] == pytest.approx(dead[1] * scale, abs=0.1)
+        if points == 30:
+            areas = drawn["micro-batch by part, mean"].parts[0].path
+            assert areas.count("M") == len(lines)
+
+
 @pytest.mark.parametrize("distance", [2, 3, 10, 45])
 def test_path_of_long_micro_batches_is_one_line(distance: int) -> None:
     points = [point(at * distance * 1_000_000, at) for at in range(30)]

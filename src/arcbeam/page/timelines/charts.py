@@ -6,6 +6,7 @@ Owns which figures are drawn, their scale, and how points become a path. Knows t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ _HOLDERS: Final = 4
 _PARTS: Final = (("user", "transforms"), ("spark", "Spark"), ("plan", "plan"), ("", "other"), ("commit", "commit"))
 """Parts of a micro-batch, from the bottom to the top. What is not in the others is ""."""
 
+_STARTS: Final = frozenset({"start", "restart"})
+"""Events of a driver that starts: nothing ran between the last point before it and the first one after it."""
 _KINDS: Final = frozenset({"start", "restart", "savepoint", "trouble", "end"})
 EVENTS_SHOWN: Final = 20
 
@@ -242,23 +245,31 @@ def charts_of(history: Record, span: int, stages: Sequence[str] = ()) -> Iterato
         for event in history["events"]
         if start <= event["time"] <= end
     )
-    yield _against_the_clock(points, width, start, end, marks, stages)
+    # Points begin at multiples of their width.
+    starts = sorted(event["time"] // width * width for event in history["events"] if event["kind"] in _STARTS)
+    yield _against_the_clock(points, width, start, end, marks, stages, starts)
     for name, value, text in _CHARTS:
         if value is _STATE:
-            yield _stack(points, width, start, end, marks)
+            yield _stack(points, width, start, end, marks, starts)
         ranges = [Range(point["time"], *found) for point in points if (found := value(point, width)) is not None]
         if not ranges:
             yield Chart(name, "", "", "", "unknown", _clock(start), _clock(end), marks)
             continue
         least, greatest = min(each.least for each in ranges), max(each.greatest for each in ranges)
-        lines = _lines(ranges, width, start, end, least, greatest, _follows(points))
+        lines = _lines(ranges, width, start, end, least, greatest, _follows(points), starts)
         shown_values = text(least), text(greatest), text(ranges[-1].last)
         dots = " ".join(line for line in lines if "L" not in line)
         yield Chart(name, " ".join(lines), *shown_values, _clock(start), _clock(end), marks, dots)
 
 
 def _against_the_clock(
-    points: Sequence[Record], width: int, start: int, end: int, marks: tuple[Mark, ...], stages: Sequence[str]
+    points: Sequence[Record],
+    width: int,
+    start: int,
+    end: int,
+    marks: tuple[Mark, ...],
+    stages: Sequence[str],
+    starts: Sequence[int],
 ) -> Chart:
     """Return the chart of the watermark and the clock, with what held the watermark."""
     name, axis = "watermark (line) and clock (dashed)", (_clock(start), _clock(end))
@@ -267,13 +278,40 @@ def _against_the_clock(
         return Chart(name, "", "", "", "at the beginning or the end", *axis, marks)
     least = min(start, *(each.least for each in ranges))
     greatest = max(end, *(each.greatest for each in ranges))
-    lines = _lines(ranges, width, start, end, least, greatest, _follows(points))
+    lines = _lines(ranges, width, start, end, least, greatest, _follows(points), starts)
     texts = (_clock(int(least)), _clock(int(greatest)), _clock(int(ranges[-1].last)))
     heights = [_height(each, least, greatest) for each in (start, end)]
     clock = f"M0 {heights[0]:g} L{WIDTH} {heights[1]:g}"
     dots = " ".join(line for line in lines if "L" not in line)
-    lane = _held(points, width, start, end, stages)
-    return Chart(name, " ".join(lines), *texts, *axis, marks, dots, clock, (), *lane)
+    holds, holders = _held(points, width, start, end, stages)
+    scale = WIDTH / (end - start)
+    for began, ended in _outages(points, width, starts):
+        holds = tuple(_without(holds, (began - start) * scale, (ended - start) * scale))
+    return Chart(name, " ".join(lines), *texts, *axis, marks, dots, clock, (), holds, holders)
+
+
+def _outages(points: Sequence[Record], width: int, starts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the times without points before each start of a driver."""
+    for before, then in pairwise(point["time"] for point in points):
+        if before + width < then and _is_started(before, starts, then):
+            yield before + width, then
+
+
+def _without(holds: Iterable[Hold], began: float, ended: float) -> Iterator[Hold]:
+    """Yield what is left of holds without a part of the lane."""
+    for hold in holds:
+        until = hold.x + hold.width
+        if until <= began or ended <= hold.x:
+            yield hold
+            continue
+        for x, to in ((hold.x, began), (ended, until)):
+            if x < to:
+                yield hold._replace(x=round(x, 1), width=round(to - x, 1))
+
+
+def _is_started(before: int, starts: Sequence[int], at: int) -> bool:
+    """Return whether a driver started after a point, or column, and not after a later one; `starts` is sorted."""
+    return bisect_right(starts, before) < bisect_right(starts, at)
 
 
 def _height(value: float, least: float, greatest: float) -> float:
@@ -321,7 +359,9 @@ def _usual(columns: Iterable[int]) -> float:
     return median([then - each for each, then in pairwise(columns)] or [1])
 
 
-def _stack(points: Sequence[Record], width: int, start: int, end: int, marks: tuple[Mark, ...]) -> Chart:
+def _stack(
+    points: Sequence[Record], width: int, start: int, end: int, marks: tuple[Mark, ...], starts: Sequence[int]
+) -> Chart:
     """Return the chart of the mean micro-batch by part."""
     name, axis = "micro-batch by part, mean", (_clock(start), _clock(end))
     column = max(width, -(-(end - start) // _STEPS))
@@ -339,10 +379,13 @@ def _stack(points: Sequence[Record], width: int, start: int, end: int, marks: tu
     greatest, last = max(totals.values()), layers[max(layers)]
     usual, size = _usual(layers), column * WIDTH / (end - start)
     follows = None if (time := _follows(points)) is None else (time - start) // column
+    started = [(each - start) // column for each in starts]
     parts = [
         Part(
             _PARTS[number][1],
-            _area({at: sum(each[: number + 1]) for at, each in layers.items()}, usual, size, greatest, follows),
+            _area(
+                {at: sum(each[: number + 1]) for at, each in layers.items()}, usual, size, greatest, follows, started
+            ),
             _seconds(last[number]),
         )
         for number in reversed(range(len(_PARTS)))
@@ -357,7 +400,9 @@ def _layers(of: Mapping[str, float]) -> list[float]:
     return [max(0.0, of[name] if name else other) / of["micro_batches"] for name, _ in _PARTS]
 
 
-def _area(tops: Mapping[int, float], usual: float, size: float, greatest: float, follows: int | None) -> str:
+def _area(
+    tops: Mapping[int, float], usual: float, size: float, greatest: float, follows: int | None, starts: Sequence[int]
+) -> str:
     """Return the data of an area from the axis to a value in each column; it ends where columns are missing.
 
     Args:
@@ -366,12 +411,14 @@ def _area(tops: Mapping[int, float], usual: float, size: float, greatest: float,
         size: the width of a column in the chart.
         greatest: value of the chart.
         follows: the column before which none is missing; None: there is none.
+        starts: the columns in which a driver started.
     """
     runs: list[list[tuple[float, float]]] = []
     before = None
     for at, top in tops.items():
         is_far = before is None or at - before > max(2, _GAP * usual)
-        if before is None or (is_far and not _is_between(before, follows, at)):
+        is_interrupted = before is not None and at - before > 1 and _is_started(before, starts, at)
+        if before is None or is_interrupted or (is_far and not _is_between(before, follows, at)):
             runs.append([])
         before = at
         y = _height(top, 0.0, greatest)
@@ -397,18 +444,29 @@ def _is_between(before: int, follows: int | None, at: int) -> bool:
 
 
 def _lines(
-    ranges: Sequence[Range], width: int, start: int, end: int, least: float, greatest: float, follows: int | None
+    ranges: Sequence[Range],
+    width: int,
+    start: int,
+    end: int,
+    least: float,
+    greatest: float,
+    follows: int | None,
+    starts: Sequence[int],
 ) -> Sequence[str]:
-    """Return the data of lines, which end where points are missing. A point without neighbours is a dot."""
+    """Return the data of lines, which end where points are missing, or a driver started.
+
+    A point without neighbours is a dot.
+    """
     column = max(width, (end - start) // _COLUMNS)
-    joined = list(_joined(ranges, column))
+    joined = list(_joined(ranges, column, starts))
     # A micro-batch of many seconds leaves no point in most of them.
     usual = median([then.time - each.time for each, then in pairwise(joined)] or [0])
     longest = max(2 * column, _GAP * usual)
     lines: list[list[str]] = []
     for at, each in enumerate(joined):
         before = joined[at - 1].time
-        if not at or (each.time - before > longest and not _is_between(before, follows, each.time)):
+        is_far = each.time - before > longest and not _is_between(before, follows, each.time)
+        if not at or is_far or _is_started(before, starts, each.time):
             lines.append([])
         x = round((min(each.time + column / 2, end) - start) * WIDTH / (end - start), 1)
         for value in dict.fromkeys((each.least, each.greatest)):
@@ -417,12 +475,13 @@ def _lines(
     return ["M" + " L".join(line) + ("h0" if len(line) == 1 else "") for line in lines]
 
 
-def _joined(ranges: Sequence[Range], column: int) -> Iterator[Range]:
-    """Yield one range for each column that has points."""
+def _joined(ranges: Sequence[Range], column: int, starts: Sequence[int]) -> Iterator[Range]:
+    """Yield one range for each column that has points; two if a driver started between them."""
     first = ranges[0].time
     current = ranges[0]
     for each in ranges[1:]:
-        if (each.time - first) // column == (current.time - first) // column:
+        is_same = (each.time - first) // column == (current.time - first) // column
+        if is_same and not _is_started(current.time, starts, each.time):
             lowest, highest = min(current.least, each.least), max(current.greatest, each.greatest)
             current = Range(current.time, lowest, highest, each.last)
         else:
