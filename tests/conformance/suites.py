@@ -75,6 +75,7 @@ LOOPBACK_STREAMING = Variant("LoopbackStreaming", {"shards": 3}, streaming=True,
 POOL = Variant("Pool", processes=True)
 POOL_STREAMING = Variant("PoolStreaming", {"shards": 3}, streaming=True, processes=True)
 PROCESS = Variant("Process", processes=True)
+PROCESS_STREAMING = Variant("ProcessStreaming", {"shards": 3}, streaming=True, processes=True)
 CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 
 VARIANTS = (

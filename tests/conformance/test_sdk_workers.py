@@ -110,13 +110,10 @@ class PortablePoolStreaming(PortablePool):
     variant = suites.POOL_STREAMING
 
 
-_OF_STATE = [name for name in dir(test_portable.PortableDefault) if "_sdf" in name or "pardo_state" in name]
-
-
 @pytest.mark.long
 @pytest.mark.contract("API-03", "API-08")
-class PortableProcess(test_portable.PortableDefault, only=_OF_STATE):
-    """Tests of state and splittable DoFns, each pipeline with a process that the SDK's boot program starts."""
+class PortableProcess(test_portable.PortableDefault):
+    """All of `PortableDefault`, each pipeline with a process that the SDK's boot program starts."""
 
     variant = suites.PROCESS
     _boot: ClassVar[Path]
@@ -132,3 +129,10 @@ class PortableProcess(test_portable.PortableDefault, only=_OF_STATE):
         options.view_as(PortableOptions).environment_type = "PROCESS"
         options.view_as(PortableOptions).environment_config = json.dumps({"command": str(self._boot), "env": env})
         return options
+
+
+@pytest.mark.long
+class PortableProcessStreaming(PortableProcess):
+    """The same with `--streaming`."""
+
+    variant = suites.PROCESS_STREAMING
