@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -20,7 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from arcbeam.errors import PublishRefusedError
-from arcbeam.io.kafka import ProducerRecord, RecordRefusedError
+from arcbeam.io.kafka import ProducerRecord, RecordRefusedError, outgoing, producing
 from arcbeam.io.kafka.connection import Connection
 from arcbeam.io.kafka.outgoing import Chunks, Outgoing, Plain, encoded, framed
 from arcbeam.io.kafka.producing import FencedError, LibrdkafkaShard, Register, produce, producer
@@ -106,6 +107,103 @@ def test_offset_of_the_group_is_a_way_out(broker: Broker, tmp_path: Path) -> Non
     publisher(broker, tmp_path).publish([staged(tmp_path, topic, 3)])
     publisher(broker, tmp_path).publish([staged(tmp_path, topic, 4)])
     assert seen(broker, topic) == [4]
+
+
+def delete(broker: Broker, topic: str) -> None:
+    admin = broker.admin()
+    ((_, future),) = admin.delete_topics([topic], operation_timeout=20).items()
+    future.result()
+    over = time.monotonic() + 20
+    while topic in admin.list_topics(timeout=5).topics and time.monotonic() < over:
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Settings of a producer that does not wait long for a topic."""
+    monkeypatch.setattr(producing, "SECONDS", 10.0)
+    monkeypatch.setattr(producing, "_REGISTER_SECONDS", 2.0)
+    monkeypatch.setattr(outgoing, "_SURE_SECONDS", 1.0)
+    return {"topic.metadata.propagation.max.ms": 500, "message.timeout.ms": 3_000, "transaction.timeout.ms": 3_000}
+
+
+@pytest.mark.contract("KAFKA-07")
+@pytest.mark.parametrize("is_new", [False, True])
+def test_deleted_topic_is_refused(broker: Broker, hasty: dict[str, Any], *, is_new: bool) -> None:
+    topic, register = broker.topic(f"deleted-{is_new}"), broker.topic(f"deleted-{is_new}-register")
+    shard = LibrdkafkaShard(connection(broker, **hasty), topic, register)
+    shard.begin()
+    shard.publish([record(topic, 1)], Register(1, "a"))
+    delete(broker, topic)
+    if is_new:
+        shard.close()
+        shard = LibrdkafkaShard(connection(broker, **hasty), topic, register)
+        assert shard.begin() == Register(1, "a")
+    with pytest.raises(
+        PublishRefusedError, match=rf"shard {topic}: the topic {topic} does not exist .*many .*Then resume the job: it"
+    ):
+        shard.publish([record(topic, 2)], Register(2, "b"))
+    shard.close()
+    # The job is resumed with what the error says.
+    broker.topic(topic)
+    again = LibrdkafkaShard(connection(broker), topic, register)
+    assert again.begin() == Register(1, "a")
+    again.publish([record(topic, 2)], Register(2, "b"))
+    again.close()
+    assert seen(broker, topic) == [2]
+
+
+@pytest.mark.contract("KAFKA-07")
+def test_topic_deleted_with_its_register_is_refused(broker: Broker, hasty: dict[str, Any], tmp_path: Path) -> None:
+    topic = broker.topic("deleted-both")
+    one = publisher(broker, tmp_path)
+    one.publish([staged(tmp_path, topic, 1)])
+    delete(broker, topic)
+    message = (
+        rf"{topic} does not exist .*\(on_lost_register='publish'\), because .*: it publishes what it has committed"
+    )
+    for each in (one, publisher(broker, tmp_path)):
+        with pytest.raises(PublishRefusedError, match=message):
+            each.publish([staged(tmp_path, topic, 2)])
+    one.teardown()
+    broker.topic(topic)
+    with pytest.raises(RegisterError):
+        publisher(broker, tmp_path).publish([staged(tmp_path, topic, 2)])
+    publisher(broker, tmp_path, trusts=True).publish([staged(tmp_path, topic, 2)])
+    assert seen(broker, topic) == [2]
+
+
+@pytest.mark.contract("KAFKA-07")
+def test_topic_with_fewer_partitions_is_refused(broker: Broker, hasty: dict[str, Any]) -> None:
+    topic, register = broker.topic("fewer", 2), broker.topic("fewer-register")
+    delete(broker, topic)
+    broker.topic(topic, 1)
+    shard = LibrdkafkaShard(connection(broker, **hasty), topic, register)
+    shard.begin()
+    with pytest.raises(
+        PublishRefusedError, match=r"fewer has no partition 1 any more, only 1 .*add partitions, .*many"
+    ):
+        shard.publish([(topic, 1, 0, b"k", b"1", ())], Register(1, "a"))
+    shard.close()
+
+
+@pytest.mark.parametrize("late", ["topic", "partition", "broker"])
+def test_topic_that_a_broker_learns_late_is_not_missing(late: str) -> None:
+    of = outgoing.Targets("register")
+    assert len([*of.noting([record("t", 1), ("t", 3, 0, b"k", b"v", ())])]) == 2
+    asked: list[str] = []
+
+    def ask(topic: str, timeout: float) -> Any:
+        asked.append(topic)
+        is_late = topic == "t" and asked.count(topic) < 3
+        if is_late and late == "broker":
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART) if is_late and late == "topic" else None
+        found = SimpleNamespace(error=error, partitions=range(2 if is_late else 4))
+        return SimpleNamespace(topics={topic: found})
+
+    assert of.missing(ask) == ""
+    assert asked.count("t") == (1 if late == "broker" else 3)
 
 
 @pytest.mark.contract("KAFKA-07")

@@ -1,12 +1,13 @@
 """Records on their way to Kafka: their form in a pipeline, in a shard, and in the storage.
 
-Owns what a pipeline may pass, how records are encoded and sharded, and which of them Kafka would refuse. Must not know
-when they are published.
+Owns what a pipeline may pass, how records are encoded and sharded, which of them Kafka would refuse, and what is said
+if it lacks their topics. Must not know when they are published.
 """
 
 from __future__ import annotations
 
 import operator
+import time as clock
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -30,6 +31,14 @@ _PARTITIONS: Final = 2**31
 """Numbers of partitions are smaller."""
 _OVERHEAD: Final = 512
 """Bytes of a record besides key, value and headers, at most."""
+_SURE_SECONDS: Final = 10.0
+"""For which a topic or partition must be missing: a broker may learn of a new one later than others."""
+_PAUSE_SECONDS: Final = 0.5
+"""Between two questions about it."""
+_TRY_SECONDS: Final = 5.0
+"""For the answer to one."""
+_ABSENT: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
+"""Errors of a topic that does not exist, by name."""
 
 Serializer = Callable[[Any], bytes | None]
 Plain = tuple[str, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
@@ -259,3 +268,64 @@ class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
         chunk: Chunk = encoded(records), len(records), extents(records)
         window = GlobalWindow()
         return WindowedValue((shard, chunk), window.max_timestamp(), (window,))
+
+
+class Targets:
+    """The topics that a transaction writes to.
+
+    Args:
+        register: the topic at whose partition 0 the register is.
+    """
+
+    def __init__(self, register: str) -> None:
+        self._register = register
+        # The highest partition that a record names; -1: none does.
+        self._highest = {register: -1}
+
+    def noting(self, records: Iterable[Plain]) -> Iterator[Plain]:
+        """Yield records, and note their topics."""
+        highest = self._highest
+        for record in records:
+            if record[1] > highest.get(record[0], -2):
+                highest[record[0]] = record[1]
+            yield record
+
+    def missing(self, ask: Callable[..., Any]) -> str:
+        """Return what the cluster lacks, and what to do; "" if it has all, or does not answer.
+
+        It asks until it is sure, so the answer takes some seconds if something is missing.
+
+        Args:
+            ask: a client's `list_topics`.
+        """
+        until = clock.monotonic() + _SURE_SECONDS
+        while (found := self._missing(ask)) and clock.monotonic() < until:
+            clock.sleep(_PAUSE_SECONDS)
+        return found
+
+    def _missing(self, ask: Callable[..., Any]) -> str:
+        from confluent_kafka import KafkaException
+
+        for topic, number in self._highest.items():
+            try:
+                found = ask(topic, timeout=_TRY_SECONDS).topics[topic]
+            except KafkaException:
+                return ""
+            if found.error is not None and found.error.name() in _ABSENT:
+                return f"the topic {topic} does not exist any more. To continue, create it again, {self._then(topic)}"
+            if found.error is None and number >= len(found.partitions):
+                return (
+                    f"the topic {topic} has no partition {number} any more, only {len(found.partitions)} partitions. "
+                    f"To continue, add partitions, {self._then(topic)}"
+                )
+        return ""
+
+    def _then(self, topic: str) -> str:
+        """Return how to continue when a topic is complete again."""
+        what, publishes = "with as many partitions as it had. Then resume the job", "it publishes what it has committed"
+        if topic != self._register:
+            return f"{what}: {publishes}"
+        return (
+            f"{what} with WriteToKafka(on_lost_register='publish'), because the register of the shard was deleted with "
+            f"the topic: {publishes}, records for other topics perhaps a second time"
+        )

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from arcbeam.errors import PublishRefusedError
 from arcbeam.io.kafka.connection import Connection
-from arcbeam.io.kafka.outgoing import Plain
+from arcbeam.io.kafka.outgoing import Plain, Targets
 from arcbeam.io.kafka.trouble import AddressError, Trouble, trouble_of, unreachable
 
 SECONDS: Final = 60.0
@@ -233,6 +233,8 @@ class LibrdkafkaShard:
         self._trouble = trouble_of(connection, job)
         self._refused: Any = None
         self._where = ""
+        # None: no transaction has begun.
+        self._targets: Targets | None = None
         more = {"transactional.id": name, "error_cb": self._failed, "delivery.report.only.error": True}
         self._producer = producer(connection, more)
         self._setting: Future[None] = Future()
@@ -247,16 +249,21 @@ class LibrdkafkaShard:
 
         Raises:
             InDoubtError: the broker does not answer in time.
-            PublishRefusedError: it refuses the producer.
+            PublishRefusedError: it refuses the producer, or the topic of the register does not exist any more.
         """
         from confluent_kafka import KafkaException
 
+        self._targets = None
         with self._fencing():
             # SUBTLE: first. While a transaction is open, the register is not known.
             self._producer.init_transactions(SECONDS)
             found = self._found()
             if found.error is not None:
                 raise KafkaException(found.error)
+        if found.offset < 0:
+            # Deleted with its topic, perhaps.
+            self._targets = Targets(self._register)
+            self._check_targets()
         self._succeeded()
         return None if found.offset < 0 else Register(int(found.offset), found.metadata or "")
 
@@ -287,12 +294,14 @@ class LibrdkafkaShard:
         Raises:
             FencedError: another producer has begun since. Nothing is published.
             InDoubtError: a connection has failed. The records may be published.
-            PublishRefusedError: the broker refuses a record. Nothing is published.
+            PublishRefusedError: the broker refuses a record, or a topic or partition does not exist any more. Nothing
+                is published.
         """
         self._refused = None
         with self._fencing():
             self._producer.begin_transaction()
-            produce(self._producer, records, self._undelivered)
+            self._targets = Targets(self._register)
+            produce(self._producer, self._targets.noting(records), self._undelivered)
             self._set(register)
             self._producer.commit_transaction(SECONDS)
         self._succeeded()
@@ -329,6 +338,7 @@ class LibrdkafkaShard:
 
         threading.Thread(target=call, name="kafka-register", daemon=True).start()
         if not wait([setting], _REGISTER_SECONDS).done:
+            self._check_targets()
             raise InDoubtError(f"Kafka, shard {self._name}: the coordinator of its group does not answer")
         setting.result()
 
@@ -363,6 +373,17 @@ class LibrdkafkaShard:
             "what it has committed"
         )
 
+    def _check_targets(self) -> None:
+        """Raise an error if a topic of the transaction does not exist any more.
+
+        librdkafka waits for it until a time is over, and then reports this time only.
+
+        Raises:
+            PublishRefusedError: it does not exist, or has not enough partitions.
+        """
+        if self._targets is not None and (said := self._targets.missing(self._producer.list_topics)):
+            raise PublishRefusedError(f"WriteToKafka cannot publish shard {self._name}: {said}")
+
     @contextlib.contextmanager
     def _fencing(self) -> Iterator[None]:
         """Turn librdkafka's errors into ours."""
@@ -391,6 +412,7 @@ class LibrdkafkaShard:
             )
             if (refusal := self._refusal(error)) is not None:
                 raise refusal from None
+            self._check_targets()
             if not error.retriable() and error.code() not in lost and error.name() not in _MOVES:
                 raise RuntimeError(f"Kafka, shard {self._name}: {error.str()}") from None
             self._trouble.listen(self._producer.poll)
