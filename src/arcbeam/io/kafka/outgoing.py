@@ -315,7 +315,7 @@ class Targets:
                 return f"the topic {topic} does not exist any more. To continue, create it again, {self._then(topic)}"
             if found.error is None and number >= len(found.partitions):
                 return (
-                    f"the topic {topic} has no partition {number} any more, only {len(found.partitions)} partitions. "
+                    f"the topic {topic} has no partition {number} any more: it has {len(found.partitions)}. "
                     f"To continue, add partitions, {self._then(topic)}"
                 )
         return ""
