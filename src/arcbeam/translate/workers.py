@@ -58,7 +58,9 @@ _ANNOTATIONS = {
 
 def has_workers(components: Any, environment_id: str) -> bool:
     """Return whether an environment has SDK workers; else its transforms run in the task's process."""
-    return bool(environment_id) and components.environments[environment_id].urn in _WITH_WORKERS
+    # SUBTLE: indexing would add a missing environment to the pipeline, which would then not be refused.
+    found = components.environments.get(environment_id)
+    return found is not None and found.urn in _WITH_WORKERS
 
 
 def is_python(environment: Any) -> bool:
