@@ -38,15 +38,15 @@ _SPAN = re.compile(r"`([^`]+)`")
 _COMMAND = re.compile(r"(?:^|[\s/(])(?<!from )arcbeam ([a-z][a-z-]*)\b")
 _OPTION = re.compile(r"(?:^|[\s`(\[])(--[A-Za-z][\w-]*)")
 _ELSEWHERE = re.compile(
-    r"(^|\s)(make|pip|python3?|mkdir|setfacl|ssh|kill|docker|kubectl|systemctl|spark-submit|venv-pack)\s"
+    r"(^|\s)(make|pip|python3?|mkdir|setfacl|ssh|kill|docker|kubectl|systemctl|spark-submit|venv-pack|\./wordcount)\s"
 )
 """Command lines of other programs, whose options are not checked."""
 _PASSING = ("run", "resume", "serve", "explain", "parts")
 """Commands that take pipeline options."""
 _OF_SCRIPTS = ("--input", "--output", "--messages")
 """Options of the examples' scripts."""
-_OF_GO = ("--worker_binary",)
-"""Options of Beam's Go SDK."""
+_OF_SDKS = ("--worker_binary", "--container_executable", "--worker_pool")
+"""Options of Beam's Go SDK, and of its worker pool."""
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class Known:
 
 def unknown_names(page: Page, known: Known, *, options: bool) -> Iterator[tuple[int, str]]:
     """Yield missing commands, and with `options` missing options, with their lines."""
-    every = {name for names in known.commands.values() for name in names} | set(known.pipeline) | set(_OF_GO)
+    every = {name for names in known.commands.values() for name in names} | set(known.pipeline) | set(_OF_SDKS)
     for number, code in page.code:
         code = code.partition(" # ")[0]
         command = found.group(1) if (found := _COMMAND.search(code)) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,31 +124,36 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def commands_page() -> str:
-    """The page of commands."""
+    """The page of commands. Options that several commands have with the same meaning stand once, at the end."""
     from arcbeam.cli.main import main as whole
 
+    rows = {name: _rows(command) for name, command in commands()}
+    count = Counter(row for each in rows.values() for row in each.items())
+    common = dict(sorted(row for row, commands in count.items() if commands > 1))
     lines = [_COMMANDS_HEAD, _NOTE.format("the commands' help")]
-    server: dict[str, str] = {}
     for name, command in commands():
         # As under `arcbeam`: a command keeps the help option that it makes first.
         context = click.Context(command, info_name=name, **whole.context_settings)
         usage = " ".join(["arcbeam", name, *command.collect_usage_pieces(context)])
         lines += ["", f"## {name}", "", f"```\n{usage}\n```", "", *_described(command.help or "")]
-        rows = dict(_row(each) for each in command.params if isinstance(each, click.Option) and not each.hidden)
-        rows = {spelled: meaning for spelled, meaning in rows.items() if "--json" not in spelled}
-        if any(spelled.startswith("`--endpoint") for spelled in rows):
-            # The same for all commands that reach a job server: they stand once, at the end. `page` has its own.
-            for spelled in [each for each in rows if each.startswith(_SERVER)]:
-                if server.setdefault(spelled, rows[spelled]) == rows[spelled]:
-                    del rows[spelled]
-            lines += ["It also takes the [options of a job server](#options-of-a-job-server).", ""]
-        if rows:
-            lines += _table(rows)
-    lines += ["", "## Options of a job server", "", *_table(server)]
+        own = {spelled: meaning for spelled, meaning in rows[name].items() if common.get(spelled) != meaning}
+        if own:
+            lines += _table(own)
+        if shared := [_first(spelled) for spelled in common if spelled in rows[name] and spelled not in own]:
+            lines += [*([""] if own else []), f"[Common options](#common-options): {', '.join(shared)}."]
+    lines += ["", "## Common options", "", *_table(common)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-_SERVER = ("`--endpoint", "`--token-file", "`--tls-ca")
+def _rows(command: click.Command) -> dict[str, str]:
+    """Return the meaning of each option of a command that the page shows."""
+    rows = dict(_row(each) for each in command.params if isinstance(each, click.Option) and not each.hidden)
+    return {spelled: meaning for spelled, meaning in rows.items() if "--json" not in spelled}
+
+
+def _first(spelled: str) -> str:
+    """Return an option without its value and its other spellings."""
+    return f"`{spelled.strip('`').split(', ')[-1].split()[0]}`"
 
 
 def _table(rows: dict[str, str]) -> list[str]:
