@@ -35,6 +35,7 @@ class ScriptedWorker:
         self._state_requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._state_opened = False
+        self._never: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._reading = threading.Event()
         self._reading.set()
         self._data_call: Any = None
@@ -68,6 +69,20 @@ class ScriptedWorker:
         """Return the next request on the control stream; None if the server has ended the stream."""
         self.last_request = self._requests.get(timeout=SECONDS)
         return self.last_request
+
+    def end_stream(self, stream: str) -> None:
+        """End one stream, "data" or "state", after it was opened, as a worker does in which a thread has failed."""
+        (self._outputs if stream == "data" else self._state_requests).put(None)
+
+    def open_again(self, stream: str) -> Any:
+        """Open a second stream, "data" or "state"; return the error with which the server ends it."""
+        if stream == "data":
+            call = fn_grpc.BeamFnDataStub(self._channel).Data(iter(self._never.get, None), metadata=self._metadata)
+        else:
+            call = fn_grpc.BeamFnStateStub(self._channel).State(iter(self._never.get, None), metadata=self._metadata)
+        ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._listen(call, ended)
+        return ended.get(timeout=SECONDS)
 
     def respond(self, id: str, **response: Any) -> None:
         """Send an `InstructionResponse`."""
@@ -103,6 +118,10 @@ class ScriptedWorker:
         self._open_data()
         to = {"instruction_id": id, "transform_id": transform, "timer_family_id": family}
         self._outputs.put(fn_pb.Elements(timers=[fn_pb.Elements.Timers(timers=data, is_last=last, **to)]))
+
+    def respond_with_outputs(self, id: str, elements: Any, **response: Any) -> None:
+        """Send the response for a bundle, with its outputs: `Elements`."""
+        self.respond(id, process_bundle=fn_pb.ProcessBundleResponse(elements=elements, **response))
 
     def message(self) -> Any:
         """Return the next `Elements` of the runner."""

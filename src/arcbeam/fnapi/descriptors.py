@@ -206,6 +206,11 @@ def _processes(made: Any) -> list[str]:
     return [id for id, transform in made.transforms.items() if transform.spec.urn == PROCESS_URN]
 
 
+def has_restrictions(made: Any) -> bool:
+    """Return whether a stage's descriptor has a transform that processes restrictions."""
+    return bool(_processes(made))
+
+
 def process_of(made: Any) -> tuple[str, Any]:
     """Return the transform of a splittable stage's descriptor that processes restrictions, after its id."""
     (process,) = _processes(made)

@@ -48,7 +48,15 @@ _EMBEDDED = "arcbeam/embedded"
 _PYTHON = "beam:version:sdk_base:apache/beam_python"
 _REMEDY = "omit --environment_type to run Python in Spark's workers"
 _STATES = frozenset(
-    ["read_modify_write_spec", "bag_spec", "combining_spec", "set_spec", "map_spec", "ordered_list_spec"]
+    [
+        "read_modify_write_spec",
+        "bag_spec",
+        "combining_spec",
+        "set_spec",
+        "map_spec",
+        "multimap_spec",
+        "ordered_list_spec",
+    ]
 )
 _ANNOTATIONS = {
     LATE_ANNOTATION: "a collection of late elements",
@@ -240,7 +248,8 @@ def divided(context: Any, transforms: list[Any]) -> tuple[Remote, list[Any]]:
 def _with_coders_of_state(context: Any, transform: Any) -> Any:
     """Return a transform whose ordered lists and multimaps can be stored here.
 
-    The length of each entry of a list must be known; and a key of a map must not depend on what follows it.
+    The length of each entry of a list, and of each value of a map, must be known; and a key of a map must not depend on
+    what follows it.
     """
     payload = phases.par_do_payload(transform)
     if payload is None or is_python(context.components.environments[transform.environment_id]):
@@ -250,8 +259,9 @@ def _with_coders_of_state(context: Any, transform: Any) -> Any:
         match spec.WhichOneof("spec"):
             case "ordered_list_spec":
                 spec.ordered_list_spec.element_coder_id = prefixed(spec.ordered_list_spec.element_coder_id)
-            case "map_spec":
-                spec.map_spec.key_coder_id = prefixed(spec.map_spec.key_coder_id)
+            case "map_spec" | "multimap_spec" as kind:
+                map = getattr(spec, kind)
+                map.key_coder_id, map.value_coder_id = prefixed(map.key_coder_id), prefixed(map.value_coder_id)
             case "set_spec":
                 spec.set_spec.element_coder_id = prefixed(spec.set_spec.element_coder_id)
     changed = runner_pb.PTransform()

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -168,6 +169,93 @@ def test_second_control_stream_is_refused(server: Server, connection: Connection
         refused = second.request()
         assert refused.code() is grpc.StatusCode.ALREADY_EXISTS
     assert not connection.is_lost
+
+
+@pytest.mark.parametrize("stream", ["data", "state"])
+def test_second_stream_of_a_kind_is_refused(connection: Connection, worker: ScriptedWorker, stream: str) -> None:
+    """It would get some of the messages for the first one."""
+    bundle = connection.begin("s1")
+    worker.put_out(bundle.id, "sink", b"out")
+    worker.state(id="7", instruction_id=bundle.id)
+    taken(bundle, 2)
+    assert worker.open_again(stream).code() is grpc.StatusCode.ALREADY_EXISTS
+    assert not connection.is_lost
+
+
+@pytest.mark.parametrize("stream", ["data", "state"])
+def test_worker_without_one_of_its_streams_is_lost(connection: Connection, worker: ScriptedWorker, stream: str) -> None:
+    """Its bundles would wait forever."""
+    bundle = connection.begin("s1")
+    worker.put_out(bundle.id, "sink", b"out")
+    worker.state(id="7", instruction_id=bundle.id)
+    taken(bundle, 2)
+    worker.end_stream(stream)
+    with pytest.raises(SdkWorkerLostError, match=f"is gone: its {stream} stream ended"):
+        bundle.take(lambda: False, SECONDS)
+
+
+def test_only_first_response_counts(connection: Connection, worker: ScriptedWorker) -> None:
+    def answer() -> None:
+        id = worker.request().instruction_id
+        for _ in range(2):
+            worker.respond(id, monitoring_infos={})
+
+    request = fn_pb.MonitoringInfosMetadataRequest()
+    for _ in range(2):
+        threading.Thread(target=answer).start()
+        connection.ask(monitoring_infos=request)
+    bundle = connection.begin("s1")
+    worker.request()
+    for error in ("first", "second"):
+        worker.respond(bundle.id, error=error)
+    threading.Thread(target=answer).start()
+    connection.ask(monitoring_infos=request)
+    (end,) = taken(bundle, 1)
+    assert isinstance(end, Responded)
+    assert end.response.error == "first"
+    assert not connection.is_lost
+
+
+@pytest.mark.parametrize("response", [{}, {"register": fn_pb.RegisterResponse()}], ids=["nothing", "register"])
+def test_response_to_another_request_is_the_workers_fault(
+    connection: Connection, worker: ScriptedWorker, response: dict[str, Any]
+) -> None:
+    bundle = connection.begin("s1")
+    worker.respond(bundle.id, **response)
+    with pytest.raises(SdkWorkerLostError, match="has answered a request 'process_bundle' with"):
+        bundle.take(lambda: False, SECONDS)
+
+
+def embedded(id: str) -> Any:
+    return outgoing.elements(id, "sink", b"out")
+
+
+def test_outputs_may_be_in_the_response(connection: Connection, worker: ScriptedWorker) -> None:
+    bundle = connection.begin("s1")
+    elements = embedded(bundle.id)
+    elements.timers.add(instruction_id=bundle.id, transform_id="t", timer_family_id="f", timers=b"timer", is_last=True)
+    worker.respond_with_outputs(bundle.id, elements)
+    data, timers, end = taken(bundle, 3)
+    assert (data, timers) == (Output("sink", b"out", False), Output("t", b"timer", True, "f"))
+    assert isinstance(end, Responded)
+
+
+@pytest.mark.parametrize("first", ["stream", "response"])
+def test_outputs_in_both_places_are_the_workers_fault(
+    connection: Connection, worker: ScriptedWorker, first: str
+) -> None:
+    """Their order is unknown, and some of them may be the same."""
+    bundle = connection.begin("s1")
+    if first == "stream":
+        worker.put_out(bundle.id, "sink", b"some")
+        taken(bundle, 1)
+        worker.respond_with_outputs(bundle.id, embedded(bundle.id))
+    else:
+        worker.respond_with_outputs(bundle.id, embedded(bundle.id))
+        taken(bundle, 2)
+        worker.put_out(bundle.id, "sink", b"some")
+    with pytest.raises(SdkWorkerLostError, match="on its data stream and also in its response"):
+        bundle.take(lambda: False, SECONDS)
 
 
 def test_worker_that_does_not_connect_is_lost(connection: Connection) -> None:

@@ -21,6 +21,7 @@ from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.errors import UserCodeError
 from arcbeam.fnapi.environments import external as external_workers
 from arcbeam.fnapi.lost import SdkWorkerLostError
+from arcbeam.fnapi.stage import remoteoperation
 from arcbeam.fnapi.stage.remotestage import RemoteStage
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Stage
@@ -176,6 +177,14 @@ def test_bundle_may_end_before_its_split_is_answered(of: Stage, monkeypatch: pyt
     assert result.deferred.due >= 4_000_000
 
 
+def test_progress_of_an_ended_bundle_is_not_waited_for(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        worker.request()
+        finish(worker, id, left(b"later", 2.0, 9))
+
+    assert resume(of, monkeypatch, script).deferred.size == 2.0
+
+
 @pytest.mark.parametrize("rest", [left(b"rest", 1.0), left(b"rest", 1.0, watermark=9, output="another")])
 def test_output_without_watermark_promises_nothing(of: Stage, monkeypatch: pytest.MonkeyPatch, rest: Any) -> None:
     result = resume(of, monkeypatch, lambda worker, id: (progress(worker), finish(worker, id, rest))[-1])
@@ -197,12 +206,87 @@ def test_what_a_tracker_does_not_implement_is_no_error(of: Stage, monkeypatch: p
 
 
 def test_failed_split_fails_the_task(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remoteoperation, "_OWN_ERROR_SECONDS", 0.01)
+
     def script(worker: ScriptedWorker, id: str) -> None:
         progress(worker, made(of, 1))
         worker.respond(worker.request().instruction_id, error="Traceback…\nValueError: cut in two")
 
     with pytest.raises(UserCodeError, match="cut in two"):
         resume(of, monkeypatch, script)
+
+
+@pytest.mark.parametrize("ends", ["before", "after"])
+def test_split_that_fails_beside_the_end_of_its_bundle_fails_the_task(
+    of: Stage, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        progress(worker, made(of, 1))
+        request = worker.request()
+        for what in ("end", "split") if ends == "before" else ("split", "end"):
+            if what == "end":
+                finish(worker, id)
+            else:
+                worker.respond(request.instruction_id, error="Traceback…\nValueError: cut in two")
+
+    with pytest.raises(UserCodeError, match="cut in two"):
+        resume(of, monkeypatch, script)
+
+
+@pytest.mark.parametrize("asked", ["progress", "split"])
+def test_error_of_a_bundle_is_its_own(of: Stage, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    """An SDK may answer requests about a failed bundle before it responds to the bundle."""
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        if asked == "split":
+            progress(worker, made(of, 1))
+        while (request := worker.request()).WhichOneof("request") == "process_bundle_progress":
+            worker.respond(request.instruction_id, error="the bundle has failed, see there")
+        worker.respond(request.instruction_id, error="the bundle has failed, see there")
+        worker.respond(id, error="Traceback…\nValueError: the cause")
+
+    with pytest.raises(UserCodeError, match="the cause"):
+        resume(of, monkeypatch, script)
+
+
+def test_delay_of_a_split_has_no_meaning(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what the DoFn defers may wait: the rest of a split is due at once."""
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        progress(worker, made(of, 1))
+        split(worker, 0.0, residual_roots=[left(b"rest", 3.0, 7, delay=4_000_000)])
+        finish(worker, id)
+
+    (rest,) = resume(of, monkeypatch, script).splits
+    assert (rest.size, rest.due) == (3.0, None)
+
+
+def test_all_residuals_are_kept(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An SDK splits an element of many windows into more than two parts, and may also defer the rest."""
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        progress(worker, made(of, 1))
+        split(worker, 0.0, residual_roots=[left(b"window", 3.0, 7), left(b"windows", 4.0, 8)])
+        finish(worker, id, left(b"later", 1.0, 9, delay=4_000_000), left(b"latest", 2.0, 9, delay=5_000_000))
+
+    result = resume(of, monkeypatch, script)
+    assert [each.size for each in result.splits] == [3.0, 4.0, 1.0]
+    assert (result.splits[-1].due is None, result.deferred.size) == (False, 2.0)
+
+
+def test_outputs_of_a_restriction_may_be_in_the_response(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        progress(worker)
+        worker.respond_with_outputs(id, fn_pb.Elements(), residual_roots=[left(b"later", 1.0, 9)])
+
+    assert resume(of, monkeypatch, script).deferred.size == 1.0
+
+
+def test_residual_of_another_input_is_the_workers_fault(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = left(b"rest", 1.0)
+    rest.application.input_id = "another"
+    with pytest.raises(SdkWorkerLostError, match="for the input 'another' of 'Read/Process'"):
+        resume(of, monkeypatch, lambda worker, id: (progress(worker), finish(worker, id, rest))[-1])
 
 
 def test_residual_of_another_transform_is_the_workers_fault(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,12 @@ import pytest
 from apache_beam.coders import VarIntCoder
 from apache_beam.coders.coders import IntervalWindowCoder
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.transforms.userstate import BagStateSpec
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, IntervalWindow
 
 from arcbeam.fnapi.descriptors import par_do_payload
+from arcbeam.fnapi.service.provision import Provision
 from arcbeam.fnapi.stage import staterequests
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.harness.bundle.windows import Windows
@@ -133,7 +135,8 @@ def serving(kind: str, *, python: bool = False) -> tuple[StateRequests, str]:
         if kind == "ordered_list_spec":
             spec.ordered_list_spec.element_coder_id = element
         else:
-            spec.map_spec.key_coder_id = spec.map_spec.value_coder_id = element
+            map = getattr(spec, kind)
+            map.key_coder_id = map.value_coder_id = element
         transform.spec.payload = payload.SerializeToString()
     stage = next(each for each in translate(proto, bounded=False).stages if each.states)
     state = ViewState({}, dict.fromkeys(stage.states, "f"))
@@ -158,8 +161,9 @@ def append(data: bytes) -> dict[str, Any]:
     return {"append": fn_pb.StateAppendRequest(data=data)}
 
 
-def test_multimap_is_kept_by_key_of_the_map() -> None:
-    requests, transform = serving("map_spec")
+@pytest.mark.parametrize("kind", ["map_spec", "multimap_spec"])
+def test_multimap_is_kept_by_key_of_the_map(kind: str) -> None:
+    requests, transform = serving(kind)
     common = {"transform_id": transform, "user_state_id": "kept", "window": b"", "key": b"\1a"}
 
     def at(key: bytes) -> dict[str, Any]:
@@ -175,6 +179,36 @@ def test_multimap_is_kept_by_key_of_the_map() -> None:
     assert answered(requests, keys, **GET) == b"\1y"
     answered(requests, keys, **CLEAR)
     assert answered(requests, keys, **GET) == b""
+
+
+@pytest.mark.parametrize("kind", ["map_spec", "multimap_spec"])
+def test_multimap_is_read_as_entries(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry is a key and the list of its values; a page has whole entries."""
+    requests, transform = serving(kind)
+    common = {"transform_id": transform, "user_state_id": "kept", "window": b"", "key": b"\1a"}
+    entries = {"multimap_entries_user_state": fn_pb.StateKey.MultimapEntriesUserState(**common)}
+    assert answered(requests, entries, **GET) == b""
+    for key, data in ((b"\1x", b"\1a\2bc"), (b"\1y", b""), (b"\1x", b"\0")):
+        at = {"multimap_user_state": fn_pb.StateKey.MultimapUserState(map_key=key, **common)}
+        answered(requests, at, **append(data))
+    both = {b"\1x\0\0\0\3\1a\2bc\0", b"\1y\0\0\0\0"}
+    assert answered(requests, entries, **GET) in (b"".join(both), b"".join(reversed(list(both))))
+    monkeypatch.setattr(staterequests, "_PAGE", 1)
+    first = requests.answer(fn_pb.StateRequest(state_key=fn_pb.StateKey(**entries), **GET)).get
+    rest = fn_pb.StateGetRequest(continuation_token=first.continuation_token)
+    assert {first.data, answered(requests, entries, get=rest)} == both
+    refused = requests.answer(fn_pb.StateRequest(state_key=fn_pb.StateKey(**entries), **CLEAR))
+    assert "'multimap_entries_user_state' cannot be written" in refused.error
+
+
+def test_side_input_is_not_read_with_all_keys_and_values(stage: Stage) -> None:
+    """An SDK then looks up one key after the other; it is not even told that it may ask."""
+    (side,) = stage.side_inputs
+    key = fn_pb.StateKey.MultimapKeysValuesSideInput(transform_id=side.transform, side_input_id=side.tag)
+    request = fn_pb.StateRequest(state_key=fn_pb.StateKey(multimap_keys_values_side_input=key), **GET)
+    assert "'multimap_keys_values_side_input' are not supported" in requests(stage, Sides()).answer(request).error
+    offered = Provision().info(runner_pb.Environment(), "localhost:1").runner_capabilities
+    assert not any("multimap_keys_values" in each for each in offered)
 
 
 @pytest.mark.parametrize("python", [False, True], ids=["another SDK", "Python"])

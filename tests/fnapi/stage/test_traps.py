@@ -21,6 +21,7 @@ from arcbeam.errors import UserCodeError
 from arcbeam.fnapi.environments import external as external_workers
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.server import server_here
+from arcbeam.fnapi.stage import watch
 from arcbeam.fnapi.stage.remotestage import RemoteStage
 from arcbeam.harness.bundle.metrics import parsed
 from arcbeam.harness.operations.taskcontext import Settings
@@ -183,6 +184,115 @@ def test_metrics_may_have_short_ids(of: Stage, worker: list[ScriptedWorker]) -> 
     assert (found.labels["PTRANSFORM"], found.payload) == ("Make", b"\x07")
 
 
+def test_metric_that_the_worker_cannot_name_is_only_logged(
+    of: Stage, worker: list[ScriptedWorker], caplog: pytest.LogCaptureFixture
+) -> None:
+    info = mi.int64_user_counter("ns", "seen", 0, ptransform="Make")
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        worker.put_out(id, SINK, b"", last=True)
+        worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse(monitoring_data={"a1": b"\x07", "a2": b"\x01"}))
+        known = fn_pb.MonitoringInfosMetadataResponse(monitoring_info={"a1": info})
+        worker.respond(worker.request().instruction_id, monitoring_infos=known)
+
+    report, _ = run(of, worker, script)
+    assert [each.payload for each in parsed(report.metrics) if each.labels.get("NAME") == "seen"] == [b"\x07"]
+    assert "the SDK worker of 'Make' reports metrics that it cannot name: ['a2']" in caplog.text
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["that end", "without an end"])
+def test_response_may_have_all_outputs(of: Stage, worker: list[ScriptedWorker], last: bool) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        assert [each.transform_id for each in worker.inputs()] == [SOURCE, SOURCE]
+        data = [
+            fn_pb.Elements.Data(instruction_id=id, transform_id=SINK, data=element(b"one")),
+            fn_pb.Elements.Data(instruction_id=id, transform_id=SINK, data=element(b"two"), is_last=last),
+        ]
+        worker.respond_with_outputs(id, fn_pb.Elements(data=data))
+
+    report, written = run(of, worker, script)
+    assert sum(report.elements_out.values()) == 2
+    assert b"one" in written
+    assert b"two" in written
+
+
+def test_response_without_outputs_may_say_so(of: Stage, worker: list[ScriptedWorker]) -> None:
+    assert run(of, worker, lambda worker, id: worker.respond_with_outputs(id, fn_pb.Elements()))[1] == b""
+
+
+def test_outputs_in_a_response_must_be_whole(of: Stage, worker: list[ScriptedWorker]) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        cut = fn_pb.Elements.Data(instruction_id=id, transform_id=SINK, data=element(b"whole")[:-1])
+        worker.respond_with_outputs(id, fn_pb.Elements(data=[cut]))
+
+    with pytest.raises(SdkWorkerLostError, match="malformed: the stream ends"):
+        run(of, worker, script)
+
+
+def test_input_is_never_in_the_request(of: Stage, worker: list[ScriptedWorker]) -> None:
+    """An SDK that does not read it there ignores it, and waits for its input forever."""
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        request = worker.last_request.process_bundle
+        assert not request.HasField("elements")
+        assert not request.data_stream_id
+        assert len(list(worker.inputs())) == 2
+        worker.put_out(id, SINK, b"", last=True)
+        worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse())
+
+    run(of, worker, script)
+
+
+def test_deferred_work_of_a_plain_stage_is_not_lost(of: Stage, worker: list[ScriptedWorker]) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        worker.put_out(id, SINK, b"", last=True)
+        application = fn_pb.BundleApplication(transform_id="Make", input_id="in", element=b"rest")
+        rest = fn_pb.DelayedBundleApplication(application=application)
+        worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse(residual_roots=[rest]))
+
+    with pytest.raises(SdkWorkerLostError, match="has deferred work of 'Make', which has no restrictions"):
+        run(of, worker, script)
+
+
+def test_output_after_its_end_is_the_workers_fault(of: Stage, worker: list[ScriptedWorker]) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        worker.put_out(id, SINK, element(b"some"), last=True)
+        worker.put_out(id, SINK, b"", last=True)  # says nothing new
+        worker.put_out(id, SINK, element(b"more"))
+
+    with pytest.raises(SdkWorkerLostError, match=f"continues an output of '{SINK}' that it has ended"):
+        run(of, worker, script)
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["with progress", "in silence"])
+def test_worker_that_does_nothing_is_reported_by_its_transform(
+    of: Stage,
+    worker: list[ScriptedWorker],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    answers: bool,
+) -> None:
+    """It is never stopped: the bundle ends whenever the worker continues."""
+    monkeypatch.setattr(watch, "ASK_SECONDS", 0.01)
+    monkeypatch.setattr(watch, "WARN_SECONDS", 0.05)
+    name = "arcbeam/source" if answers else "Make"
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        asked, spent = worker.request(), 0
+        while f"'{name}': the SDK worker has sent nothing and shows no progress" not in caplog.text:
+            assert asked.process_bundle_progress.instruction_id == id
+            if answers:
+                spent += 10
+                times = mi.int64_counter(mi.PROCESS_BUNDLE_MSECS_URN, spent, ptransform=name)
+                progress = fn_pb.ProcessBundleProgressResponse(monitoring_infos=[times])
+                worker.respond(asked.instruction_id, process_bundle_progress=progress)
+                asked = worker.request()
+        worker.put_out(id, SINK, element(b"late"), last=True)
+        worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse())
+
+    assert b"late" in run(of, worker, script)[1]
+
+
 def test_state_that_the_stage_does_not_have_is_an_error(of: Stage, worker: list[ScriptedWorker]) -> None:
     answers: list[str] = []
 
@@ -205,6 +315,29 @@ def test_bundle_is_finalized_when_its_output_is_committed(of: Stage, worker: lis
         worker.respond(asked.instruction_id, finalize_bundle=fn_pb.FinalizeBundleResponse())
 
     run(of, worker, script, committed=True)
+
+
+def test_bundle_of_an_attempt_that_lost_is_not_finalized(of: Stage, worker: list[ScriptedWorker]) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        worker.put_out(id, SINK, b"", last=True)
+        worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse(requires_finalization=True))
+
+    run(of, worker, script)
+    assert worker[0].request() is None, "nothing but the end of the stream"
+
+
+def test_bundle_is_not_finalized_by_another_worker(
+    of: Stage, worker: list[ScriptedWorker], caplog: pytest.LogCaptureFixture
+) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        worker.put_out(id, SINK, b"", last=True)
+        worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse(requires_finalization=True))
+        worker.request()
+        worker.end()
+
+    run(of, worker, script, committed=True)
+    assert "a bundle finalization callback failed" in caplog.text
+    assert len(worker) == 1
 
 
 def test_failed_finalization_is_only_logged(

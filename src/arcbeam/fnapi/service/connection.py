@@ -10,6 +10,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from typing import Any, Final
 
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
@@ -20,6 +21,15 @@ from arcbeam.sizes import threshold
 
 _MOST_UNSENT: Final = threshold(16 << 20)
 """Bytes of input that may wait for the worker."""
+_BOTH: Final = "it has put out elements of one bundle on its data stream and also in its response"
+
+
+class Stream(Enum):
+    """A stream of a worker. Each is opened once, and a worker that has ended one of them is lost."""
+
+    CONTROL = "control"
+    DATA = "data"
+    STATE = "state"
 
 
 class Connection:
@@ -51,7 +61,8 @@ class Connection:
         self._unsent: deque[Any] = deque()
         self._unsent_bytes = 0
         self._answers: deque[Any] = deque()
-        self._connected = self._closed = False
+        self._streams: set[Stream] = set()
+        self._closed = False
         self._lost = ""
 
     # For the task's thread.
@@ -63,11 +74,11 @@ class Connection:
             SdkWorkerLostError: it does not come in time.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._connected or self._lost, seconds)
+            self._changed.wait_for(lambda: Stream.CONTROL in self._streams or self._lost, seconds)
             problem = self._problem()
             if problem is not None:
                 raise problem
-            if not self._connected:
+            if Stream.CONTROL not in self._streams:
                 raise SdkWorkerLostError(f"the SDK worker of {self._name} did not connect within {seconds:g} s")
 
     @property
@@ -83,7 +94,7 @@ class Connection:
             tokens: `CacheToken`s: the worker may use what it has cached with an equal token.
         """
         request = fn_pb.ProcessBundleRequest(process_bundle_descriptor_id=descriptor, cache_tokens=tokens)
-        return self._instruct(process_bundle=request)
+        return self.request(process_bundle=request)
 
     def finalize(self, bundle: str) -> None:
         """Finalize a bundle that has ended, whose output is committed.
@@ -151,20 +162,29 @@ class Connection:
             raise SdkWorkerLostError(f"the SDK worker of {self._name} cannot answer: {response.error}")
         return response
 
-    def ask_during(self, bundle: Instruction | None, took: Callable[[Arrival], None], **request: Any) -> Any:
+    def ask_during(
+        self,
+        bundle: Instruction | None,
+        took: Callable[[Arrival], None],
+        is_moot: Callable[[], bool] = lambda: False,
+        **request: Any,
+    ) -> Any:
         """Send a request about a bundle; return its response, which may be an error.
 
         Args:
             bundle: the bundle; it may have to be served until the worker can answer.
             took: is called with each arrival for the bundle.
+            is_moot: whether an arrival for the bundle has made the response useless. Then this returns None.
             **request: the field of the `InstructionRequest`.
 
         Raises:
             SdkWorkerLostError: the worker is gone.
         """
-        asked = self._instruct(**request)
+        asked = self.request(**request)
         try:
             while bundle is not None and not asked.has_arrivals:
+                if is_moot():
+                    return None
                 for arrival in bundle.take(lambda: asked.has_arrivals):
                     took(arrival)
             (arrival,) = asked.take(lambda: False)
@@ -173,13 +193,22 @@ class Connection:
         assert isinstance(arrival, Responded)
         return arrival.response
 
-    def _instruct(self, **request: Any) -> Instruction:
+    def request(self, **request: Any) -> Instruction:
+        """Send a request, and do not wait for the response; close it with `end_bundle`.
+
+        Args:
+            **request: the field of the `InstructionRequest`.
+
+        Raises:
+            SdkWorkerLostError: the worker is gone.
+        """
         with self._changed:
             problem = self._problem()
             if problem is not None:
                 raise problem
             # Ids are never used again: workers reject an id that they have seen.
-            instruction = Instruction(f"{self.worker[:8]}-{next(self._numbers)}", self._changed, self._problem)
+            (kind,) = request
+            instruction = Instruction(f"{self.worker[:8]}-{next(self._numbers)}", kind, self._changed, self._problem)
             self._instructions[instruction.id] = instruction
             self._requests.append(fn_pb.InstructionRequest(instruction_id=instruction.id, **request))
             self._requested.notify_all()
@@ -191,12 +220,15 @@ class Connection:
 
     # For the server's threads.
 
-    def claim(self) -> bool:
-        """Take the worker's control stream; return False if there was one before."""
+    def claim(self, stream: Stream) -> bool:
+        """Take a stream of the worker; return False if there was one before.
+
+        SUBTLE: two streams of a kind would each get some of the messages.
+        """
         with self._changed:
-            if self._connected or self._closed:
+            if stream in self._streams or self._closed:
                 return False
-            self._connected = True
+            self._streams.add(stream)
             self._changed.notify_all()
             return True
 
@@ -226,27 +258,46 @@ class Connection:
             yield message
 
     def responded(self, response: Any) -> None:
-        """Add an `InstructionResponse`."""
-        self._add(response.instruction_id, Responded(response))
+        """Add an `InstructionResponse`. Only the first one for an instruction counts.
+
+        The outputs of a small bundle may be in the response. Then none of them are on the data stream.
+        """
+        instruction = self._instruction(response.instruction_id)
+        if instruction is None or instruction.has_response:
+            return
+        kind = response.WhichOneof("response")
+        if not response.error and kind != instruction.kind:
+            self.end(f"it has answered a request '{instruction.kind}' with '{kind}'")
+            return
+        if response.process_bundle.HasField("elements") and not response.error:
+            if instruction.has_output:
+                self.end(_BOTH)
+                return
+            instruction.is_embedded = True
+            for _, output in _outputs(response.process_bundle.elements):
+                instruction.add(output)
+        instruction.add(Responded(response))
 
     def received(self, elements: Any) -> None:
-        """Add `Elements` of the worker. Waits while a bundle does not take its outputs."""
-        for each in elements.data:
-            self._add(each.instruction_id, Output(each.transform_id, each.data, each.is_last))
-        for each in elements.timers:
-            output = Output(each.transform_id, each.timers, each.is_last, each.timer_family_id)
-            self._add(each.instruction_id, output)
+        """Add `Elements` of the worker's data stream. Waits while a bundle does not take its outputs."""
+        for id, output in _outputs(elements):
+            # Without an instruction: of a bundle that has failed, or that the task has given up.
+            if (instruction := self._instruction(id)) is None:
+                continue
+            if instruction.is_embedded:
+                self.end(_BOTH)
+                return
+            instruction.add(output)
 
     def asked(self, request: Any) -> None:
         """Add a `StateRequest`."""
-        if not self._add(request.instruction_id, Asked(request)):
+        instruction = self._instruction(request.instruction_id)
+        if instruction is None or not instruction.add(Asked(request)):
             self._answer_late(request)
 
-    def _add(self, id: str, arrival: Arrival) -> bool:
+    def _instruction(self, id: str) -> Instruction | None:
         with self._changed:
-            instruction = self._instructions.get(id)
-        # Without one: of a bundle that has failed, or that the task has given up.
-        return instruction is not None and instruction.add(arrival)
+            return self._instructions.get(id)
 
     def end(self, why: str) -> None:
         """The worker has ended: open instructions fail. Only the first call counts."""
@@ -260,3 +311,11 @@ class Connection:
 
     def _problem(self) -> Exception | None:
         return SdkWorkerLostError(f"the SDK worker of {self._name} is gone: {self._lost}") if self._lost else None
+
+
+def _outputs(elements: Any) -> Iterator[tuple[str, Output]]:
+    """Yield the outputs in `Elements`, each after the id of its instruction."""
+    for each in elements.data:
+        yield each.instruction_id, Output(each.transform_id, each.data, each.is_last)
+    for each in elements.timers:
+        yield each.instruction_id, Output(each.transform_id, each.timers, each.is_last, each.timer_family_id)

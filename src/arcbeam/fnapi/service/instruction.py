@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from arcbeam.sizes import threshold
 
@@ -61,24 +61,47 @@ class Asked:
 Arrival = Output | Responded | Asked
 
 
+class Watching(Protocol):
+    """What watches an instruction while the task's thread waits for it."""
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next call of `look`."""
+
+    def look(self) -> None:
+        """Nothing has arrived."""
+
+    def moved(self) -> None:
+        """Something has arrived."""
+
+
 class Instruction:
     """An instruction that was sent to a worker.
 
     Args:
         id: unique for the worker.
+        kind: the field of its `InstructionRequest`, and of the response to it.
         changed: condition that is notified after each change.
         problem: returns why no answer will come any more; None while one may come. Called with the lock.
 
     Attributes:
         id: its id.
+        kind: its kind.
+        has_response: whether the worker has responded.
+        has_output: whether outputs have arrived, taken or not.
+        is_embedded: whether they were in the response.
     """
 
-    def __init__(self, id: str, changed: threading.Condition, problem: Callable[[], Exception | None]) -> None:
-        self.id = id
+    def __init__(
+        self, id: str, kind: str, changed: threading.Condition, problem: Callable[[], Exception | None]
+    ) -> None:
+        self.id, self.kind = id, kind
+        self.has_response = self.has_output = self.is_embedded = False
         self._changed, self._problem = changed, problem
         self._arrived: deque[Arrival] = deque()
         self._bytes = 0
         self._open = True
+        self._watch: Watching | None = None
 
     def add(self, arrival: Arrival) -> bool:
         """Add an arrival, for the task's thread. Waits while too much waits already.
@@ -87,7 +110,9 @@ class Instruction:
             Whether it was added: not after `close`.
         """
         with self._changed:
+            self.has_response = self.has_response or isinstance(arrival, Responded)
             if isinstance(arrival, Output):
+                self.has_output = True
                 while self._open and self._bytes > _MOST_WAITING:
                     self._changed.wait()
                 self._bytes += len(arrival.data)
@@ -95,6 +120,10 @@ class Instruction:
                 self._arrived.append(arrival)
                 self._changed.notify_all()
             return self._open
+
+    def watched_by(self, watch: Watching) -> None:
+        """Set what is called while `take` waits."""
+        self._watch = watch
 
     def take(self, until: Callable[[], bool], seconds: float | None = None) -> list[Arrival]:
         """Return what has arrived. If that is nothing, wait for something, or until a condition is true.
@@ -107,19 +136,34 @@ class Instruction:
             SdkWorkerLostError: nothing can arrive any more.
         """
         end = None if seconds is None else time.monotonic() + seconds
+        while not self._waited(until, end):
+            assert self._watch is not None
+            self._watch.look()
+        with self._changed:
+            arrived, self._bytes = list(self._arrived), 0
+            self._arrived.clear()
+            self._changed.notify_all()
+        if arrived and self._watch is not None:
+            self._watch.moved()
+        return arrived
+
+    def _waited(self, until: Callable[[], bool], end: float | None) -> bool:
+        """Wait; return False if it is time to look at the watch instead."""
+        look = None
         with self._changed:
             while not self._arrived and not until():
                 problem = self._problem()
                 if problem is not None:
                     raise problem
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
+                now = time.monotonic()
+                if end is not None and now >= end:
                     break
-                self._changed.wait(left)
-            arrived, self._bytes = list(self._arrived), 0
-            self._arrived.clear()
-            self._changed.notify_all()
-        return arrived
+                if self._watch is not None:
+                    look = look or now + self._watch.pause
+                    if now >= look:
+                        return False
+                self._changed.wait(min((each - now for each in (end, look) if each is not None), default=None))
+            return True
 
     @property
     def has_arrivals(self) -> bool:

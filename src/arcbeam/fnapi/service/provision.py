@@ -24,7 +24,11 @@ from arcbeam.sizes import threshold
 _NO_ARTIFACTS: Final = "__no_artifacts_staged__"
 """The retrieval token for an environment without files, as in all SDKs."""
 _CHUNK: Final = threshold(1 << 20)
-_CAPABILITIES: Final = ("beam:protocol:monitoring_info_short_ids:v1",)
+_CAPABILITIES: Final = (
+    common_urns.runner_protocols.MONITORING_INFO_SHORT_IDS.urn,
+    common_urns.runner_protocols.CONTROL_RESPONSE_ELEMENTS_EMBEDDING.urn,
+)
+"""What workers may do. They look up a side input's keys one by one: all keys with all values may be too many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from apache_beam.utils.thread_pool_executor import UnboundedThreadPoolExecutor
 from typing_extensions import override
 
 from arcbeam.fnapi.service import workerlogs
-from arcbeam.fnapi.service.connection import Connection
+from arcbeam.fnapi.service.connection import Connection, Stream
 from arcbeam.fnapi.service.provision import Provision, chunks
 
 _OPTIONS = (
@@ -91,6 +91,13 @@ class Server:
         assert connection is not None
         return connection
 
+    def claimed(self, context: Any, stream: Stream) -> Connection:
+        """Return the connection of a stream, like `connection_of`; abort the stream if it is the second of its kind."""
+        connection = self.connection_of(context)
+        if not connection.claim(stream):
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, f"this worker has a {stream.value} stream already")
+        return connection
+
     def provided_to(self, context: Any) -> tuple[Provision, Any]:
         """Return what the worker of a call gets, and its environment; abort the call if no such worker was expected."""
         return self._provided[self.connection_of(context).worker]
@@ -112,7 +119,7 @@ def server_here() -> Server:
         return _here[1]
 
 
-def _reading(messages: Iterator[Any], take: Callable[[Any], None], then: Callable[[], None] = lambda: None) -> None:
+def _reading(messages: Iterator[Any], take: Callable[[Any], None], then: Callable[[], None]) -> None:
     """Take all messages of a stream, on a thread of its own."""
 
     def read() -> None:
@@ -137,9 +144,7 @@ class _Control(fn_grpc.BeamFnControlServicer):  # type: ignore[misc]  # Beam is 
 
     @override
     def Control(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
-        connection = self._server.connection_of(context)
-        if not connection.claim():
-            context.abort(grpc.StatusCode.ALREADY_EXISTS, "this worker has a control stream already")
+        connection = self._server.claimed(context, Stream.CONTROL)
         _reading(request_iterator, connection.responded, lambda: connection.end("its control stream ended"))
         yield from connection.requests()
 
@@ -157,8 +162,8 @@ class _Data(fn_grpc.BeamFnDataServicer):  # type: ignore[misc]  # Beam is untype
 
     @override
     def Data(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
-        connection = self._server.connection_of(context)
-        _reading(request_iterator, connection.received)
+        connection = self._server.claimed(context, Stream.DATA)
+        _reading(request_iterator, connection.received, lambda: connection.end("its data stream ended"))
         yield from connection.input()
 
 
@@ -168,8 +173,8 @@ class _State(fn_grpc.BeamFnStateServicer):  # type: ignore[misc]  # Beam is unty
 
     @override
     def State(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
-        connection = self._server.connection_of(context)
-        _reading(request_iterator, connection.asked)
+        connection = self._server.claimed(context, Stream.STATE)
+        _reading(request_iterator, connection.asked, lambda: connection.end("its state stream ended"))
         yield from connection.answers()
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+
 from arcbeam.fnapi.descriptors import SOURCE
+from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.service.instruction import Asked, Instruction, Output, Responded
 from arcbeam.fnapi.stage.workererrors import error_in
@@ -34,6 +37,9 @@ class Calls:
         step: the name of the transform, for errors.
         serve: serves the open bundle of the stage.
         answer: answers a `StateRequest`; None if the transform has no side inputs.
+
+    Attributes:
+        step: the name of the transform.
     """
 
     def __init__(
@@ -44,7 +50,7 @@ class Calls:
         serve: Serve = serve_nothing,
         answer: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._worker, self._descriptor, self._step, self._serve, self._answer = worker, made.id, step, serve, answer
+        self._worker, self._descriptor, self.step, self._serve, self._answer = worker, made.id, step, serve, answer
         worker.descriptors[made.id] = made
 
     def __call__(self, element: bytes) -> bytes:
@@ -69,6 +75,12 @@ class Calls:
             worker.end_bundle(bundle)
         return b"".join(call.output)
 
+    def answer(self, request: Any) -> Any:
+        """Return the `StateResponse` of a `StateRequest`."""
+        if self._answer is None:
+            return fn_pb.StateResponse(id=request.id, error="a window function has no state and no side input")
+        return self._answer(request)
+
 
 class _Call:
     """One call."""
@@ -88,9 +100,11 @@ class _Call:
                 self.output.append(data)
                 self._ended = self._ended or last
             case Asked(request):
-                assert self._calls._answer is not None
-                self._calls._worker.answer(self._calls._answer(request))
+                self._calls._worker.answer(self._calls.answer(request))
             case Responded(response):
                 if response.error:
-                    raise error_in(response.error, self._calls._step)
+                    raise error_in(response.error, self._calls.step)
+                if response.process_bundle.residual_roots:
+                    raise SdkWorkerLostError(f"the SDK worker has deferred a call of {self._calls.step!r}")
                 self._responded = True
+                self._ended = self._ended or response.process_bundle.HasField("elements")

@@ -6,6 +6,7 @@ started.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,18 +15,19 @@ from typing import Any, Final
 from apache_beam.coders.coder_impl import create_OutputStream
 from apache_beam.metrics import monitoring_infos
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
-from apache_beam.portability.api import metrics_pb2
 from apache_beam.runners.pipeline_context import PipelineContext
 from typing_extensions import override
 
-from arcbeam.fnapi.descriptors import SOURCE, sink_of
+from arcbeam.fnapi.descriptors import SOURCE, has_restrictions, sink_of
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.service.instruction import Arrival, Asked, Instruction, Responded
 from arcbeam.fnapi.stage.largegroups import LargeGroups
 from arcbeam.fnapi.stage.lot import Lot
+from arcbeam.fnapi.stage.shortids import ShortIds
 from arcbeam.fnapi.stage.sinks import BlockSink, Sink, TimerSink
 from arcbeam.fnapi.stage.staterequests import StateRequests
+from arcbeam.fnapi.stage.watch import Watch
 from arcbeam.fnapi.stage.workererrors import error_in
 from arcbeam.fnapi.wire import outgoing
 from arcbeam.fnapi.wire.encodedblocks import BlockEncoder
@@ -39,33 +41,9 @@ from arcbeam.model.urns import REMOTE_URN
 from arcbeam.sizes import threshold
 
 _PCOLLECTION: Final = monitoring_infos.PCOLLECTION_LABEL
+_OWN_ERROR_SECONDS = 1.0
 _MESSAGE: Final = threshold(1 << 20)
 """Bytes of a message to the worker."""
-
-
-class ShortIds:
-    """The metrics that a worker names by short ids.
-
-    Args:
-        worker: the worker.
-    """
-
-    def __init__(self, worker: Connection) -> None:
-        self._worker = worker
-        self._infos: dict[str, Any] = {}
-
-    def infos(self, data: Any) -> list[Any]:
-        """Return `MonitoringInfo`s of payloads by short id."""
-        if unknown := [id for id in data if id not in self._infos]:
-            request = fn_pb.MonitoringInfosMetadataRequest(monitoring_info_id=unknown)
-            self._infos.update(self._worker.ask(monitoring_infos=request).monitoring_infos.monitoring_info)
-        found = []
-        for id, payload in data.items():
-            info = metrics_pb2.MonitoringInfo()
-            info.CopyFrom(self._infos[id])
-            info.payload = payload
-            found.append(info)
-        return found
 
 
 def _known(outputs: dict[Any, Any], id: Any) -> Any:
@@ -110,7 +88,10 @@ class RemoteOperation(StandIn):
         """
         self._requests, self._finalize_later = requests, finalize_later
         self._worker, self._descriptor = worker, descriptor.id
-        self.short_ids = ShortIds(worker)
+        step, self._splits = self.name_context.step_name, has_restrictions(descriptor)
+        self._short_ids = ShortIds(worker, step)
+        names = {id: transform.unique_name for id, transform in descriptor.transforms.items()}
+        self._watch = Watch(worker, step, names, self.infos)
         self._source = remote.source.pcoll
         self._sides = requests.sides
         worker.descriptors[descriptor.id] = descriptor
@@ -164,6 +145,8 @@ class RemoteOperation(StandIn):
             sink.begin()
         self._requests.begin()
         self._bundle = self._worker.begin(self._descriptor, self._tokens)
+        self._bundle.watched_by(self._watch)
+        self._watch.begin(self._bundle)
 
     @override
     def _take(self, block: Block) -> None:
@@ -219,6 +202,14 @@ class RemoteOperation(StandIn):
             if arrival.response.error:
                 raise error_in(arrival.response.error, self.name_context.step_name)
             self._response = arrival.response.process_bundle
+            if self._response.residual_roots and not self._splits:
+                raise SdkWorkerLostError(
+                    f"the SDK worker has deferred work of {self.running_step!r}, which has no restrictions"
+                )
+            if self._response.HasField("elements"):
+                # These are all outputs of the bundle.
+                for sink in self._all_sinks():
+                    sink.end()
             return
         if isinstance(arrival, Asked):
             self._worker.answer(self._requests.answer(arrival.request))
@@ -259,12 +250,12 @@ class RemoteOperation(StandIn):
                 self._took(arrival)
             look()
 
-    def ask(self, **request: Any) -> Any:
+    def ask(self, is_moot: Callable[[], bool] = lambda: False, **request: Any) -> Any:
         """Send a request about the open bundle, and serve the bundle meanwhile; see `Connection.ask_during`."""
         assert self._bundle is not None
         for each in request.values():
             each.instruction_id = self._bundle.id
-        return self._worker.ask_during(self._bundle, self._took, **request)
+        return self._worker.ask_during(self._bundle, self._took, is_moot, **request)
 
     def serve(self, until: Callable[[], bool]) -> None:
         """Serve the open bundle, if any, until a condition of the worker is true."""
@@ -288,16 +279,34 @@ class RemoteOperation(StandIn):
 
     def infos(self, response: Any) -> list[Any]:
         """Return the metrics in the response for a bundle, or for its progress."""
-        return list(response.monitoring_infos) or self.short_ids.infos(response.monitoring_data)
+        return list(response.monitoring_infos) or self._short_ids.infos(response.monitoring_data)
 
     @property
     def response(self) -> Any:
         """The `ProcessBundleResponse` of the bundle; None as long as there is none."""
         return self._response
 
+    @property
+    def running_step(self) -> str:
+        """Name of the worker's transform that runs, or ran last, as far as is known."""
+        return self._watch.running
+
+    def await_own_error(self) -> None:
+        """Wait a short time for the response of the open bundle, and raise its error, if it is one.
+
+        SUBTLE: after the failure of a bundle, requests about it are answered with errors, too. Python's answer may be
+        sent before the bundle's own response, which has the cause.
+        """
+        end = time.monotonic() + _OWN_ERROR_SECONDS
+        assert self._bundle is not None
+        while self._response is None and (left := end - time.monotonic()) > 0:
+            for arrival in self._bundle.take(lambda: False, left):
+                self._took(arrival)
+
     def give_up(self) -> None:
         """Forget the open bundle, if any."""
         if self._bundle is not None:
+            self._watch.end()
             self._worker.end_bundle(self._bundle)
             self._bundle = None
 

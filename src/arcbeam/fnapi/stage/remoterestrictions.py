@@ -80,6 +80,9 @@ class RemoteRestrictions(Restrictions):
         self._root, process = process_of(made)
         self._step = process.unique_name.removesuffix("/Process")
         self._outputs = dict(process.outputs)
+        sides = {side.tag for side in stage.side_inputs if side.transform == self._root}
+        # Not every SDK names it: there is only one.
+        self._inputs = {"", *process.inputs} - sides
         self.endless = any(
             made.pcollections[pcoll].is_bounded == runner_pb.IsBounded.UNBOUNDED for pcoll in self._outputs.values()
         )
@@ -137,6 +140,11 @@ class RemoteRestrictions(Restrictions):
             # Only the transform that reads a restriction can resume it.
             raise SdkWorkerLostError(
                 f"the SDK worker has returned a restriction of {left.transform_id!r}, which was given to {self._root!r}"
+            )
+        if left.input_id not in self._inputs:
+            raise SdkWorkerLostError(
+                f"the SDK worker has returned a restriction for the input {left.input_id!r} of {self._root!r}, "
+                f"which came from another one"
             )
         # An output that is not reported may get anything.
         all_reported = left.output_watermarks.keys() >= self._outputs.keys()
@@ -217,7 +225,11 @@ class _Running:
             )
 
     def _has_progressed(self) -> bool:
-        answer = self._operation.ask(process_bundle_progress=fn_pb.ProcessBundleProgressRequest())
+        operation, request = self._operation, fn_pb.ProcessBundleProgressRequest()
+        # SUBTLE: not so for a split, whose response may have a part of the restriction.
+        answer = operation.ask(lambda: operation.response is not None, process_bundle_progress=request)
+        if answer is None:
+            return False
         if answer.error:
             # A tracker need not know its progress. It was running for the whole budget.
             return True
@@ -252,6 +264,7 @@ class _Running:
                 self._refuses = True
                 return False
             # A part of the restriction may be lost.
+            self._operation.await_own_error()
             raise error_in(answer.error, self._step)
         split = answer.process_bundle_split
         self.residuals += split.residual_roots

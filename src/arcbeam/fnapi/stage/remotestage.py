@@ -158,7 +158,7 @@ class RemoteStage(MergingStage):
 
     @override
     def running_step(self, frame: FrameType | None = None) -> str:
-        return str(self._remote.name_context.step_name)
+        return self._remote.running_step
 
     @override
     def abandon(self) -> None:

@@ -6,6 +6,7 @@ Owns how they are decoded. Must not know what is done with them.
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from arcbeam.harness.encoding.windowcoder import WindowTuples
 _COUNT: Final = struct.Struct(">i")
 
 
-class Sink:
+class Sink(ABC):
     """An output of the worker.
 
     Attributes:
@@ -39,12 +40,25 @@ class Sink:
         """Begin a bundle."""
         self.ended = False
 
-    def _end(self, stream: Runs | WholeElements) -> None:
+    @property
+    @abstractmethod
+    def _stream(self) -> Runs | WholeElements: ...
+
+    def end(self) -> None:
+        """End the bundle's output here. Idempotent.
+
+        Raises:
+            SdkWorkerLostError: it ends inside of an element.
+        """
         self.ended = True
         try:
-            stream.end()
+            self._stream.end()
         except CutShortError as e:
             raise SdkWorkerLostError(f"an output of the SDK worker is malformed: {e}") from None
+
+    def _check(self, output: Output) -> None:
+        if self.ended and output.data:
+            raise SdkWorkerLostError(f"the SDK worker continues an output of {output.transform!r} that it has ended")
 
 
 class BlockSink(Sink):
@@ -76,10 +90,16 @@ class BlockSink(Sink):
         Raises:
             SdkWorkerLostError: the worker does not follow the protocol.
         """
+        self._check(output)
         for part in self._runs.of(output.data):
             yield from_millis(self._block(part) if isinstance(part, Run) else Block.of(self._elements(part)))
         if output.last:
-            self._end(self._runs)
+            self.end()
+
+    @property
+    @override
+    def _stream(self) -> Runs:
+        return self._runs
 
     def _block(self, run: Run) -> Block:
         if run.stamp != self._stamp:
@@ -118,15 +138,21 @@ class TimerSink(Sink):
         super().begin()
         self._whole = WholeElements(self._skip)
 
+    @property
+    @override
+    def _stream(self) -> WholeElements:
+        return self._whole
+
     def timers(self, output: Output) -> list[Any]:
         """Return the timers that are complete with an output.
 
         Raises:
             SdkWorkerLostError: the worker does not follow the protocol.
         """
+        self._check(output)
         data = self._whole.of(output.data)
         if output.last:
-            self._end(self._whole)
+            self.end()
         stream, decode, found = create_InputStream(data), self._decode, []
         while stream.size() > 0:
             found.append(decode(stream, True))

@@ -6,6 +6,7 @@ the side inputs of a task are for one thread. Must not know where side inputs ar
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
@@ -25,7 +26,14 @@ from arcbeam.sizes import threshold
 
 _PAGE: Final = threshold(1 << 20)
 """Bytes of an answer, if it does not end earlier; one chunk is never divided."""
-_OF_KEYS: Final = ("bag_user_state", "ordered_list_user_state", "multimap_user_state", "multimap_keys_user_state")
+_OF_KEYS: Final = (
+    "bag_user_state",
+    "ordered_list_user_state",
+    "multimap_user_state",
+    "multimap_keys_user_state",
+    "multimap_entries_user_state",
+)
+_COUNT: Final = struct.Struct(">i")
 
 
 class _Raw:
@@ -76,12 +84,12 @@ class StateRequests:
         for side in stage.side_inputs:
             pcoll = part.pcollections[part.transforms[side.transform].inputs[side.tag]]
             self._windows[side.transform, side.tag] = windows.of(pcoll.windowing_strategy_id)
-        self._lists = {
-            (transform.unique_name, name): _skips(part, PipelineContext(part), spec.ordered_list_spec.element_coder_id)
+        self._skips = {
+            (transform.unique_name, name): _skips(part, PipelineContext(part), coder)
             for transform in part.transforms.values()
             if (payload := par_do_payload(transform)) is not None
             for name, spec in payload.state_specs.items()
-            if spec.WhichOneof("spec") == "ordered_list_spec"
+            if (coder := _coder_of_elements(spec)) is not None
         }
         self._main = windows.of(part.pcollections[stage.remote.source.pcoll].windowing_strategy_id)
         self.begin()
@@ -137,7 +145,7 @@ class StateRequests:
 
     def _entries(self, state: Any, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield the entries of appended bytes with their sort keys: each is a varint and an element."""
-        skip, at = self._lists[state.transform_id, state.user_state_id], 0
+        skip, at = self._skips[state.transform_id, state.user_state_id], 0
         while at < len(data):
             sort_key, begin = read_varint(data, at)
             end = skip(data, begin)
@@ -181,9 +189,24 @@ class StateRequests:
             return self._state.read_map(_cell(key.multimap_user_state), key.multimap_user_state.map_key)
         if kind == "multimap_keys_user_state":
             return self._state.read_map_keys(_cell(key.multimap_keys_user_state))
+        if kind == "multimap_entries_user_state":
+            return self._map_entries(key.multimap_entries_user_state)
         if kind == "runner":
             return iter(self._large[key.runner.key])
         return self._state.side_chunks(key)
+
+    def _map_entries(self, state: Any) -> Iterator[bytes]:
+        """Yield the entries of a multimap: for each key, the key and the list of its values."""
+        skip = self._skips.get((state.transform_id, state.user_state_id))
+        if skip is None:
+            raise ValueError(f"the state '{state.user_state_id}' has no entries")
+        cell = _cell(state)
+        for map_key in self._state.read_map_keys(cell):
+            values = b"".join(self._state.read_map(cell, map_key))
+            count = at = 0
+            while at < len(values):
+                at, count = skip(values, at), count + 1
+            yield b"".join((map_key, _COUNT.pack(count), values))
 
     def _ours(self, state_key: Any) -> Any:
         """Return the key with the window as it is encoded here."""
@@ -217,8 +240,20 @@ class _WindowCoders:
         return (PipelineContext(self._there).coders.get_by_id(there) if here == there else ours), ours
 
 
+def _coder_of_elements(spec: Any) -> Any:
+    """Return the id of a coder whose values must be told apart: an ordered list's elements, or a map's values."""
+    match spec.WhichOneof("spec"):
+        case "ordered_list_spec":
+            return spec.ordered_list_spec.element_coder_id
+        case "map_spec":
+            return spec.map_spec.value_coder_id
+        case "multimap_spec":
+            return spec.multimap_spec.value_coder_id
+    return None
+
+
 def _skips(part: Any, context: Any, coder: str) -> Skip:
-    """Return what skips an element of an ordered list. A coder that is not standard is Python's, which can decode."""
+    """Return what skips a value of a coder. A coder that is not standard is Python's, which can decode."""
     try:
         return skipper(part.coders, coder)
     except UnknownCoderError:
