@@ -45,6 +45,7 @@ from arcbeam.streaming import driverstate
 from arcbeam.streaming.driver.driver import JobDriver
 from simulator.__main__ import seeds_of
 from simulator.mistakes_of_loops import OF_LOOPS
+from simulator.mistakes_of_lots import OF_LOTS
 from simulator.mistakes_of_rescaling import OF_RESCALING
 from simulator.mistakes_of_the_driver import OF_THE_DRIVER
 from simulator.mistakes_of_the_store import OF_THE_STORE, Mutation
@@ -397,6 +398,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     **OF_THE_STORE,
     **OF_THE_DRIVER,
     **OF_LOOPS,
+    **OF_LOTS,
     **OF_RESCALING,
 }
 """The mistakes by name."""

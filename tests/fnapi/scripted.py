@@ -144,7 +144,11 @@ class ScriptedWorker:
 
     def log(self, **entry: Any) -> None:
         """Log one entry; return when the server has taken it."""
-        entries = fn_pb.LogEntry.List(log_entries=[fn_pb.LogEntry(**entry)])
+        self.log_all([fn_pb.LogEntry(**entry)])
+
+    def log_all(self, some: list[Any]) -> None:
+        """Log `LogEntry`s; return when the server has taken them."""
+        entries = fn_pb.LogEntry.List(log_entries=some)
         list(fn_grpc.BeamFnLoggingStub(self._channel).Logging(iter([entries]), metadata=self._metadata))
 
     def state(self, **request: Any) -> Any:

@@ -15,10 +15,12 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service import server as server_module
+from arcbeam.fnapi.service import workerlogs
 from arcbeam.fnapi.service.connection import _MOST_UNSENT, Connection
 from arcbeam.fnapi.service.instruction import _MOST_WAITING, Arrival, Asked, Instruction, Output, Responded
 from arcbeam.fnapi.service.server import Server, server_here
 from arcbeam.fnapi.wire import outgoing
+from arcbeam.model import texts
 from tests.fnapi.scripted import SECONDS, ScriptedWorker
 
 
@@ -336,7 +338,9 @@ def test_state_request_of_an_ended_bundle_is_answered(
     assert (found.id, found.error) == ("7", "the bundle has ended")
 
 
-def test_log_entry_names_transform_and_place(worker: ScriptedWorker, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_entry_names_worker_transform_and_place(
+    connection: Connection, worker: ScriptedWorker, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "arcbeam.sdk"):
         severity = fn_pb.LogEntry.Severity
         worker.log(
@@ -344,10 +348,23 @@ def test_log_entry_names_transform_and_place(worker: ScriptedWorker, caplog: pyt
         )
         worker.log(severity=severity.DEBUG, message="unseen")
         worker.log(message="plain")
+    who = f"the test, worker {connection.worker[:8]}"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", "[Split] 50% done (a.go:7)\nat b"),
-        ("INFO", "plain"),
+        ("WARNING", f"{who}: [Split] 50% done (a.go:7)\nat b"),
+        ("INFO", f"{who}: plain"),
     ]
+
+
+def test_worker_that_logs_too_much_is_cut_short(worker: ScriptedWorker, caplog: pytest.LogCaptureFixture) -> None:
+    severity = fn_pb.LogEntry.Severity
+    many = [fn_pb.LogEntry(severity=severity.INFO, message=f"{n}") for n in range(workerlogs._MOST + 7)]
+    with caplog.at_level(logging.INFO, "arcbeam.sdk"):
+        worker.log_all([*many, fn_pb.LogEntry(severity=severity.ERROR, message="no" * texts.LONGEST)])
+    *_, last, error, left_out = (record.getMessage() for record in caplog.records)
+    assert len(caplog.records) == workerlogs._MOST + 2
+    assert last.endswith(f": {workerlogs._MOST - 1}")
+    assert f"({texts.LONGEST} characters omitted)" in error
+    assert "7 more log entries were left out" in left_out
 
 
 def test_server_of_a_process_is_not_that_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,13 +41,14 @@ class Connection:
 
     Attributes:
         worker: its id.
+        name: its name in messages.
         descriptors: the bundle descriptors that it may ask for, by id.
     """
 
     def __init__(self, worker: str, name: str) -> None:
         self.worker = worker
         self.descriptors: dict[str, Any] = {}
-        self._name = name
+        self.name = name
         # SUBTLE: the threads that send wait each for its own condition. If a state request woke all of them, it would
         # cost several times as much as its answer.
         lock = threading.RLock()
@@ -79,7 +80,7 @@ class Connection:
             if problem is not None:
                 raise problem
             if Stream.CONTROL not in self._streams:
-                raise SdkWorkerLostError(f"the SDK worker of {self._name} did not connect within {seconds:g} s")
+                raise SdkWorkerLostError(f"the SDK worker of {self.name} did not connect within {seconds:g} s")
 
     @property
     def is_lost(self) -> bool:
@@ -159,7 +160,7 @@ class Connection:
         """
         response = self.ask_during(None, lambda arrival: None, **request)
         if response.error:
-            raise SdkWorkerLostError(f"the SDK worker of {self._name} cannot answer: {response.error}")
+            raise SdkWorkerLostError(f"the SDK worker of {self.name} cannot answer: {response.error}")
         return response
 
     def ask_during(
@@ -310,7 +311,7 @@ class Connection:
                 waited_for.notify_all()
 
     def _problem(self) -> Exception | None:
-        return SdkWorkerLostError(f"the SDK worker of {self._name} is gone: {self._lost}") if self._lost else None
+        return SdkWorkerLostError(f"the SDK worker of {self.name} is gone: {self._lost}") if self._lost else None
 
 
 def _outputs(elements: Any) -> Iterator[tuple[str, Output]]:

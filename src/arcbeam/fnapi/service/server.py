@@ -22,9 +22,9 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.utils.thread_pool_executor import UnboundedThreadPoolExecutor
 from typing_extensions import override
 
-from arcbeam.fnapi.service import workerlogs
 from arcbeam.fnapi.service.connection import Connection, Stream
 from arcbeam.fnapi.service.provision import Provision, chunks
+from arcbeam.fnapi.service.workerlogs import WorkerLog
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -184,10 +184,14 @@ class _Logging(fn_grpc.BeamFnLoggingServicer):  # type: ignore[misc]  # Beam is 
 
     @override
     def Logging(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
-        self._server.connection_of(context)
-        for entries in request_iterator:
-            for entry in entries.log_entries:
-                workerlogs.log(entry)
+        connection = self._server.connection_of(context)
+        log = WorkerLog(connection.worker, connection.name)
+        try:
+            for entries in request_iterator:
+                for entry in entries.log_entries:
+                    log.log(entry)
+        finally:
+            log.end()
         yield from ()
 
 
