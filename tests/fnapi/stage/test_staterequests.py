@@ -202,7 +202,7 @@ def test_multimap_is_read_as_entries(kind: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_side_input_is_not_read_with_all_keys_and_values(stage: Stage) -> None:
-    """An SDK then looks up one key after the other; it is not even told that it may ask."""
+    """An SDK then looks up one key after the other; no capability offers it."""
     (side,) = stage.side_inputs
     key = fn_pb.StateKey.MultimapKeysValuesSideInput(transform_id=side.transform, side_input_id=side.tag)
     request = fn_pb.StateRequest(state_key=fn_pb.StateKey(multimap_keys_values_side_input=key), **GET)

@@ -14,7 +14,7 @@ from arcbeam.fnapi.stage.watch import ASK_SECONDS, WARN_SECONDS, Watch
 
 
 class Watched:
-    """A bundle of a worker, at a time that the test sets."""
+    """A bundle of a worker, by a clock that the test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -98,7 +98,7 @@ def test_there_is_one_request_while_the_worker_is_silent(watched: Watched, caplo
     watched.answer(made(1))
 
 
-def test_next_bundle_is_watched_anew(watched: Watched) -> None:
+def test_next_bundle_is_watched_afresh(watched: Watched) -> None:
     watched.after(ASK_SECONDS)
     watched.answer(spent("t2", 10))
     watched.watch.end()

@@ -241,7 +241,7 @@ class _WindowCoders:
 
 
 def _coder_of_elements(spec: Any) -> Any:
-    """Return the id of a coder whose values must be told apart: an ordered list's elements, or a map's values."""
+    """Return the id of a coder whose values must be separated: an ordered list's elements, or a map's values."""
     match spec.WhichOneof("spec"):
         case "ordered_list_spec":
             return spec.ordered_list_spec.element_coder_id

@@ -34,7 +34,7 @@ from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.scripted import ScriptedWorker
 from tests.fnapi.stage.inworkers import external
-from tests.fnapi.stage.test_traps import SINK
+from tests.fnapi.stage.traps.test_bundle_traps import SINK
 from tests.harness.batch.statefulplans import call_on_expiration
 from tests.harness.drive import _ListOutbox
 
