@@ -11,6 +11,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.testing import test_stream
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
+from apache_beam.transforms.userstate import CombiningValueStateSpec
 
 from arcbeam.errors import UnsupportedPipelineError
 from arcbeam.model.plan import Plan
@@ -18,6 +19,8 @@ from arcbeam.model.script import AddElements
 from arcbeam.model.urns import LATE_ANNOTATION, PUBLISH_ANNOTATION
 from arcbeam.options import ArcbeamOptions
 from arcbeam.runner.job import default_shards
+from arcbeam.store.manifest.values import differences
+from arcbeam.streaming.physicalplan import shape_of
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto, plan_of
 from tests.fnapi.stage.inworkers import external
@@ -180,3 +183,56 @@ def test_bounded_pipeline_has_a_shard_for_each_task(
     assert not plan.bounded
     assert default_shards(plan, 2) == shards
     assert default_shards(plan, 32) == 32
+
+
+class _Counts(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    def process(self, element: Any, count: Any = beam.DoFn.StateParam(CombiningValueStateSpec("count", sum))) -> None:
+        count.add(1)
+
+
+@pytest.mark.contract("STORE-05")
+@pytest.mark.parametrize(
+    ("key", "counts", "refused"),
+    [(str, False, ()), (object, False, ("GroupByKey",)), (str, True, ("Counts",)), (object, True, ("Counts",))],
+)
+def test_stage_that_moves_to_workers_keeps_its_state_or_is_refused(
+    key: type, counts: bool, refused: tuple[str, ...]
+) -> None:
+    def build(p: Any) -> None:
+        pairs = p | beam.Create([("a", 1)]) | beam.Map(lambda pair: pair).with_output_types(tuple[key, int])
+        _ = pairs | ("Counts" >> beam.ParDo(_Counts()) if counts else beam.GroupByKey()) | beam.Map(print)
+
+    here, there = shape_of(_embedded(build), 2), shape_of(of_python_workers(build), 2)
+    moved, back = differences(here, there), differences(there, here)
+    assert not differences(there, there)
+    assert moved == [f"stage '{name}' {to_workers}" for name in refused]
+    assert back == [f"stage '{name}' {from_workers}" for name in refused]
+
+
+to_workers = "has state of Spark's Python workers, which SDK workers cannot read: omit --environment_type"
+from_workers = (
+    "has state of SDK workers, which Spark's Python workers cannot read: set --environment_type to LOOPBACK, "
+    "EXTERNAL, PROCESS or DOCKER"
+)
+
+
+@pytest.mark.contract("STORE-05")
+def test_restrictions_of_source_do_not_move_to_workers() -> None:
+    moved = differences(*(shape_of(make(_endless), 2) for make in (_embedded, of_python_workers)))
+    assert moved == [f"stage 'PeriodicImpulse/GenSequence/Process' {to_workers}"]
+
+
+def _embedded(build: Callable[[Any], None]) -> Plan:
+    p = beam.Pipeline()
+    build(p)
+    return translate(pipeline_proto(p), bounded=False)
+
+
+def of_python_workers(build: Callable[[Any], None]) -> Plan:
+    """Translate a pipeline whose transforms run in workers of the Python SDK."""
+    p = beam.Pipeline(options=PipelineOptions(["--allow_non_deterministic_key_coders"]))
+    build(p)
+    proto = pipeline_proto(p)
+    for environment in proto.components.environments.values():
+        environment.urn, environment.payload = external("localhost:1").urn, external("localhost:1").payload
+    return translate(proto, bounded=False)

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from arcbeam.model.observers import Ways
 from arcbeam.model.script import Script
 
+BY_SDK_WORKERS = " by SDK workers"
+"""The part of a stage's shape that says: only a job with SDK workers reads these rows."""
+
 
 class Routing(enum.StrEnum):
     """How elements travel over a channel."""

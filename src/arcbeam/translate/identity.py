@@ -11,6 +11,7 @@ from typing import Any
 
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
+from arcbeam.model.plan import BY_SDK_WORKERS
 from arcbeam.model.urns import STATE_ANNOTATION
 from arcbeam.translate import describe, phases
 
@@ -46,7 +47,9 @@ def unique(uids: Iterable[str]) -> list[str]:
     return names
 
 
-def shape(components: Any, transforms: list[Any], coder_id: str, strategy: Any, *, grouped: bool) -> str:
+def shape(
+    components: Any, transforms: list[Any], coder_id: str, strategy: Any, *, grouped: bool, by_workers: bool
+) -> str:
     """Describe the rows of a keyed stage: coders, windows, states, timers, and what else its state depends on.
 
     Args:
@@ -56,9 +59,10 @@ def shape(components: Any, transforms: list[Any], coder_id: str, strategy: Any, 
         strategy: the windowing strategy of the stage's input.
         grouped: whether the stage keeps panes. Only panes depend on the trigger; in other stages the trigger may
             change.
+        by_workers: whether the rows have bytes that only SDK workers write.
     """
     windows = describe.windowing(strategy) if grouped else describe.windows(strategy)
-    parts = [describe.coder(components, coder_id), windows]
+    parts = [describe.coder(components, coder_id) + BY_SDK_WORKERS * by_workers, windows]
     for transform in transforms:
         payload = phases.par_do_payload(transform)
         if payload is None:

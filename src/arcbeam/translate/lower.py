@@ -287,10 +287,19 @@ class _Lowering:
             return ""
         pcoll = next(iter(read.outputs.values()))
         strategy = self._grouped.get(read.spec.payload) or self._strategy_id(pcoll)
-        coder = self._components.pcollections[pcoll].coder_id
+        coder, is_prefixed = self._context.stored(self._components.pcollections[pcoll].coder_id)
         windowing = self._components.windowing_strategies[strategy]
         grouped = read.spec.payload in self._grouped
-        return identity.shape(self._components, transforms, coder, windowing, grouped=grouped)
+        # A worker appends several elements of a state at once, which the runner does not divide.
+        has_state = any(p is not None and p.state_specs for p in map(phases.par_do_payload, transforms))
+        return identity.shape(
+            self._components,
+            transforms,
+            coder,
+            windowing,
+            grouped=grouped,
+            by_workers=is_prefixed or (has_state and self._runs_in_worker(stage)),
+        )
 
     def _passed_on(self, stage: Any) -> list[str]:
         """Return names for a stage without transforms of its own: its input and the exchange that it writes to."""

@@ -82,6 +82,10 @@ class _EmbeddedContext(translations.TransformContext):  # type: ignore[misc]  # 
         """Return the coder twice: all windows are decoded."""
         return coder_id, coder_id
 
+    def stored(self, coder_id: str) -> tuple[str, bool]:
+        """Return the coder: elements are stored as they are declared."""
+        return coder_id, False
+
 
 class _WorkersContext(translations.TransformContext):  # type: ignore[misc]  # Beam is untyped
     """A context with SDK workers: between stages, values that the runner cannot decode are prefixed by their length.
@@ -163,6 +167,11 @@ class _WorkersContext(translations.TransformContext):  # type: ignore[misc]  # B
         """Return the coder with which embedded Python reads and writes the bytes of an edge between stages."""
         coder: str = self.maybe_length_prefixed_coder(coder_id)
         return coder
+
+    def stored(self, coder_id: str) -> tuple[str, bool]:
+        """Return the coder with which elements are stored, and whether it prefixes some parts by their length."""
+        coder: str = self.maybe_length_prefixed_coder(coder_id)
+        return coder, "length_prefix" in describe.coder(self.components, coder)
 
     def port(self, pcoll: str) -> tuple[str, str]:
         """Return the windowed coder of a PCollection on the way into or out of a worker, and the runner's for it."""

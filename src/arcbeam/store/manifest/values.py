@@ -13,6 +13,7 @@ from typing import Final
 
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile
+from arcbeam.model.plan import BY_SDK_WORKERS
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.sizes import threshold
 from arcbeam.store.manifest.names import parse_written
@@ -315,6 +316,14 @@ def _pins(head: Manifest, following: Manifest) -> Iterator[str]:
             yield f"savepoint '{pin.name}' is of micro-batch {pin.micro_batch}, which is not this one"
 
 
+_MOVED = {
+    False: "has state of Spark's Python workers, which SDK workers cannot read: omit --environment_type",
+    True: "has state of SDK workers, which Spark's Python workers cannot read: set --environment_type to LOOPBACK, "
+    "EXTERNAL, PROCESS or DOCKER",
+}
+"""What is wrong with a stage that moves from or to SDK workers, by whether they have written its state."""
+
+
 def differences(had: JobShape, wanted: JobShape) -> list[str]:
     """Return, by stage, why a pipeline of the second shape cannot resume state of the first; empty if it can.
 
@@ -334,6 +343,8 @@ def differences(had: JobShape, wanted: JobShape) -> list[str]:
             continue
         if new is None:
             wrong.append(f"stage '{old.stage}' has state, but the pipeline has no stage of that name")
+        elif (BY_SDK_WORKERS in old.shape) != (BY_SDK_WORKERS in new.shape):
+            wrong.append(f"stage '{old.stage}' {_MOVED[BY_SDK_WORKERS in old.shape]}")
         elif new.shape != old.shape:
             wrong.append(f"stage '{old.stage}' has a different kind of state: {_change(old.shape, new.shape)}")
     return wrong
