@@ -24,8 +24,7 @@ from arcbeam.runner.executor import SparkExecutor
 
 pytestmark = pytest.mark.usefixtures("spark")
 
-_COUNT = 12
-_SECONDS = 0.2
+_SECONDS = 0.05
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +35,16 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Ticking(beam.DoFn):
-    """Outputs the numbers below `_COUNT`, one for each firing of a timer. The number is the tag of the timer."""
+    """Outputs the numbers below a limit, one for each firing of a timer. The number is the tag of the timer.
+
+    Args:
+        limit: a file with the limit until which it waits, and the limit at which it ends.
+    """
 
     NEXT = TimerSpec("next", TimeDomain.REAL_TIME)
+
+    def __init__(self, limit: str) -> None:
+        self._limit = limit
 
     def process(self, element: Any, next: Any = beam.DoFn.TimerParam(NEXT)) -> None:
         next.set(Timestamp.now(), dynamic_timer_tag="0")
@@ -50,10 +56,12 @@ class Ticking(beam.DoFn):
         tag: Any = beam.DoFn.DynamicTimerTagParam,
         next: Any = beam.DoFn.TimerParam(NEXT),
     ) -> Iterator[Any]:
-        number = int(tag)
-        yield key, number
-        if number + 1 < _COUNT:
-            next.set(Timestamp.now() + _SECONDS, dynamic_timer_tag=str(number + 1))
+        number, (wait, end) = int(tag), map(int, Path(self._limit).read_text().split())
+        if number < wait:
+            yield key, number
+            number += 1
+        if number < end:
+            next.set(Timestamp.now() + _SECONDS, dynamic_timer_tag=str(number))
 
 
 class Keeping(beam.DoFn):
@@ -71,23 +79,26 @@ def append(line: Any, file: str) -> None:
         lines.write(f"{line[0]} {line[1]}\n")
 
 
-def run(environment: str, folder: Path, keeping: bool, endpoint: str) -> Any:
-    """Submit the job of a folder. Its lines are beside the folder."""
+def run(environment: str, folder: Path, keeping: bool, endpoint: str, limit: int) -> Any:
+    """Submit the job of a folder. It outputs the numbers below a limit; the last limit is 9."""
+    partial = Path(f"{folder}.new")
+    partial.write_text(f"{limit} 9")
+    partial.replace(f"{folder}.limit")
     options = ["--streaming", f"--checkpoint_dir={folder}", "--experiments=disable_logging_submission_environment"]
     options += ["--runner=PortableRunner", f"--job_endpoint={endpoint}", f"--environment_type={environment}"]
     p: Any = beam.Pipeline(options=PipelineOptions(options))
     pairs = p | beam.Create([("a", 0), ("b", 0)])
-    numbers = pairs | "Tick" >> beam.ParDo(Ticking()).with_output_types(tuple[str, int])
+    numbers = pairs | "Tick" >> beam.ParDo(Ticking(f"{folder}.limit")).with_output_types(tuple[str, int])
     if keeping:
         numbers |= "Keep" >> beam.ParDo(Keeping()).with_output_types(tuple[str, int])
     _ = numbers | beam.Reshuffle() | beam.Map(append, f"{folder}.lines")
     return p.run()
 
 
-def suspend(folder: Path, lines: int) -> None:
-    """Suspend the job in a folder when it has written some lines."""
+def suspend(folder: Path, limit: int) -> None:
+    """Suspend the job in a folder when it waits at a limit."""
     path, end = Path(f"{folder}.lines"), time.monotonic() + 60
-    while not path.exists() or len(path.read_text().splitlines()) < lines:
+    while not path.exists() or len(path.read_text().splitlines()) < 2 * limit:
         assert time.monotonic() < end
         time.sleep(0.02)
     suspended = CliRunner().invoke(main.main, ["suspend", str(folder)])
@@ -101,11 +112,11 @@ def lines_of(folder: Path) -> list[str]:
 @pytest.mark.contract("END-03", "API-03", "STORE-05")
 def test_timers_move_between_embedded_and_sdk_workers(endpoint: str, tmp_path: Path) -> None:
     folder = tmp_path / "job"
-    for lines, environment in enumerate((EMBEDDED_TYPE, "LOOPBACK"), start=1):
-        run(environment, folder, False, endpoint)
-        suspend(folder, 6 * lines)
-    assert run(EMBEDDED_TYPE, folder, False, endpoint).wait_until_finish() == "DONE"
-    assert lines_of(folder) == sorted(f"{key} {number}" for key in "ab" for number in range(_COUNT))
+    for limit, environment in ((3, EMBEDDED_TYPE), (6, "LOOPBACK")):
+        run(environment, folder, False, endpoint, limit)
+        suspend(folder, limit)
+    assert run(EMBEDDED_TYPE, folder, False, endpoint, 9).wait_until_finish() == "DONE"
+    assert lines_of(folder) == [f"{key} {number}" for key in "ab" for number in range(9)]
 
 
 @pytest.mark.contract("END-03", "API-03", "STORE-05")
@@ -121,9 +132,9 @@ def test_state_that_other_workers_cannot_read_is_kept(
     endpoint: str, tmp_path: Path, first: str, second: str, reason: str
 ) -> None:
     folder = tmp_path / "job"
-    run(first, folder, True, endpoint)
-    suspend(folder, 4)
+    run(first, folder, True, endpoint, 3)
+    suspend(folder, 3)
     with pytest.raises((RuntimeError, ArcbeamError), match=f"(?s){reason}"):
-        run(second, folder, True, endpoint).wait_until_finish()
-    assert run(first, folder, True, endpoint).wait_until_finish() == "DONE"
-    assert lines_of(folder) == sorted(f"{key} {number}" for key in "ab" for number in range(1, _COUNT + 1))
+        run(second, folder, True, endpoint, 9).wait_until_finish()
+    assert run(first, folder, True, endpoint, 9).wait_until_finish() == "DONE"
+    assert lines_of(folder) == [f"{key} {number}" for key in "ab" for number in range(1, 10)]
