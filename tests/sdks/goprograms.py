@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,9 @@ def ran(binary: Path, program: str, output: Path, *arguments: str) -> Ran:
         arguments: more of them, as the runner.
     """
     command = [str(binary), f"--program={program}", f"--output={output}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, cwd=output)
+    # The Go SDK leaves the worker binary that it builds: 200 MB for each run.
+    with tempfile.TemporaryDirectory() as scratch:
+        environ = {**os.environ, "TMPDIR": scratch}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, cwd=output, env=environ)
     collected = {path.name: sorted(path.read_text().splitlines()) for path in output.iterdir() if path.is_file()}
     return Ran(done.returncode, done.stderr, collected)

@@ -55,6 +55,45 @@ def test_strings_need_not_be_utf8() -> None:
     assert (key_of_theirs, key_of_ours) == ("beam:coder:string_utf8:v1", "beam:coder:bytes:v1")
 
 
+@pytest.mark.parametrize("capabilities", ["all", "without nullables", "without nullables in one of two"])
+def test_only_what_some_environment_does_not_know_is_prefixed(capabilities: str) -> None:
+    """Two SDKs disagree on the bytes of a prefixed string, so no known coder may be prefixed."""
+
+    def nullable(proto: Any) -> None:
+        coders = proto.components.coders
+        coders["maybe"].spec.urn = "beam:coder:nullable:v1"
+        coders["maybe"].component_coder_ids[:] = ["text"]
+        coders["text"].spec.urn = "beam:coder:string_utf8:v1"
+        for coder in coders.values():
+            if coder.spec.urn == "beam:coder:kv:v1":
+                coder.component_coder_ids[0] = "maybe"
+        (environment,) = proto.components.environments.values()
+        if capabilities == "without nullables in one of two":
+            proto.components.environments["other"].CopyFrom(environment)
+            environment = proto.components.environments["other"]
+            last = next(t for t in proto.components.transforms.values() if t.unique_name == "After")
+            last.environment_id = "other"
+        if capabilities != "all":
+            environment.capabilities.remove("beam:coder:nullable:v1")
+
+    for stage in of_another_sdk(_grouped, nullable).stages:
+        if stage.remote is None or not stage.name.endswith("After"):
+            continue
+        coders = runner_pb.Components.FromString(stage.remote.components).coders
+        pair = coders[coders[stage.remote.source.coder].component_coder_ids[0]]
+        key, values = (coders[id] for id in pair.component_coder_ids)
+        prefixed = "beam:coder:length_prefix:v1"
+        assert (key.spec.urn == prefixed) is (capabilities != "all"), key
+        if key.spec.urn == prefixed:
+            (within,) = key.component_coder_ids
+            assert coders[coders[within].component_coder_ids[0]].spec.urn == "beam:coder:string_utf8:v1", "once"
+        (value,) = values.component_coder_ids
+        assert coders[value].spec.urn == "beam:coder:varint:v1"
+        break
+    else:
+        raise AssertionError("no such stage")
+
+
 def _scripted_twice(p: Any) -> None:
     script = p | "Script" >> test_stream.TestStream().add_elements([1])
     _ = script | "Here" >> beam.Map(str)
