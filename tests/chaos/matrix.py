@@ -20,7 +20,7 @@ _LINE: Final = re.compile(
     r"^(?P<where>local|s3): (?P<end>\w+), (?P<victim>\w+), "
     rf"(?P<point>{'|'.join(POINTS)}): (?P<said>well, and not reached|well|WRONG)"
 )
-_SHORT: Final = {"well": "ok", "well, and not reached": "ended before", "WRONG": "**wrong**"}
+_SHORT: Final = {"well": "✓", "well, and not reached": "–", "WRONG": "**wrong**"}
 
 
 def table(lines: Iterable[str]) -> str:
