@@ -79,6 +79,14 @@ _PROGRAMS = [
     "splitting",
     "checkpointing",
     "reading",
+    "parts",
+    "statistics",
+    "coders",
+    "lifecycle",
+    "options",
+    "writing",
+    "combining",
+    "moresides",
 ]
 
 

@@ -62,7 +62,9 @@ func (timedFn) CreateWatermarkEstimator(millis int64) *sdf.ManualWatermarkEstima
 	return &sdf.ManualWatermarkEstimator{State: time.UnixMilli(millis)}
 }
 
-func (timedFn) WatermarkEstimatorState(e *sdf.ManualWatermarkEstimator) int64 { return e.State.UnixMilli() }
+func (timedFn) WatermarkEstimatorState(e *sdf.ManualWatermarkEstimator) int64 {
+	return e.State.UnixMilli()
+}
 
 func (f *timedFn) ProcessElement(
 	e *sdf.ManualWatermarkEstimator, tracker *sdf.LockRTracker, n int, emit func(beam.EventTime, string),
