@@ -31,6 +31,24 @@ POINTS: Final = (
     "after shutdown",
 )
 VICTIMS: Final = ("driver", "executor", "worker")
+SDK_POINTS: Final = (
+    "an SDK worker is starting",
+    "in a bundle",
+    "a state request",
+    "a checkpoint is requested",
+    "before the marker",
+    "after the files",
+    "before the manifest",
+    "after the manifest",
+    "bundles are finalized",
+    "prepared, not committed",
+    "after shutdown",
+    "teardown",
+)
+"""The points of a job whose transforms run in SDK workers."""
+SDK_VICTIMS: Final = ("SDK worker", "worker", "server", "submitter")
+"""Its victims. The job's driver is in the job server."""
+_START_SECONDS: Final = 30.0
 
 
 def arm(folder: Path, point: str, victim: str) -> None:
@@ -44,15 +62,20 @@ def is_hit(folder: Path) -> bool:
     return (folder / "hit").exists()
 
 
-def reached(point: str) -> None:
-    """Report that the process is at a point. If that point is armed, the victim is killed."""
+def reached(point: str, me: int = 0) -> None:
+    """Report that a process is at a point. If that point is armed, the victim is killed.
+
+    Args:
+        point: the point.
+        me: the process; 0: this one.
+    """
     folder = Path(os.environ.get("ARCBEAM_TRIAL", "/nonexistent"))
     with contextlib.suppress(FileNotFoundError):
         armed, victim = (folder / "point").read_text().split("/")
         if armed == point:
             # Only one of the processes that get here can do that.
             os.rename(folder / "point", folder / "hit")
-            _kill(int((folder / "driver").read_text()), victim)
+            _kill(folder, victim, me or os.getpid())
 
 
 def is_next(point: str) -> bool:
@@ -62,18 +85,22 @@ def is_next(point: str) -> bool:
     return False
 
 
-def _kill(driver: int, victim: str) -> None:
+def _kill(folder: Path, victim: str, me: int) -> None:
     # SUBTLE: imported late, because workers that are not tested at this moment do not need it.
-    from tests.chaos.test_kills import below, kill_executor, kill_worker
+    from tests.chaos.test_kills import below, kill_executor, kill_worker, worker_above
 
-    me = os.getpid()
+    driver = int((folder / "driver").read_text())
     if victim == "driver":
         os.killpg(driver, signal.SIGKILL)
+    elif victim in ("server", "submitter"):
+        os.kill(int((folder / victim).read_text()), signal.SIGKILL)
+    elif victim == "SDK worker":
+        os.kill(_sdk_worker(driver, me), signal.SIGKILL)
     elif me == driver:
         chance = random.Random(7)
         (kill_executor if victim == "executor" else kill_worker)(driver, chance)
     elif victim == "worker":
-        os.kill(me, signal.SIGKILL)
+        os.kill(worker_above(me), signal.SIGKILL)
     else:
         processes = below(driver)
         parent = me
@@ -82,6 +109,20 @@ def _kill(driver: int, victim: str) -> None:
         os.kill(parent, signal.SIGKILL)
         # What this process does after this point does not count.
         time.sleep(60)
+
+
+def _sdk_worker(driver: int, me: int) -> int:
+    """Return this process, if it is an SDK worker, or else one of those below it."""
+    from tests.chaos.test_kills import sdk_workers
+
+    if me in sdk_workers(driver):
+        return me
+    end = time.monotonic() + _START_SECONDS
+    while not (found := sdk_workers(me)):
+        # Its process is being started.
+        assert time.monotonic() < end, "there is no SDK worker"
+        time.sleep(0.01)
+    return min(found)
 
 
 # In the processes of a job.
@@ -138,6 +179,55 @@ def _driver(module: Any) -> None:
     module.StreamRun.begins, module.StreamRun.handled = beginning, handling
 
 
+def _connection(module: Any) -> None:
+    connected, finalize = module.Connection.connected, module.Connection.finalize
+
+    def connecting(self: Any, seconds: float) -> None:
+        reached("an SDK worker is starting")
+        connected(self, seconds)
+
+    def finalizing(self: Any, bundle: str) -> None:
+        reached("bundles are finalized")
+        finalize(self, bundle)
+
+    module.Connection.connected, module.Connection.finalize = connecting, finalizing
+
+
+def _state(module: Any) -> None:
+    answer = module.StateRequests.answer
+
+    def answering(self: Any, request: Any) -> Any:
+        reached("a state request")
+        return answer(self, request)
+
+    module.StateRequests.answer = answering
+
+
+def _operation(module: Any) -> None:
+    ask, finish = module.RemoteOperation.ask, module.RemoteOperation.finish
+
+    def asking(self: Any, **request: Any) -> Any:
+        if "process_bundle_split" in request:
+            reached("a checkpoint is requested")
+        return ask(self, **request)
+
+    def finished(self: Any) -> None:
+        finish(self)
+        reached("before the marker")
+
+    module.RemoteOperation.ask, module.RemoteOperation.finish = asking, finished
+
+
+def _stage(module: Any) -> None:
+    close = module.RemoteStage.close
+
+    def closing(self: Any) -> Any:
+        reached("teardown")
+        return close(self)
+
+    module.RemoteStage.close = closing
+
+
 def _producing(module: Any) -> None:
     from tests.io.kafka.kills.points import install
 
@@ -149,6 +239,10 @@ _PATCHES: Final[dict[str, Callable[[Any], None]]] = {
     "arcbeam.harness.operations.publishoperation": _publisher,
     "arcbeam.spark.streaming.streamingjob": _driver,
     "arcbeam.io.kafka.producing": _producing,
+    "arcbeam.fnapi.service.connection": _connection,
+    "arcbeam.fnapi.stage.staterequests": _state,
+    "arcbeam.fnapi.stage.remoteoperation": _operation,
+    "arcbeam.fnapi.stage.remotestage": _stage,
 }
 
 
@@ -172,3 +266,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 def install() -> None:
     """Install the points in this process."""
     sys.meta_path.insert(0, _Finder())
+
+
+if __name__ == "__main__":
+    # For a process of another language: the one that has started this one is at the point.
+    reached(sys.argv[1], os.getppid())

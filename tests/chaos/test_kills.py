@@ -46,6 +46,7 @@ PHASES: Mapping[str, tuple[int, int]] = {_BEGINNING: (0, 0), "early": (1, 3), "l
 _WEIGHTS = (2, 5, 3)
 """How often each phase is chosen."""
 _DAEMON = " -m arcbeam.spark.daemon "
+_LEASH = "/environments/leash.py"
 
 
 class Victim:
@@ -213,6 +214,22 @@ def kill_worker(group: int, chance: random.Random) -> bool:
     workers = {pid: parent for pid, (parent, command) in below(group).items() if _DAEMON in command}
     daemons = set(workers.values()) & set(workers)
     return kill_one([pid for pid in workers if pid not in daemons] if daemons else [], chance)
+
+
+def worker_above(pid: int) -> int:
+    """Return the Python worker in which a process is: the process itself, or the nearest one above it."""
+    rows = {each: (parent, command) for each, parent, command in processes()}
+    while _DAEMON not in rows[pid][1]:
+        pid = rows[pid][0]
+    return pid
+
+
+def sdk_workers(group: int) -> list[int]:
+    """Return the SDK workers below a process. While one starts, it is its boot program."""
+    rows = below(group)
+    leashes = {pid for pid, (_, command) in rows.items() if _LEASH in command}
+    boots = {pid for pid, (parent, _) in rows.items() if parent in leashes}
+    return [pid for pid, (parent, _) in rows.items() if parent in boots] or list(boots)
 
 
 def kill_executor(group: int, chance: random.Random) -> bool:

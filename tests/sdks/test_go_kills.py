@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -193,7 +194,7 @@ def test_counts_are_exact_after_kills(job: GoJob, what: str) -> None:
     assert sorted(job.lines()) == EXPECTED
     if what == "worker":
         # An idle worker of Spark, or the submitter, is missed by no task.
-        assert "a Spark job failed" in job.messages, job.messages
+        assert re.search(r"try 1 of \d+: the SDK worker of the command '.*' is gone", job.messages), job.messages
     # The server and its Spark are still there, but no SDK worker.
     job.until(lambda: not any(_WORKER in command_of(pid) for pid in job.processes()), _LEFT_SECONDS)
 

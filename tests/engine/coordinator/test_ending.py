@@ -268,7 +268,7 @@ def test_stages_prepare_once_from_sources_to_sinks() -> None:
         committed                   -> run 4.0
         reports sum unprepared      -> propose 4 done
     """)
-    assert driver.warnings[0] == "worker lost"
+    assert driver.warnings[0] == "try 1 of 3: worker lost"
     assert driver.warnings[1].startswith("micro-batch 3 takes long: user code of 'sum' ")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from apache_beam.coders.coders import GlobalWindowCoder, IntervalWindowCoder
+from apache_beam.coders.coders import GlobalWindowCoder, IntervalWindowCoder, PaneInfoCoder
 from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, PaneInfoTiming
@@ -66,3 +66,10 @@ def test_short_lived_tuples_are_distinguished() -> None:
 def test_unknown_pane_is_converted() -> None:
     assert our_pane(PANE_INFO_UNKNOWN) is NO_PANE
     assert their_pane(NO_PANE) is PANE_INFO_UNKNOWN
+
+
+def test_pane_of_zeros_has_an_index() -> None:
+    # The Go SDK has it where an element has no pane.
+    pane = our_pane(PaneInfoCoder().decode(b"\0"))
+    assert (pane.index, pane.nonspeculative_index) == (0, -1)
+    assert pane.unpacked(pane.packed()) == pane

@@ -400,6 +400,11 @@ def test_unrecorded_error_is_raised_to_spark_whole(tmp_path: Path) -> None:
             "Python 3.11; the worker runs Python 3.10",
         ),
         ("something else\nCaused by: java.io.IOException: no space", JobFailedError, "no space"),
+        (
+            "An exception\narcbeam.fnapi.lost.SdkWorkerLostError: the SDK worker is gone:\n  Broken pipe\n SQLSTATE: 3",
+            JobFailedError,
+            "the SDK worker is gone:\n  Broken pipe",
+        ),
     ],
 )
 def test_failed_spark_job_is_classified(tmp_path: Path, text: str, kind: type[ArcbeamError], reported: str) -> None:

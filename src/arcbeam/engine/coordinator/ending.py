@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from arcbeam.engine.coordinator.commands import Abandon, CallShutdown, Command, End, EndState, TearDown
+from arcbeam.engine.coordinator.commands import Abandon, CallShutdown, Command, End, EndState, RunMicroBatch, TearDown
 from arcbeam.engine.coordinator.state import JobState, Mode, Phase
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import shifted
@@ -66,7 +66,8 @@ def failed(state: JobState, what: type[Command], why: str) -> int | None:
     if failures > state.settings.retry.times:
         fail(state, f"{why} (failure {failures} in a row)")
         return None
-    state.warn(why)
+    tries = state.settings.retry.times + 1
+    state.warn(f"try {failures} of {tries}: {why}" if what is RunMicroBatch else why)
     return failures
 
 

@@ -146,7 +146,9 @@ def our_pane(pane: Any) -> PaneInfo:
     """Return the engine's pane for one of the SDK."""
     if pane is PANE_INFO_UNKNOWN or pane == PANE_INFO_UNKNOWN:
         return NO_PANE
-    return PaneInfo(pane.index, pane.nonspeculative_index, _TIMINGS[pane.timing], pane.is_first, pane.is_last)
+    # SUBTLE: the Go SDK's restrictions put out elements with a pane of zeros. The Python SDK reads its index as -1.
+    index = max(pane.index, 0)
+    return PaneInfo(index, pane.nonspeculative_index, _TIMINGS[pane.timing], pane.is_first, pane.is_last)
 
 
 def their_pane(pane: PaneInfo) -> Any:

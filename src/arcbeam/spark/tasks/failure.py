@@ -37,6 +37,8 @@ _OTHER_PYTHON = re.compile(
     re.DOTALL,
 )
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_SDK_WORKER = re.compile(r"^arcbeam\.fnapi\.lost\.SdkWorkerLostError: (.*(?:\n  .*)*)", re.MULTILINE)
+"""The text of this error, whose further lines are what the worker's process wrote last."""
 
 
 class TaskFailedError(Exception):
@@ -170,6 +172,8 @@ def _from_text(error: Exception, text: str, running: Iterable[str], location: Jo
             f"module '{missing[1]}' is missing on the worker",
             "install arcbeam (with its dependencies) for the workers' interpreter, which PYSPARK_PYTHON names",
         )
+    if sdk_worker := _SDK_WORKER.search(text):
+        return JobFailedError(sdk_worker[1].rstrip())
     if lostworker.is_one(text):
         return lostworker.described(text, running, location, _last_cause(text))
     return JobFailedError(f"a Spark job failed: {_last_cause(text)}")

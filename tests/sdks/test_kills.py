@@ -1,0 +1,111 @@
+"""Processes of jobs with SDK workers are killed at each point: outputs are exact, and no process is left.
+
+Each cell is a job. Jobs share a server until it is killed; then the next one has the job. The table of all:
+
+    python -m tests.sdks.test_kills [SDK [VICTIM [POINT]]]
+
+"-" stands for any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.points import SDK_POINTS, SDK_VICTIMS
+from tests.sdks.goprograms import GO_BOOT, PYTHON_BOOT, built
+from tests.sdks.trials import LEFT_SECONDS, Programs, Served, Trial
+
+pytestmark = pytest.mark.long
+
+SDKS = ("Go", "Python")
+
+
+def cells() -> Iterator[tuple[str, str, str]]:
+    """Yield all cells."""
+    for sdk in SDKS:
+        for victim in SDK_VICTIMS:
+            for point in SDK_POINTS:
+                yield sdk, victim, point
+
+
+def built_in(folder: Path) -> Programs:
+    """Build the programs."""
+    return Programs(built("./programs", folder), built(GO_BOOT, folder), built(PYTHON_BOOT, folder))
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    return built_in(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = Served(tmp_path_factory.mktemp("served") / "server")
+    yield served
+    served.end()
+
+
+@pytest.mark.contract("API-05", "API-08", "STORE-04")
+@pytest.mark.parametrize(("sdk", "victim", "point"), list(cells()))
+def test_outputs_are_exact_after_kill(
+    programs: Programs, served: Served, sdk: str, victim: str, point: str, tmp_path: Path
+) -> None:
+    assert Trial(tmp_path, programs, served, sdk, victim, point).run().hit
+
+
+@pytest.mark.contract("API-06")
+@pytest.mark.parametrize(("sdk", "step"), [("Go", "Refuse/main.refuseFn"), ("Python", "Refuse")])
+def test_user_exception_is_named_and_not_retried(
+    programs: Programs, served: Served, sdk: str, step: str, tmp_path: Path
+) -> None:
+    name = f"refusing-{sdk.lower()}"
+    served.begin(tmp_path)
+    submitter = served.start(programs.submission(sdk, "refusing", tmp_path, served.endpoint, name), tmp_path / "log")
+    served.until(lambda: served.state(name) == "FAILED", "the failure")
+    assert submitter.wait(LEFT_SECONDS)
+    # Two tasks of the micro-batch may fail, each of them once.
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == len(set(calls)) <= 2
+    said = served.messages(name)
+    assert f"no {calls[0]}" in said, said
+    assert f"'{step}'" in said, said
+    assert "try 1 of" not in said, said
+    served.until(lambda: not served.left(), "the end of its processes", LEFT_SECONDS)
+
+
+def main(*which: str) -> int:
+    """Try cells, and print the result of each; return how many went wrong."""
+    wrong = 0
+    with tempfile.TemporaryDirectory() as building, contextlib.ExitStack() as stack:
+        programs = built_in(Path(building))
+        served = Served(Path(building) / "server")
+        stack.callback(served.end)
+        for n, cell in enumerate(cells()):
+            if any(wanted not in ("-", had) for wanted, had in zip(which, cell, strict=False)):
+                continue
+            began = time.monotonic()
+            folder = Path(building, f"trial-{n}")
+            folder.mkdir()
+            try:
+                result = Trial(folder, programs, served, *cell).run()
+                said = "well" if result.hit else "NOT REACHED"
+                said += f" | {'yes' if result.retried else 'no'} | {result.seconds:.1f} | {result.left_seconds:.1f}"
+                wrong += not result.hit
+            except AssertionError as e:
+                first, _, rest = str(e).partition("\n")
+                said, wrong = f"WRONG: {first}", wrong + 1
+                sys.stderr.write(f"{', '.join(cell)}: {first}\n{rest}\n")
+            sys.stdout.write(f"| {' | '.join(cell)} | {said} | {time.monotonic() - began:.0f} |\n")
+            sys.stdout.flush()
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
