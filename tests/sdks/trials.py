@@ -79,6 +79,8 @@ class Programs:
             *(f"--job_endpoint={endpoint}", f"--job_name={name}"),
             *process(self.python_boot, RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT="1"),
             "--experiments=disable_logging_submission_environment",
+            # One group of all elements of a key, at the end of the input.
+            "--allow_unsafe_triggers",
         ]
 
 
@@ -275,13 +277,14 @@ class Trial:
         (self._folder / "submitter").write_text(str(submitter.pid))
         try:
             if not starting:
-                served.until(lambda: self._lines("counts") or self._ended(), "the first output")
+                served.until(lambda: self._lines("counts") or self._ended() or submitter.poll(), "the first output")
                 arm(self._folder, self._point, self._victim)
             killed = renewed = 0.0
             before: list[str] = []
             end = time.monotonic() + SECONDS
             while not self._ended():
                 assert time.monotonic() < end, f"the job does not end:\n{self._log()}"
+                assert self._victim == "submitter" or served.state(self._name) or not submitter.poll(), self._log()
                 if not killed and is_hit(self._folder):
                     killed, before = time.monotonic(), self._lines("counts")
                 elif killed and not renewed and self._lines("counts") != before:
