@@ -99,7 +99,7 @@ _LOCAL_IDENTITIES = {
     "harness/transforms/chains.py": "for operations that live as long as the bundle processor",
     "explain/picture.py": "for one picture",
     "model/frames.py": "for one chain of exceptions",
-    "translate/pickles.py": "for one walk over objects that the caller keeps",
+    "translate/identifying/pickles.py": "for one walk over objects that the caller keeps",
     "harness/bundle/usererrors.py": "for one chain of exceptions",
 }
 _CACHES_APART = {

@@ -14,6 +14,7 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.userstate import CombiningValueStateSpec
 
 from arcbeam.errors import UnsupportedPipelineError
+from arcbeam.model.observers import ANNOTATION
 from arcbeam.model.plan import Plan
 from arcbeam.model.script import AddElements
 from arcbeam.model.urns import LATE_ANNOTATION, PUBLISH_ANNOTATION
@@ -188,14 +189,17 @@ def test_unknown_window_mapping_is_refused() -> None:
 @pytest.mark.contract("API-04")
 @pytest.mark.parametrize(
     ("annotation", "what"),
-    [(LATE_ANNOTATION, "a collection of late elements"), (PUBLISH_ANNOTATION, "a publisher")],
+    [
+        (ANNOTATION, "a transform that observes watermarks"),
+        (LATE_ANNOTATION, "a collection of late elements"),
+        (PUBLISH_ANNOTATION, "a publisher"),
+    ],
 )
 def test_what_only_the_task_can_do_is_refused_in_workers(annotation: str, what: str) -> None:
     def annotated(proto: Any) -> None:
         for environment in proto.components.environments.values():
             environment.CopyFrom(external("localhost:1"))
-            if annotation == LATE_ANNOTATION:
-                del environment.capabilities[:]  # Python's become embedded
+            del environment.capabilities[:]  # Python's become embedded
         (transform,) = (t for t in proto.components.transforms.values() if t.unique_name == "Some")
         transform.annotations[annotation] = b""
 

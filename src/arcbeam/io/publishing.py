@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import apache_beam as beam
+from apache_beam.runners.worker import statesampler
 from apache_beam.transforms.core import DoFn
 from typing_extensions import override
 
-from arcbeam.model.attempts import Attempt, here
+from arcbeam.errors import SetupError
+from arcbeam.model.attempts import IN_SDK_WORKER, Attempt, here
 from arcbeam.model.urns import PUBLISH_ANNOTATION
 
 _NAMELESS: Final = Attempt("", 0, (), "")
@@ -126,5 +128,25 @@ class _Marked(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
 
 
 def attempt() -> Attempt:
-    """Return the current attempt, to name what it stages. Return one with empty names outside of a job."""
+    """Return the current attempt, to name what it stages. Return one with empty names outside of a job.
+
+    Raises:
+        SetupError: an SDK worker runs the DoFn, and does not know the attempt. A DoFn whose output is the input of
+            `Publish` never runs there.
+    """
+    if here.attempt is None and _is_in_sdk_worker():
+        raise SetupError(
+            "an SDK worker runs this DoFn, and does not know the attempt that arcbeam.io.attempt() returns",
+            "apply Publish to this DoFn's own output: then both run in Spark's Python workers; or omit "
+            "--environment_type",
+        )
     return here.attempt or _NAMELESS
+
+
+def _is_in_sdk_worker() -> bool:
+    """Return whether this thread runs a bundle of ours in an SDK worker.
+
+    SUBTLE: nothing else that user code can reach there names the runner.
+    """
+    tracker = statesampler.get_current_tracker()
+    return tracker is not None and f"-{IN_SDK_WORKER}" in tracker.stage_name

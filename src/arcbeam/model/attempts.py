@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+IN_SDK_WORKER: Final = "arcbeam/"
+"""What the ids of bundle descriptors for SDK workers begin with: by that, user code there knows who runs it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:

@@ -5,8 +5,12 @@ Owns the interface that users subclass. Must not know Beam, nor its caller (`arc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Self
+
+MARK: Final = "arcbeam_graceful_shutdown"
+"""A key of the display data and the name of an attribute, by which a pipeline's proto shows that a DoFn implements
+`GracefulShutdown`."""
 
 
 class GracefulShutdown:
@@ -18,7 +22,21 @@ class GracefulShutdown:
 
     The memory of an instance is lost when its process ends. So these methods must not be the place to output data that
     must not be lost: keep it in state, or output it with its bundle.
+
+    SDK workers cannot make these calls. So in a pipeline with SDK workers, such a DoFn runs in Spark's Python workers.
     """
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """Return a marked instance."""
+        made = super().__new__(cls)
+        vars(made)[MARK] = True
+        return made
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        """Mark the display data of a DoFn, whatever class defines it."""
+        super().__init_subclass__(**named)
+        if (display_data := getattr(cls, "display_data", None)) is not None:
+            cls.display_data = _marking(display_data)  # type: ignore[attr-defined]  # a DoFn has it
 
     def prepare_to_shutdown(self) -> Iterable[Any] | None:
         """Prepare to shut down, after all elements were processed. Output is processed normally, before the last
@@ -43,3 +61,14 @@ class GracefulShutdown:
         Called on each existing instance, or, if there is none, on a new one after its `setup`. `teardown` follows. An
         exception is a warning, and so is a timeout: the job has ended well by then.
         """
+
+
+def _marking(display_data: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+    def marked(self: Any) -> dict[str, Any]:
+        return _marked(display_data(self))
+
+    return marked
+
+
+def _marked(data: dict[str, Any]) -> dict[str, Any]:
+    return {**data, MARK: True}

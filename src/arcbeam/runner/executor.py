@@ -38,6 +38,7 @@ from arcbeam.store.log.savepoints import split_path
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.streaming.status.status import as_record
 from arcbeam.translate import validate
+from arcbeam.translate.embedding import with_parts
 from arcbeam.translate.proto import is_streaming, merged, parsed, pipeline_proto, plan_of
 from arcbeam.translate.workers import any_workers
 
@@ -319,9 +320,12 @@ def _staged(submission: Submission) -> tuple[Staged, ...]:
     if artifacts is None:
         return ()
     lists = (FileKind.REQUIREMENTS, FileKind.PYPI_REQUIREMENTS)
-    whole = of_workers(parsed(runnable(submission.pipeline, requested=environment_type(submission.options))))
+    pipeline = parsed(runnable(submission.pipeline, requested=environment_type(submission.options)))
+    whole = of_workers(pipeline)
+    # Embedded parts need the files that their environment has in SDK workers.
+    alone = whole - with_parts(pipeline)
     found = [Staged(f.name, f.path, sha256=f.sha256) for f in artifacts.files if whole.intersection(f.environments)]
     for file in artifacts.files:
-        if file.kind is not FileKind.SUBMISSION_ENVIRONMENT and not whole.issuperset(file.environments):
+        if file.kind is not FileKind.SUBMISSION_ENVIRONMENT and not alone.issuperset(file.environments):
             found.append(Staged(file.name, file.path, file.kind in lists))
     return tuple(found)

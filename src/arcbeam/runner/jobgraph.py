@@ -29,7 +29,7 @@ from arcbeam.store.log.chain import known, read_manifest, read_newest
 from arcbeam.store.log.jobname import job_label, kept_name
 from arcbeam.store.log.opening import no_savepoint
 from arcbeam.store.manifest.jobgraphfile import JobGraph
-from arcbeam.translate.fingerprints import fingerprints
+from arcbeam.translate.identifying.fingerprints import fingerprints
 from arcbeam.translate.proto import parsed
 
 

@@ -27,7 +27,18 @@ from arcbeam.model.urns import (
     ReadSpec,
     WriteSpec,
 )
-from arcbeam.translate import describe, identity, keys, payloads, phases, teststream, unbounded, workers, workerscripts
+from arcbeam.translate import (
+    describe,
+    embedding,
+    identity,
+    keys,
+    payloads,
+    phases,
+    teststream,
+    unbounded,
+    workers,
+    workerscripts,
+)
 from arcbeam.translate.validate import validate
 
 _PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
@@ -59,9 +70,9 @@ def translate(
         InvalidPipelineError: the proto is malformed, or `bounded` is set for a pipeline with a TestStream.
         UnsupportedPipelineError: the pipeline needs features that cannot run; lists all of them.
     """
-    pipeline = workers.with_embedded_parts(pipeline)
-    script = teststream.of(pipeline)
     validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys)
+    pipeline = embedding.with_embedded_parts(pipeline)
+    script = teststream.of(pipeline)
     if bounded and script is not None:
         raise InvalidPipelineError(
             f"TestStream {script.unique_name!r} needs a streaming job: its end is not known in advance",

@@ -180,6 +180,18 @@ class _WorkersContext(translations.TransformContext):  # type: ignore[misc]  # B
         return coder, self.safe_coders[coder]
 
 
+def _leaf_stages(pipeline: Any) -> Iterator[Any]:
+    known = translations.KNOWN_COMPOSITES | _KNOWN_URNS
+    yield from translations.leaf_transform_stages(
+        pipeline.root_transform_ids, pipeline.components, known_composites=known
+    )
+
+
+def leaves(pipeline: Any) -> dict[str, Any]:
+    """Return the transforms of a pipeline that are run, by id: leaves, and composites that the runner knows."""
+    return {stage.name: transform for stage in _leaf_stages(pipeline) for transform in stage.transforms}
+
+
 def par_do_payload(transform: Any) -> Any:
     """Return the ParDoPayload of a transform; None if it is not a ParDo or a part of a splittable one."""
     if transform.spec.urn not in PAR_DO_URNS:
@@ -430,13 +442,7 @@ def optimized(
     kind = _WorkersContext if workers else _EmbeddedContext
     context = kind(pipeline.components, frozenset(_KNOWN_URNS), is_drain=drain)
     context.python = python
-    stages: list[Any] = list(
-        translations.leaf_transform_stages(
-            pipeline.root_transform_ids,
-            pipeline.components,
-            known_composites=translations.KNOWN_COMPOSITES | _KNOWN_URNS,
-        )
-    )
+    stages: list[Any] = list(_leaf_stages(pipeline))
     phases = [
         translations.annotate_downstream_side_inputs,
         translations.annotate_stateful_dofns_as_roots,

@@ -14,7 +14,7 @@ from apache_beam.utils import proto_utils
 from google.protobuf.message import DecodeError
 
 from arcbeam.errors import InvalidPipelineError, Unsupported, UnsupportedPipelineError
-from arcbeam.translate import keys, phases, teststream, workers
+from arcbeam.translate import embedding, keys, phases, teststream, workers
 from arcbeam.translate.describe import parts_of
 
 _READ = common_urns.deprecated_primitives.READ.urn
@@ -42,7 +42,8 @@ def validate(pipeline: Any, *, allow_non_deterministic_keys: bool = False) -> No
         UnsupportedPipelineError: the pipeline is well-formed but needs features that are not supported; lists all.
     """
     _well_formed(pipeline)
-    items = [*_requirements(pipeline), *_transforms(pipeline), *workers.refused(pipeline)]
+    refused = workers.refused(embedding.with_embedded_parts(pipeline))
+    items = [*_requirements(pipeline), *_transforms(pipeline), *refused]
     if items:
         raise UnsupportedPipelineError(tuple(sorted(items, key=lambda item: (item.transform, item.what))))
     if not allow_non_deterministic_keys:

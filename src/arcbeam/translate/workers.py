@@ -44,7 +44,6 @@ _READABLE = frozenset([common_urns.coders.GLOBAL_WINDOW.urn, common_urns.coders.
 """Coders of windows that all SDKs read."""
 _CALLED = python_urns.PICKLED_WINDOWFN
 """The window functions that a worker merges windows with on request."""
-_EMBEDDED = "arcbeam/embedded"
 _PYTHON = "beam:version:sdk_base:apache/beam_python"
 _REMEDY = "omit --environment_type to run Python in Spark's workers"
 _STATES = frozenset(
@@ -59,6 +58,7 @@ _STATES = frozenset(
     ]
 )
 _ANNOTATIONS = {
+    ANNOTATION: "a transform that observes watermarks",
     LATE_ANNOTATION: "a collection of late elements",
     PUBLISH_ANNOTATION: "a publisher",
 }
@@ -91,33 +91,6 @@ def python_workers(components: Any) -> str | None:
         ),
         default=None,
     )
-
-
-def with_embedded_parts(pipeline: Any) -> Any:
-    """Return a pipeline in which the task's process does what only it can, also between transforms of Python workers.
-
-    It observes watermarks, and outputs the elements that groupings drop.
-    """
-    components = pipeline.components
-    parts = [id for id, transform in components.transforms.items() if _becomes_embedded(components, transform)]
-    if not parts:
-        return pipeline
-    changed = runner_pb.Pipeline()
-    changed.CopyFrom(pipeline)
-    for id in parts:
-        transform = changed.components.transforms[id]
-        embedded = changed.components.environments[_EMBEDDED]
-        embedded.CopyFrom(components.environments[transform.environment_id])
-        embedded.urn, embedded.payload = python_urns.EMBEDDED_PYTHON, b""
-        transform.environment_id = _EMBEDDED
-    return changed
-
-
-def _becomes_embedded(components: Any, transform: Any) -> bool:
-    if transform.subtransforms or not has_workers(components, transform.environment_id):
-        return False
-    late = LATE_ANNOTATION in transform.annotations and is_python(components.environments[transform.environment_id])
-    return late or ANNOTATION in transform.annotations
 
 
 def of_another_sdk(components: Any) -> bool:
@@ -162,7 +135,7 @@ def strategies(context: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def refused(pipeline: Any) -> Iterator[Unsupported]:
-    """Yield what cannot run in SDK workers, for a pipeline that needs them."""
+    """Yield what cannot run in SDK workers, for a pipeline of `embedding.with_embedded_parts`."""
     components = pipeline.components
     if not any_workers(components):
         return
@@ -173,7 +146,7 @@ def refused(pipeline: Any) -> Iterator[Unsupported]:
             yield Unsupported(name, "a TestStream beside workers of several SDKs", "use transforms of one SDK")
         if has_workers(components, transform.environment_id) and not transform.subtransforms:
             for annotation, what in _ANNOTATIONS.items():
-                if annotation in transform.annotations and not _becomes_embedded(components, transform):
+                if annotation in transform.annotations:
                     yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
             for what in _in_par_do(phases.par_do_payload(transform)):
                 yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)

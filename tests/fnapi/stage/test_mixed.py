@@ -14,12 +14,14 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.transforms.environments import python_sdk_capabilities
 from apache_beam.transforms.window import FixedWindows, Sessions
 
+from arcbeam import GracefulShutdown
 from arcbeam.errors import UnsupportedPipelineError
 from arcbeam.fnapi.environments.workers import workers_here
 from arcbeam.io import WithWatermark
 from tests.fnapi.stage import test_custom_windows, test_loopback, test_stateful
 from tests.fnapi.stage.inworkers import InWorkers, external, worker_service
 from tests.fnapi.stage.test_loopback import results
+from tests.harness.batch.splittables import Range
 from tests.harness.drive import Collect
 from tests.harness.streaming.microbatches import InMicroBatches
 
@@ -110,3 +112,32 @@ def test_own_windows_beside_embedded_python_are_refused() -> None:
     test_custom_windows._grouped(test_custom_windows.Decades())(p)
     with pytest.raises(UnsupportedPipelineError, match="windows of a type of its own in a pipeline that is partly"):
         p.run()
+
+
+class Ends(beam.DoFn, GracefulShutdown):  # type: ignore[misc]  # Beam is untyped
+    def process(self, element: Any, total: int, table: dict[str, int]) -> Iterator[Any]:
+        yield element, total, table
+
+
+class Splits(Range, GracefulShutdown):
+    """A splittable DoFn that is called at the end."""
+
+
+def _called_at_end(p: Any) -> None:
+    numbers = p | beam.Create([3, 4], reshuffle=False) | "Same" >> beam.Map(lambda n: n).with_output_types(int)
+    table = beam.pvalue.AsDict(numbers | "Row" >> beam.Map(lambda n: (str(n), n)))
+    total = beam.pvalue.AsSingleton(numbers | "Total" >> beam.CombineGlobally(sum).without_defaults())
+    split = numbers | "Splits" >> beam.ParDo(Splits())
+    _ = split | "Ends" >> beam.ParDo(Ends(), total, table) | "After" >> beam.Map(str) | Collect()
+
+
+@pytest.mark.contract("API-07", "END-05")
+def test_dofns_called_at_the_end_read_from_workers(services: tuple[str, str]) -> None:
+    with InMicroBatches(None) as expected:
+        _called_at_end(expected)
+    with InWorkers(services[0]) as p:
+        _called_at_end(p)
+    assert results(p) == results(expected)
+    here = {each.name.split("/")[0] for stage in p.plan.stages if stage.remote is None for each in stage.transforms}
+    assert {"Splits", "Ends"} <= here
+    assert not {"Same", "Row", "After"} & here

@@ -12,7 +12,6 @@ import pytest
 from apache_beam.coders import VarIntCoder
 from apache_beam.metrics import Metrics
 from apache_beam.metrics.metric import MetricsFilter
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.worker.worker_pool_main import BeamFnExternalWorkerPoolServicer
 from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
@@ -22,30 +21,10 @@ from apache_beam.utils.timestamp import Duration
 
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.io import WithLate
-from arcbeam.jobs.server import JobServer, ServerSettings
-from arcbeam.runner.executor import SparkExecutor
 from arcbeam.runner.resume import resume
 from tests.offsets import UpTo
 
 pytestmark = pytest.mark.usefixtures("spark")
-
-
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = JobServer(ServerSettings(folder=tmp_path_factory.mktemp("jobs")), SparkExecutor)
-    yield server.endpoint
-    server.stop()
-
-
-@pytest.fixture
-def pipeline(endpoint: str) -> Callable[..., beam.Pipeline]:
-    options = [
-        "--runner=PortableRunner",
-        f"--job_endpoint={endpoint}",
-        "--environment_type=LOOPBACK",
-        "--experiments=disable_logging_submission_environment",
-    ]
-    return lambda *more: beam.Pipeline(options=PipelineOptions([*options, *more]))
 
 
 seen: list[int] = []

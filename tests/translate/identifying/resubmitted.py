@@ -18,7 +18,7 @@ from apache_beam.transforms import userstate, window
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.utils.timestamp import Timestamp
 
-from arcbeam.translate.fingerprints import fingerprints
+from arcbeam.translate.identifying.fingerprints import fingerprints
 from arcbeam.translate.proto import pipeline_proto
 
 STARTED = time.time()

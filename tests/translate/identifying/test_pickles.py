@@ -14,7 +14,7 @@ from apache_beam.internal import pickler
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.timestamp import Timestamp
 
-from arcbeam.translate.pickles import digest
+from arcbeam.translate.identifying.pickles import digest
 
 NOW = 1.8e9
 

@@ -32,6 +32,7 @@ from arcbeam.fnapi.stage.windowcalls import WindowCalls
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.streaming.clocks import TaskClock
 from arcbeam.harness.streaming.streamingstage import StreamingStage
+from arcbeam.model.attempts import IN_SDK_WORKER
 from arcbeam.model.interfaces import StateView
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport
@@ -116,7 +117,7 @@ class RemoteStage(MergingStage):
             op for op in self.parts.processor.sdk.ops.values() if isinstance(op, RemoteOperation)
         )
         self._worker = self._worker_of(stage.remote.environment)
-        made = descriptor(f"{job}/{stage.uid}", stage.remote, server_here().address)
+        made = descriptor(f"{IN_SDK_WORKER}{job}/{stage.uid}", stage.remote, server_here().address)
         self._lot = self._lot_of(stage.remote.source.pcoll, made) if stage.stateful else None
         requests = StateRequests(stage, self.parts.state, self._lot)
         paged = isinstance(self.parts.kind, Grouped) and with_paged_groups(made, stage.remote)

@@ -39,7 +39,7 @@ from arcbeam.io.kafka.settings import check_arguments, check_flags, check_functi
 from arcbeam.io.kafka.trouble import trouble_of
 from arcbeam.io.parts.places import opened, options_of
 from arcbeam.io.publishing import Publish, attempt
-from arcbeam.model.urns import FEW_KEYS_ANNOTATION
+from arcbeam.model.urns import EMBEDDED_ANNOTATION, FEW_KEYS_ANNOTATION
 from arcbeam.secrets import install, parted, without_credentials
 from arcbeam.sizes import threshold
 
@@ -474,7 +474,8 @@ class WriteToKafka(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
     @override
     def annotations(self) -> dict[str, Any]:
-        return {**super().annotations(), **naming_secrets()}
+        embedded = {EMBEDDED_ANNOTATION: b""} if self._exactly else {}
+        return {**super().annotations(), **naming_secrets(), **embedded}
 
     @override
     def default_label(self) -> str:

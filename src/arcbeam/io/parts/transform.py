@@ -25,6 +25,7 @@ from arcbeam.io.parts.successes import Complete
 from arcbeam.io.parts.work import Part, PartFile, Plain, Work
 from arcbeam.io.publishing import Publish
 from arcbeam.io.windowfns import describe
+from arcbeam.model.urns import EMBEDDED_ANNOTATION
 from arcbeam.secrets import install, parted, without_credentials
 
 _BYTES: Final = 128 << 20
@@ -220,6 +221,10 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         _publish(numbered[Number.SUCCESS], work, "Publish numbered", sweeps=False)
         seen = (now, numbered.files) | "Seen" >> beam.Flatten()
         return seen | "Part" >> beam.Map(_part_of(work)).with_output_types(Part)
+
+    @override
+    def annotations(self) -> dict[str, Any]:
+        return {**super().annotations(), EMBEDDED_ANNOTATION: b""}
 
     @override
     def default_label(self) -> str:

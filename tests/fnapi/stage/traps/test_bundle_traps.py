@@ -25,6 +25,7 @@ from arcbeam.fnapi.stage import watch
 from arcbeam.fnapi.stage.remotestage import RemoteStage
 from arcbeam.harness.bundle.metrics import parsed
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.attempts import IN_SDK_WORKER
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
@@ -370,7 +371,7 @@ def test_descriptor_has_the_same_address_everywhere(of: Stage, worker: list[Scri
     found: list[Any] = []
 
     def script(worker: ScriptedWorker, id: str) -> None:
-        found.append(worker.descriptor(f"job/{of.uid}"))
+        found.append(worker.descriptor(f"{IN_SDK_WORKER}job/{of.uid}"))
         worker.put_out(id, SINK, b"", last=True)
         worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse())
 

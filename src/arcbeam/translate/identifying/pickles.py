@@ -82,7 +82,7 @@ class _Digests:
 
     def of_bytes(self, data: bytes) -> bytes:
         """Return the digest of a payload, or of an encoded value."""
-        plain = _unpacked(data)
+        plain = unpacked(data)
         return _hashed(b"bytes", self._masked_bytes(plain) if len(plain) <= _LARGEST else plain)
 
     def _of_pickle(self, data: bytes, at: int) -> tuple[bytes, int]:
@@ -208,7 +208,7 @@ def _masked(data: bytes) -> bytes:
     return _CREDENTIALS.sub(b"", _RANDOM.sub(b"*", data))
 
 
-def _unpacked(data: bytes) -> bytes:
+def unpacked(data: bytes) -> bytes:
     """Return a payload without base64 and compression."""
     try:
         if data.startswith(_BASE64_OF_BZ2):

@@ -15,7 +15,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.model.fingerprint import Fingerprint, plain
 from arcbeam.translate import phases
-from arcbeam.translate.pickles import digest
+from arcbeam.translate.identifying.pickles import digest
 
 _PARTS = common_urns.combine_components
 _COMBINES = frozenset(
