@@ -42,6 +42,7 @@ _MAPPINGS = frozenset(
 )
 _READABLE = frozenset([common_urns.coders.GLOBAL_WINDOW.urn, common_urns.coders.INTERVAL_WINDOW.urn])
 """Coders of windows that all SDKs read."""
+_LENGTHS = runner_pb.FunctionSpec(urn=common_urns.coders.LENGTH_PREFIX.urn)
 _CALLED = python_urns.PICKLED_WINDOWFN
 """The window functions that a worker merges windows with on request."""
 _PYTHON = "beam:version:sdk_base:apache/beam_python"
@@ -225,11 +226,19 @@ def _with_coders_of_state(context: Any, transform: Any) -> Any:
     what follows it.
     """
     payload = phases.par_do_payload(transform)
-    if payload is None or is_python(context.components.environments[transform.environment_id]):
-        return transform  # a Python worker does not look there
+    if payload is None:
+        return transform
+    python = is_python(context.components.environments[transform.environment_id])
     prefixed = context.maybe_length_prefixed_coder
     for spec in payload.state_specs.values():
         match spec.WhichOneof("spec"):
+            case "ordered_list_spec" if python:
+                # Its worker prefixes each element by its length, whatever the element's coder is.
+                list = spec.ordered_list_spec
+                lengths = runner_pb.Coder(spec=_LENGTHS, component_coder_ids=[list.element_coder_id])
+                list.element_coder_id = context.add_or_get_coder_id(lengths, list.element_coder_id)
+            case _ if python:
+                pass  # a Python worker does not look there
             case "ordered_list_spec":
                 spec.ordered_list_spec.element_coder_id = prefixed(spec.ordered_list_spec.element_coder_id)
             case "map_spec" | "multimap_spec" as kind:

@@ -128,10 +128,20 @@ class Ordered(beam.DoFn):
     """Keeps its numbers at times that it derives from them."""
 
     LIST = OrderedListStateSpec("times", PickleCoder())
+    NUMBERS = OrderedListStateSpec("numbers", VarIntCoder())
 
-    def process(self, element: Any, times: Any = beam.DoFn.StateParam(LIST)) -> Any:
+    def process(
+        self,
+        element: Any,
+        times: Any = beam.DoFn.StateParam(LIST),
+        numbers: Any = beam.DoFn.StateParam(NUMBERS),
+    ) -> Any:
         _, n = element
         times.add((Timestamp(seconds=n % 7 - 2), (n, str(n))))
+        yield list(numbers.read())
+        if n % 3 == 2:
+            numbers.clear()
+        numbers.add((Timestamp(seconds=n % 5), n))
         if n % 5 == 4:
             times.clear_range(Timestamp(seconds=-1), Timestamp(seconds=1))
         yield (
@@ -142,7 +152,7 @@ class Ordered(beam.DoFn):
 
 def test_ordered_list_equals_embedded_python(service: str) -> None:
     def build(p: Any) -> None:
-        pairs = p | beam.Create([("k", n) for n in range(20)], reshuffle=False)
+        pairs = p | beam.Create([("kl"[n % 2], n) for n in range(40)], reshuffle=False)
         _ = pairs | beam.ParDo(Ordered()) | Collect()
 
     with InMicroBatches(None) as expected:

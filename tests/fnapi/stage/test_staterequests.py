@@ -222,12 +222,9 @@ def test_ordered_list_is_kept_by_sort_key(python: bool) -> None:
 
     early = VarIntCoder().encode(-3)
     all_times = between(-(1 << 63), (1 << 63) - 1)
-    answered(
-        requests,
-        all_times,
-        **append(b"\7\1x" + early + b"\1e" + b"\2\0") if not python else append(b"\7\5" + early + b"\6" + b"\2\7"),
-    )
-    listed = (early + b"\1e", b"\2\0", b"\7\1x") if not python else (early + b"\6", b"\2\7", b"\7\5")
+    # Python's workers prefix elements of any coder by their length, others those of an unknown one.
+    answered(requests, all_times, **append(b"\7\1x" + early + b"\1e" + b"\2\0"))
+    listed = (early + b"\1e", b"\2\0", b"\7\1x")
     assert answered(requests, all_times, **GET) == b"".join(listed)
     assert answered(requests, between(-3, 7), **GET) == b"".join(listed[:2])
     answered(requests, between(0, 3), **CLEAR)
