@@ -222,7 +222,7 @@ class Served:
         return left + [str(path) for path in self._temporary.glob("arcbeam-sdk-worker-*")]
 
     def end(self) -> None:
-        """End the server, and check that nothing of it is left."""
+        """End the server, and check that no part of it is left."""
         if self._server is None:
             return
         if self._server.poll() is None:
@@ -239,7 +239,7 @@ class Result:
         hit: whether the point was reached.
         retried: whether the job's messages report a retry.
         seconds: from the kill to the first new output.
-        left_seconds: from the job's end until nothing of it was left.
+        left_seconds: from the job's end until no part of it was left.
     """
 
     hit: bool
