@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,15 @@ def test_submitted_job_has_metrics(submit: Callable[..., Any], fake: Fake) -> No
 
 
 @pytest.mark.contract("API-05")
+def test_job_may_take_longer_than_the_limit_of_calls(submit: Callable[..., Any], fake: Fake) -> None:
+    def behave(submission: Submission, events: JobEvents) -> None:
+        events.running()
+        time.sleep(2.5)
+
+    fake.behave = behave
+    assert submit("--job_server_timeout=2").wait_until_finish() == "DONE"
+
+
 def test_dependencies_are_staged(submit: Callable[..., Any], fake: Fake, tmp_path: Path) -> None:
     kinds: dict[FileKind, bytes] = {}
 

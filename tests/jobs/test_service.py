@@ -106,6 +106,12 @@ def test_streams_continue_while_job_runs(client: Client, fake: Fake) -> None:
     assert [event.state for event in states] == [STATE.CANCELLING, STATE.CANCELLED]
 
 
+def test_streams_of_a_prepared_job_end(client: Client, fake: Fake) -> None:
+    id = client.prepare().preparation_id
+    assert list(client.jobs.GetStateStream(job_pb.GetJobStateRequest(job_id=id), timeout=WAIT)) == []
+    assert list(client.jobs.GetMessageStream(job_pb.JobMessagesRequest(job_id=id), timeout=WAIT)) == []
+
+
 def test_many_messages_are_streamed(client: Client, fake: Fake) -> None:
     def behave(submission: Submission, events: JobEvents) -> None:
         for number in range(1500):

@@ -121,13 +121,13 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         return job_pb.DrainJobResponse(state=_state(self._jobs.registry.job(request.job_id).state))
 
     def GetStateStream(self, request: Any, context: Any = None) -> Iterator[Any]:
-        """Stream all states of a job, past and future, until its last one."""
+        """Stream all states of a job, past and future, until its last one; none of a job that was never started."""
         for event in self._follow(request.job_id, True, context):
             assert isinstance(event, StateChanged)
             yield _state_event(event.state, event.at)
 
     def GetMessageStream(self, request: Any, context: Any = None) -> Iterator[Any]:
-        """Stream all messages and states of a job in order, past and future, until its last state."""
+        """Stream all messages and states of a job in order, past and future; otherwise like `GetStateStream`."""
         for event in self._follow(request.job_id, False, context):
             if isinstance(event, StateChanged):
                 yield job_pb.JobMessagesResponse(state_response=_state_event(event.state, event.at))
@@ -142,6 +142,10 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
                 )
 
     def _follow(self, id: str, states_only: bool, context: Any) -> Iterator[JobEvent]:
+        if self._jobs.registry.job(id).state is JobState.STOPPED and len(self._jobs.registry.events(id, 0, True)) == 1:
+            # SUBTLE: Python's submitter asks for the streams before it starts the job, and then keeps them with a limit
+            # of five minutes. If they end, it asks again after the start, without a limit.
+            return iter(())
         if context is None:
             return self._jobs.follow(id, states_only)
         # When a submitter disconnects, it wakes this thread, which must not wait for the job's end.
