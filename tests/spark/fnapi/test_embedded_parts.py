@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import apache_beam as beam
 import grpc
@@ -33,9 +35,12 @@ pytestmark = pytest.mark.usefixtures("spark")
 @pytest.fixture(scope="module")
 def pool() -> Iterator[str]:
     """Run a pool whose workers are processes; yield its address."""
-    address, server = BeamFnExternalWorkerPoolServicer.start(use_process=True)
-    yield address
-    server.stop(None).wait()
+    # The pool starts the `python` of the path.
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with mock.patch.dict(os.environ, PATH=path):
+        address, server = BeamFnExternalWorkerPoolServicer.start(use_process=True)
+        yield address
+        server.stop(None).wait()
 
 
 @pytest.fixture(params=["LOOPBACK", pytest.param("EXTERNAL", marks=pytest.mark.long)])
