@@ -38,6 +38,7 @@ _REFUSED: Final = "SASL authentication error"
 _HOPELESS: Final = re.compile(
     f"Failed to resolve|{_REFUSED}|SASL .* mechanism handshake failed|certificate verify failed"
 )
+_NO_TLS: Final = r": SSL handshake failed: \1: connecting to a PLAINTEXT broker listener?"
 _CLOSED: Final = "brokers are down"
 """What librdkafka says if brokers end connections without an answer. It names none of them."""
 
@@ -248,5 +249,7 @@ def said(error: Any) -> str:
     """Return the text of an error of librdkafka, or of an exception with one, without what differs in each try."""
     inner = error.args[0] if isinstance(error, Exception) and error.args else error
     text = inner.str() if hasattr(inner, "str") else str(inner)
+    # librdkafka says the same as "SSL handshake failed: …", or only this, by chance.
+    text = re.sub(r"(?<!failed): (Disconnected.*)(?= \(after \d+ms in state SSL_HANDSHAKE)", _NO_TLS, text)
     text = re.sub(r" \(after \d+ms in state .*\)", "", text)
     return text.replace("/bootstrap: ", ": ")

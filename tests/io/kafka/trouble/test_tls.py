@@ -15,7 +15,7 @@ from arcbeam.errors import SetupError
 from arcbeam.io.kafka import clients
 from arcbeam.io.kafka.clients import Clients, LibrdkafkaCluster
 from arcbeam.io.kafka.connection import Connection
-from arcbeam.io.kafka.trouble import AddressError, unreachable
+from arcbeam.io.kafka.trouble import AddressError, said, unreachable
 from tests.jobs.test_server import self_signed
 from tools.kafka.broker import Broker
 
@@ -83,6 +83,15 @@ def test_listener_without_tls(broker: Broker) -> None:
     error = refused(broker.address, security_protocol="SSL")
     assert f"{broker.address}: SSL handshake failed" in str(error)
     assert "connecting to a PLAINTEXT broker listener?" in str(error)
+
+
+def test_connection_that_ends_in_a_handshake_is_one_trouble() -> None:
+    ended = "Disconnected: SSL connection closed by peer"
+    whole = f"SSL handshake failed: {ended}: connecting to a PLAINTEXT broker listener?"
+    state = " (after 3ms in state SSL_HANDSHAKE)"
+    assert said(f"ssl://b:1/bootstrap: {whole}{state}") == f"ssl://b:1: {whole}"
+    assert said(f"ssl://b:1/bootstrap: {ended}{state}") == f"ssl://b:1: {whole}"
+    assert said("b:1/2: Disconnected (after 7ms in state UP)") == "b:1/2: Disconnected"
 
 
 def test_mechanism_that_brokers_do_not_have(broker: Broker) -> None:
