@@ -244,6 +244,13 @@ class SubmitterLostError(JobFailedError):
     """The program that submitted the job, in which its SDK workers run (LOOPBACK), has ended. Never retried."""
 
 
+class SdkWorkerStartError(JobFailedError):
+    """No SDK worker of an environment starts, and none has started since the job began to run here.
+
+    Retried for two minutes at most: its command, image or service is probably wrong.
+    """
+
+
 class DriverLostError(JobFailedError):
     """Spark's driver, the Java process of the session, died: out of memory, killed, or crashed."""
 

@@ -93,9 +93,10 @@ def test_process_ends_when_its_leash_is_killed(tmp_path: Path, ends: queue.Simpl
     ("command", "said"),
     [
         (["sh", "-c", "echo one; echo $WORD >&2; exit 3"], "its process 'sh' has ended with status 3:\n  one\n  two"),
+        (["sh", "-c", "printf '%0900d' 0; echo : no module"], f"\n  {'0' * 80} … {'0' * 209}: no module"),
         (["/no/such/boot"], "status 127:\n  cannot start '/no/such/boot': No such file or directory"),
     ],
-    ids=["fails", "does not exist"],
+    ids=["fails", "long line", "does not exist"],
 )
 def test_end_is_described_with_last_lines(command: list[str], said: str, ends: queue.SimpleQueue[str]) -> None:
     process = WorkerProcess(command, {"WORD": "two"}, ends.put)

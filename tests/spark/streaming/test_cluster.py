@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from arcbeam.engine.protocol.markers import InconsistentCutError
-from arcbeam.errors import ArcbeamError, JobFailedError, UserCodeError, WorkerLostError
+from arcbeam.errors import ArcbeamError, JobFailedError, SdkWorkerStartError, UserCodeError, WorkerLostError
 from arcbeam.spark.streaming.cluster import may_go_better
 from arcbeam.store.blobs.errors import (
     AwayError,
@@ -25,6 +25,7 @@ from arcbeam.store.blobs.errors import (
         IndeterminateError("no answer"),
         AwayError("not mounted"),
         WorkerLostError("killed"),
+        SdkWorkerStartError("its process has ended"),
         InconsistentCutError("two attempts"),
         JobFailedError("whatever Spark says"),
     ],

@@ -24,6 +24,10 @@ from arcbeam.secrets import redacted
 _LOG = logging.getLogger("arcbeam.sdk")
 _LINES: Final = 8
 """Last lines of the output that are part of the message when the process ends."""
+_HEAD, _TAIL = 80, 220
+"""Characters of a long line that are part of that message. Boot programs write all options of the pipeline on a line,
+and causes at a line's end.
+"""
 _SECONDS: Final = 10.0
 """For the end of a process after the request, before it is killed. Its leash needs a part of it."""
 
@@ -32,6 +36,10 @@ def worker_arguments(worker: str, address: str) -> list[str]:
     """Return the arguments that the boot programs of Beam's SDKs take."""
     services = ("provision", "control", "logging", "artifact")
     return [f"--id={worker}", *(f"--{service}_endpoint={address}" for service in services)]
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _HEAD + _TAIL else f"{line[:_HEAD]} … {line[-_TAIL:]}"
 
 
 class WorkerProcess:
@@ -69,7 +77,7 @@ class WorkerProcess:
         assert self._leash.stdout is not None
         for line in self._leash.stdout:
             text = redacted(line.rstrip())  # boot programs write the pipeline's options
-            self._last.append(text)
+            self._last.append(_short(text))
             _LOG.info("%s", text)
 
     def _wait(self) -> None:

@@ -14,6 +14,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.fnapi.environments import starting
 from arcbeam.fnapi.environments.starting import Started
+from arcbeam.fnapi.lost import SdkWorkerLostError, SdkWorkerNotStartedError
 from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.service.provision import Provision
 from arcbeam.fnapi.service.server import server_here
@@ -53,7 +54,7 @@ class Workers:
             provision: what its workers get before they start.
 
         Raises:
-            SdkWorkerLostError: it cannot be started, or does not connect.
+            SdkWorkerNotStartedError: it cannot be started, or does not connect.
             SubmitterLostError: it ran in the program that submitted the job, which has ended.
         """
         if self._pid != os.getpid():
@@ -75,6 +76,9 @@ class Workers:
         try:
             worker.started = starting.start(proto, connection.worker, server.address, connection.end, provision.restart)
             connection.connected(_SECONDS)
+        except SdkWorkerLostError as e:
+            self._stop(worker)
+            raise SdkWorkerNotStartedError(str(e), environment) from None
         except BaseException:
             self._stop(worker)
             raise

@@ -66,6 +66,11 @@ class MergingStage(StreamingStage):
             calls = self._calls(environment.SerializeToString(deterministic=True), step)
             windows.merged = calls.merging(windows.strategy)
 
+    @property
+    def environments(self) -> list[bytes]:
+        """The serialized environments of its workers."""
+        return [environment for environment, _ in self._acquired]
+
     def _worker_of(self, environment: bytes) -> Connection:
         worker = workers_here.acquire(self._job, environment, self._provision)
         self._acquired.append((environment, worker))

@@ -35,6 +35,7 @@ from arcbeam.errors import (
     JobCancelledError,
     JobFailedError,
     PublishRefusedError,
+    SdkWorkerStartError,
     ServerLostError,
     WorkerLostError,
 )
@@ -51,6 +52,7 @@ from arcbeam.spark.tasks.collecting import collected, described
 from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
+from arcbeam.spark.tasks.workerstarts import StartFailures
 from arcbeam.store.blobs.errors import AwayError, LostFileError, NewerFormatError, StoreError
 from arcbeam.streaming.assignment import SampleOrder, TaskAssignment
 from arcbeam.streaming.driver.samplerequests import SampleRequests
@@ -67,7 +69,14 @@ _SHARE_OF_CALLS = 0.9
 _SWEEP_EVERY = threshold(10)
 """Publish calls between two sweeps of staged files."""
 
-_RETRIED = (WorkerLostError, ServerLostError, JobCancelledError, InconsistentCutError, StoreError)
+_RETRIED = (
+    WorkerLostError,
+    SdkWorkerStartError,
+    ServerLostError,
+    JobCancelledError,
+    InconsistentCutError,
+    StoreError,
+)
 """Failures after which a retry of the micro-batch may succeed."""
 _PERMANENT = (LostFileError, NewerFormatError)
 _NOTICE_SECONDS = 0.5
@@ -141,6 +150,7 @@ class SparkCluster(Cluster):
         self._closed = threading.Event()
         # If the session is lost, a new one is opened before anything else runs.
         self._session_lost, self._renewing = False, threading.Lock()
+        self._starts = StartFailures()
         self.failure: ArcbeamError | None = None
         self.planned = 0.0
 
@@ -187,6 +197,7 @@ class SparkCluster(Cluster):
             took = Duration(round((time.monotonic() - started) * 1e6))
             tasks = tuple(report.task for report in reports)
             self.failure = None
+            self._starts.ended()
             self._inbox.put(MicroBatchReported(self._clock.now(), plan.micro_batch, plan.attempt, took, tasks))
         except BaseException as e:
             self._samples.ran(None)
@@ -195,6 +206,8 @@ class SparkCluster(Cluster):
             self.failure = failed
             died = isinstance(failed, WorkerLostError) and failed.died
             again = may_go_better(failed if isinstance(failed, ServerLostError) else e)
+            if isinstance(failed, SdkWorkerStartError):
+                again = self._starts.may_go_better(started)  # both by the monotonic clock
             self._inbox.put(
                 MicroBatchFailed(self._clock.now(), plan.micro_batch, plan.attempt, str(failed), again, lost, died)
             )

@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
 from arcbeam.errors import UserCodeError
-from arcbeam.fnapi.lost import SdkWorkerLostError
+from arcbeam.fnapi.lost import SdkWorkerLostError, SdkWorkerNotStartedError
 from arcbeam.harness.bundle import usererrors
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model import texts
@@ -37,7 +37,7 @@ from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.rows import SCHEMA, ExchangeRow, InputLostError, LevelRows, Received, Sent, packing
 from arcbeam.spark.streaming.sampling import Sampling
-from arcbeam.spark.tasks import failure, workerlog
+from arcbeam.spark.tasks import failure, workerlog, workerstarts
 from arcbeam.spark.tasks.blackbox import recorder
 from arcbeam.spark.tasks.bundlethread import BundleThread
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
@@ -259,9 +259,10 @@ class LevelTask:
         self, plan: MicroBatchPlan, error: BaseException, micro_batch: str, about: Callable[[], str]
     ) -> BaseException:
         """Return what to raise to Spark. A recorded error ends this run of the micro-batch, but not a later run."""
-        if isinstance(error, InputLostError | SdkWorkerLostError):
+        unstarted = isinstance(error, SdkWorkerNotStartedError) and workerstarts.described(self.location, error)
+        if isinstance(error, InputLostError | SdkWorkerLostError) and not unstarted:
             return error
-        described = usererrors.described(error, micro_batch)
+        described = unstarted or usererrors.described(error, micro_batch)
         if isinstance(described, UserCodeError):
             context = f"in micro-batch {plan.micro_batch}", about(), usererrors.element_of(error)
             described = described.about(", ".join(filter(None, context)))
@@ -420,7 +421,9 @@ def _opened(job: StreamingJob, stage: str, *, sampled: bool = False) -> TaskStag
         given = (setup.sdk_options, setup.sdk_folders(), setup.restart) if isinstance(setup, WorkerSetup) else ()
         provision = Provision(job.id, *given)
         kind = MergingStage if opened.remote is None else RemoteStage
-        return kind(opened, job.settings, job.id, provision)
+        made = kind(opened, job.settings, job.id, provision)
+        workerstarts.started(job.location, made.environments)
+        return made
     from arcbeam.harness.streaming.streamingstage import StreamingStage
 
     return StreamingStage(job.physical.stages[stage], job.settings, sampled=sampled)
