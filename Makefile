@@ -41,12 +41,12 @@ fresh: $(VENV)/.dev ## New random examples and simulations; SEED=… tries those
 
 SIMULATE_NEW = $(BIN)/python -m simulator --seeds $(SEED)..$$(($(SEED) + 299))
 
-bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Streaming and Beam's local runner; FULL=1: ten million keys.
+bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Streaming, Beam's local runner and Prism; FULL=1: more and longer.
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/streaming.py
 	$(BIN)/python benchmarks/kafka.py
-	$(BIN)/python benchmarks/sdks.py $(if $(FULL),,--elements 400000 --runs 1)
+	$(BIN)/python benchmarks/sdks.py $(if $(FULL),,--runs 1)
 	$(BIN)/python benchmarks/driver.py --shards $(if $(FULL),128$(comma)1024,128)
 	$(BIN)/python benchmarks/bench/streaming/manytasks.py --tasks $(if $(FULL),8$(comma)64$(comma)256,8$(comma)64)
 	$(BIN)/python benchmarks/microbatchtime.py --warm 200 --micro-batches 400
