@@ -21,8 +21,8 @@ _STARTED: Final = "sdk-workers/"
 _SECONDS: Final = 120.0
 """From the first failure to the last retry. A service may be started after the job."""
 _REMEDY: Final = (
-    "correct the environment's command, image or service, and submit the job again; a service writes the output of its "
-    "workers to its own log"
+    "correct the environment's command, image or service, then resume the job or submit it again; a service writes the "
+    "output of its workers to its own log"
 )
 
 _known: Final[dict[tuple[str, bytes], bool]] = memo()
