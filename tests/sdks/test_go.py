@@ -119,10 +119,17 @@ def test_early_and_late_panes_of_script(loopback: Callable[[str], Ran]) -> None:
 
 
 @pytest.mark.contract("API-06")
-def test_failing_dofn_is_named_and_not_retried(loopback: Callable[[str], Ran]) -> None:
-    ran = loopback("failing")
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("failing", "no three [while running 'Wrong/main.fail']"),
+        ("panicking", "panic: no three [while running 'Wrong/main.failFast']"),
+    ],
+)
+def test_failing_dofn_is_named_and_not_retried(loopback: Callable[[str], Ran], program: str, message: str) -> None:
+    ran = loopback(program)
     assert ran.code
-    assert "no three [while running 'Wrong/main.fail']" in ran.log
+    assert message in ran.log
     assert "while executing Process for Plan" in ran.log
     assert ran.collected["numbers"] == ["0", "1", "2"]
 

@@ -14,7 +14,7 @@ from arcbeam.fnapi.descriptors import SOURCE
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.service.instruction import Asked, Instruction, Output, Responded
-from arcbeam.fnapi.stage.workererrors import error_in
+from arcbeam.fnapi.stage.workererrors import error_in, names_in
 from arcbeam.fnapi.wire import outgoing
 
 Serve = Callable[[Callable[[], bool]], None]
@@ -40,6 +40,7 @@ class Calls:
 
     Attributes:
         step: the name of the transform.
+        names: the names of all transforms, by id.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Calls:
         answer: Callable[[Any], Any] | None = None,
     ) -> None:
         self._worker, self._descriptor, self.step, self._serve, self._answer = worker, made.id, step, serve, answer
+        self.names = names_in(made)
         worker.descriptors[made.id] = made
 
     def __call__(self, element: bytes) -> bytes:
@@ -103,7 +105,7 @@ class _Call:
                 self._calls._worker.answer(self._calls.answer(request))
             case Responded(response):
                 if response.error:
-                    raise error_in(response.error, self._calls.step)
+                    raise error_in(response.error, self._calls.step, self._calls.names)
                 if response.process_bundle.residual_roots:
                     raise SdkWorkerLostError(f"the SDK worker has deferred a call of {self._calls.step!r}")
                 self._responded = True

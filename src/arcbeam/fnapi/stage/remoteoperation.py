@@ -28,7 +28,7 @@ from arcbeam.fnapi.stage.shortids import ShortIds
 from arcbeam.fnapi.stage.sinks import BlockSink, Sink, TimerSink
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.fnapi.stage.watch import Watch
-from arcbeam.fnapi.stage.workererrors import error_in
+from arcbeam.fnapi.stage.workererrors import error_in, names_in
 from arcbeam.fnapi.wire import outgoing
 from arcbeam.fnapi.wire.encodedblocks import BlockEncoder
 from arcbeam.fnapi.wire.times import timer_in_millis, to_millis
@@ -58,6 +58,9 @@ class RemoteOperation(StandIn):
 
     A bundle of the stage is a bundle in the worker. It is done when the worker has responded and all outputs have
     ended. Everything happens on the task's thread.
+
+    Attributes:
+        names: the names of the worker's transforms, by id; set by `connect`.
     """
 
     def __init__(self, name: Any, spec: Any, factory: Any, coder: Any, tags: list[str]) -> None:
@@ -68,6 +71,7 @@ class RemoteOperation(StandIn):
         self._families: dict[tuple[str, str], Any] = {}
         self._tokens: list[Any] = []
         self._large: LargeGroups | None = None
+        self.names: dict[str, str] = {}
 
     def connect(
         self,
@@ -90,8 +94,8 @@ class RemoteOperation(StandIn):
         self._worker, self._descriptor = worker, descriptor.id
         step, self._splits = self.name_context.step_name, has_restrictions(descriptor)
         self._short_ids = ShortIds(worker, step)
-        names = {id: transform.unique_name for id, transform in descriptor.transforms.items()}
-        self._watch = Watch(worker, step, names, self.infos)
+        self.names = names_in(descriptor)
+        self._watch = Watch(worker, step, self.names, self.infos)
         self._source = remote.source.pcoll
         self._sides = requests.sides
         worker.descriptors[descriptor.id] = descriptor
@@ -200,7 +204,7 @@ class RemoteOperation(StandIn):
     def _took(self, arrival: Arrival) -> None:
         if isinstance(arrival, Responded):
             if arrival.response.error:
-                raise error_in(arrival.response.error, self.name_context.step_name)
+                raise error_in(arrival.response.error, self.name_context.step_name, self.names)
             self._response = arrival.response.process_bundle
             if self._response.residual_roots and not self._splits:
                 raise SdkWorkerLostError(

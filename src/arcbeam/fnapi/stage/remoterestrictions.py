@@ -265,7 +265,7 @@ class _Running:
                 return False
             # A part of the restriction may be lost.
             self._operation.await_own_error()
-            raise error_in(answer.error, self._step)
+            raise error_in(answer.error, self._step, self._operation.names)
         split = answer.process_bundle_split
         self.residuals += split.residual_roots
         returned = any(channel.first_residual_element == 0 for channel in split.channel_splits)

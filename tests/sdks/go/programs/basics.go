@@ -21,6 +21,7 @@ func init() {
 	programs["sides"] = sides
 	programs["metrics"] = countedElements
 	programs["failing"] = failing
+	programs["panicking"] = panicking
 	programs["dying"] = dying
 	register.Function2x0(split)
 	register.Function2x1(formatCount)
@@ -42,6 +43,7 @@ func init() {
 	register.Function1x2(pair)
 	register.Function2x1(count)
 	register.Function2x2(fail)
+	register.Function1x1(failFast)
 	register.DoFn1x1[int, string](&dieFn{})
 	register.Emitter1[string]()
 	register.Iter1[int]()
@@ -202,6 +204,18 @@ func fail(ctx context.Context, x int) (string, error) {
 // A DoFn that fails.
 func failing(s beam.Scope) {
 	collect(s, "numbers", beam.ParDo(s.Scope("Wrong"), fail, numbers(s, 5)))
+}
+
+func failFast(x int) string {
+	if x == 3 {
+		panic("no three")
+	}
+	return fmt.Sprint(x)
+}
+
+// A DoFn that panics.
+func panicking(s beam.Scope) {
+	collect(s, "numbers", beam.ParDo(s.Scope("Wrong"), failFast, numbers(s, 5)))
 }
 
 // dieFn kills its process, the first time.
