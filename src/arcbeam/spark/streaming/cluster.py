@@ -29,6 +29,7 @@ from arcbeam.engine.coordinator import (
     TornDown,
 )
 from arcbeam.engine.protocol.markers import InconsistentCutError
+from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.errors import (
     ArcbeamError,
     DriverLostError,
@@ -48,6 +49,7 @@ from arcbeam.spark.session.sessions import is_own, replaced
 from arcbeam.spark.streaming.dataframes import MicroBatchFrames
 from arcbeam.spark.streaming.leveltask import LevelReport, OpenGraceful, StreamingJob, error_stage
 from arcbeam.spark.streaming.rows import reports_in
+from arcbeam.spark.tasks import lostattempts
 from arcbeam.spark.tasks.collecting import collected, described
 from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
@@ -99,7 +101,7 @@ class SparkCluster(Cluster):
         clock: the driver's clock.
         slots: how many tasks Spark runs concurrently.
         on_reports: called with the bundle reports of each micro-batch, which is not committed yet.
-        on_warnings: called with the warnings of publishing and sweeping.
+        on_warnings: called with the warnings of publishing, sweeping and repeated attempts of tasks.
         forgotten: called when the run ends; returns whether to remove the copies of the job's state on the hosts.
         samples: the requests for samples that runs of micro-batches carry out.
 
@@ -193,6 +195,7 @@ class SparkCluster(Cluster):
             self._holders |= {report.worker for report in bundles if report.needs_teardown}
             self._note_graceful(bundles)
             self._on_reports(plan.micro_batch, bundles)
+            self._warn_of_attempts(plan, reports)
             self._samples.ran({report.stage for report in bundles if report.sampled})
             took = Duration(round((time.monotonic() - started) * 1e6))
             tasks = tuple(report.task for report in reports)
@@ -211,6 +214,16 @@ class SparkCluster(Cluster):
             self._inbox.put(
                 MicroBatchFailed(self._clock.now(), plan.micro_batch, plan.attempt, str(failed), again, lost, died)
             )
+
+    def _warn_of_attempts(self, plan: MicroBatchPlan, reports: Sequence[LevelReport]) -> None:
+        """Warn of attempts that failed before others succeeded. Otherwise users would not see why it took longer."""
+        again = [
+            (lostattempts.TaskRun(plan.micro_batch, plan.attempt, report.task.level, report.task.task), report.failed)
+            for report in reports
+            if report.failed
+        ]
+        if again:
+            self._on_warnings(lostattempts.warnings(self._job.location, again))
 
     def _as_failure(self, error: BaseException, what: str) -> ArcbeamError:
         """Return the error to report to the user and to the job."""

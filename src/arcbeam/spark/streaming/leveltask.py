@@ -22,7 +22,7 @@ from pyspark import TaskContext
 
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
-from arcbeam.errors import UserCodeError
+from arcbeam.errors import ArcbeamError, UserCodeError
 from arcbeam.fnapi.lost import SdkWorkerLostError, SdkWorkerNotStartedError
 from arcbeam.harness.bundle import usererrors
 from arcbeam.harness.operations.taskcontext import Settings
@@ -37,7 +37,7 @@ from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.rows import SCHEMA, ExchangeRow, InputLostError, LevelRows, Received, Sent, packing
 from arcbeam.spark.streaming.sampling import Sampling
-from arcbeam.spark.tasks import failure, workerlog, workerstarts
+from arcbeam.spark.tasks import failure, lostattempts, workerlog, workerstarts
 from arcbeam.spark.tasks.blackbox import recorder
 from arcbeam.spark.tasks.bundlethread import BundleThread
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
@@ -158,20 +158,22 @@ class LevelReport:
     Attributes:
         task: the report to the job's machine.
         bundles: the reports of the stages' bundles.
+        failed: why earlier attempts of the task failed; see `lostattempts.earlier`.
     """
 
     task: TaskReport
     bundles: tuple[BundleReport, ...]
+    failed: tuple[str, ...] = ()
 
     def blob(self) -> bytes:
         """Return the report as bytes."""
-        return pickle.dumps((packed(self.task), self.bundles), protocol=5)
+        return pickle.dumps((packed(self.task), self.bundles, self.failed), protocol=5)
 
     @staticmethod
     def from_blob(blob: bytes, reader: ReportReader) -> LevelReport:
         """Return the report in bytes, which must come from this job."""
-        task, bundles = pickle.loads(blob)
-        return LevelReport(reader.read(task), bundles)
+        task, bundles, failed = pickle.loads(blob)
+        return LevelReport(reader.read(task), bundles, failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,8 @@ class LevelTask:
         given = self.given or Given.of_spark_job(self.level)
         plan = given.order.plan
         context = TaskContext.get()
-        again = context is not None and context.attemptNumber() > 0
+        number = context.attemptNumber() if context is not None else 0
+        again = number > 0
         earlier = failure.recorded(self.location, error_stage(plan)) if again else None
         if earlier is not None:
             # A retry after a user's error: do not run the same bug again.
@@ -239,11 +242,12 @@ class LevelTask:
         job = job_here.job
         if job.settings.quick_tasks:
             enable_quickack()
+        rows: RowQueue[ExchangeRow] = RowQueue()
+        run = _Run(given, self.level, job_here, batches, rows, number)
         if context is not None:
             about, careful = f"micro-batch {plan.micro_batch}, level {self.level}", again or plan.attempt > 0
-            recorder.begin(self.location, context.taskAttemptId(), about, careful=careful)
-        rows: RowQueue[ExchangeRow] = RowQueue()
-        run = _Run(given, self.level, job_here, batches, rows)
+            place = run.of.place(number)
+            recorder.begin(self.location, context.taskAttemptId(), about, careful=careful, place=place)
         name = f"step-{plan.micro_batch}-{self.level}-{run.task}"
         thread = BundleThread(name, run.work, rows, run.open_stage, quick=job.settings.quick_tasks)
         with beating(self.location, self.level, run.task, plan.micro_batch, plan.attempt):
@@ -253,22 +257,25 @@ class LevelTask:
         if thread.error is not None:
             run.failed(thread.error, thread.step)
             open_stages.close_job(job.id)
-            raise self._escaped(plan, thread.error, thread.step or run.stage, run.about) from None
+            raise self._escaped(plan, thread.error, thread.step or run.stage, run) from None
 
-    def _escaped(
-        self, plan: MicroBatchPlan, error: BaseException, micro_batch: str, about: Callable[[], str]
-    ) -> BaseException:
+    def _escaped(self, plan: MicroBatchPlan, error: BaseException, step: str, run: _Run) -> BaseException:
         """Return what to raise to Spark. A recorded error ends this run of the micro-batch, but not a later run."""
-        unstarted = isinstance(error, SdkWorkerNotStartedError) and workerstarts.described(self.location, error)
-        if isinstance(error, InputLostError | SdkWorkerLostError) and not unstarted:
+        if isinstance(error, InputLostError):
             return error
-        described = unstarted or usererrors.described(error, micro_batch)
+        described: ArcbeamError | None = None
+        if isinstance(error, SdkWorkerNotStartedError):
+            described = workerstarts.described(self.location, error)
+        elif not isinstance(error, SdkWorkerLostError):
+            described = usererrors.described(error, step)
         if isinstance(described, UserCodeError):
-            context = f"in micro-batch {plan.micro_batch}", about(), usererrors.element_of(error)
+            context = f"in micro-batch {plan.micro_batch}", run.about(), usererrors.element_of(error)
             described = described.about(", ".join(filter(None, context)))
-        if described is None:
-            return failure.unrecorded(error, micro_batch)
-        return failure.record(self.location, error_stage(plan), described)
+        if described is not None:
+            return failure.record(self.location, error_stage(plan), described)
+        escaped = failure.unrecorded(error, step)
+        lostattempts.leave(self.location, run.of, run.number, escaped)
+        return escaped
 
 
 def error_stage(plan: MicroBatchPlan) -> str:
@@ -277,15 +284,28 @@ def error_stage(plan: MicroBatchPlan) -> str:
 
 
 class _Run:
-    """The run of one task."""
+    """The run of one task.
+
+    Attributes:
+        task: its number in the level.
+        of: the task in the run of the micro-batch.
+        number: the number of the attempt, from 0.
+    """
 
     def __init__(
-        self, of: Given, level: int, job: _JobHere, batches: Iterator[pa.RecordBatch], rows: RowQueue[ExchangeRow]
+        self,
+        of: Given,
+        level: int,
+        job: _JobHere,
+        batches: Iterator[pa.RecordBatch],
+        rows: RowQueue[ExchangeRow],
+        number: int,
     ) -> None:
-        self._level = level
+        self._level, self.number = level, number
         self._of, self._here, self._job, self._batches, self._rows = of, job, job.job, batches, rows
         context = TaskContext.get()
         self.task = context.partitionId() if context else 0
+        self.of = lostattempts.TaskRun(of.order.plan.micro_batch, of.order.plan.attempt, level, self.task)
         self._code: LevelCode | None = None
         self._bundles: Sequence[BundleReport] = ()
         self._sampling = Sampling(of.samples, job.job.id, level, self.task, job.files.blobs)
@@ -349,7 +369,8 @@ class _Run:
         for bundles in self._bundles[:1]:
             bundles.warnings = sorted(named)
         callbacks.keep(job.id, plan.micro_batch, name.encode(), code.callbacks())
-        sent.report(LevelReport(report, tuple(self._bundles)).blob())
+        failed = lostattempts.earlier(job.location, self.of, self.number)
+        sent.report(LevelReport(report, tuple(self._bundles), failed).blob())
         self._sampling.ended()
 
     def _showing(self, now: Timestamp) -> AbstractContextManager[None]:

@@ -175,7 +175,7 @@ class StreamRun(Sinks, Watch):
         self._machine: JobMachine | None = None
         self._log: CommitLog | None = None
         self._cluster: SparkCluster | None = None
-        # Warnings of publishing and sweeping, from any thread.
+        # Warnings of publishing, sweeping and repeated attempts, from any thread.
         self._warnings: SimpleQueue[Sequence[str]] = SimpleQueue()
         self._blobs: DurableBlobs | None = None
         # Why the current micro-batch is retried.

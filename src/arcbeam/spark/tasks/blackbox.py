@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -58,8 +58,18 @@ class _Recorder:
         self._step: Callable[[FrameType], str] = lambda frame: ""
         self._thread = 0
 
-    def begin(self, location: JobLocation, attempt: int, about: str, *, careful: bool) -> None:
-        """Record that a task begins on the calling thread. Never raises: the notes are only for display."""
+    def begin(
+        self, location: JobLocation, attempt: int, about: str, *, careful: bool, place: Sequence[int] = ()
+    ) -> None:
+        """Record that a task begins on the calling thread. Never raises: the notes are only for display.
+
+        Args:
+            location: of the job.
+            attempt: Spark's task attempt id.
+            about: the task in words.
+            careful: whether a worker died before.
+            place: see `death_at`.
+        """
         try:
             if self._pid != os.getpid():
                 self._set_up()
@@ -68,7 +78,8 @@ class _Recorder:
             here.careful = careful
             if careful and location.folder is None:
                 _bring(location)
-            here.begin({"attempt": attempt, "about": about, "pid": self._pid, "host": socket.gethostname()})
+            task = {"attempt": attempt, "place": list(place), "about": about}
+            here.begin({**task, "pid": self._pid, "host": socket.gethostname()})
             here.sample("", _resident())
         except (OSError, ArcbeamError, ValueError):
             here.use(bytearray(whereabouts.SIZE))
@@ -230,13 +241,22 @@ def death_of(location: JobLocation, attempts: Iterable[int]) -> Death | None:
         location: the job's location.
         attempts: Spark's task attempt ids, the most relevant first.
     """
+    return _death_by(location, "attempt", attempts)
+
+
+def death_at(location: JobLocation, place: Sequence[int]) -> Death | None:
+    """Return the same of the attempt that began with `place`, numbers that no other attempt of the job has."""
+    return _death_by(location, "place", [list(place)])
+
+
+def _death_by(location: JobLocation, field: str, values: Iterable[object]) -> Death | None:
     try:
         notes = dict(_notes(location))
     except (OSError, ArcbeamError):
         return None
-    for attempt in attempts:
+    for value in values:
         for name, found in notes.items():
-            if found.running and found.task.get("attempt") == attempt:
+            if found.running and found.task.get(field) == value:
                 return _death(location, name, found)
     return None
 

@@ -1,7 +1,11 @@
-"""A streaming job whose transform always kills its worker: it ends soon, and `status` shows the cause until then."""
+"""Streaming jobs whose transform kills its worker.
+
+If it always does, the job ends soon, and `status` shows the cause until then. After a single death, a warning has it.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -13,7 +17,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import read_newest
 from arcbeam.store.log.troublenote import trouble_of
 from arcbeam.store.manifest.values import Manifest
-from tests.spark.deaths import WAYS, dies_at, same
+from tests.spark.deaths import WAYS, die, dies_at, same
 from tests.spark.streaming.days.jobs import pipeline
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -36,3 +40,21 @@ def test_job_fails_after_few_tries_shown_by_status(tmp_path: Path, way: str) -> 
     assert trouble is not None
     assert (trouble.stage, trouble.micro_batch) == ("Culprit", head.micro_batch + 1)
     assert re.search(rf"2 of 3\b.*'Culprit', {re.escape(WAYS[way])}", trouble.why)
+
+
+def dies_once(element: int, died: Path) -> int:
+    """Kill its worker at the first call."""
+    if not died.exists():
+        died.touch()
+        die("exit")
+    return element
+
+
+def test_repeated_attempt_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    p = pipeline()
+    _ = p | beam.Create([1, 2], reshuffle=False) | "Culprit" >> beam.Map(dies_once, tmp_path / "died")
+    with caplog.at_level(logging.WARNING, "arcbeam.streaming"):
+        p.run().wait_until_finish()
+    said = "\n".join(caplog.messages)
+    assert re.search(r"attempt 1 of task \d failed \(micro-batch 1, level \d\); Spark ran it again: a Python", said)
+    assert "a Python worker died: exit code 7, in transform 'Culprit'" in said

@@ -1,0 +1,103 @@
+"""Attempts of a streaming job's tasks that failed, after which Spark ran the tasks again.
+
+Owns both sides: what a failed attempt leaves for the next one, which reports it, and what the driver says of it. Spark
+does not report such attempts. While none fails, this costs nothing. Imports no Spark, because both sides use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from arcbeam.errors import ArcbeamError
+from arcbeam.model import texts
+from arcbeam.sizes import threshold
+from arcbeam.spark.tasks.blackbox import death_at
+from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.streaming.status.tries import failed_attempt, more_attempts
+
+_MOST: Final = threshold(4)
+"""Attempts of a micro-batch that get a line each."""
+_UNKNOWN: Final = "the reason is unknown; perhaps its executor was lost"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """A task in a run of a micro-batch.
+
+    Attributes:
+        micro_batch, run: the micro-batch, and its run by the driver.
+        level, task: the task.
+    """
+
+    micro_batch: int
+    run: int
+    level: int
+    task: int
+
+    def place(self, number: int) -> list[int]:
+        """Return what names one of its attempts in the notes of workers."""
+        return [self.micro_batch, self.run, self.level, self.task, number]
+
+    @property
+    def _file(self) -> str:
+        # SUBTLE: not named by the run, so that there are never more files than tasks.
+        return f"attempts/{self.level}-{self.task}"
+
+
+# In the worker.
+
+
+def leave(location: JobLocation, of: TaskRun, number: int, error: BaseException) -> None:
+    """Leave the reason of a failed attempt to the next one. Never raises: it is only for display.
+
+    Args:
+        location: the job's location.
+        of: the task.
+        number: of the attempt, from 0.
+        error: the exception for Spark.
+    """
+    if location.folder is not None and not location.folder.exists():
+        return  # the job has ended
+    why = texts.said(str, error).partition("\n")[0][:1000]
+    whys = [*earlier(location, of, number), why]
+    with contextlib.suppress(ArcbeamError, OSError):
+        location.put_bytes(of._file, json.dumps([of.micro_batch, of.run, whys]).encode())
+
+
+def earlier(location: JobLocation, of: TaskRun, number: int) -> tuple[str, ...]:
+    """Return the reasons of all attempts before one; "" is unknown: the worker may have died."""
+    whys: list[str] = []
+    if number:
+        with contextlib.suppress(ArcbeamError, OSError, ValueError):
+            *run, found = json.loads(location.get_bytes(of._file))
+            whys = found if run == [of.micro_batch, of.run] else []
+    return tuple((whys + [""] * number)[:number])
+
+
+# On the driver.
+
+
+def warnings(location: JobLocation, tasks: Iterable[tuple[TaskRun, tuple[str, ...]]]) -> list[str]:
+    """Return a line for each failed attempt; if there are many, for some of them, and one about the others.
+
+    Args:
+        location: the job's location.
+        tasks: tasks of one micro-batch, with the result of `earlier`.
+    """
+    failed = [(of, number, why) for of, whys in tasks for number, why in enumerate(whys)]
+    lines = [
+        failed_attempt(number + 1, of.micro_batch, of.level, of.task, why or _death(location, of, number))
+        for of, number, why in failed[:_MOST]
+    ]
+    if len(failed) > _MOST:
+        lines.append(more_attempts(len(failed) - _MOST, failed[0][0].micro_batch))
+    return lines
+
+
+def _death(location: JobLocation, of: TaskRun, number: int) -> str:
+    death = death_at(location, of.place(number))
+    return _UNKNOWN if death is None else f"a Python worker died: {death}"
