@@ -13,8 +13,10 @@ import contextlib
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -81,8 +83,8 @@ def test_user_exception_is_named_and_not_retried(
 
 
 def main(*which: str) -> int:
-    """Try cells, and print the result of each; return how many went wrong."""
-    wrong = 0
+    """Try cells, and print the result of each, and how long outputs have paused; return how many went wrong."""
+    wrong, pauses = 0, defaultdict[str, list[float]](list)
     with tempfile.TemporaryDirectory() as building, contextlib.ExitStack() as stack:
         programs = built_in(Path(building))
         served = Served(Path(building) / "server")
@@ -96,7 +98,9 @@ def main(*which: str) -> int:
             try:
                 result = Trial(folder, programs, served, *cell).run()
                 said = "well" if result.hit else "NOT REACHED"
-                said += f" | {'yes' if result.retried else 'no'} | {result.seconds:.1f} | {result.left_seconds:.1f}"
+                pause = "-" if result.seconds is None else f"{result.seconds:.1f}"
+                said += f" | {'yes' if result.retried else 'no'} | {pause} | {result.left_seconds:.1f}"
+                pauses[f"{cell[0]}, {cell[1]}"] += [] if result.seconds is None else [result.seconds]
                 wrong += not result.hit
             except AssertionError as e:
                 first, _, rest = str(e).partition("\n")
@@ -104,6 +108,9 @@ def main(*which: str) -> int:
                 sys.stderr.write(f"{', '.join(cell)}: {first}\n{rest}\n")
             sys.stdout.write(f"| {' | '.join(cell)} | {said} | {time.monotonic() - began:.0f} |\n")
             sys.stdout.flush()
+    for victim, seconds in pauses.items():
+        if seconds:
+            sys.stdout.write(f"{victim}: new output after {median(seconds):.1f} s, at most {max(seconds):.1f} s\n")
     return wrong
 
 

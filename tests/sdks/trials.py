@@ -238,13 +238,13 @@ class Result:
     Attributes:
         hit: whether the point was reached.
         retried: whether the job's messages report a retry.
-        seconds: from the kill to the first new output.
+        seconds: from the kill to the first new output; None: no new output followed.
         left_seconds: from the job's end until no part of it was left.
     """
 
     hit: bool
     retried: bool
-    seconds: float
+    seconds: float | None
     left_seconds: float
 
 
@@ -307,7 +307,7 @@ class Trial:
             if submitter.poll() is None:
                 submitter.kill()
             submitter.wait()
-        return Result(hit, retried, max(0.0, renewed - killed), time.monotonic() - ended)
+        return Result(hit, retried, renewed - killed if renewed else None, time.monotonic() - ended)
 
     def _must_retry(self) -> bool:
         """Return whether a task is lost for certain: of an idle worker, none is."""
