@@ -70,6 +70,8 @@ def test_job_graph_of_other_versions_is_refused() -> None:
         (["--shardz=3"], ": --shardz\n"),
         (["--checkpoint_dir=/x"], ": --checkpoint_dir\n"),
         (["--from_savepoint=b"], ": --from_savepoint\n.*--from-savepoint"),
+        (["--environment_type=PROCESS"], r": --environment_type\n.*submit the pipeline's script again"),
+        (["--extra_package=a.whl"], ": --extra_packages\n"),
         (["--shards=8193"], "--shards=8193: a job has at most 8192 shards"),
         (["--shards=x"], "--shards: invalid int value: 'x'"),
     ],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -27,6 +28,12 @@ from arcbeam.translate.proto import parsed, plan_of
 from arcbeam.translate.workers import any_workers
 
 _LOG = logging.getLogger("arcbeam")
+
+_STORED: Final = (
+    *("environment_type", "environment_config", "environment_options"),
+    *("requirements_file", "setup_file", "extra_packages", "files_to_stage", "save_main_session", "pickle_library"),
+)
+"""Options whose effect is part of the stored pipeline and its files: without its script they have none."""
 
 
 def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint: str = "") -> ArcbeamResult:
@@ -52,9 +59,10 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
         options,
         "the pipeline is the stored one, so options of its script cannot be given; remove them, or correct their "
         "spelling",
-        ("checkpoint_dir", "runner", "from_savepoint"),
+        ("checkpoint_dir", "runner", "from_savepoint", *_STORED),
         "invalid options of a job that is resumed from its folder",
-        "omit them; name a savepoint with --from-savepoint, or by its path",
+        "omit them; name a savepoint with --from-savepoint, or by its path; for other SDK workers or packages, submit "
+        "the pipeline's script again, with this folder as --checkpoint_dir",
     )
     PipelineOptions.from_dictionary({**more, "checkpoint_dir": url}).view_as(ArcbeamOptions).check()
     blobs = open_blobs(url)
