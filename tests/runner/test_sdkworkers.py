@@ -38,12 +38,31 @@ def test_service_that_answers_is_accepted() -> None:
         check_startable(external(f"localhost:{listening.getsockname()[1]}"), "LOOPBACK", local=True)
 
 
-def test_service_that_does_not_answer_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with pytest.raises(InvalidPipelineError, match=f"workers at localhost:{port} does not answer") as refused:
-        check_startable(external(f"localhost:{port}"), "", local=True)
-    assert "run its program again, with the same --checkpoint_dir" in str(refused.value)
+@pytest.fixture
+def closed() -> str:
+    """Return an address at which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return f"localhost:{listening.getsockname()[1]}"
+
+
+def test_pool_that_does_not_answer_is_named(closed: str) -> None:
+    with pytest.raises(InvalidPipelineError, match=f"workers at {closed} does not answer") as refused:
+        check_startable(external(closed), "EXTERNAL", local=True, folder="/jobs/1")
+    assert "start the worker pool, and submit or resume the job again" in str(refused.value)
+
+
+def test_submitter_that_has_ended_is_named(closed: str) -> None:
+    with pytest.raises(
+        InvalidPipelineError, match=f"submitted the job does not answer at {closed}.*LOOPBACK"
+    ) as refused:
+        check_startable(external(closed), "LOOPBACK", local=True, folder="/jobs/1", again=True)
+    assert "run that program again with --checkpoint_dir=/jobs/1: " in str(refused.value)
+
+
+def test_pool_may_start_after_the_server(closed: str) -> None:
+    check_startable(external(closed), "EXTERNAL", local=True, again=True)
+    with pytest.raises(InvalidPipelineError, match="is not on the executors' own machines"):
+        check_startable(external("pool.example:50000"), "EXTERNAL", local=False, again=True)
 
 
 def test_restart_of_a_loopback_job_names_its_folder() -> None:

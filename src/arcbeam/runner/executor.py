@@ -91,7 +91,8 @@ class SparkExecutor(PipelineExecutor):
         proto = _proto(submission)
         validate(proto, allow_non_deterministic_keys=_any_keys(options))
         if (spark := active_session()) is not None:
-            check_startable(proto, environment_type(submission.options), local=is_local(spark))
+            folder = options.view_as(ArcbeamOptions).checkpoint_dir
+            check_startable(proto, environment_type(submission.options), local=is_local(spark), folder=folder)
 
     def resumable_state(self, submission: Submission) -> JobState | None:
         """See `PipelineExecutor`: a streaming job resumes from its folder."""
@@ -131,7 +132,8 @@ class SparkExecutor(PipelineExecutor):
                 "give such options to the server: arcbeam serve -- PIPELINE_OPTIONS",
             )
         requested = environment_type(submission.options)
-        check_startable(proto, requested, local=is_local(spark))
+        folder = ours.checkpoint_dir or (str(submission.home) if submission.again and submission.home else None)
+        check_startable(proto, requested, local=is_local(spark), folder=folder, again=submission.again)
         if any_workers(proto.components) and requested == "LOOPBACK":
             events.message(
                 Level.WARNING,

@@ -82,7 +82,7 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     spark = open_session(session_options(ours))
     if ignored := unheeded(spark, session_options(ours)):
         _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
-    check_startable(proto, environment_type(stored), local=is_local(spark))
+    check_startable(proto, environment_type(stored), local=is_local(spark), folder=url)
     worker_setup = restored_worker_setup(spark, blobs, program)
     if any_workers(proto.components):
         restart = how_to_restart(environment_type(stored), url)

@@ -25,13 +25,17 @@ _SECONDS = 5.0
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
-def check_startable(pipeline: Any, requested: str, *, local: bool) -> None:
+def check_startable(
+    pipeline: Any, requested: str, *, local: bool, folder: str | None = None, again: bool = False
+) -> None:
     """Refuse a pipeline whose SDK workers cannot be started.
 
     Args:
         pipeline: its proto, with the environments in which it runs.
         requested: the option `environment_type`, in capitals; "" if it is not set.
         local: whether tasks run on this machine.
+        folder: where the job keeps its state; None: it is not known, or there is none.
+        again: a job server resumes the job by itself. A worker pool may start later: tasks without it are tried again.
 
     Raises:
         InvalidPipelineError: names the environment.
@@ -39,7 +43,8 @@ def check_startable(pipeline: Any, requested: str, *, local: bool) -> None:
     for environment in pipeline.components.environments.values():
         if environment.urn == _URNS.EXTERNAL.urn:
             url = runner_pb.ExternalPayload.FromString(environment.payload).endpoint.url
-            _check_external(url, requested, local)
+            if not again or not local or requested == "LOOPBACK":
+                _check_external(url, requested, local, folder)
         elif environment.urn == _URNS.DOCKER.urn and local and (problem := docker_problem()):
             image = runner_pb.DockerPayload.FromString(environment.payload).container_image
             raise InvalidPipelineError(
@@ -68,7 +73,7 @@ def how_to_restart(requested: str, folder: str | None) -> str:
     )
 
 
-def _check_external(url: str, requested: str, local: bool) -> None:
+def _check_external(url: str, requested: str, local: bool, folder: str | None) -> None:
     if not local:
         # Workers connect to the task's process, which listens only to its own machine.
         if requested == "LOOPBACK":
@@ -87,10 +92,15 @@ def _check_external(url: str, requested: str, local: bool) -> None:
         try:
             socket.create_connection((host, port), _SECONDS).close()
         except OSError as e:
+            if restart := how_to_restart(requested, folder):
+                raise InvalidPipelineError(
+                    f"the program that submitted the job does not answer at {url} ({e}). The job's transforms run in "
+                    "that program (LOOPBACK), until the job ends",
+                    restart,
+                ) from None
             raise InvalidPipelineError(
                 f"the service for SDK workers at {url} does not answer ({e})",
-                "start the worker pool. With LOOPBACK the service is the submitting program, which must run until the "
-                "job ends; to resume such a job, run its program again, with the same --checkpoint_dir",
+                "start the worker pool, and submit or resume the job again",
             ) from None
 
 

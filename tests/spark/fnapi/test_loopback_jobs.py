@@ -37,8 +37,10 @@ def note(x: int) -> int:
     return x
 
 
-@pytest.mark.contract("API-03")
-def test_transforms_run_in_the_submitting_program(pipeline: Callable[[], Any]) -> None:
+@pytest.mark.contract("API-03", "API-08")
+def test_transforms_run_in_the_submitting_program(
+    pipeline: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
     p = pipeline()
     noted = p | beam.Create(list(range(20))) | "Note" >> beam.Map(note)
     sums = noted | beam.GroupBy(lambda x: x % 2) | "Sum" >> beam.MapTuple(lambda key, some: (key, sum(some)))
@@ -48,6 +50,7 @@ def test_transforms_run_in_the_submitting_program(pipeline: Callable[[], Any]) -
     assert seen == [os.getpid()] * 20
     (noted,) = result.metrics().query(MetricsFilter().with_name("noted"))["counters"]
     assert (noted.key.step, noted.committed) == ("Note", 20)
+    assert "the submitting program (LOOPBACK): it must run until the job ends" in caplog.text
 
 
 def fail(x: int) -> int:
@@ -126,7 +129,7 @@ def test_job_is_not_resumed_without_its_submitter(pipeline: Callable[..., Any], 
     _ = p | beam.Create([7]) | "Fail" >> beam.Map(fail)
     with pytest.raises(RuntimeError, match="no 7"):
         p.run().wait_until_finish()
-    with pytest.raises(InvalidPipelineError, match=r"(?s)does not answer.*run its program again, with the same"):
+    with pytest.raises(InvalidPipelineError, match=r"(?s)does not answer.*LOOPBACK.*run that program again with"):
         resume(f"{tmp_path}/job")
 
 
