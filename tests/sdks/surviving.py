@@ -1,4 +1,4 @@
-"""The Python pipeline whose processes are killed: the same as the Go program "surviving", in workers of the SDK.
+"""The Python pipelines whose processes are killed or stopped: the same as the Go programs, in workers of the SDK.
 
 python -m tests.sdks.surviving PROGRAM OUTPUT [options of Beam]
 """
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import apache_beam as beam
 from apache_beam.coders import VarIntCoder
+from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import TimeDomain, userstate
 from apache_beam.utils.timestamp import Duration, Timestamp
@@ -38,11 +39,34 @@ class Slow(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         tracker.defer_remainder(Duration(0.001))
 
 
+class UntilDrained(UpTo):
+    """Nothing is left of a restriction that is drained."""
+
+    def truncate(self, element: int, restriction: Any) -> None:
+        return None
+
+
+class Allowed(beam.DoFn):  # type: ignore[misc]
+    """Yields the numbers below its element, as far as a file allows it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @beam.DoFn.unbounded_per_element()
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(UntilDrained())) -> Iterator[int]:
+        for n in range(tracker.current_restriction().start, int(self._file.read_text())):
+            if not tracker.try_claim(n):
+                return
+            yield n
+        tracker.defer_remainder(Duration(0.05))
+
+
 class Confirmed(beam.DoFn):  # type: ignore[misc]
     """Asks for the finalization of each bundle."""
 
     def process(self, element: int, finalization: Any = beam.DoFn.BundleFinalizerParam) -> Iterator[tuple[int, int]]:
         finalization.register(lambda: None)
+        Metrics.counter("surviving", "seen").inc()
         yield element % KEYS, element
 
 
@@ -94,10 +118,11 @@ def formatted(key: int, values: Iterable[int]) -> str:
     return f"{key} [{' '.join(map(str, sorted(values)))}]"
 
 
-def run(program: str, output: Path, *options: str) -> str:
-    """Run the pipeline to its end; return its state."""
+def submitted(program: str, output: Path, *options: str) -> Any:
+    """Start the pipeline; return its result."""
     p: Any = beam.Pipeline(options=PipelineOptions(list(options)))
-    numbers = p | beam.Create([NUMBERS]) | beam.ParDo(Slow())
+    source = Allowed(output / "limit") if program == "stopping" else Slow()
+    numbers = p | beam.Create([NUMBERS]) | beam.ParDo(source)
     if program == "refusing":
         _ = numbers | "Refuse" >> beam.ParDo(Refuse(output / "calls"))
     else:
@@ -106,12 +131,11 @@ def run(program: str, output: Path, *options: str) -> str:
         _ = counts | "Collect counts" >> beam.ParDo(Collect(output / "counts"))
         groups = pairs | beam.GroupByKey() | beam.MapTuple(formatted)
         _ = groups | "Collect groups" >> beam.ParDo(Collect(output / "groups"))
-    state: str = p.run().wait_until_finish()
-    return state
+    return p.run()
 
 
 if __name__ == "__main__":
     # SUBTLE: from the imported module, because workers cannot import classes of `__main__`.
-    from tests.sdks.surviving import run as run_imported
+    from tests.sdks.surviving import submitted as submitted_by_import
 
-    sys.exit(run_imported(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]) != "DONE")
+    sys.exit(submitted_by_import(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]).wait_until_finish() != "DONE")

@@ -20,8 +20,10 @@ import (
 
 func init() {
 	programs["surviving"] = surviving
+	programs["stopping"] = stopping
 	programs["refusing"] = refusing
 	register.DoFn3x1[*sdf.LockRTracker, int, func(int), sdf.ProcessContinuation](&slowFn{})
+	register.DoFn3x1[*sdf.LockRTracker, int, func(int), sdf.ProcessContinuation](&allowedFn{})
 	register.DoFn3x0[beam.BundleFinalization, int, func(int)](&confirmedFn{})
 	register.DoFn5x0[state.Provider, timers.Provider, int, int, func(string)](&ordinalFn{})
 	register.DoFn2x2[context.Context, int, string, error](&refuseFn{})
@@ -41,6 +43,33 @@ func (f *slowFn) ProcessElement(tracker *sdf.LockRTracker, n int, emit func(int)
 		time.Sleep(15 * time.Millisecond)
 	}
 	return sdf.ResumeProcessingIn(time.Millisecond)
+}
+
+// allowedFn puts out the numbers below its element, as far as a file allows it.
+type allowedFn struct {
+	pacedFn
+	File string
+}
+
+func (f *allowedFn) ProcessElement(tracker *sdf.LockRTracker, n int, emit func(int)) sdf.ProcessContinuation {
+	var limit int64
+	text, err := os.ReadFile(f.File)
+	check(err)
+	_, err = fmt.Sscan(string(text), &limit)
+	check(err)
+	for at := tracker.GetRestriction().(offsetrange.Restriction).Start; at < limit; at++ {
+		if !tracker.TryClaim(at) {
+			return sdf.StopProcessing()
+		}
+		emit(int(at))
+	}
+	return sdf.ResumeProcessingIn(50 * time.Millisecond)
+}
+
+// TruncateRestriction leaves nothing of a restriction that is drained.
+func (f *allowedFn) TruncateRestriction(tracker *sdf.LockRTracker, n int) offsetrange.Restriction {
+	start := tracker.GetRestriction().(offsetrange.Restriction).Start
+	return offsetrange.Restriction{Start: start, End: start}
 }
 
 // confirmedFn asks for the finalization of each bundle.
@@ -86,8 +115,15 @@ func reached(point string) {
 }
 
 // Each kind of work that can be lost with a worker: restrictions, finalization, state, a timer, groups.
-func surviving(s beam.Scope) {
-	some := beam.ParDo(s, &confirmedFn{}, beam.ParDo(s, &slowFn{}, beam.Create(s, 120)))
+func surviving(s beam.Scope) { counted(s, beam.ParDo(s, &slowFn{}, beam.Create(s, 120))) }
+
+// The same, for jobs that are stopped and resumed.
+func stopping(s beam.Scope) {
+	counted(s, beam.ParDo(s, &allowedFn{File: filepath.Join(*output, "limit")}, beam.Create(s, 120)))
+}
+
+func counted(s beam.Scope, numbers beam.PCollection) {
+	some := beam.ParDo(s, &confirmedFn{}, numbers)
 	pairs := beam.ParDo(s, byThree, some)
 	fn := &ordinalFn{state.MakeValueState[int]("count"), timers.InEventTime("End")}
 	collect(s, "counts", beam.Reshuffle(s, beam.ParDo(s, fn, pairs)))
