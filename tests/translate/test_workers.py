@@ -17,7 +17,7 @@ from arcbeam.errors import UnsupportedPipelineError
 from arcbeam.model.observers import ANNOTATION
 from arcbeam.model.plan import Plan
 from arcbeam.model.script import AddElements
-from arcbeam.model.urns import LATE_ANNOTATION, PUBLISH_ANNOTATION
+from arcbeam.model.urns import LATE_ANNOTATION, PUBLISH_ANNOTATION, READ_URN, ReadSpec
 from arcbeam.options import ArcbeamOptions
 from arcbeam.runner.job import default_shards
 from arcbeam.store.manifest.values import differences
@@ -137,6 +137,30 @@ def test_python_worker_decodes_elements_of_script() -> None:
     coder = part.coders[part.pcollections[stage.remote.source.pcoll].coder_id]
     assert coder.spec.urn == "beam:coder:length_prefix:v1"
     assert "Script/Decode None" in {transform.name for transform in stage.transforms}
+
+
+@pytest.mark.parametrize(
+    ("declared", "prefixed", "nested"),
+    [("beam:coder:varint:v1", False, True), ("beam:coder:row:v1", False, False), ("of:the:sdk", True, True)],
+)
+def test_length_of_scripted_element_is_read_only_if_it_is_written(declared: str, prefixed: bool, nested: bool) -> None:
+    """Go puts a length before an element of its own types, and names the coder of what follows."""
+
+    def coded(proto: Any) -> None:
+        for transform in proto.components.transforms.values():
+            if transform.spec.urn == "beam:transform:teststream:v1":
+                payload = runner_pb.TestStreamPayload.FromString(transform.spec.payload)
+                proto.components.coders[payload.coder_id].spec.urn = declared
+                for id in transform.outputs.values() if prefixed else ():
+                    proto.components.pcollections[id].coder_id = "prefixed"
+                    proto.components.coders["prefixed"].spec.urn = "beam:coder:length_prefix:v1"
+                    proto.components.coders["prefixed"].component_coder_ids[:] = [payload.coder_id]
+
+    plan = of_another_sdk(_scripted, coded)
+    (stage,) = (stage for stage in plan.stages if stage.scripted)
+    specs = [each.spec for each in runner_pb.Components.FromString(stage.payload).transforms.values()]
+    (spec,) = (ReadSpec.from_bytes(each.payload) for each in specs if each.urn == READ_URN)
+    assert (spec.mode, spec.nested) == ("script", nested)
 
 
 def test_clock_of_script_begins_with_the_job() -> None:

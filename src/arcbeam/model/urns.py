@@ -53,7 +53,8 @@ class ReadSpec:
         time_sorted: "keyed" only: elements of a key by event time.
         coder: id of the coder of written elements, or of a script's; "" if it is the PCollection's own.
         counts: whether no other operation counts the PCollection's elements.
-        nested: "script" only: its elements are encoded in nested context, as in Go.
+        nested: "script" only: its elements are encoded in nested context, as in Go. One that the runner cannot decode
+            is bytes then, after its length.
     """
 
     mode: str

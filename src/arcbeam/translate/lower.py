@@ -327,8 +327,9 @@ class _Lowering:
         if buffer == phases.IMPULSE_BUFFER:
             return None, ReadSpec("impulse")
         if _is_root(read):
-            coder = self._context.ours(teststream.payload_of(self._script).coder_id)
-            return None, ReadSpec("script", coder=coder, nested=workers.of_another_sdk(self._components))
+            id = teststream.payload_of(self._script).coder_id
+            nested = workerscripts.nests(self._context, id)
+            return None, ReadSpec("script", coder=self._context.ours(id), nested=nested)
         routing = self._main_routing(stage, read)
         pcoll = next(iter(read.outputs.values()))
         edge = self._edge(buffer, routing, pcoll)

@@ -1,7 +1,8 @@
-"""TestStreams of pipelines whose Python transforms run in SDK workers: their elements are decoded there.
+"""TestStreams of pipelines whose transforms run in SDK workers: Python decodes their elements there.
 
-Owns the transform that decodes them. A TestStream encodes an element without its length, and a collection may have
-another coder than its TestStream. Only the SDK can convert one encoding to the other.
+Owns the transform that decodes them, and the coder of their elements. In Python, a TestStream encodes an element
+without its length, and a collection may have another coder than its TestStream. Only the SDK can convert one encoding
+to the other.
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ from arcbeam.translate import teststream, workers
 
 
 def with_decoded_script(pipeline: Any) -> Any:
-    """Return the pipeline; or a copy of it in which a worker decodes the elements of a TestStream of Python."""
+    """Return the pipeline; or a copy of it in which a worker decodes the elements of a TestStream of Python.
+
+    In a copy for another SDK, the TestStream has the coder of its elements as they are encoded.
+    """
     components = pipeline.components
     id = next((id for id, t in components.transforms.items() if t.spec.urn == teststream.URN), None)
     environment = workers.python_workers(components)
-    if id is None or environment is None:
+    if id is None:
         return pipeline
+    if environment is None:
+        return _with_prefixes(pipeline, id) if workers.any_workers(components) else pipeline
     changed = runner_pb.Pipeline()
     changed.CopyFrom(pipeline)
     components = changed.components
@@ -38,6 +44,42 @@ def with_decoded_script(pipeline: Any) -> Any:
             place = list(part).index(id) + 1
             part[:] = [*part[:place], *decoding, *part[place:]]
     return changed
+
+
+def nests(context: Any, coder: str) -> bool:
+    """Return whether elements of a script are encoded as in streams; those that we do not know, after their length.
+
+    Args:
+        context: what `phases.optimized` returned.
+        coder: id of the coder of the script's elements.
+    """
+    coders = context.components.coders
+    if not workers.of_another_sdk(context.components):
+        return False
+    prefix: str = common_urns.coders.LENGTH_PREFIX.urn
+    here, between = (str(coders[id].spec.urn) for id in (coder, context.maybe_length_prefixed_coder(coder)))
+    return here == prefix or between != prefix
+
+
+def _with_prefixes(pipeline: Any, id: str) -> Any:
+    """Return the pipeline; or a copy in which a TestStream has the coder of its collection, if that adds a length.
+
+    Go encodes an element with the coder of its collection, and names the coder within. Rows have no length.
+    """
+    payload = teststream.payload_of(pipeline.components.transforms[id])
+    for pcoll in pipeline.components.transforms[id].outputs.values():
+        coder = pipeline.components.pcollections[pcoll].coder_id
+        declared = pipeline.components.coders[coder]
+        if (
+            declared.spec.urn == common_urns.coders.LENGTH_PREFIX.urn
+            and payload.coder_id in declared.component_coder_ids
+        ):
+            changed = runner_pb.Pipeline()
+            changed.CopyFrom(pipeline)
+            payload.coder_id = coder
+            changed.components.transforms[id].spec.payload = payload.SerializeToString(deterministic=True)
+            return changed
+    return pipeline
 
 
 def _decoded(components: Any, script: Any, tag: str, coder: str, environment: str) -> str:

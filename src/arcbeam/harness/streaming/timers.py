@@ -16,6 +16,7 @@ from arcbeam.harness.bundle.windows import Windows, our_pane, their_pane
 from arcbeam.harness.state.timers import Family, SetTimer, TimerSink
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.streaming.clocks import TaskClock
+from arcbeam.model.timestamps import MAX_TIMESTAMP
 from arcbeam.model.windows import GLOBAL_WINDOW, PaneInfo, Window
 
 _new = tuple.__new__
@@ -57,7 +58,9 @@ class TimerLog(TimerSink):
         if family.processing:
             micros += self.clock.lag()
         packed = b"" if pane is PANE_INFO_UNKNOWN else our_pane(pane).packed()
-        timer = self.key, self._window(windows), family.known_as, micros, hold, tag, packed
+        # The end of time means on the Fn API that a timer has no output timestamp. Python has no such timers.
+        held = hold if hold < MAX_TIMESTAMP or micros >= MAX_TIMESTAMP else None
+        timer = self.key, self._window(windows), family.known_as, micros, held, tag, packed
         self._log.append(_new(TimerSet, timer))
 
     @override
@@ -108,8 +111,10 @@ class StreamingTimerFamily(Family):
 
     def as_set(self, fired: Fired, key: Any, windows: tuple[Any]) -> SetTimer:
         """Return a firing timer in the form that the operation takes."""
-        # SUBTLE: the SDK gives a firing one timestamp, for its outputs and for timers that it sets. That must be an
-        # event time. So a processing-time timer uses its hold, otherwise outputs would leave their window.
+        # SUBTLE: Python's SDK gives a firing one timestamp, for its outputs and for timers that it sets. That must be
+        # an event time. So a processing-time timer uses its hold, otherwise outputs would leave their window. Other
+        # SDKs use the hold of each timer.
+        hold = MAX_TIMESTAMP if fired.hold is None else fired.hold
         at = fired.hold if self.processing and fired.hold is not None else fired.fire_at
         pane = their_pane(PaneInfo.unpacked(fired.payload)) if fired.payload else PANE_INFO_UNKNOWN
-        return _new(SetTimer, (at, 0, (self, fired.tag, 0), key, windows, None, at, pane))
+        return _new(SetTimer, (at, 0, (self, fired.tag, 0), key, windows, None, hold, pane))

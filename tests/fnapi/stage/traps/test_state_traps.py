@@ -27,7 +27,7 @@ from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.stage.remotestage import RemoteStage
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Stage
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE
 from arcbeam.testing.views import MemoryView
 from arcbeam.translate import translate
@@ -70,11 +70,11 @@ def of() -> Stage:
     return next(stage for stage in translate(proto, bounded=False).stages if stage.stateful)
 
 
-def timer(fires: int | None, key: str = "a", tag: str = "") -> bytes:
-    """Return an encoded timer; None: one that is cleared."""
+def timer(fires: int | None, key: str = "a", tag: str = "", hold: Any = None) -> bytes:
+    """Return an encoded timer; None: one that is cleared. It holds at its firing time, if `hold` is None."""
     at = None if fires is None else SdkTimestamp(fires)
     pane = None if fires is None else PANE_INFO_UNKNOWN
-    encoded: bytes = _TIMERS.encode_nested(Timer(key, tag, (GlobalWindow(),), fires is None, at, at, pane))
+    encoded: bytes = _TIMERS.encode_nested(Timer(key, tag, (GlobalWindow(),), fires is None, at, hold or at, pane))
     return encoded
 
 
@@ -166,6 +166,29 @@ def test_cleared_timer_has_no_times(world: World) -> None:
 
     found = world.process(script)
     assert [(type(each), each.tag) for each in found] == [(TimerSet, ""), (TimerCleared, ""), (TimerCleared, "x")]
+
+
+def test_timer_has_an_output_time_of_its_own_or_none(world: World) -> None:
+    """No output time is the end of time on the Fn API."""
+    end_of_time, came = SdkTimestamp(micros=int(MAX_TIMESTAMP)), list[bytes]()
+    timers = [timer(5, tag="own", hold=SdkTimestamp(3)), timer(5, tag="none", hold=end_of_time)]
+
+    def setting(worker: ScriptedWorker, id: str) -> None:
+        worker.set_timers(id, "Keep", EVENT, b"".join(timers))
+        end(worker, id, EVENT, EXPIRES)
+
+    def firing(worker: ScriptedWorker, id: str) -> None:
+        while not any(came):
+            came.extend(each.timers for each in worker.message().timers)
+        end(worker, id, EVENT, EXPIRES)
+
+    found = world.process(setting)
+    assert [(each.fire_at, each.hold) for each in found] == [(5_000_000, 3_000_000), (5_000_000, None)]
+    for each, encoded in zip(found, timers, strict=True):
+        fired = Fired(b"a", GLOBAL_WINDOW.ordered(), EVENT, each.tag, each.fire_at, each.hold, each.payload)
+        came.clear()
+        world.plays(firing, lambda fired=fired: world.runner.fire_together([fired]))
+        assert encoded in came
 
 
 def test_timer_belongs_to_its_key(world: World) -> None:
