@@ -10,12 +10,14 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from pyspark.sql import SparkSession
 
 from arcbeam.jobs.execution import JobState, Level, Submission
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.runner.executor import SparkExecutor, clear, is_suspended, start
 from arcbeam.runner.jobgraph import stored_job_graph
+from arcbeam.spark.session import driver
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import read_newest
@@ -56,6 +58,18 @@ def test_start_runs_an_empty_pipeline(caplog: pytest.LogCaptureFixture) -> None:
         start({})
     assert [r.getMessage().partition(":")[0] for r in caplog.records if " done in " in r.getMessage()] == ["start"]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_pipeline_is_accepted_after_the_death_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dead:
+        """Of Spark's session, nothing can be called."""
+
+    session = Dead()
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", session)
+    monkeypatch.setitem(driver._dead, session, "killed")
+    p = beam.Pipeline()
+    _ = p | beam.Create([1])
+    SparkExecutor().check(Submission("j-1", "job", pipeline_proto(p).SerializeToString(), {}))
 
 
 @pytest.mark.usefixtures("spark")

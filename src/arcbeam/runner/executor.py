@@ -26,6 +26,7 @@ from arcbeam.options import WITHHELD, ArcbeamOptions, completed
 from arcbeam.runner.job import Follower, Job, session_options
 from arcbeam.runner.jobgraph import job_graph_to_store
 from arcbeam.runner.sdkworkers import check_startable, how_to_restart
+from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import FAIR, active_session, is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, worker_setup_for
 from arcbeam.store.blobs.backends import open_blobs, shown
@@ -90,7 +91,8 @@ class SparkExecutor(PipelineExecutor):
         options.view_as(ArcbeamOptions).check()
         proto = _proto(submission)
         validate(proto, allow_non_deterministic_keys=_any_keys(options))
-        if (spark := active_session()) is not None:
+        # A dead session answers nothing. `run` replaces it, and checks again.
+        if (spark := active_session()) is not None and driver.death(spark) is None:
             folder = options.view_as(ArcbeamOptions).checkpoint_dir
             check_startable(proto, environment_type(submission.options), local=is_local(spark), folder=folder)
 
