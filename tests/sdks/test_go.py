@@ -134,8 +134,10 @@ def test_failing_dofn_is_named_and_not_retried(loopback: Callable[[str], Ran], p
     assert ran.collected["numbers"] == ["0", "1", "2"]
 
 
-def test_user_metrics_are_returned(loopback: Callable[[str], Ran]) -> None:
-    assert loopback("metrics").metrics() == {"last": 4, "seen": 10, "sizes": [10, 45, 0, 9]}
+@pytest.mark.parametrize("where", ["loopback", "by_process"])
+def test_user_metrics_are_returned(request: pytest.FixtureRequest, where: str) -> None:
+    ran: Callable[[str], Ran] = request.getfixturevalue(where)
+    assert ran("metrics").metrics() == {"last": 4, "seen": 10, "sizes": [10, 45, 0, 9]}
 
 
 def test_finalizer_is_called_after_the_commit(loopback: Callable[[str], Ran]) -> None:

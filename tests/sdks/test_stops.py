@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.portability.api import beam_job_api_pb2 as job_pb
+from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 from click.testing import CliRunner
 
 from arcbeam.cli import main
@@ -62,7 +66,7 @@ class Job:
     """
 
     def __init__(self, folder: Path, programs: Programs, endpoint: str, sdk: str) -> None:
-        self.programs, self._endpoint, self._sdk = programs, endpoint, sdk
+        self.programs, self.endpoint, self._sdk = programs, endpoint, sdk
         self.output = folder / "output"
         self.output.mkdir()
         self._log = folder / "submitter"
@@ -74,12 +78,12 @@ class Job:
     def submit(self, *options: str) -> None:
         """Submit it; by PROCESS, unless options say otherwise."""
         if self._sdk == "Go":
-            command = self.programs.submission("Go", "stopping", self.output, self._endpoint, self._name)
+            command = self.programs.submission("Go", "stopping", self.output, self.endpoint, self._name)
             with self._log.open("ab") as log:
                 self.submitter = subprocess.Popen([*command, *options], stdout=log, stderr=log, cwd=self.output)
             return
         given = [
-            *("--runner=PortableRunner", f"--job_endpoint={self._endpoint}", f"--job_name={self._name}"),
+            *("--runner=PortableRunner", f"--job_endpoint={self.endpoint}", f"--job_name={self._name}"),
             *("--experiments=disable_logging_submission_environment", "--allow_unsafe_triggers"),
             *(options if any("environment_type" in each for each in options) else (*self.by_process(), *options)),
         ]
@@ -103,14 +107,20 @@ class Job:
 
     def ask(self, command: str, *arguments: str) -> str:
         """Run a command on the job; return what it prints."""
-        shown = CliRunner().invoke(main.main, [command, self.id(), *arguments, f"--endpoint={self._endpoint}"])
+        shown = CliRunner().invoke(main.main, [command, self.id(), *arguments, f"--endpoint={self.endpoint}"])
         assert not shown.exit_code, shown.output
         return shown.stdout.strip()
 
     def id(self) -> str:
         """Return the id of its newest run at the job server."""
-        shown = CliRunner().invoke(main.main, ["jobs", f"--endpoint={self._endpoint}"])
+        shown = CliRunner().invoke(main.main, ["jobs", f"--endpoint={self.endpoint}"])
         return next(line.split()[0] for line in shown.stdout.splitlines() if self._name in line)
+
+    def state(self) -> str:
+        """Return the state of that run."""
+        shown = CliRunner().invoke(main.main, ["jobs", f"--endpoint={self.endpoint}", "--json"])
+        states: list[str] = [each["state"] for each in json.loads(shown.stdout) if each["name"] == self._name]
+        return states[0]
 
     def suspend(self) -> None:
         """Suspend it, and end its program."""
@@ -225,3 +235,29 @@ def test_moved_between_environments(job: Job, pool: Pool, tmp_path: Path) -> Non
     assert job.collected() == EXPECTED
     (seen,) = job.result.metrics().query(MetricsFilter().with_name("seen"))["counters"]
     assert seen.committed == 30, "since the job was resumed"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the submitter's threads end so
+@pytest.mark.contract("API-08", "END-01")
+def test_restarted_server_waits_for_pool(programs: Programs, pool: Pool, tmp_path: Path) -> None:
+    settings = ServerSettings(folder=tmp_path / "jobs")
+    server = JobServer(settings, SparkExecutor)
+    try:
+        job = Job(tmp_path, programs, server.endpoint, "Python")
+        job.allow(40)
+        job.submit(*pool.options)
+        job.reach(40)
+        server.stop()
+        pool.kill()
+        server = JobServer(settings, SparkExecutor)
+        job.endpoint = server.endpoint
+        with grpc.insecure_channel(server.endpoint) as channel:
+            asked = job_pb.JobMessagesRequest(job_id=job.id())
+            said = job_grpc.JobServiceStub(channel).GetMessageStream(asked, timeout=60)
+            assert any("cannot be reached" in each.message_response.message_text for each in said)
+        pool.start()
+        job.allow(_END)
+        until(lambda: job.state() == "DONE")
+        assert {name: sorted(set(lines)) for name, lines in job.collected().items()} == EXPECTED
+    finally:
+        server.stop()
