@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+from apache_beam.portability.api import beam_fn_api_pb2_grpc as fn_grpc
 
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service import server as server_module
@@ -263,6 +264,24 @@ def test_outputs_in_both_places_are_the_workers_fault(
 def test_worker_that_does_not_connect_is_lost(connection: Connection) -> None:
     with pytest.raises(SdkWorkerLostError, match="did not connect within 0"):
         connection.connected(0)
+
+
+def test_errors_before_the_connection_are_in_the_message(server: Server, connection: Connection) -> None:
+    severity = fn_pb.LogEntry.Severity
+    entries = [fn_pb.LogEntry(severity=severity.ERROR, message=f"pip: {n}") for n in range(6)]
+    entries.append(fn_pb.LogEntry(severity=severity.INFO, message="no error"))
+    with grpc.insecure_channel(server.address) as channel:
+        logging_stub = fn_grpc.BeamFnLoggingStub(channel)
+        list(logging_stub.Logging(iter([fn_pb.LogEntry.List(log_entries=entries)]), metadata=_names(connection)))
+    connection.end("its process has ended")
+    with pytest.raises(SdkWorkerLostError) as raised:
+        connection.connected(SECONDS)
+    logged = "".join(f"\n  it logged: pip: {n}" for n in range(2, 6))
+    assert f"the test is gone: its process has ended{logged}" in str(raised.value)
+
+
+def _names(connection: Connection) -> list[tuple[str, str]]:
+    return [("worker_id", connection.worker)]
 
 
 def test_requests_are_answered(connection: Connection, worker: ScriptedWorker) -> None:

@@ -32,6 +32,10 @@ class Stream(Enum):
     STATE = "state"
 
 
+_ERRORS: Final = 4
+"""Last errors that a worker has logged before it connects, which are part of the message if it does not."""
+
+
 class Connection:
     """An SDK worker, whether it has connected already or not.
 
@@ -65,6 +69,7 @@ class Connection:
         self._streams: set[Stream] = set()
         self._closed = False
         self._lost = ""
+        self._errors: deque[str] = deque(maxlen=_ERRORS)
 
     # For the task's thread.
 
@@ -76,11 +81,11 @@ class Connection:
         """
         with self._changed:
             self._changed.wait_for(lambda: Stream.CONTROL in self._streams or self._lost, seconds)
-            problem = self._problem()
-            if problem is not None:
-                raise problem
+            logged = "".join(f"\n  it logged: {text}" for text in self._errors)
+            if self._lost:
+                raise SdkWorkerLostError(f"the SDK worker of {self.name} is gone: {self._lost}{logged}")
             if Stream.CONTROL not in self._streams:
-                raise SdkWorkerLostError(f"the SDK worker of {self.name} did not connect within {seconds:g} s")
+                raise SdkWorkerLostError(f"the SDK worker of {self.name} did not connect within {seconds:g} s{logged}")
 
     @property
     def is_lost(self) -> bool:
@@ -299,6 +304,12 @@ class Connection:
     def _instruction(self, id: str) -> Instruction | None:
         with self._changed:
             return self._instructions.get(id)
+
+    def logged_error(self, text: str) -> None:
+        """The worker has logged an error. Before it connects, that is why it cannot start, as when pip fails."""
+        with self._changed:
+            if Stream.CONTROL not in self._streams:
+                self._errors.append(text)
 
     def end(self, why: str) -> None:
         """The worker has ended: open instructions fail. Only the first call counts."""

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 from apache_beam.portability.api import beam_artifact_api_pb2 as artifact_pb
 from apache_beam.portability.api import beam_artifact_api_pb2_grpc as artifact_grpc
+from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_fn_api_pb2_grpc as fn_grpc
 from apache_beam.portability.api import beam_provision_api_pb2 as provision_pb
 from apache_beam.portability.api import beam_provision_api_pb2_grpc as provision_grpc
@@ -25,6 +26,8 @@ from typing_extensions import override
 from arcbeam.fnapi.service.connection import Connection, Stream
 from arcbeam.fnapi.service.provision import Provision, chunks
 from arcbeam.fnapi.service.workerlogs import WorkerLog
+from arcbeam.model import texts
+from arcbeam.secrets import redacted
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -190,6 +193,8 @@ class _Logging(fn_grpc.BeamFnLoggingServicer):  # type: ignore[misc]  # Beam is 
             for entries in request_iterator:
                 for entry in entries.log_entries:
                     log.log(entry)
+                    if entry.severity >= fn_pb.LogEntry.Severity.ERROR:
+                        connection.logged_error(redacted(texts.fit(entry.message)))
         finally:
             log.end()
         yield from ()
