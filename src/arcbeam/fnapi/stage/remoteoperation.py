@@ -15,6 +15,7 @@ from typing import Any, Final
 from apache_beam.coders.coder_impl import create_OutputStream
 from apache_beam.metrics import monitoring_infos
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.pipeline_context import PipelineContext
 from typing_extensions import override
 
@@ -97,6 +98,7 @@ class RemoteOperation(StandIn):
         self.names = names_in(descriptor)
         self._watch = Watch(worker, step, self.names, self.infos)
         self._source = remote.source.pcoll
+        self._ends_once = outgoing.ends_once(runner_pb.Environment.FromString(remote.environment))
         self._sides = requests.sides
         worker.descriptors[descriptor.id] = descriptor
         coders = PipelineContext(descriptor).coders
@@ -248,7 +250,8 @@ class RemoteOperation(StandIn):
         for (transform, family), timers in self._due.items():
             message = outgoing.timers(self._bundle.id, transform, family, b"".join(timers))
             self._worker.send(self._bundle, message, self._took)
-        self._worker.send(self._bundle, outgoing.end(self._bundle.id, SOURCE, self._timers), self._took)
+        end = outgoing.end(self._bundle.id, SOURCE, self._timers, once=self._ends_once)
+        self._worker.send(self._bundle, end, self._took)
         while not self._ended():
             for arrival in self._bundle.take(lambda: False, seconds):
                 self._took(arrival)
