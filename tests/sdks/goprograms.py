@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +26,13 @@ GO_BOOT = "github.com/apache/beam/sdks/v2/go/container"
 PYTHON_BOOT = "github.com/apache/beam/sdks/v2/python/container"
 
 
-def built(package: str, folder: Path) -> Path:
+def built(package: str, folder: Path, *how: str) -> Path:
     """Build a program of the module, or of a module that it requires; skip the test where that is impossible.
 
     Args:
         package: "./programs", or a package of the SDK: `GO_BOOT`, `PYTHON_BOOT`.
         folder: for the program.
+        how: the command of `go`; ("build",) if empty. ("test", "-c") builds the package's tests.
     """
     if shutil.which("go") is None:
         pytest.skip("there is no `go` on this machine")
@@ -38,10 +43,27 @@ def built(package: str, folder: Path) -> Path:
         pytest.skip(f"the Go module is not available: {known.stderr.strip().splitlines()[-1]}")
     path = folder / package.strip("./").replace("/", "-")
     made = subprocess.run(
-        ["go", "build", "-buildvcs=false", "-o", str(path), package], cwd=MODULE, capture_output=True, text=True
+        ["go", *(how or ("build",)), "-buildvcs=false", "-o", str(path), package],
+        cwd=MODULE,
+        capture_output=True,
+        text=True,
     )
     assert not made.returncode, made.stderr
     return path
+
+
+@contextmanager
+def programs_in(folder: Path) -> Iterator[Path]:
+    """Build "./programs". At the end, remove its copies: Go's boot program makes one in /tmp for each worker."""
+    binary, mark = built("./programs", folder), uuid.uuid4().bytes
+    with binary.open("ab") as file:
+        file.write(mark)  # bytes after a program's end do nothing
+    yield binary
+    for copy in Path("/tmp").glob("bin*/worker"):  # not ours to choose
+        with contextlib.suppress(OSError), copy.open("rb") as file:
+            file.seek(-len(mark), os.SEEK_END)
+            if file.read() == mark:
+                shutil.rmtree(copy.parent)
 
 
 @dataclass(frozen=True, slots=True)

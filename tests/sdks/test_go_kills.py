@@ -21,7 +21,7 @@ from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 from click.testing import CliRunner
 
 from arcbeam.cli import main
-from tests.sdks.goprograms import GO_BOOT, built, process
+from tests.sdks.goprograms import GO_BOOT, built, process, programs_in
 
 pytestmark = pytest.mark.long
 
@@ -34,9 +34,10 @@ EXPECTED = sorted(f"{key} {count}" for key in range(3) for count in range(1, 21)
 
 
 @pytest.fixture(scope="session")
-def binaries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
     folder = tmp_path_factory.mktemp("go")
-    return built("./programs", folder), built(GO_BOOT, folder)
+    with programs_in(folder) as programs:
+        yield programs, built(GO_BOOT, folder)
 
 
 def environ_of(pid: int) -> str:

@@ -21,7 +21,7 @@ from statistics import median
 import pytest
 
 from tests.chaos.points import SDK_POINTS, SDK_VICTIMS
-from tests.sdks.goprograms import GO_BOOT, PYTHON_BOOT, built
+from tests.sdks.goprograms import GO_BOOT, PYTHON_BOOT, built, programs_in
 from tests.sdks.trials import LEFT_SECONDS, Programs, Served, Trial
 
 pytestmark = pytest.mark.long
@@ -37,14 +37,17 @@ def cells() -> Iterator[tuple[str, str, str]]:
                 yield sdk, victim, point
 
 
-def built_in(folder: Path) -> Programs:
+@contextlib.contextmanager
+def built_in(folder: Path) -> Iterator[Programs]:
     """Build the programs."""
-    return Programs(built("./programs", folder), built(GO_BOOT, folder), built(PYTHON_BOOT, folder))
+    with programs_in(folder) as go:
+        yield Programs(go, built(GO_BOOT, folder), built(PYTHON_BOOT, folder))
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    return built_in(tmp_path_factory.mktemp("programs"))
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    with built_in(tmp_path_factory.mktemp("programs")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +89,7 @@ def main(*which: str) -> int:
     """Try cells, and print the result of each, and how long outputs have paused; return how many went wrong."""
     wrong, pauses = 0, defaultdict[str, list[float]](list)
     with tempfile.TemporaryDirectory() as building, contextlib.ExitStack() as stack:
-        programs = built_in(Path(building))
+        programs = stack.enter_context(built_in(Path(building)))
         served = Served(Path(building) / "server")
         stack.callback(served.end)
         for n, cell in enumerate(cells()):
