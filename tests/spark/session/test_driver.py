@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
 from arcbeam.spark.session import driver
 
@@ -69,6 +71,21 @@ def test_dead_driver_is_reported_and_replaced(tmp_path: Path) -> None:
 )
 def test_exit_code_has_meaning(code: int, meaning: str) -> None:
     assert driver._meaning(code) == meaning
+
+
+class Alive:
+    """A process of which a test knows that it lives."""
+
+    def poll(self) -> None: ...
+
+    def wait(self, seconds: float) -> None:
+        raise AssertionError("it does not end")
+
+
+def test_failed_task_is_not_taken_for_the_end_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=Alive()))
+    error = RuntimeError("Job aborted due to stage failure: Lost task 0.0: java.net.SocketException: Broken pipe")
+    assert driver.lost(Alive(), error, own=True) is None
 
 
 def test_live_driver_is_kept(spark: Any) -> None:

@@ -29,6 +29,9 @@ _SIGNS = re.compile(
 )
 """Texts of exceptions that are raised when a driver has ended or is ending."""
 
+_ANSWERED = re.compile(r"Job aborted due to stage failure")
+"""The text of a driver about a failed task. Its connection to the task's worker may have broken, with such a sign."""
+
 _OUT_OF_MEMORY = (52, 3)
 """The exit codes for it: Spark's own, and that of Java's option `ExitOnOutOfMemoryError`."""
 
@@ -63,10 +66,11 @@ def lost(spark: Any, error: Exception, own: bool) -> DriverLostError | None:
         error: the exception that a call of Spark raised.
         own: whether arcbeam made the session, so that the next pipeline automatically gets a new one.
     """
-    if not _SIGNS.search(f"{type(error).__name__}: {error}"):
+    text = f"{type(error).__name__}: {error}"
+    if not _SIGNS.search(text):
         return None
     process: Any = getattr(SparkContext._gateway, "proc", None)
-    if process is not None and not _is_remote(spark):
+    if process is not None and not _is_remote(spark) and not _ANSWERED.search(text):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_DYING_SECONDS)
     why = death(spark)
