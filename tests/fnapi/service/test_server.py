@@ -280,6 +280,18 @@ def test_errors_before_the_connection_are_in_the_message(server: Server, connect
     assert f"the test is gone: its process has ended{logged}" in str(raised.value)
 
 
+def test_rest_of_the_log_of_a_worker_that_has_ended_is_awaited(connection: Connection) -> None:
+    connection.logs(begins=True)
+    connection.end("its process has ended")
+    entry = threading.Timer(
+        0.1, lambda: (connection.logged_error("pip: no such package"), connection.logs(begins=False))
+    )
+    entry.start()
+    with pytest.raises(SdkWorkerLostError, match="has ended\n  it logged: pip: no such package"):
+        connection.connected(SECONDS)
+    entry.join()
+
+
 def _names(connection: Connection) -> list[tuple[str, str]]:
     return [("worker_id", connection.worker)]
 

@@ -32,6 +32,8 @@ class Stream(Enum):
     STATE = "state"
 
 
+_LOG_SECONDS: Final = 1.0
+"""For the rest of the log of a worker that does not connect."""
 _ERRORS: Final = 4
 """Last errors that a worker has logged before it connects, which are part of the message if it does not."""
 
@@ -70,6 +72,7 @@ class Connection:
         self._closed = False
         self._lost = ""
         self._errors: deque[str] = deque(maxlen=_ERRORS)
+        self._logs = 0
 
     # For the task's thread.
 
@@ -81,6 +84,9 @@ class Connection:
         """
         with self._changed:
             self._changed.wait_for(lambda: Stream.CONTROL in self._streams or self._lost, seconds)
+            if Stream.CONTROL not in self._streams:
+                # A process may end before what it has logged is read.
+                self._changed.wait_for(lambda: not self._logs, _LOG_SECONDS)
             logged = "".join(f"\n  it logged: {text}" for text in self._errors)
             if self._lost:
                 raise SdkWorkerLostError(f"the SDK worker of {self.name} is gone: {self._lost}{logged}")
@@ -304,6 +310,12 @@ class Connection:
     def _instruction(self, id: str) -> Instruction | None:
         with self._changed:
             return self._instructions.get(id)
+
+    def logs(self, *, begins: bool) -> None:
+        """A stream of the worker's log begins or ends."""
+        with self._changed:
+            self._logs += 1 if begins else -1
+            self._changed.notify_all()
 
     def logged_error(self, text: str) -> None:
         """The worker has logged an error. Before it connects, that is why it cannot start, as when pip fails."""

@@ -189,6 +189,7 @@ class _Logging(fn_grpc.BeamFnLoggingServicer):  # type: ignore[misc]  # Beam is 
     def Logging(self, request_iterator: Iterator[Any], context: Any) -> Iterator[Any]:
         connection = self._server.connection_of(context)
         log = WorkerLog(connection.worker, connection.name)
+        connection.logs(begins=True)
         try:
             for entries in request_iterator:
                 for entry in entries.log_entries:
@@ -197,6 +198,7 @@ class _Logging(fn_grpc.BeamFnLoggingServicer):  # type: ignore[misc]  # Beam is 
                         connection.logged_error(redacted(texts.fit(entry.message)))
         finally:
             log.end()
+            connection.logs(begins=False)
         yield from ()
 
 
