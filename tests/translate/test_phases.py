@@ -362,6 +362,11 @@ class TestLongChains:
         assert [t for stage in plan.stages for t in names(stage)] == [f"Map{n}" for n in range(45)]
         assert {channel.routing for channel in plan.channels} == {Routing.SPREAD, Routing.FORWARD}
 
+    def test_elements_stay_in_their_place_in_a_streaming_job_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(phases, "_LONGEST_CHAIN", 10)
+        plan = plan_of(chain(45), bounded=False)
+        assert {channel.routing for channel in plan.channels} == {Routing.SPREAD, Routing.FORWARD}
+
     def test_others_are_not(self) -> None:
         assert len(plan_of(chain(90)).stages) == len(plan_of(chain(3)).stages)
 

@@ -21,7 +21,7 @@ class Routing(enum.StrEnum):
     """How elements travel over a channel."""
 
     FORWARD = "forward"
-    """Within the partition that produced them; no exchange."""
+    """Within the partition that produced them, without an exchange; in a streaming job to its task's first shard."""
     SPREAD = "spread"
     """To all shards evenly; windows, timestamps and panes kept (Reshuffle, Redistribute, restrictions of an SDF)."""
     KEYED = "keyed"

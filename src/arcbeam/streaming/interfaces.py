@@ -323,7 +323,7 @@ class TaskStage(OpenStage, Protocol):
     def begin(
         self,
         outbox: Outbox,
-        task: int,
+        shard: int,
         side_writer: Callable[[int], SideWriter],
         sides: PublishedSides,
         now: Timestamp | None,
@@ -332,7 +332,7 @@ class TaskStage(OpenStage, Protocol):
 
         Args:
             outbox: receives what the stage writes: rows for its consumers, and entries of multimap side inputs.
-            task: the number of the task in the level.
+            shard: the first shard of the task, to which it forwards what is not exchanged.
             side_writer: makes a writer for an iterable side input, by channel.
             sides: the side inputs that the task reads.
             now: the job's time; None: the job's time is the clock that user code sees.

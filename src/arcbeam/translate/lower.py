@@ -192,8 +192,8 @@ class _Lowering:
                 return Routing.KEYED
             if payload is not None and payload.requires_stable_input:
                 return Routing.SPREAD
-        # In a streaming job a stage follows no partition of another: its input comes from the level before.
-        return Routing.FORWARD if self._bounded else Routing.SPREAD
+        # Stages that are not fused keep what fused ones do: for example, elements of a key stay in order.
+        return Routing.FORWARD
 
     # Stages.
 

@@ -53,6 +53,11 @@ class TestElements:
         assert [o.value for o in self._values(rows, coders.VarIntCoder())] == list(range(300_000))
         assert rig.context.elements_out == {7: 300_000}
 
+    def test_forward_stays_in_the_place_of_its_task(self) -> None:
+        rig = Rig(shards=10, partition=3)
+        rows = rig.written(rig.op(Routing.FORWARD, coders.VarIntCoder()), globally(range(300_000)))
+        assert {row.shard for row in rows} == {3}
+
     @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(0, 400_000)), max_size=8))
     @settings(max_examples=30)
     def test_timestamps_and_windows_are_kept(self, runs: list[tuple[int, int, int]]) -> None:

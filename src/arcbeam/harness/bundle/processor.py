@@ -107,7 +107,7 @@ class StageProcessor:
 
         Args:
             outbox: receives the rows that the stage writes.
-            partition: the task's Spark partition.
+            partition: the task's Spark partition, or its first shard.
             side_writer: creates a writer for an iterable side input, by channel.
             sides: the side inputs that the task's bundles read; None if the stage has none.
         """

@@ -30,7 +30,8 @@ _MOST_WINDOWS = threshold(4096)
 
 
 class ElementWrite(Write):
-    """FORWARD and SPREAD: blocks, to one place, or element by element in turn to all shards. Some batches stay whole.
+    """FORWARD and SPREAD: blocks, to the task's own place, or element by element in turn to all shards. Some batches
+    stay whole.
 
     Restrictions of a splittable DoFn (one window each) are spread by their sizes.
     """
@@ -42,7 +43,8 @@ class ElementWrite(Write):
         self._append = blocks.write
         self._whole = blocks.whole if settings.bulk_values and settings.batches else None
         self._estimate = coder.wrapped_value_coder.get_impl().estimate_size
-        self._targets = self._shards if spec.routing == Routing.SPREAD else 1
+        self._spread = spec.routing == Routing.SPREAD
+        self._targets = self._shards if self._spread else 1
         self._blob_bytes = max(4096, min(BLOB_BYTES, STREAMS_BYTES // self._targets))
         # Waiting elements take about a tenth of a blob per shard.
         self._held_bytes = self._blob_bytes // 10 * self._targets
@@ -54,6 +56,7 @@ class ElementWrite(Write):
         super().begin_task()
         self._streams = [create_OutputStream() for _ in range(self._targets)]
         self._first = self._wiring.partition % self._targets
+        self._place = 0 if self._spread else self._wiring.partition
         self._loads = [0.0] * self._targets
         self._clear()
 
@@ -131,7 +134,7 @@ class ElementWrite(Write):
                 raise self.coder_error(e, block.values) from e
             if stream.size() > self._blob_bytes:
                 self._streams[target] = create_OutputStream()
-                self._put(target, 0, stream.get())
+                self._put(self._place + target, 0, stream.get())
         self._first = (self._first + len(block)) % self._targets
         self._written += len(block)
 
@@ -161,7 +164,7 @@ class ElementWrite(Write):
         self._encode_held()
         for target, stream in enumerate(self._streams):
             if stream.size():
-                self._put(target, 0, stream.get())
+                self._put(self._place + target, 0, stream.get())
         self._streams = []
         super().drain()
 

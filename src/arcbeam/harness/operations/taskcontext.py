@@ -69,7 +69,8 @@ class OperationContext:
     Attributes:
         settings: the job's settings.
         outbox: receives rows; set for every task.
-        partition: Spark partition of the running task; offsets round-robin so that small outputs spread.
+        partition: Spark partition of the running task, or its first shard: the place of what it forwards, and an offset
+            of round-robin, so that small outputs spread.
         elements_out: elements written by channel in this task.
         passed: more figures about them, if the settings request it.
         side_files: side-input files that this task has completed.

@@ -71,14 +71,14 @@ class StreamingStage(OpenStage):
     def begin(
         self,
         outbox: Outbox,
-        task: int,
+        shard: int,
         side_writer: Callable[[int], SideWriter],
         sides: PublishedSides,
         now: Timestamp | None,
     ) -> None:
-        """Begins a task, on a clock of its own."""
+        """Begins a task, on a clock of its own. What stays in its place goes to the task's first shard."""
         self._clock, self._sides = TaskClock(now), sides
-        self.parts.processor.begin_task(outbox, task, side_writer, sides)
+        self.parts.processor.begin_task(outbox, shard, side_writer, sides)
 
     def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
         """What has come to the stage in a shard: user keys and elements."""

@@ -194,7 +194,7 @@ class LevelCode(SideInputs, UserCode):
         # Opening a stage may take long.
         passed = Duration((time.monotonic_ns() - self._began) // 1000)
         now = None if self._planned is None else shifted(self._planned, passed)
-        stage.begin(_Written(self._sent, multimaps, stage), self._task, side_writer, self._sides, now)
+        stage.begin(_Written(self._sent, multimaps, stage), self._first_shard, side_writer, self._sides, now)
         self._writers += stage.writers
 
 

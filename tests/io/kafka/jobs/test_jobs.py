@@ -15,6 +15,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from arcbeam import ArcbeamRunner
 from arcbeam.io.kafka import KafkaRecord, ProducerRecord, ReadFromKafka, WriteToKafka
+from arcbeam.jobs.server import JobServer, ServerSettings
+from arcbeam.runner.executor import SparkExecutor
 from tests.io.kafka.test_librdkafka import put
 from tools.kafka.broker import Broker
 
@@ -78,7 +80,8 @@ def job(
     broker: Broker, source: str, target: str, folder: Path, *arguments: str, lost: str = "refuse", **read: Any
 ) -> beam.Pipeline:
     options = ["--streaming", "--shards=2", *arguments]
-    pipeline = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(options))
+    runner = None if any(each.startswith("--runner=") for each in arguments) else ArcbeamRunner()
+    pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(options))
     config = {"bootstrap.servers": broker.address}
     _ = (
         pipeline
@@ -107,6 +110,23 @@ def test_kafka_to_kafka_once_in_order(broker: Broker, tmp_path: Path) -> None:
     group = Consumer({"bootstrap.servers": broker.address, "group.id": source})
     assert [at.offset for at in group.committed([TopicPartition(source, n) for n in (0, 1)], 10)] == [1_200, 800]
     assert not list((tmp_path / "staging").rglob("*-*")), "staged records are left"
+
+
+@pytest.mark.long
+@pytest.mark.contract("API-03", "KAFKA-01", "KAFKA-03")
+def test_kafka_to_kafka_through_sdk_workers(broker: Broker, tmp_path: Path) -> None:
+    source, target = broker.topic("w-in", 2), broker.topic("w-out", 2)
+    fill(broker, source, range(1_000))
+    server = JobServer(ServerSettings(folder=tmp_path / "jobs"), SparkExecutor)
+    try:
+        where = "--runner=PortableRunner", f"--job_endpoint={server.endpoint}", "--environment_type=LOOPBACK"
+        result = job(broker, source, target, tmp_path, *where).run()
+        assert wrong(records(broker, target, 1_000), 1_000) == []
+        fill(broker, source, range(1_000, 2_000))
+        assert wrong(records(broker, target, 2_000), 2_000) == []
+        result.cancel()
+    finally:
+        server.stop()
 
 
 @pytest.mark.contract("KAFKA-01", "KAFKA-04", "KAFKA-07")
