@@ -206,10 +206,10 @@ def _state(module: Any) -> None:
 def _operation(module: Any) -> None:
     ask, finish = module.RemoteOperation.ask, module.RemoteOperation.finish
 
-    def asking(self: Any, **request: Any) -> Any:
+    def asking(self: Any, *how: Any, **request: Any) -> Any:
         if "process_bundle_split" in request:
             reached("a checkpoint is requested")
-        return ask(self, **request)
+        return ask(self, *how, **request)
 
     def finished(self: Any) -> None:
         finish(self)

@@ -1,6 +1,7 @@
 """Processes of jobs with SDK workers are killed at each point: outputs are exact, and no process is left.
 
-Each cell is a job. Jobs share a server until it is killed; then the next one has the job. The table of all:
+Each cell is a job. Jobs share a server until it is killed; then the next one has the job. Here is a sample with each
+point, each victim and each SDK. The table of all:
 
     python -m tests.sdks.test_kills [SDK [VICTIM [POINT]]]
 
@@ -10,6 +11,7 @@ Each cell is a job. Jobs share a server until it is killed; then the next one ha
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import tempfile
 import time
@@ -37,6 +39,12 @@ def cells() -> Iterator[tuple[str, str, str]]:
                 yield sdk, victim, point
 
 
+def sample() -> Iterator[tuple[str, str, str]]:
+    """Yield a cell for each point; each victim is among them with each SDK."""
+    for n, point in enumerate(SDK_POINTS):
+        yield SDKS[n // len(SDK_VICTIMS) % 2], SDK_VICTIMS[n % len(SDK_VICTIMS)], point
+
+
 @contextlib.contextmanager
 def built_in(folder: Path) -> Iterator[Programs]:
     """Build the programs."""
@@ -58,11 +66,27 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.contract("API-05", "API-08", "STORE-04")
-@pytest.mark.parametrize(("sdk", "victim", "point"), list(cells()))
+@pytest.mark.parametrize(("sdk", "victim", "point"), list(sample()))
 def test_outputs_are_exact_after_kill(
     programs: Programs, served: Served, sdk: str, victim: str, point: str, tmp_path: Path
 ) -> None:
     assert Trial(tmp_path, programs, served, sdk, victim, point).run().hit
+
+
+@pytest.mark.contract("API-08", "BAT-06")
+@pytest.mark.parametrize("victim", ["SDK worker", "worker"])
+def test_attempt_that_spark_repeats_is_reported(programs: Programs, victim: str, tmp_path: Path) -> None:
+    served = Served(tmp_path / "server", master="local[2,4]")
+    (tmp_path / "trial").mkdir()
+    try:
+        trial = Trial(tmp_path / "trial", programs, served, "Go", victim, "in a bundle")
+        assert trial.run().hit
+        said = trial.messages()
+    finally:
+        served.end()
+    lost = "the SDK worker of the command" if victim == "SDK worker" else r"a Python worker died: signal 9 \(SIGKILL\)"
+    assert len(re.findall(rf"attempt 1 of task \d failed \(.*\); Spark ran it again: {lost}", said)) == 1, said
+    assert "try 1 of" not in said
 
 
 @pytest.mark.contract("API-06")

@@ -35,7 +35,7 @@ LEFT_SECONDS: Final = 60.0
 _LOOKS_SECONDS: Final = 0.05
 _OF_SPARK: Final = re.compile(r" -m arcbeam\.spark\.daemon |java |^cat $")
 """Processes of the session, which is there for the next job: "cat" copies what Java writes."""
-_RETRY: Final = re.compile(r"try \d+ of \d+")
+_RETRY: Final = re.compile(r"try \d+ of \d+|attempt \d+ of task")
 _AT_THE_END: Final = ("prepared, not committed", "after shutdown", "teardown")
 _OF_THE_DRIVER: Final = ("before the manifest", "after the manifest", *_AT_THE_END)
 _EACH: Final = NUMBERS // KEYS
@@ -89,10 +89,12 @@ class Served:
 
     Args:
         folder: for all its files; it is made.
+        master: Spark's master. By default, Spark does not repeat tasks, but arcbeam repeats micro-batches.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, master: str = "local[2]") -> None:
         folder.mkdir()
+        self._master = master
         self._folder, self._log, self._temporary = folder, folder / "log", folder / "tmp"
         self._temporary.mkdir()
         key, value = "ARCBEAM_TEST_MARK", uuid.uuid4().hex
@@ -141,7 +143,7 @@ class Served:
         started = self._folder / f"started-{uuid.uuid4().hex}"
         port = self.endpoint.rpartition(":")[2] or "0"
         command = [sys.executable, "-c", "from arcbeam.cli.main import main; main()", "serve", f"--port={port}"]
-        command += [f"--folder={self._folder}/jobs", "--json", "--", "--spark_master=local[2]", "--shards=2"]
+        command += [f"--folder={self._folder}/jobs", "--json", "--", f"--spark_master={self._master}", "--shards=2"]
         with started.open("ab") as out, self._log.open("ab") as log:
             self._server = subprocess.Popen(
                 command, stdout=out, stderr=log, env=self._environ, cwd=self._folder, start_new_session=True
@@ -299,7 +301,7 @@ class Trial:
             assert state == "DONE", f"{state}\n{self._log()}"
             found = {name: self._lines(name) for name in EXPECTED}
             assert found == EXPECTED, f"{found}\n{self._log()}"
-            retried = _RETRY.search(served.messages(self._name)) is not None
+            retried = _RETRY.search(self.messages()) is not None
             assert retried or not (hit and self._must_retry()), self._log()
             served.until(lambda: submitter.poll() is not None, "the submitter's end", LEFT_SECONDS)
             self._wait_until_nothing_is_left()
@@ -308,6 +310,10 @@ class Trial:
                 submitter.kill()
             submitter.wait()
         return Result(hit, retried, renewed - killed if renewed else None, time.monotonic() - ended)
+
+    def messages(self) -> str:
+        """Return the messages of its job, which has ended."""
+        return self._served.messages(self._name)
 
     def _must_retry(self) -> bool:
         """Return whether a task is lost for certain: of an idle worker, none is."""
@@ -331,4 +337,4 @@ class Trial:
 
     def _log(self) -> str:
         said = (self._folder / "log").read_text(errors="replace")[-4000:]
-        return f"{said}\n{self._served.messages(self._name)[-4000:]}\n{self._served.log()}"
+        return f"{said}\n{self.messages()[-4000:]}\n{self._served.log()}"
