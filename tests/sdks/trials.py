@@ -318,7 +318,9 @@ class Trial:
     def _must_retry(self) -> bool:
         """Return whether a task is lost for certain: of an idle worker, none is."""
         if self._victim == "SDK worker":
-            return self._point not in _AT_THE_END
+            # Python's boot program starts a worker again that has ended; no task misses one that had not connected.
+            is_replaced = self._sdk == "Python" and self._point == "an SDK worker is starting"
+            return not is_replaced and self._point not in _AT_THE_END
         return self._victim == "worker" and self._point not in _OF_THE_DRIVER
 
     def _wait_until_nothing_is_left(self) -> None:
