@@ -252,13 +252,33 @@ def _with_coders_of_state(context: Any, transform: Any) -> Any:
     return changed
 
 
+def _timer_coder(context: Any, transform: Any, payload: Any, declared: str) -> str:
+    """Return the id of the coder of a transform's timers: of the keys and windows of its main input.
+
+    SUBTLE: if there are side inputs, Python may declare those of any input, and of another one in another process.
+    """
+    components = context.components
+    (main,) = (pcoll for tag, pcoll in transform.inputs.items() if tag not in payload.side_inputs)
+    elements = components.coders[components.pcollections[main].coder_id]
+    if elements.spec.urn != common_urns.coders.KV.urn:
+        return declared
+    strategy = components.windowing_strategies[components.pcollections[main].windowing_strategy_id]
+    parts = [elements.component_coder_ids[0], strategy.window_coder_id]
+    if list(components.coders[declared].component_coder_ids) == parts:
+        return declared
+    made = runner_pb.Coder(spec=components.coders[declared].spec, component_coder_ids=parts)
+    found: str = context.add_or_get_coder_id(made, declared)
+    return found
+
+
 def _with_timer_coders(context: Any, transform: Any, timers: dict[tuple[str, str], str]) -> Any:
     """Return a transform whose timers can be read here; add the coders to a table, by transform and family."""
     payload = phases.par_do_payload(transform)
     if payload is None or not payload.timer_family_specs:
         return transform
     for family, spec in payload.timer_family_specs.items():
-        spec.timer_family_coder_id = context.maybe_length_prefixed_coder(spec.timer_family_coder_id)
+        coder = _timer_coder(context, transform, payload, spec.timer_family_coder_id)
+        spec.timer_family_coder_id = context.maybe_length_prefixed_coder(coder)
         timers[transform.unique_name, family] = context.ours(spec.timer_family_coder_id)
     changed = runner_pb.PTransform()
     changed.CopyFrom(transform)

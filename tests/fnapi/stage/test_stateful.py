@@ -9,6 +9,8 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.coders import PickleCoder, VarIntCoder
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.transforms import window
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import (
@@ -122,6 +124,53 @@ def test_stateful_pipeline_equals_embedded_python(service: str, seed: int) -> No
         _build(p, seed)
     assert _found(p) == _found(expected)
     assert p.left == expected.left
+
+
+class Ending(beam.DoFn):
+    """Puts out what a key has had, with side inputs, at the end of its window."""
+
+    BAG = BagStateSpec("bag", VarIntCoder())
+    END = TimerSpec("end", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: Any,
+        more: list[tuple[int, int]],
+        of: Any = beam.DoFn.WindowParam,
+        bag: Any = beam.DoFn.StateParam(BAG),
+        end: Any = beam.DoFn.TimerParam(END),
+    ) -> None:
+        bag.add(element[1] + sum(n for _, n in more))
+        end.set(of.end)
+
+    @on_timer(END)
+    def on_end(self, key: Any = beam.DoFn.KeyParam, bag: Any = beam.DoFn.StateParam(BAG)) -> Iterator[Any]:
+        yield key, sorted(bag.read())
+
+
+def _with_timers_of_side_input(proto: Any) -> None:
+    """Declare the timers with keys and windows of a side input, as Python does in some processes."""
+    components = proto.components
+    for transform in components.transforms.values():
+        if transform.spec.urn != common_urns.primitives.PAR_DO.urn:
+            continue
+        payload = beam_runner_api_pb2.ParDoPayload.FromString(transform.spec.payload)
+        if not payload.timer_family_specs:
+            continue
+        side = components.pcollections[next(transform.inputs[tag] for tag in payload.side_inputs)]
+        keys = components.coders[side.coder_id].component_coder_ids[0]
+        windows = components.windowing_strategies[side.windowing_strategy_id].window_coder_id
+        for spec in payload.timer_family_specs.values():
+            components.coders[spec.timer_family_coder_id].component_coder_ids[:] = [keys, windows]
+
+
+def test_timers_have_keys_and_windows_of_the_main_input(service: str) -> None:
+    with InWorkers(service, change=_with_timers_of_side_input) as p:
+        side = p | "Side" >> beam.Create([(1, 1), (2, 2)])
+        pairs = p | beam.Create([("a", 1), ("a", 2)]).with_output_types(tuple[str, int])
+        ended = pairs | beam.WindowInto(window.FixedWindows(5)) | beam.ParDo(Ending(), beam.pvalue.AsList(side))
+        _ = ended | Collect()
+    assert p.values() == [("a", [4, 5])]
 
 
 class Ordered(beam.DoFn):
