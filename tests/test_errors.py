@@ -25,6 +25,7 @@ MADE = [
     errors.CoderError("A/Map", "'x' does not fit VarIntCoder", "Traceback…"),
     errors.PublishRefusedError("the register is another's"),
     errors.WorkerLostError("a worker was killed", "give it more memory"),
+    errors.SdkWorkerStartError("no SDK worker starts", "correct its command"),
     errors.SubmitterLostError("the submitter ended", "run it again"),
     errors.DriverLostError("the driver died", "give it more memory"),
     errors.ServerLostError("no answer from the server", "resume the job"),
