@@ -29,12 +29,11 @@ def _of_boot(endpoint: str, folder: Path) -> beam.Pipeline:
     return submitted_to(endpoint, "--environment_type=PROCESS", f"--environment_config={environment}")
 
 
-def test_first_failure_ends_sparks_tries(
-    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_first_failure_ends_sparks_tries(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workerstarts, "_SECONDS", 0.0)
     p = _of_boot(endpoint, tmp_path)
     _ = p | beam.Create([1]) | beam.Map(print)
     with pytest.raises(RuntimeError, match=r"(?s)has ended with status 1.*exec: no Python.*correct the environment"):
         p.run().wait_until_finish()
-    assert len((tmp_path / "log").read_text().splitlines()) <= 4
+    # Spark would try a task four times.
+    assert len((tmp_path / "log").read_text().splitlines()) < 4
