@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -17,30 +16,23 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 
-from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.state.timers import EXPIRATION, Fired
 from arcbeam.engine.task.bundles import TimerCleared, TimerSet
-from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.errors import ArcbeamError
-from arcbeam.fnapi.environments import external as external_workers
 from arcbeam.fnapi.lost import SdkWorkerLostError
-from arcbeam.fnapi.stage.remotestage import RemoteStage
-from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Stage
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE
-from arcbeam.testing.views import MemoryView
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.fnapi.scripted import ScriptedWorker
 from tests.fnapi.stage.inworkers import external
 from tests.fnapi.stage.traps.test_bundle_traps import SINK
+from tests.fnapi.stage.traps.world import World
 from tests.harness.batch.statefulplans import call_on_expiration
-from tests.harness.drive import _ListOutbox
 
 EVENT, EXPIRES = "ts-event", "ts-expires"
 _TIMERS = _TimerCoder(coders.StrUtf8Coder(), GlobalWindowCoder()).get_impl()
-Script = Callable[[ScriptedWorker, str], None]
 
 
 class Keeping(beam.DoFn):
@@ -86,62 +78,10 @@ def end(worker: ScriptedWorker, id: str, *families: str) -> None:
     worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse())
 
 
-class World:
-    """A shard of the stage, whose worker does what scripts say: one for each bundle."""
-
-    def __init__(self, of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.workers: list[ScriptedWorker] = []
-        monkeypatch.setattr(external_workers, "start", self._start)
-        monkeypatch.setattr(external_workers, "stop", lambda payload, id: None)
-        self.stage, self.view = RemoteStage(of, Settings(shards=1, bulk_values=False), "job"), MemoryView()
-        self.stage.begin(_ListOutbox(), 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
-        self.runner = self.stage.runner(self.view, Placed(StageFlow("it", (), ("main",)), 1, 0))
-
-    def _start(self, payload: Any, id: str, address: str, restart: str) -> None:
-        self.workers.append(ScriptedWorker(address, id).__enter__())
-
-    def plays(self, script: Script, call: Callable[[], Any]) -> Any:
-        """Return the result of a call during which the worker plays a script."""
-        failed: list[BaseException] = []
-
-        def play() -> None:
-            try:
-                (worker,) = self.workers
-                script(worker, worker.request().instruction_id)
-            except BaseException as e:
-                failed.append(e)
-                self.workers[0].end()
-
-        playing = threading.Thread(target=play)
-        playing.start()
-        try:
-            return call()
-        finally:
-            playing.join()
-            if failed:
-                raise failed[0]
-
-    def process(self, script: Script, *keys: str) -> list[Any]:
-        """Return the timers that a bundle with an element for each key has led to."""
-
-        def call() -> list[Any]:
-            timers: list[Any] = []
-            for key in keys or ("a",):
-                timers += self.runner.process(key.encode(), [(1, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]).timers
-            return [*timers, *self.runner.settle().timers]
-
-        found: list[Any] = self.plays(script, call)
-        return found
-
-
 @pytest.fixture
 def world(of: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    world = World(of, monkeypatch)
-    yield world
-    world.stage.abandon()
-    world.stage.close()
-    for each in world.workers:
-        each.end()
+    with World(of, monkeypatch) as world:
+        yield world
 
 
 @pytest.mark.contract("API-03", "ENG-12")

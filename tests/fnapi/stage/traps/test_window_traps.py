@@ -28,6 +28,7 @@ _MERGES = coders.IterableCoder(coders.TupleCoder((_WINDOW, coders.IterableCoder(
 _ANSWER = coders.TupleCoder((coders.BytesCoder(), coders.TupleCoder((coders.IterableCoder(_WINDOW), _MERGES))))
 _CODER = coders.WindowedValueCoder(_ANSWER, coders.GlobalWindowCoder()).get_impl()
 MERGED: bytes = _CODER.encode_nested(GlobalWindows.windowed_value((b"", ((), ((BOTH, (FIRST, SECOND)),)))))
+MAP_WINDOWS = common_urns.primitives.MAP_WINDOWS.urn
 Script = Callable[[ScriptedWorker, str], None]
 
 
@@ -38,32 +39,52 @@ def server() -> Iterator[Server]:
     server.stop()
 
 
+_MAPPED = coders.WindowedValueCoder(
+    coders.TupleCoder((coders.BytesCoder(), _WINDOW)), coders.GlobalWindowCoder()
+).get_impl()
+
+
+def mapped(window: Any) -> bytes:
+    """Return the answer to the question which window another one is mapped to."""
+    encoded: bytes = _MAPPED.encode_nested(GlobalWindows.windowed_value((b"", window)))
+    return encoded
+
+
 @pytest.fixture
-def merged(server: Server) -> Iterator[Callable[[Script], Any]]:
-    """Return what merges two windows while the worker plays a script."""
+def calls(server: Server) -> Iterator[tuple[WindowCalls, ScriptedWorker]]:
+    """Return what asks a worker about windows, and the worker."""
     connection = server.expect("the test")
     interval = runner_pb.Coder(spec=runner_pb.FunctionSpec(urn=common_urns.coders.INTERVAL_WINDOW.urn))
-    calls = WindowCalls(connection, "stage", {"window": interval}, server.address, "Merge", serve_nothing)
-    strategy = runner_pb.WindowingStrategy(window_coder_id="window")
     with ScriptedWorker(server.address, connection.worker) as worker:
         connection.connected(SECONDS)
-        merge = calls.merging(strategy)
-
-        def merged(script: Script) -> Any:
-            def play() -> None:
-                id = worker.request().instruction_id
-                assert len(list(worker.inputs())) == 2
-                script(worker, id)
-
-            playing = threading.Thread(target=play)
-            playing.start()
-            try:
-                return merge([FIRST, SECOND])
-            finally:
-                playing.join()
-
-        yield merged
+        yield WindowCalls(connection, "stage", {"window": interval}, server.address, "Merge", serve_nothing), worker
     server.forget(connection)
+
+
+_STRATEGY = runner_pb.WindowingStrategy(window_coder_id="window")
+
+
+@pytest.fixture
+def merged(calls: tuple[WindowCalls, ScriptedWorker]) -> Callable[[Script], Any]:
+    """Return what merges two windows while the worker plays a script."""
+    merge = calls[0].merging(_STRATEGY)
+    return lambda script: playing(calls[1], script, lambda: merge([FIRST, SECOND]))
+
+
+def playing(worker: ScriptedWorker, script: Script, call: Callable[[], Any]) -> Any:
+    """Return the result of a call during which the worker plays a script."""
+
+    def play() -> None:
+        id = worker.request().instruction_id
+        assert len(list(worker.inputs())) == 2
+        script(worker, id)
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    try:
+        return call()
+    finally:
+        thread.join()
 
 
 def respond(worker: ScriptedWorker, id: str, **response: Any) -> None:
@@ -129,3 +150,26 @@ def test_call_cannot_be_deferred(merged: Callable[[Script], Any]) -> None:
 
     with pytest.raises(SdkWorkerLostError, match="has deferred a call of 'Merge'"):
         merged(script)
+
+
+def test_windows_of_side_inputs_are_mapped_by_the_worker(calls: tuple[WindowCalls, ScriptedWorker]) -> None:
+    window_calls, worker = calls
+    function = runner_pb.FunctionSpec(urn="beam:window_mapping:of_the_sdk", payload=b"how")
+    window_of = window_calls.mapping(3, function, _STRATEGY, _STRATEGY)
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        descriptor = worker.descriptor(worker.last_request.process_bundle.process_bundle_descriptor_id)
+        (mapping,) = (t for t in descriptor.transforms.values() if t.spec.urn == MAP_WINDOWS)
+        assert runner_pb.FunctionSpec.FromString(mapping.spec.payload) == function
+        worker.put_out(id, CALLED, mapped(BOTH), last=True)
+        respond(worker, id)
+
+    assert playing(worker, script, lambda: window_of(FIRST)) == BOTH
+
+
+def test_error_of_a_mapping_names_the_transform(calls: tuple[WindowCalls, ScriptedWorker]) -> None:
+    window_calls, worker = calls
+    window_of = window_calls.mapping(3, runner_pb.FunctionSpec(), _STRATEGY, _STRATEGY)
+    with pytest.raises(UserCodeError, match="no such window") as raised:
+        playing(worker, lambda worker, id: worker.respond(id, error="no such window"), lambda: window_of(FIRST))
+    assert raised.value.step == "Merge"
