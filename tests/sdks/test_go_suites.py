@@ -70,7 +70,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobServer]:
 
 def _jobs(server: JobServer) -> int:
     """Return how many jobs the server has had."""
-    return len(json.loads(CliRunner().invoke(main.main, ["jobs", f"--endpoint={server.endpoint}", "--json"]).stdout))
+    shown = CliRunner().invoke(main.main, ["jobs", f"--endpoint={server.endpoint}", "--json", "--limit=0"])
+    return len(json.loads(shown.stdout))
 
 
 @pytest.mark.contract("API-02", "API-03")
