@@ -208,10 +208,11 @@ class PublishRefusedError(JobFailedError):
 
 
 class WorkerLostError(JobFailedError):
-    """A Python worker or executor died (killed, out of memory, segmentation fault) more often than Spark retries.
+    """A worker or executor died (killed, out of memory, segmentation fault) more often than the job retries.
 
     Attributes:
-        died: a Python worker died, perhaps of its user code; False if only its executor or a connection was lost.
+        died: a Python worker or SDK worker died, perhaps of its user code; False if only its executor or a connection
+            was lost.
         step: full name of the transform that it ran last ("" if unknown).
         how: its exit code or signal, for people ("" if unknown).
         memory: its resident bytes shortly before (0 if unknown).
@@ -248,7 +249,14 @@ class SdkWorkerStartError(JobFailedError):
     """No SDK worker of an environment starts, and none has started since the job began to run here.
 
     Retried for two minutes at most: its command, image or service is probably wrong.
+
+    Attributes:
+        ended: a program of the executor's machine was started, and has ended. That is retried twice.
     """
+
+    def __init__(self, message: str, remedy: str = "", *, ended: bool = False) -> None:
+        super().__init__(message, remedy)
+        self.ended = ended
 
 
 class DriverLostError(JobFailedError):

@@ -16,11 +16,12 @@ from apache_beam.runners.worker.bundle_processor import DATA_INPUT_URN, DATA_OUT
 
 from arcbeam.model.plan import Remote
 
-SOURCE: Final = "arcbeam/source"
+_OURS: Final = "arcbeam/"
+SOURCE: Final = f"{_OURS}source"
 """Id of the transform that reads the stage's input."""
-TRUNCATED: Final = "arcbeam/truncated"
+TRUNCATED: Final = f"{_OURS}truncated"
 """Id of the output of a truncation."""
-CALLED: Final = "arcbeam/out"
+CALLED: Final = f"{_OURS}out"
 """Id of the output of a call about windows, and of its coder."""
 _CODERS: Final = common_urns.coders
 _PAGED: Final = common_urns.coders.STATE_BACKED_ITERABLE
@@ -36,7 +37,12 @@ def par_do_payload(transform: Any) -> Any:
 
 def sink_of(tag: str) -> str:
     """Return the id of the transform that writes the output with that tag."""
-    return f"arcbeam/{tag}"
+    return f"{_OURS}{tag}"
+
+
+def is_port(id: str) -> bool:
+    """Return whether a transform with this id is ours, not one of the worker's."""
+    return id.startswith(_OURS)
 
 
 def descriptor(id: str, remote: Remote, address: str) -> Any:

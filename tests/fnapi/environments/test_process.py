@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from arcbeam.fnapi.environments.process import WorkerProcess, worker_arguments
+from arcbeam.fnapi.lost import ProcessEnd
 
 SECONDS = 20.0
 
@@ -47,18 +48,18 @@ def _pids(folder: Path) -> list[int]:
 
 
 @pytest.fixture
-def ends() -> queue.SimpleQueue[str]:
+def ends() -> queue.SimpleQueue[ProcessEnd]:
     return queue.SimpleQueue()
 
 
-def test_stopped_process_ends_with_its_children(tmp_path: Path, ends: queue.SimpleQueue[str]) -> None:
+def test_stopped_process_ends_with_its_children(tmp_path: Path, ends: queue.SimpleQueue[ProcessEnd]) -> None:
     process = WorkerProcess(_in(tmp_path, "echo {folder} > folder; " + _SLEEPERS), {}, ends.put)
     pids = _pids(tmp_path)
     folder = Path((tmp_path / "folder").read_text().strip())
     assert folder.is_dir()
     process.stop()
     _until(lambda: not any(map(_lives, pids)))
-    assert "'sh' has ended" in ends.get(timeout=SECONDS)
+    assert "'sh' has ended" in ends.get(timeout=SECONDS).why
     assert not folder.exists()
 
 
@@ -78,43 +79,48 @@ def test_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_process_ends_when_its_leash_is_killed(tmp_path: Path, ends: queue.SimpleQueue[str]) -> None:
+def test_process_ends_when_its_leash_is_killed(tmp_path: Path, ends: queue.SimpleQueue[ProcessEnd]) -> None:
     command = _in(tmp_path, "echo $$ > inner; echo $$ > outer; exec sleep 100")
     process = WorkerProcess(command, {}, ends.put)
     pid, _ = _pids(tmp_path)
     os.kill(process._leash.pid, signal.SIGKILL)
-    assert "has ended with status -9" in ends.get(timeout=SECONDS)
+    assert ends.get(timeout=SECONDS) == ProcessEnd("its process 'sh' has ended with status -9", "signal 9 (SIGKILL)")
     _until(lambda: not _lives(pid))
     assert not Path(process._folder).exists()
     process.stop()
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "status", "said"),
     [
-        (["sh", "-c", "echo one; echo $WORD >&2; exit 3"], "its process 'sh' has ended with status 3:\n  one\n  two"),
-        (["sh", "-c", "printf '%0900d' 0; echo : no module"], f"\n  {'0' * 80} … {'0' * 209}: no module"),
-        (["/no/such/boot"], "status 127:\n  cannot start '/no/such/boot': No such file or directory"),
+        (["sh", "-c", "echo one; echo $WORD >&2; exit 3"], 3, ["one", "two"]),
+        (["sh", "-c", "printf '%0900d' 0; echo : no module"], 0, [f"{'0' * 80} … {'0' * 209}: no module"]),
+        (["/no/such/boot"], 127, ["cannot start '/no/such/boot': No such file or directory"]),
+        (["sh", "-c", "kill -9 $$"], 137, []),
     ],
-    ids=["fails", "long line", "does not exist"],
+    ids=["fails", "long line", "does not exist", "killed"],
 )
-def test_end_is_described_with_last_lines(command: list[str], said: str, ends: queue.SimpleQueue[str]) -> None:
+def test_end_is_described_with_last_lines(
+    command: list[str], status: int, said: list[str], ends: queue.SimpleQueue[ProcessEnd]
+) -> None:
     process = WorkerProcess(command, {"WORD": "two"}, ends.put)
-    assert said in ends.get(timeout=SECONDS)
+    how = "signal 9 (SIGKILL)" if status == 137 else f"exit status {status}"
+    assert ends.get(timeout=SECONDS) == ProcessEnd(f"its process '{command[0]}' has ended with status {status}", how)
+    assert list(process.said()) == said
     assert not Path(process._folder).exists()
 
 
 def test_processes_do_not_share_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: queue.SimpleQueue[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: queue.SimpleQueue[ProcessEnd]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     boot = tmp_path / "boot"
     boot.write_text("#!/bin/sh\necho options > pipeline_options.json; pwd\n")
     boot.chmod(0o700)
     first, second = (WorkerProcess(["./boot"], {}, ends.put) for _ in range(2))
-    told = ends.get(timeout=SECONDS) + ends.get(timeout=SECONDS)
-    assert first._folder in told
-    assert second._folder in told
+    for _ in range(2):
+        ends.get(timeout=SECONDS)
+    assert (first.said(), second.said()) == ((first._folder,), (second._folder,))
     assert [path.name for path in tmp_path.iterdir()] == ["boot"]
 
 

@@ -14,7 +14,7 @@ import pytest
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_fn_api_pb2_grpc as fn_grpc
 
-from arcbeam.fnapi.lost import SdkWorkerLostError
+from arcbeam.fnapi.lost import ProcessEnd, SdkWorkerLostError
 from arcbeam.fnapi.service import server as server_module
 from arcbeam.fnapi.service import workerlogs
 from arcbeam.fnapi.service.connection import _MOST_UNSENT, Connection
@@ -273,7 +273,7 @@ def test_errors_before_the_connection_are_in_the_message(server: Server, connect
     with grpc.insecure_channel(server.address) as channel:
         logging_stub = fn_grpc.BeamFnLoggingStub(channel)
         list(logging_stub.Logging(iter([fn_pb.LogEntry.List(log_entries=entries)]), metadata=_names(connection)))
-    connection.end("its process has ended")
+    connection.process_ended(ProcessEnd("its process has ended", "exit status 1"))
     with pytest.raises(SdkWorkerLostError) as raised:
         connection.connected(SECONDS)
     logged = "".join(f"\n  it logged: pip: {n}" for n in range(2, 6))
@@ -282,14 +282,57 @@ def test_errors_before_the_connection_are_in_the_message(server: Server, connect
 
 def test_rest_of_the_log_of_a_worker_that_has_ended_is_awaited(connection: Connection) -> None:
     connection.logs(begins=True)
-    connection.end("its process has ended")
+    connection.process_ended(ProcessEnd("its process has ended", "exit status 1"))
     entry = threading.Timer(
-        0.1, lambda: (connection.logged_error("pip: no such package"), connection.logs(begins=False))
+        0.1,
+        lambda: (connection.logged("pip: no such package", error=True, by_boot=True), connection.logs(begins=False)),
     )
     entry.start()
     with pytest.raises(SdkWorkerLostError, match="has ended\n  it logged: pip: no such package"):
         connection.connected(SECONDS)
     entry.join()
+
+
+def test_account_names_status_transforms_and_last_words(connection: Connection, worker: ScriptedWorker) -> None:
+    connection.said_by(lambda: ("leaving",), process=True)
+    bundle = connection.begin("s1")
+    bundle.watched_by(Watched())
+    severity = fn_pb.LogEntry.Severity
+    worker.log(severity=severity.WARN, message="no error", log_location="worker.py:1")
+    worker.log(severity=severity.ERROR, message="no room", log_location="worker.py:1")
+    worker.end()
+    with pytest.raises(SdkWorkerLostError) as raised:
+        bundle.take(lambda: False)
+    connection.logged("User program exited: exit status 3", error=True, by_boot=True)
+    connection.process_ended(ProcessEnd("its process has ended", "exit status 1"))
+    account = raised.value.account()
+    assert account.why == "the SDK worker of the test is gone: exit status 3 (its control stream ended)"
+    assert account.said == ("leaving", "it logged: no room")
+    assert (account.how, account.transforms) == ("exit status 3", ("A", "B"))
+
+
+class Watched:
+    """Knows the transforms of a bundle."""
+
+    pause = SECONDS
+
+    def look(self) -> None:
+        """Nothing has arrived."""
+
+    def moved(self) -> None:
+        """Something has arrived."""
+
+    def may_run(self) -> tuple[str, ...]:
+        """Return their names."""
+        return "A", "B"
+
+
+def test_worker_whose_boot_program_gives_up_has_ended(connection: Connection) -> None:
+    """It ends 15 s later."""
+    connection.logged("no such module", error=True, by_boot=True)
+    connection.logged("Completing background processes before exiting...", error=True, by_boot=True)
+    with pytest.raises(SdkWorkerLostError, match=r"its boot program gives up\n  it logged: no such module$"):
+        connection.connected(SECONDS)
 
 
 def _names(connection: Connection) -> list[tuple[str, str]]:

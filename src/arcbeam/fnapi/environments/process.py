@@ -9,25 +9,21 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from arcbeam.fnapi.environments import leash
+from arcbeam.fnapi.environments.output import OutputTail
+from arcbeam.fnapi.lost import ProcessEnd
 from arcbeam.secrets import redacted
 
 _LOG = logging.getLogger("arcbeam.sdk")
-_LINES: Final = 8
-"""Last lines of the output that are part of the message when the process ends."""
-_HEAD, _TAIL = 80, 220
-"""Characters of a long line that are part of that message. Boot programs write all options of the pipeline on a line,
-and causes at a line's end.
-"""
 _SECONDS: Final = 10.0
 """For the end of a process after the request, before it is killed. Its leash needs a part of it."""
 
@@ -38,8 +34,13 @@ def worker_arguments(worker: str, address: str) -> list[str]:
     return [f"--id={worker}", *(f"--{service}_endpoint={address}" for service in services)]
 
 
-def _short(line: str) -> str:
-    return line if len(line) <= _HEAD + _TAIL else f"{line[:_HEAD]} … {line[-_TAIL:]}"
+def _how(status: int) -> str:
+    """Return the meaning of a leash's status."""
+    number = -status if status < 0 else status - 128
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"exit status {status}"
 
 
 class WorkerProcess:
@@ -48,10 +49,12 @@ class WorkerProcess:
     Args:
         command: the command with its arguments; an argument "{folder}" becomes the process's own folder.
         environment: variables, in addition to those of this process.
-        ended: is called when the process has ended, with a description.
+        ended: is called when the process has ended.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], ended: Callable[[str], None]) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], ended: Callable[[ProcessEnd], None]
+    ) -> None:
         self._command, self._ended = command[0], ended
         self._folder = folder = tempfile.mkdtemp(prefix="arcbeam-sdk-worker-")
         program = os.path.abspath(command[0]) if os.sep in command[0] else command[0]
@@ -68,7 +71,7 @@ class WorkerProcess:
             text=True,
             errors="replace",
         )
-        self._last: deque[str] = deque(maxlen=_LINES)
+        self._tail = OutputTail()
         self._reader = threading.Thread(target=self._read, name="sdk-worker-output", daemon=True)
         self._reader.start()
         threading.Thread(target=self._wait, name="sdk-worker-end", daemon=True).start()
@@ -77,15 +80,18 @@ class WorkerProcess:
         assert self._leash.stdout is not None
         for line in self._leash.stdout:
             text = redacted(line.rstrip())  # boot programs write the pipeline's options
-            self._last.append(_short(text))
+            self._tail.add(text)
             _LOG.info("%s", text)
 
     def _wait(self) -> None:
         status = self._leash.wait()
         shutil.rmtree(self._folder, ignore_errors=True)  # by the leash already, unless it was killed
         self._reader.join(1.0)  # a process that is not killed may still hold the pipe
-        said = "".join(f"\n  {line}" for line in self._last)
-        self._ended(f"its process '{self._command}' has ended with status {status}{':' if said else ''}{said}")
+        self._ended(ProcessEnd(f"its process '{self._command}' has ended with status {status}", _how(status)))
+
+    def said(self) -> tuple[str, ...]:
+        """Return the lines of its output that may say why it ended."""
+        return self._tail.lines()
 
     def stop(self) -> None:
         """End the process with all its descendants."""

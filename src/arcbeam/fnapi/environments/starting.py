@@ -15,6 +15,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from arcbeam.fnapi.environments import external
 from arcbeam.fnapi.environments.docker import docker_command
 from arcbeam.fnapi.environments.process import WorkerProcess, worker_arguments
+from arcbeam.fnapi.lost import ProcessEnd
 
 _URNS = common_urns.environments
 
@@ -25,6 +26,9 @@ class Started(Protocol):
     def stop(self) -> None:
         """End the worker, if it has not ended itself. Idempotent."""
 
+    def said(self) -> tuple[str, ...]:
+        """Return the lines of its output that may say why it ended, or a line that says where they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class _ByService:
@@ -33,6 +37,9 @@ class _ByService:
 
     def stop(self) -> None:
         external.stop(self.payload, self.worker)
+
+    def said(self) -> tuple[str, ...]:
+        return (f"its exit status and output are in the log of the service at {self.payload.endpoint.url}",)
 
 
 def name_of(environment: Any) -> str:
@@ -51,14 +58,26 @@ def name_of(environment: Any) -> str:
     raise ValueError(f"an environment '{environment.urn}' has no SDK workers")
 
 
-def start(environment: Any, worker: str, address: str, ended: Callable[[str], None], restart: str = "") -> Started:
+def is_program(environment: Any) -> bool:
+    """Return whether workers of an environment are a program of this machine: nothing else is needed to start them."""
+    return bool(environment.urn == _URNS.PROCESS.urn)
+
+
+def has_process(environment: Any) -> bool:
+    """Return whether the end of a process is known that runs a worker, or has started it."""
+    return bool(environment.urn != _URNS.EXTERNAL.urn)
+
+
+def start(
+    environment: Any, worker: str, address: str, ended: Callable[[ProcessEnd], None], restart: str = ""
+) -> Started:
     """Start a worker.
 
     Args:
         environment: `Environment` proto.
         worker: the id under which it connects.
         address: of the server to which it connects.
-        ended: is called with a description if the worker's process ends.
+        ended: is called if the worker's process ends.
         restart: see `external.start`.
 
     Raises:

@@ -74,11 +74,15 @@ class Workers:
         connection = server.expect(starting.name_of(proto), provision, proto)
         worker = _Worker(connection)
         try:
-            worker.started = starting.start(proto, connection.worker, server.address, connection.end, provision.restart)
+            worker.started = starting.start(
+                proto, connection.worker, server.address, connection.process_ended, provision.restart
+            )
+            connection.said_by(worker.started.said, process=starting.has_process(proto))
             connection.connected(_SECONDS)
         except SdkWorkerLostError as e:
+            ended = starting.is_program(proto) and connection.is_lost
             self._stop(worker)
-            raise SdkWorkerNotStartedError(str(e), environment) from None
+            raise SdkWorkerNotStartedError(str(e), environment, ended=ended) from None
         except BaseException:
             self._stop(worker)
             raise

@@ -9,14 +9,15 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final
 
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 
-from arcbeam.fnapi.lost import SdkWorkerLostError
+from arcbeam.fnapi.lost import Account, ProcessEnd, SdkWorkerLostError
 from arcbeam.fnapi.service.instruction import Arrival, Asked, Instruction, Output, Responded
+from arcbeam.fnapi.service.workerend import GIVES_UP, OUTPUT_SECONDS, SECONDS, WorkerEnd
 from arcbeam.sizes import threshold
 
 _MOST_UNSENT: Final = threshold(16 << 20)
@@ -30,12 +31,6 @@ class Stream(Enum):
     CONTROL = "control"
     DATA = "data"
     STATE = "state"
-
-
-_LOG_SECONDS: Final = 1.0
-"""For the rest of the log of a worker that does not connect."""
-_ERRORS: Final = 4
-"""Last errors that a worker has logged before it connects, which are part of the message if it does not."""
 
 
 class Connection:
@@ -71,8 +66,8 @@ class Connection:
         self._streams: set[Stream] = set()
         self._closed = False
         self._lost = ""
-        self._errors: deque[str] = deque(maxlen=_ERRORS)
-        self._logs = 0
+        self._end = WorkerEnd()
+        self._running: tuple[str, ...] = ()
 
     # For the task's thread.
 
@@ -85,13 +80,11 @@ class Connection:
         with self._changed:
             self._changed.wait_for(lambda: Stream.CONTROL in self._streams or self._lost, seconds)
             if Stream.CONTROL not in self._streams:
-                # A process may end before what it has logged is read.
-                self._changed.wait_for(lambda: not self._logs, _LOG_SECONDS)
-            logged = "".join(f"\n  it logged: {text}" for text in self._errors)
-            if self._lost:
-                raise SdkWorkerLostError(f"the SDK worker of {self.name} is gone: {self._lost}{logged}")
-            if Stream.CONTROL not in self._streams:
-                raise SdkWorkerLostError(f"the SDK worker of {self.name} did not connect within {seconds:g} s{logged}")
+                late = "" if self._lost else f"the SDK worker of {self.name} did not connect within {seconds:g} s"
+                raise SdkWorkerLostError(str(self._account(late)))
+            problem = self._problem()
+            if problem is not None:
+                raise problem
 
     @property
     def is_lost(self) -> bool:
@@ -312,21 +305,39 @@ class Connection:
             return self._instructions.get(id)
 
     def logs(self, *, begins: bool) -> None:
-        """A stream of the worker's log begins or ends."""
+        """A stream of the log of the worker, or of the program that started it, begins or ends."""
         with self._changed:
-            self._logs += 1 if begins else -1
+            self._end.logs += 1 if begins else -1
             self._changed.notify_all()
 
-    def logged_error(self, text: str) -> None:
-        """The worker has logged an error. Before it connects, that is why it cannot start, as when pip fails."""
+    def logged(self, text: str, *, error: bool, by_boot: bool) -> None:
+        """A warning or an error was logged.
+
+        Args:
+            text: the text.
+            error: whether it is an error.
+            by_boot: whether the boot program has logged it, which started the worker.
+        """
         with self._changed:
-            if Stream.CONTROL not in self._streams:
-                self._errors.append(text)
+            if by_boot and text.startswith(GIVES_UP):
+                self._end.gave_up = True
+                self.end("its boot program gives up")
+            elif error or by_boot:
+                self._end.logged(text, by_boot=by_boot)
+                self._changed.notify_all()
+
+    def process_ended(self, end: ProcessEnd) -> None:
+        """The process that was started has ended: the worker, or what has started it."""
+        with self._changed:
+            self._end.process = end
+            self.end(end.why)
 
     def end(self, why: str) -> None:
         """The worker has ended: open instructions fail. Only the first call counts."""
         with self._changed:
-            self._lost = self._lost or why
+            if not self._lost:
+                self._lost = why
+                self._running = tuple(each for one in self._instructions.values() for each in one.running())
             self._closed = True
             for instruction in self._instructions.values():
                 instruction.drop_more()
@@ -334,7 +345,32 @@ class Connection:
                 waited_for.notify_all()
 
     def _problem(self) -> Exception | None:
-        return SdkWorkerLostError(f"the SDK worker of {self.name} is gone: {self._lost}") if self._lost else None
+        if not self._lost:
+            return None
+        return SdkWorkerLostError(f"the SDK worker of {self.name} is gone: {self._lost}", self._account)
+
+    def said_by(self, output: Callable[[], Iterable[str]], *, process: bool) -> None:
+        """Set what returns the last lines of the worker's output, and whether the end of a process will be known."""
+        self._end.output, self._end.has_process = output, process
+
+    def _account(self, instead: str = "") -> Account:
+        """Return what is known of the worker's end.
+
+        Args:
+            instead: why the worker is given up, if it has not ended.
+        """
+        with self._changed:
+            if self._lost:
+                # The streams end first, then the process, and what it has logged is read last.
+                self._changed.wait_for(self._end.is_complete, SECONDS)
+                # SUBTLE: its output was written before, but comes by another way.
+                self._changed.wait_for(lambda: False, OUTPUT_SECONDS)
+            how = self._end.how() if self._lost else ""
+            process = self._end.process
+            said_before = process is not None and (process.why, process.how) == (self._lost, how)
+            why = f"{how} ({self._lost})" if how and not said_before else self._lost
+            why = instead or f"the SDK worker of {self.name} is gone: {why}"
+            return Account(why, self._end.said(), how, self._running)
 
 
 def _outputs(elements: Any) -> Iterator[tuple[str, Output]]:

@@ -74,6 +74,9 @@ class Watching(Protocol):
     def moved(self) -> None:
         """Something has arrived."""
 
+    def may_run(self) -> tuple[str, ...]:
+        """Return the names of the transforms of which one runs."""
+
 
 class Instruction:
     """An instruction that was sent to a worker.
@@ -124,6 +127,10 @@ class Instruction:
     def watched_by(self, watch: Watching) -> None:
         """Set what is called while `take` waits."""
         self._watch = watch
+
+    def running(self) -> tuple[str, ...]:
+        """Return the names of the transforms of which one runs, if that is known."""
+        return () if self._watch is None else self._watch.may_run()
 
     def take(self, until: Callable[[], bool], seconds: float | None = None) -> list[Arrival]:
         """Return what has arrived. If that is nothing, wait for something, or until a condition is true.

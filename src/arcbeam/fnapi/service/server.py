@@ -194,8 +194,11 @@ class _Logging(fn_grpc.BeamFnLoggingServicer):  # type: ignore[misc]  # Beam is 
             for entries in request_iterator:
                 for entry in entries.log_entries:
                     log.log(entry)
-                    if entry.severity >= fn_pb.LogEntry.Severity.ERROR:
-                        connection.logged_error(redacted(texts.fit(entry.message)))
+                    if entry.severity >= fn_pb.LogEntry.Severity.WARN:
+                        text = redacted(texts.fit(entry.message))
+                        error = entry.severity >= fn_pb.LogEntry.Severity.ERROR
+                        # SDKs' workers always log a place in their code, and boot programs never do.
+                        connection.logged(text, error=error, by_boot=not entry.log_location)
         finally:
             log.end()
             connection.logs(begins=False)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from apache_beam.metrics import monitoring_infos as mi
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 
+from arcbeam.fnapi.descriptors import is_port
 from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.service.instruction import Instruction, Responded
 
@@ -45,15 +46,22 @@ class Watch:
         self._worker, self._names, self._infos = worker, names, infos
         self.running = self._step = step
         self._asked: Instruction | None = None
+        self._is_known = False
 
     def begin(self, bundle: Instruction) -> None:
         """Watch a bundle."""
         self._bundle = bundle
-        self.running = self._step
+        self.running, self._is_known = self._step, False
         self._moved = self._asked_at = time.monotonic()
         self._warn_after = WARN_SECONDS
         self._moves: dict[Any, bytes] = {}
         self._times: dict[str, int] = {}
+
+    def may_run(self) -> tuple[str, ...]:
+        """Return the names of the transforms of which one runs."""
+        if self._is_known:
+            return (self.running,)
+        return tuple(sorted(name for id, name in self._names.items() if not is_port(id)))
 
     def moved(self) -> None:
         """Something has arrived for the bundle."""
@@ -106,4 +114,4 @@ class Watch:
         self._times = times
         longest = max(spent, key=spent.__getitem__, default=None)
         if longest is not None and spent[longest] > 0:
-            self.running = self._names.get(longest, longest)
+            self.running, self._is_known = self._names.get(longest, longest), True

@@ -54,7 +54,7 @@ from arcbeam.spark.tasks.collecting import collected, described
 from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
-from arcbeam.spark.tasks.workerstarts import StartFailures
+from arcbeam.spark.tasks.sdkworkers.starts import StartFailures
 from arcbeam.store.blobs.errors import AwayError, LostFileError, NewerFormatError, StoreError
 from arcbeam.streaming.assignment import SampleOrder, TaskAssignment
 from arcbeam.streaming.driver.samplerequests import SampleRequests
@@ -210,7 +210,8 @@ class SparkCluster(Cluster):
             died = isinstance(failed, WorkerLostError) and failed.died
             again = may_go_better(failed if isinstance(failed, ServerLostError) else e)
             if isinstance(failed, SdkWorkerStartError):
-                again = self._starts.may_go_better(started)  # both by the monotonic clock
+                died = failed.ended
+                again = died or self._starts.may_go_better(started)  # both by the monotonic clock
             self._inbox.put(
                 MicroBatchFailed(self._clock.now(), plan.micro_batch, plan.attempt, str(failed), again, lost, died)
             )

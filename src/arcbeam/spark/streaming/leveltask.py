@@ -22,7 +22,7 @@ from pyspark import TaskContext
 
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
-from arcbeam.errors import ArcbeamError, UserCodeError
+from arcbeam.errors import ArcbeamError, UserCodeError, WorkerLostError
 from arcbeam.fnapi.lost import SdkWorkerLostError, SdkWorkerNotStartedError
 from arcbeam.harness.bundle import usererrors
 from arcbeam.harness.operations.taskcontext import Settings
@@ -37,12 +37,13 @@ from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.streaming.rows import SCHEMA, ExchangeRow, InputLostError, LevelRows, Received, Sent, packing
 from arcbeam.spark.streaming.sampling import Sampling
-from arcbeam.spark.tasks import failure, lostattempts, workerlog, workerstarts
+from arcbeam.spark.tasks import failure, lostattempts, workerlog
 from arcbeam.spark.tasks.blackbox import recorder
 from arcbeam.spark.tasks.bundlethread import BundleThread
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
 from arcbeam.spark.tasks.packing import Packer
 from arcbeam.spark.tasks.rowqueue import RowQueue, batches_of
+from arcbeam.spark.tasks.sdkworkers import losses, starts
 from arcbeam.spark.tasks.shipping import WorkerSetup
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.claims import ProcessFolder
@@ -256,18 +257,30 @@ class LevelTask:
             thread.join()
         if thread.error is not None:
             run.failed(thread.error, thread.step)
+            lost = None
+            if isinstance(thread.error, SdkWorkerLostError) and not isinstance(thread.error, SdkWorkerNotStartedError):
+                # Before its process is stopped, which changes how it ends.
+                lost = losses.described(thread.error.account(), thread.step, run.stage)
             open_stages.close_job(job.id)
-            raise self._escaped(plan, thread.error, thread.step or run.stage, run) from None
+            raise self._escaped(plan, thread.error, thread.step or run.stage, run, lost) from None
 
-    def _escaped(self, plan: MicroBatchPlan, error: BaseException, step: str, run: _Run) -> BaseException:
+    def _escaped(
+        self, plan: MicroBatchPlan, error: BaseException, step: str, run: _Run, lost: WorkerLostError | None
+    ) -> BaseException:
         """Return what to raise to Spark. A recorded error ends this run of the micro-batch, but not a later run."""
         if isinstance(error, InputLostError):
             return error
         described: ArcbeamError | None = None
         if isinstance(error, SdkWorkerNotStartedError):
-            described = workerstarts.described(self.location, error)
-        elif not isinstance(error, SdkWorkerLostError):
+            described = starts.described(self.location, error)
+        elif lost is None:
             described = usererrors.described(error, step)
+        elif run.number > 0:
+            # Spark would have two more attempts, and the driver has more tries. One task alone is retried once.
+            described = lost
+        else:
+            losses.leave(self.location, error_stage(plan), lost)
+            error = SdkWorkerLostError(lost.message)
         if isinstance(described, UserCodeError):
             context = f"in micro-batch {plan.micro_batch}", run.about(), usererrors.element_of(error)
             described = described.about(", ".join(filter(None, context)))
@@ -443,7 +456,7 @@ def _opened(job: StreamingJob, stage: str, *, sampled: bool = False) -> TaskStag
         provision = Provision(job.id, *given)
         kind = MergingStage if opened.remote is None else RemoteStage
         made = kind(opened, job.settings, job.id, provision)
-        workerstarts.started(job.location, made.environments)
+        starts.started(job.location, made.environments)
         return made
     from arcbeam.harness.streaming.streamingstage import StreamingStage
 

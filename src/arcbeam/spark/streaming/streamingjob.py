@@ -460,9 +460,10 @@ class StreamRun(Sinks, Watch):
         assert self._machine is not None
         assert self._log is not None
         failure = self._cluster.failure if self._cluster is not None else None
-        lost = failure if event.died and isinstance(failure, WorkerLostError) else WorkerLostError("")
+        lost = failure if isinstance(failure, WorkerLostError) else WorkerLostError("")
         if event.died:
-            why = deadly_try(self._machine.deaths, self._driven.deaths.times + 1, lost.step, lost.how)
+            tries = self._machine.deaths, self._driven.deaths.times + 1
+            why = deadly_try(*tries, lost.step, lost.how) if lost is failure else failed_try(*tries, event.why)
         elif failed := self._machine.failures:
             why = failed_try(failed, self._driven.retry.times + 1, event.why)
         else:

@@ -25,6 +25,7 @@ from arcbeam.errors import (
 from arcbeam.harness.bundle.usererrors import original
 from arcbeam.model import texts
 from arcbeam.spark.tasks import lostworker
+from arcbeam.spark.tasks.sdkworkers import losses
 from arcbeam.store.jobtemp.location import JobLocation
 
 _CANCELLED = ("OPERATION_CANCELED", "cancelled", "canceled", "SPARK_JOB_CANCELLED", "INTERRUPTED")
@@ -37,8 +38,8 @@ _OTHER_PYTHON = re.compile(
     re.DOTALL,
 )
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
-_SDK_WORKER = re.compile(r"^arcbeam\.fnapi\.lost\.SdkWorkerLostError: (.*(?:\n  .*)*)", re.MULTILINE)
-"""The text of this error, whose further lines are what the worker's process wrote last."""
+_SDK_WORKER = re.compile(r"^arcbeam\.fnapi\.lost\.SdkWorker(?:Lost|NotStarted)Error: (.*(?:\n  .*)*)", re.MULTILINE)
+"""The text of such an error, whose further lines are what the worker's process wrote last."""
 
 
 class TaskFailedError(Exception):
@@ -146,14 +147,14 @@ def as_job_failure(
     if found is not None:
         found.__suppress_context__ = True
         return found
-    failure = _from_text(error, str(error), running, location)
+    failure = _from_text(error, str(error), running, location, stage)
     if type(failure) is JobFailedError:
         failure.__cause__ = error
     failure.__suppress_context__ = True
     return failure
 
 
-def _from_text(error: Exception, text: str, running: Iterable[str], location: JobLocation) -> ArcbeamError:
+def _from_text(error: Exception, text: str, running: Iterable[str], location: JobLocation, stage: str) -> ArcbeamError:
     if _STOPPED.search(text):
         return JobFailedError("the Spark session was stopped while the job ran on it")
     if any(sign in text for sign in _CANCELLED):
@@ -173,7 +174,7 @@ def _from_text(error: Exception, text: str, running: Iterable[str], location: Jo
             "install arcbeam (with its dependencies) for the workers' interpreter, which PYSPARK_PYTHON names",
         )
     if sdk_worker := _SDK_WORKER.search(text):
-        return JobFailedError(sdk_worker[1].rstrip())
+        return losses.left(location, stage) or JobFailedError(sdk_worker[1].rstrip())
     if lostworker.is_one(text):
         return lostworker.described(text, running, location, _last_cause(text))
     return JobFailedError(f"a Spark job failed: {_last_cause(text)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from arcbeam.fnapi.lost import SdkWorkerNotStartedError
-from arcbeam.spark.tasks.workerstarts import StartFailures, described, started
+from arcbeam.spark.tasks.sdkworkers.starts import StartFailures, described, started
 from arcbeam.store.jobtemp.location import JobLocation
 
 pytestmark = pytest.mark.contract("API-08")

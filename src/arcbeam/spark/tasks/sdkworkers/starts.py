@@ -7,6 +7,7 @@ retries of the others. Light: tasks import it before the worker's setup.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -15,15 +16,14 @@ from typing import Final
 from arcbeam.errors import SdkWorkerStartError
 from arcbeam.fnapi.lost import SdkWorkerNotStartedError
 from arcbeam.sizes import memo
+from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
 
 _STARTED: Final = "sdk-workers/"
 _SECONDS: Final = 120.0
 """From the first failure to the last retry. A service may be started after the job."""
-_REMEDY: Final = (
-    "correct the environment's command, image or service, then resume the job or submit it again; a service writes the "
-    "output of its workers to its own log"
-)
+_REMEDY: Final = "correct the environment's command, image or service, then resume the job or submit it again"
+_LOG = logging.getLogger("arcbeam.task")
 
 _known: Final[dict[tuple[str, bytes], bool]] = memo()
 """What this process has recorded, by location and environment."""
@@ -42,7 +42,12 @@ def started(location: JobLocation, environments: Iterable[bytes]) -> None:
 
 def described(location: JobLocation, error: SdkWorkerNotStartedError) -> SdkWorkerStartError | None:
     """Return the error to record, which ends Spark's tries at once; None if a worker has started before."""
-    return None if location.list(_prefix(error.environment)) else SdkWorkerStartError(str(error), _REMEDY)
+    try:
+        if location.list(_prefix(error.environment)):
+            return None
+    except StoreError:
+        _LOG.debug("cannot find out whether a worker has started before", exc_info=True)
+    return SdkWorkerStartError(str(error), _REMEDY, ended=error.ended)
 
 
 def _prefix(environment: bytes) -> str:

@@ -1,0 +1,1 @@
+"""SDK workers of tasks that do not start, or that end."""
