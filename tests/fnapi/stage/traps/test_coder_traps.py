@@ -11,6 +11,7 @@ from apache_beam.coders import coders
 from apache_beam.coders.coders import GlobalWindowCoder, _TimerCoder
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.testing import test_stream
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, Timer, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow
@@ -215,3 +216,34 @@ def test_side_input_has_lengths_too(monkeypatch: pytest.MonkeyPatch) -> None:
         done(worker, id)
 
     run(stage_of(of_another_sdk(build), "Look"), monkeypatch, script, b"")
+
+
+def _scripted(python: bool) -> Plan:
+    """Translate a pipeline with a TestStream of pairs."""
+    p = beam.Pipeline()
+    script = test_stream.TestStream(coder=coders.TupleCoder((coders.BytesCoder(), coders.BytesCoder())))
+    some = p | "Script" >> script.with_output_types(tuple[bytes, bytes])
+    _ = some | "Same" >> beam.Map(lambda e: e) | beam.Reshuffle() | beam.Map(print)
+    proto = pipeline_proto(p)
+    for environment in proto.components.environments.values():
+        environment.CopyFrom(external("localhost:1"))
+        if not python:
+            environment.capabilities[:] = [each for each in environment.capabilities if each.startswith("beam:coder:")]
+    return translate(proto, bounded=False)
+
+
+@pytest.mark.parametrize(
+    ("python", "encoded", "sent"), [(True, b"\1kvalue", b"\7\1kvalue"), (False, b"\1k\5value", b"\1k\5value")]
+)
+def test_element_of_a_script_is_sent_as_its_sdk_has_encoded_it(
+    monkeypatch: pytest.MonkeyPatch, python: bool, encoded: bytes, sent: bytes
+) -> None:
+    """Python encodes it in outer context: its last part has no length. So all of it gets one."""
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        assert b"".join(each.data for each in worker.inputs()).endswith(sent)
+        done(worker, id)
+
+    with World(next(stage for stage in _scripted(python).stages if stage.scripted), monkeypatch) as world:
+        ((key, elements),) = world.stage.scripted([(encoded, MIN_TIMESTAMP)])
+        world.plays(script, lambda: (world.runner.process(key, elements), world.runner.finish()))
