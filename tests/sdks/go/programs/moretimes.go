@@ -94,20 +94,20 @@ func timerFamilies(s beam.Scope) {
 }
 
 // heldFn sets timers whose outputs have a time before their own.
-type heldFn struct{ Held, Free timers.EventTime }
+type heldFn struct{ At timers.EventTime }
 
 func (f *heldFn) ProcessElement(
 	t beam.EventTime, tp timers.Provider, k string, x int, emit func(beam.EventTime, int),
 ) {
-	f.Held.Set(tp, at(25_000), timers.WithOutputTimestamp(at(5_000)))
-	f.Free.Set(tp, at(26_000), timers.WithNoOutputTimestamp())
+	f.At.Set(tp, at(25_000), timers.WithTag("held"), timers.WithOutputTimestamp(at(5_000)))
+	f.At.Set(tp, at(26_000), timers.WithTag("free"), timers.WithNoOutputTimestamp())
 	emit(t, x)
 }
 
 func (f *heldFn) OnTimer(
 	t beam.EventTime, tp timers.Provider, k string, timer timers.Context, emit func(beam.EventTime, int),
 ) {
-	if timer.Family == f.Held.Family {
+	if timer.Tag == "held" {
 		emit(t, 100)
 	} else {
 		emit(mtime.FromMilliseconds(35_000), 1000)
@@ -124,7 +124,7 @@ func heldTimers(s beam.Scope) {
 	check(c.AdvanceWatermark(30_000))
 	check(c.AdvanceWatermarkToInfinity())
 	pairs := beam.ParDo(s, keyed, teststream.Create(s, c))
-	out := beam.ParDo(s, &heldFn{timers.InEventTime("Held"), timers.InEventTime("Free")}, pairs)
+	out := beam.ParDo(s, &heldFn{timers.InEventTime("At")}, pairs)
 	sums := stats.Sum(s, beam.WindowInto(s, window.NewFixedWindows(10*time.Second), out))
 	collect(s, "sums", beam.ParDo(s, formatNoKey, sums))
 }
