@@ -185,6 +185,18 @@ def test_metrics_may_have_short_ids(of: Stage, worker: list[ScriptedWorker]) -> 
     assert (found.labels["PTRANSFORM"], found.payload) == ("Make", b"\x07")
 
 
+def test_metrics_in_both_forms_count_once(of: Stage, worker: list[ScriptedWorker]) -> None:
+    info = mi.int64_user_counter("ns", "seen", 7, ptransform="Make")
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        worker.put_out(id, SINK, b"", last=True)
+        both = fn_pb.ProcessBundleResponse(monitoring_infos=[info], monitoring_data={"a1": b"\x07"})
+        worker.respond(id, process_bundle=both)
+
+    report, _ = run(of, worker, script)
+    assert [each.payload for each in parsed(report.metrics) if each.labels.get("NAME") == "seen"] == [b"\x07"]
+
+
 def test_metric_that_the_worker_cannot_name_is_only_logged(
     of: Stage, worker: list[ScriptedWorker], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -229,3 +229,20 @@ def test_state_is_that_of_one_key(of: Stage, monkeypatch: pytest.MonkeyPatch) ->
         world.process(script, "a", "b")
     assert [answer.get.data for answer in answers[:3]] == [b"", b"", b"\1x"]
     assert "names a key that is not in its bundle" in answers[3].error
+
+
+def test_state_may_be_written_after_the_ends_of_all_outputs(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python writes its state when a bundle ends; only the response is the end."""
+    read: list[bytes] = []
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        worker.put_out(id, SINK, b"", last=True)
+        for n, request in enumerate((append(b"\1x"), get())):
+            answer = worker.state(id=str(n), instruction_id=id, state_key=fn_pb.StateKey(**BAG), **request)()
+            read.append(answer.get.data)
+        worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse())
+
+    with World(of, monkeypatch) as world:
+        for _ in range(2):
+            world.process(script)
+    assert read == [b"", b"\1x", b"", b"\1x\1x"]

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.contract("API-03")
 
 WINDOW = IntervalWindow(0, 10)
 THERE, HERE = IntervalWindowCoder().encode(WINDOW), windowcoder.IntervalWindowCoder().encode(WINDOW)
+ELEMENT = b"", MIN_TIMESTAMP, (windows.IntervalWindow(Timestamp(0), Timestamp(10_000_000)),), NO_PANE
 _VALUES = {b"\1x": (b"\1", b"\2\3", b"\4"), b"\1y": (b"\5",)}
 
 
@@ -92,8 +93,7 @@ def asking(of: Stage, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[As
             worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse())
 
         with World(of, monkeypatch, Sides(multimap.channel)) as world:
-            element = b"", MIN_TIMESTAMP, (windows.IntervalWindow(Timestamp(0), Timestamp(10_000_000)),), NO_PANE
-            world.plays(in_bundle, lambda: (world.runner.process(b"", [element]), world.runner.finish()))
+            world.plays(in_bundle, lambda: (world.runner.process(b"", [ELEMENT]), world.runner.finish()))
 
     return run
 
@@ -147,3 +147,23 @@ def test_worker_that_is_refused_all_entries_asks_key_by_key(asking: Any) -> None
         ]
 
     asking(script)
+
+
+def test_each_side_input_has_a_cache_token_of_its_attempt(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files may have other contents in the next attempt."""
+    seen: list[dict[str, bytes]] = []
+
+    def script(worker: ScriptedWorker, id: str) -> None:
+        tokens = worker.last_request.process_bundle.cache_tokens
+        seen.append({each.side_input.side_input_id: each.token for each in tokens if each.HasField("side_input")})
+        worker.put_out(id, SINK, b"", last=True)
+        worker.respond(id, process_bundle=fn_pb.ProcessBundleResponse())
+
+    for _ in range(2):
+        with World(of, monkeypatch, Sides(0)) as world:
+            for _ in range(2):
+                world.plays(script, lambda world=world: (world.runner.process(b"", [ELEMENT]), world.runner.finish()))
+    first, same, second, _ = seen
+    assert first == same
+    assert first.keys() == second.keys() == {side.tag for side in of.side_inputs}
+    assert not set(first.values()) & set(second.values())
