@@ -72,10 +72,10 @@ STREAMING = Variant("Streaming", {"shards": 3}, streaming=True)
 STREAMING_NO_FUSION = Variant("StreamingNoFusion", {"shards": 3, "no_fusion": True}, streaming=True)
 LOOPBACK = Variant("Loopback", environment="LOOPBACK")
 LOOPBACK_STREAMING = Variant("LoopbackStreaming", {"shards": 3}, streaming=True, environment="LOOPBACK")
-POOL = Variant("Pool", processes=True)
-POOL_STREAMING = Variant("PoolStreaming", {"shards": 3}, streaming=True, processes=True)
-PROCESS = Variant("Process", processes=True)
-PROCESS_STREAMING = Variant("ProcessStreaming", {"shards": 3}, streaming=True, processes=True)
+POOL = Variant("Pool", environment="EXTERNAL", processes=True)
+POOL_STREAMING = Variant("PoolStreaming", {"shards": 3}, streaming=True, environment="EXTERNAL", processes=True)
+PROCESS = Variant("Process", environment="PROCESS", processes=True)
+PROCESS_STREAMING = Variant("ProcessStreaming", {"shards": 3}, streaming=True, environment="PROCESS", processes=True)
 CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 
 VARIANTS = (
@@ -157,7 +157,8 @@ class Conformance(unittest.TestCase):
         options.view_as(StandardOptions).streaming |= self.variant.streaming
         if self.variant.environment:
             portable = options.view_as(PortableOptions)
-            portable.job_endpoint, portable.environment_type = runners.job_endpoint(), self.variant.environment
+            portable.job_endpoint = portable.job_endpoint or runners.job_endpoint()
+            portable.environment_type = self.variant.environment
             # Otherwise the submitter asks pip what is installed, for every pipeline.
             options.view_as(DebugOptions).add_experiment("disable_logging_submission_environment")
         return options

@@ -34,10 +34,7 @@ SAMPLE = (
 class PortableLoopback(test_portable.PortableDefault):
     """All of `PortableDefault`."""
 
-    def create_options(self) -> PipelineOptions:
-        options = super().create_options()
-        options.view_as(PortableOptions).environment_type = "LOOPBACK"
-        return options
+    variant = suites.LOOPBACK
 
 
 for _name in unittest.defaultTestLoader.getTestCaseNames(PortableLoopback):
@@ -49,12 +46,19 @@ for _name in unittest.defaultTestLoader.getTestCaseNames(PortableLoopback):
 class PortableLoopbackStreaming(PortableLoopback):
     """The same with `--streaming`."""
 
-    variant = suites.STREAMING
+    variant = suites.LOOPBACK_STREAMING
 
 
 @pytest.mark.long
 class PortableLoopbackDraining(PortableLoopback, test_portable.PortableDraining, only=test_portable.DRAINING):
     """On a server that inserts a truncation before every splittable DoFn."""
+
+
+@pytest.mark.long
+class PortableLoopbackDrainingStreaming(PortableLoopbackDraining):
+    """The same with `--streaming`."""
+
+    variant = suites.LOOPBACK_STREAMING
 
 
 @pytest.mark.long
@@ -75,11 +79,9 @@ _WITH_PYTHON = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 """The pool and the boot program start `python`."""
 
 
-@pytest.mark.contract("API-03", "API-08")
-class PortablePool(test_portable.PortableDefault):
-    """All of `PortableDefault`, each pipeline with a process of a worker pool beside this one."""
+class InPool(suites.Conformance):
+    """Mixed in before tests: user code runs in processes of a worker pool beside this one."""
 
-    variant = suites.POOL
     _address: ClassVar[str]
 
     @classmethod
@@ -91,11 +93,17 @@ class PortablePool(test_portable.PortableDefault):
         )
         cls.addClassCleanup(server.stop, 1)
 
-    def create_options(self) -> PipelineOptions:
-        options = super().create_options()
-        options.view_as(PortableOptions).environment_type = "EXTERNAL"
+    def configured(self, options: PipelineOptions) -> PipelineOptions:
+        options = super().configured(options)
         options.view_as(PortableOptions).environment_config = self._address
         return options
+
+
+@pytest.mark.contract("API-03", "API-08")
+class PortablePool(InPool, test_portable.PortableDefault):
+    """All of `PortableDefault`."""
+
+    variant = suites.POOL
 
 
 for _name in unittest.defaultTestLoader.getTestCaseNames(PortablePool):
@@ -111,11 +119,32 @@ class PortablePoolStreaming(PortablePool):
 
 
 @pytest.mark.long
-@pytest.mark.contract("API-03", "API-08")
-class PortableProcess(test_portable.PortableDefault):
-    """All of `PortableDefault`, each pipeline with a process that the SDK's boot program starts."""
+class PortablePoolDraining(PortablePool, test_portable.PortableDraining, only=test_portable.DRAINING):
+    """See `PortableLoopbackDraining`."""
 
-    variant = suites.PROCESS
+
+@pytest.mark.long
+class PortablePoolDrainingStreaming(PortablePoolDraining):
+    variant = suites.POOL_STREAMING
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("spark")
+class SplitPool(InPool, suites.FnApiSplit):
+    """See `SplitLoopback`."""
+
+    variant, make_runner = suites.POOL, staticmethod(runners.submitting)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("spark")
+class SplitPoolStreaming(SplitPool):
+    variant = suites.POOL_STREAMING
+
+
+class ByProcess(suites.Conformance):
+    """Mixed in before tests: user code runs in processes that the SDK's boot program starts."""
+
     _boot: ClassVar[Path]
 
     @classmethod
@@ -123,16 +152,48 @@ class PortableProcess(test_portable.PortableDefault):
         super().setUpClass()
         cls._boot = built(PYTHON_BOOT, Path(cls.enterClassContext(tempfile.TemporaryDirectory())))
 
-    def create_options(self) -> PipelineOptions:
-        options = super().create_options()
+    def configured(self, options: PipelineOptions) -> PipelineOptions:
+        options = super().configured(options)
         env = {"RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT": "1", "PATH": _WITH_PYTHON, "PYTHONPATH": os.getcwd()}
-        options.view_as(PortableOptions).environment_type = "PROCESS"
-        options.view_as(PortableOptions).environment_config = json.dumps({"command": str(self._boot), "env": env})
+        config = {"command": str(self._boot), "env": env}
+        options.view_as(PortableOptions).environment_config = json.dumps(config)
         return options
+
+
+@pytest.mark.long
+@pytest.mark.contract("API-03", "API-08")
+class PortableProcess(ByProcess, test_portable.PortableDefault):
+    """All of `PortableDefault`."""
+
+    variant = suites.PROCESS
 
 
 @pytest.mark.long
 class PortableProcessStreaming(PortableProcess):
     """The same with `--streaming`."""
 
+    variant = suites.PROCESS_STREAMING
+
+
+@pytest.mark.long
+class PortableProcessDraining(PortableProcess, test_portable.PortableDraining, only=test_portable.DRAINING):
+    """See `PortableLoopbackDraining`."""
+
+
+@pytest.mark.long
+class PortableProcessDrainingStreaming(PortableProcessDraining):
+    variant = suites.PROCESS_STREAMING
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("spark")
+class SplitProcess(ByProcess, suites.FnApiSplit):
+    """See `SplitLoopback`."""
+
+    variant, make_runner = suites.PROCESS, staticmethod(runners.submitting)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("spark")
+class SplitProcessStreaming(SplitProcess):
     variant = suites.PROCESS_STREAMING
