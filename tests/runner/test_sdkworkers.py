@@ -89,8 +89,9 @@ def test_container_needs_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     check_startable(DOCKER, "", local=False)  # only the executors know
 
 
-def process(command: str) -> Any:
-    return pipeline("beam:env:process:v1", runner_pb.ProcessPayload(command=command))
+def process(command: str, path: str = "") -> Any:
+    env = {"PATH": path} if path else {}
+    return pipeline("beam:env:process:v1", runner_pb.ProcessPayload(command=command, env=env))
 
 
 def test_command_that_does_not_exist_is_named() -> None:
@@ -105,6 +106,26 @@ def test_command_that_is_no_program_is_named(tmp_path: Path) -> None:
         check_startable(process(str(tmp_path / "boot")), "PROCESS", local=True)
 
 
-@pytest.mark.parametrize("command", [sys.executable, "./boot", "boot"])
-def test_command_that_may_run_is_accepted(command: str) -> None:
-    check_startable(process(command), "PROCESS", local=True)
+@pytest.mark.parametrize(
+    ("command", "where"), [("./boot", "in {folder}, where the workers run"), ("no-such-boot", "in the PATH")]
+)
+def test_command_that_is_not_found_is_named(
+    command: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidPipelineError) as refused:
+        check_startable(process(command), "PROCESS", local=True)
+    expected = f"'{command}' of the PROCESS environment cannot run here: there is no such program"
+    assert f"{expected} {where.format(folder=tmp_path)}" in str(refused.value)
+    assert "the absolute path" in str(refused.value)
+    check_startable(process(command), "PROCESS", local=False)  # only the executors know
+
+
+def test_command_that_may_run_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    boot = tmp_path / "boot"
+    boot.write_text("#!/bin/sh\n")
+    boot.chmod(0o700)
+    check_startable(process(sys.executable), "PROCESS", local=True)
+    check_startable(process("./boot"), "PROCESS", local=True)
+    check_startable(process("boot", path=str(tmp_path)), "PROCESS", local=True)

@@ -53,7 +53,7 @@ def check_startable(
                 f"{EMBEDDED_TYPE}",
             )
         elif environment.urn == _URNS.PROCESS.urn and local:
-            _check_command(runner_pb.ProcessPayload.FromString(environment.payload).command)
+            _check_command(runner_pb.ProcessPayload.FromString(environment.payload))
 
 
 def how_to_restart(requested: str, folder: str | None) -> str:
@@ -104,15 +104,22 @@ def _check_external(url: str, requested: str, local: bool, folder: str | None) -
             ) from None
 
 
-def _check_command(command: str) -> None:
-    if not os.path.isabs(command):
-        return  # Spark's workers may have another PATH, and may run in another folder
-    if shutil.which(command) is None:
-        problem = "it is not an executable program" if os.path.exists(command) else "there is no such program"
-        raise InvalidPipelineError(
-            f"the command '{command}' of the PROCESS environment cannot run here: {problem}",
-            """set --environment_config='{"command": "…"}' to the path of the SDK's boot program""",
-        )
+def _check_command(process: Any) -> None:
+    """Check a command as the processes of this machine find it: a relative path from their folder, a name by `PATH`."""
+    command = process.command
+    if shutil.which(command, path=process.env.get("PATH")) is not None:
+        return
+    if os.path.exists(command):
+        problem = "it is not an executable program"
+    elif os.path.isabs(command):
+        problem = "there is no such program"
+    else:
+        where = f"in {os.getcwd()}, where the workers run" if os.sep in command else "in the PATH"
+        problem = f"there is no such program {where}"
+    raise InvalidPipelineError(
+        f"the command '{command}' of the PROCESS environment cannot run here: {problem}",
+        """set --environment_config='{"command": "…"}' to the absolute path of the SDK's boot program""",
+    )
 
 
 def _host(url: str) -> str:

@@ -59,6 +59,15 @@ class MergingStage(StreamingStage):
         self._job, self._provision = job, provision
         self._acquired: list[tuple[bytes, Connection]] = []
         self._components = runner_pb.Components.FromString(stage.payload)
+        try:
+            self._begin(stage)
+        except BaseException:
+            # SUBTLE: nobody else has this stage. Its first worker may run, and the second one not start.
+            self.close()
+            raise
+
+    def _begin(self, stage: Stage) -> None:
+        """Start the workers."""
         windows = self.parts.processor.root.windowing.windowfn
         if stage.merges_in_worker:
             environment = self._components.environments[windows.strategy.environment_id]
@@ -115,14 +124,15 @@ class RemoteStage(MergingStage):
         SdkWorkerLostError: there is no worker.
     """
 
-    def __init__(self, stage: Stage, settings: Settings, job: str, provision: Provision = Provision()) -> None:  # noqa: B008
-        super().__init__(stage, settings, job, provision)
+    @override
+    def _begin(self, stage: Stage) -> None:
+        super()._begin(stage)
         assert stage.remote is not None
         self._remote: RemoteOperation = next(
             op for op in self.parts.processor.sdk.ops.values() if isinstance(op, RemoteOperation)
         )
         self._worker = self._worker_of(stage.remote.environment)
-        made = descriptor(f"{IN_SDK_WORKER}{job}/{stage.uid}", stage.remote, server_here().address)
+        made = descriptor(f"{IN_SDK_WORKER}{self._job}/{stage.uid}", stage.remote, server_here().address)
         self._lot = self._lot_of(stage.remote.source.pcoll, made) if stage.stateful else None
         requests = StateRequests(stage, self.parts.state, self._lot)
         paged = isinstance(self.parts.kind, Grouped) and with_paged_groups(made, stage.remote)

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from apache_beam.coders.coder_impl import create_InputStream
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.pipeline_context import PipelineContext
 
 from arcbeam.fnapi.descriptors import par_do_payload
 from arcbeam.fnapi.stage.lot import Lot
-from arcbeam.fnapi.wire.skipping import Skip, UnknownCoderError, read_varint, skipper
+from arcbeam.fnapi.wire.skipping import read_varint, skipper
 from arcbeam.harness.state.statehandler import CellId
 from arcbeam.harness.streaming.state import ViewState
 from arcbeam.model.plan import Stage
@@ -85,7 +84,7 @@ class StateRequests:
             pcoll = part.pcollections[part.transforms[side.transform].inputs[side.tag]]
             self._windows[side.transform, side.tag] = windows.of(pcoll.windowing_strategy_id)
         self._skips = {
-            (transform.unique_name, name): _skips(part, PipelineContext(part), coder)
+            (transform.unique_name, name): skipper(part.coders, coder)
             for transform in part.transforms.values()
             if (payload := par_do_payload(transform)) is not None
             for name, spec in payload.state_specs.items()
@@ -250,21 +249,6 @@ def _coder_of_elements(spec: Any) -> Any:
         case "multimap_spec":
             return spec.multimap_spec.value_coder_id
     return None
-
-
-def _skips(part: Any, context: Any, coder: str) -> Skip:
-    """Return what skips a value of a coder. A coder that is not standard is Python's, which can decode."""
-    try:
-        return skipper(part.coders, coder)
-    except UnknownCoderError:
-        impl = context.coders.get_by_id(coder).get_impl()
-
-    def skip(data: bytes, at: int) -> int:
-        stream = create_InputStream(data[at:])
-        impl.decode_from_stream(stream, True)
-        return len(data) - int(stream.size())
-
-    return skip
 
 
 def _cell(state: Any) -> CellId:

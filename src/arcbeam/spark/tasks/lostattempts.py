@@ -2,6 +2,9 @@
 
 Owns both sides: what a failed attempt leaves for the next one, which reports it, and what the driver says of it. Spark
 does not report such attempts. While none fails, this costs nothing. Imports no Spark, because both sides use it.
+
+If Spark runs a whole stage again, as after the loss of an executor with a shuffle, attempts begin with number 0, and
+are not reported: PySpark's `TaskContext` does not have the number of the stage's attempt.
 """
 
 from __future__ import annotations

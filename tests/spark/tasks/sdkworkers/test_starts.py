@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
 from pathlib import Path
 
 import pytest
 
 from arcbeam.fnapi.lost import SdkWorkerNotStartedError
 from arcbeam.spark.tasks.sdkworkers.starts import StartFailures, described, started
+from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
 
 pytestmark = pytest.mark.contract("API-08")
@@ -23,6 +26,20 @@ def test_environment_is_at_fault_until_a_worker_has_started(tmp_path: Path) -> N
     started(location, [b"one", b"other"])
     started(location, [b"one"])
     assert described(location, error) is None
+
+
+def test_location_that_cannot_be_read_does_not_hide_the_failure(tmp_path: Path) -> None:
+    location = JobLocation(str(tmp_path / "job"))
+    started(location, [b"one"])
+    folder = tmp_path / "job" / "sdk-workers"
+    shutil.rmtree(folder)
+    folder.symlink_to(folder)
+    with pytest.raises(StoreError):
+        location.list("sdk-workers/")
+    found = described(location, SdkWorkerNotStartedError("no boot", b"two", ended=True))
+    assert found is not None
+    assert (found.message, found.ended) == ("no boot", True)
+    assert pickle.loads(pickle.dumps(found)).ended
 
 
 def test_failures_to_start_are_retried_for_two_minutes() -> None:
