@@ -159,6 +159,38 @@ def test_metrics_are_present_before_there_are_any(client: Client) -> None:
     assert list(response.metrics.attempted) == list(response.metrics.committed) == []
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_job_without_reports_has_counts_of_elements(client: Client, fake: Fake, fails: bool) -> None:
+    def behave(submission: Submission, events: JobEvents) -> None:
+        if fails:
+            raise UserCodeError("Parse", "ValueError('x')", "")
+
+    fake.behave = behave
+    pipeline = runner_pb.Pipeline()
+    for id in ("one", "two"):
+        pipeline.components.pcollections[id].unique_name = id
+    zero = [
+        monitoring_infos.int64_counter(monitoring_infos.ELEMENT_COUNT_URN, 0, labels={"PCOLLECTION": id})
+        for id in ("one", "two")
+    ]
+    id = client.run(pipeline=pipeline)
+    client.states(id)
+    metrics = client.jobs.GetJobMetrics(job_pb.GetJobMetricsRequest(job_id=id)).metrics
+    assert list(metrics.attempted) == list(metrics.committed) == zero
+
+
+def test_job_before_its_first_commit_has_attempted_metrics(client: Client, fake: Fake) -> None:
+    attempted = monitoring_infos.int64_user_counter("ns", "words", 5, ptransform="Count")
+    fake.behave = lambda submission, events: events.metrics([attempted.SerializeToString()], [])
+    pipeline = runner_pb.Pipeline()
+    pipeline.components.pcollections["one"].unique_name = "one"
+    id = client.run(pipeline=pipeline)
+    client.states(id)
+    metrics = client.jobs.GetJobMetrics(job_pb.GetJobMetricsRequest(job_id=id)).metrics
+    assert list(metrics.attempted) == [attempted]
+    assert [each.labels["PCOLLECTION"] for each in metrics.committed] == ["one"]
+
+
 def test_options_are_described(client: Client) -> None:
     found = client.jobs.DescribePipelineOptions(job_pb.DescribePipelineOptionsRequest()).options
     options = {option.name: option for option in found}

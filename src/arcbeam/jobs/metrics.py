@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from apache_beam.metrics import metric
+from apache_beam.metrics import metric, monitoring_infos
 from apache_beam.metrics.execution import MetricResult
 from apache_beam.portability.api import metrics_pb2
 from apache_beam.runners.portability import portable_metrics
@@ -48,6 +48,22 @@ class JobMetrics(metric.MetricResults):  # type: ignore[misc]  # Beam is untyped
             ]
             for kind, committed, tried in zip(kinds, self._committed, self._attempted, strict=False)
         }
+
+
+def no_elements(pipeline: Any) -> list[Any]:
+    """Return the metrics of a job that has reported nothing: each of its PCollections has no elements.
+
+    No user metric is among them: a pipeline does not declare those.
+
+    Args:
+        pipeline: its proto.
+    """
+    return [
+        monitoring_infos.int64_counter(
+            monitoring_infos.ELEMENT_COUNT_URN, 0, labels={monitoring_infos.PCOLLECTION_LABEL: id}
+        )
+        for id in sorted(pipeline.components.pcollections)
+    ]
 
 
 _LONGEST_SET = 100

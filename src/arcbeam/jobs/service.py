@@ -20,6 +20,7 @@ from arcbeam.errors import InvalidPipelineError
 from arcbeam.jobs.artifacts import check_names, declared
 from arcbeam.jobs.execution import JobState
 from arcbeam.jobs.lifecycle import Jobs
+from arcbeam.jobs.metrics import no_elements
 from arcbeam.jobs.naming import script_of
 from arcbeam.jobs.option_forms import described, plain, plain_of_bytes, stored
 from arcbeam.jobs.registry import JobEvent, StateChanged
@@ -153,14 +154,20 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         return self._jobs.follow(id, states_only, context.is_active)
 
     def GetJobMetrics(self, request: Any, context: Any = None) -> Any:
-        """Return a job's current metrics, the user's and the system's: two lists, empty if it has reported none."""
+        """Return a job's current metrics, the user's and the system's: attempted ones, and committed ones.
+
+        Before the first report, and for a job that fails before it, they are the counts of elements: 0.
+        """
         metrics = self._jobs.metrics(request.job_id)
-        return job_pb.GetJobMetricsResponse(
-            metrics=job_pb.MetricResults(
-                attempted=[metrics_pb2.MonitoringInfo.FromString(info) for info in metrics.attempted],
-                committed=[metrics_pb2.MonitoringInfo.FromString(info) for info in metrics.committed],
-            )
+        attempted, committed = (
+            [metrics_pb2.MonitoringInfo.FromString(info) for info in infos]
+            for infos in (metrics.attempted, metrics.committed)
         )
+        if not (attempted and committed):
+            pipeline = runner_pb.Pipeline.FromString(self._jobs.registry.pipeline(request.job_id))
+            nothing = no_elements(pipeline)
+            attempted, committed = attempted or nothing, committed or nothing
+        return job_pb.GetJobMetricsResponse(metrics=job_pb.MetricResults(attempted=attempted, committed=committed))
 
     def DescribePipelineOptions(self, request: Any, context: Any = None) -> Any:
         """Return the options of this runner."""
