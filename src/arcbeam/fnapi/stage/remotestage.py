@@ -62,7 +62,7 @@ class MergingStage(StreamingStage):
         try:
             self._begin(stage)
         except BaseException:
-            # SUBTLE: nobody else has this stage. Its first worker may run, and the second one not start.
+            # SUBTLE: no caller gets this stage. Its first worker may run, and the second one not start.
             self.close()
             raise
 
