@@ -14,7 +14,7 @@ import pytest
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_fn_api_pb2_grpc as fn_grpc
 
-from arcbeam.fnapi.lost import ProcessEnd, SdkWorkerLostError
+from arcbeam.fnapi.lost import Account, ProcessEnd, SdkWorkerLostError
 from arcbeam.fnapi.service import server as server_module
 from arcbeam.fnapi.service import workerlogs
 from arcbeam.fnapi.service.connection import _MOST_UNSENT, Connection
@@ -308,7 +308,7 @@ def test_account_names_status_transforms_and_last_words(connection: Connection, 
     account = raised.value.account()
     assert account.why == "the SDK worker of the test is gone: exit status 3 (its control stream ended)"
     assert account.said == ("leaving", "it logged: no room")
-    assert (account.how, account.transforms) == ("exit status 3", ("A", "B"))
+    assert (account.how, account.transforms, account.idle) == ("exit status 3", ("A", "B"), False)
 
 
 class Watched:
@@ -325,6 +325,27 @@ class Watched:
     def may_run(self) -> tuple[str, ...]:
         """Return their names."""
         return "A", "B"
+
+
+def test_worker_that_ends_between_bundles_was_idle(connection: Connection, worker: ScriptedWorker) -> None:
+    def ended() -> Account:
+        with pytest.raises(SdkWorkerLostError) as raised:
+            connection.begin("s1")
+        return raised.value.account()
+
+    bundle = connection.begin("s1")
+    worker.respond(bundle.id, process_bundle={})
+    taken(bundle, 1)
+    connection.end_bundle(bundle)
+    connection.process_ended(ProcessEnd("its process has ended", "exit status 1"))
+    assert ended().idle
+
+
+def test_worker_that_ends_before_its_first_answer_was_not_idle(connection: Connection) -> None:
+    connection.process_ended(ProcessEnd("its process has ended", "exit status 1"))
+    with pytest.raises(SdkWorkerLostError) as raised:
+        connection.begin("s1")
+    assert not raised.value.account().idle
 
 
 def test_worker_whose_boot_program_gives_up_has_ended(connection: Connection) -> None:

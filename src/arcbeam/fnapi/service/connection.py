@@ -68,6 +68,7 @@ class Connection:
         self._lost = ""
         self._end = WorkerEnd()
         self._running: tuple[str, ...] = ()
+        self._has_answered = self._idle = False
 
     # For the task's thread.
 
@@ -113,6 +114,7 @@ class Connection:
         """Forget a bundle. What the worker still sends for it is dropped."""
         with self._changed:
             self._instructions.pop(bundle.id, None)
+            self._has_answered = self._has_answered or bundle.has_response
         for arrival in bundle.close():
             if isinstance(arrival, Asked):
                 self._answer_late(arrival.request)
@@ -337,6 +339,7 @@ class Connection:
         with self._changed:
             if not self._lost:
                 self._lost = why
+                self._idle = self._has_answered and not self._instructions
                 self._running = tuple(each for one in self._instructions.values() for each in one.running())
             self._closed = True
             for instruction in self._instructions.values():
@@ -370,7 +373,7 @@ class Connection:
             said_before = process is not None and (process.why, process.how) == (self._lost, how)
             why = f"{how} ({self._lost})" if how and not said_before else self._lost
             why = instead or f"the SDK worker of {self.name} is gone: {why}"
-            return Account(why, self._end.said(), how, self._running)
+            return Account(why, self._end.said(), how, self._running, self._idle)
 
 
 def _outputs(elements: Any) -> Iterator[tuple[str, Output]]:

@@ -22,8 +22,8 @@ from pyspark import TaskContext
 
 from arcbeam.engine.protocol.microbatchplan import MicroBatchPlan
 from arcbeam.engine.protocol.reports import TaskReport
-from arcbeam.errors import ArcbeamError, UserCodeError, WorkerLostError
-from arcbeam.fnapi.lost import SdkWorkerLostError, SdkWorkerNotStartedError
+from arcbeam.errors import ArcbeamError, UserCodeError
+from arcbeam.fnapi.lost import Account, SdkWorkerLostError, SdkWorkerNotStartedError
 from arcbeam.harness.bundle import usererrors
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model import texts
@@ -260,12 +260,12 @@ class LevelTask:
             lost = None
             if isinstance(thread.error, SdkWorkerLostError) and not isinstance(thread.error, SdkWorkerNotStartedError):
                 # Before its process is stopped, which changes how it ends.
-                lost = losses.described(thread.error.account(), thread.step, run.stage)
+                lost = thread.error.account()
             open_stages.close_job(job.id)
             raise self._escaped(plan, thread.error, thread.step or run.stage, run, lost) from None
 
     def _escaped(
-        self, plan: MicroBatchPlan, error: BaseException, step: str, run: _Run, lost: WorkerLostError | None
+        self, plan: MicroBatchPlan, error: BaseException, step: str, run: _Run, lost: Account | None
     ) -> BaseException:
         """Return what to raise to Spark. A recorded error ends this run of the micro-batch, but not a later run."""
         if isinstance(error, InputLostError):
@@ -275,12 +275,17 @@ class LevelTask:
             described = starts.described(self.location, error)
         elif lost is None:
             described = usererrors.described(error, step)
-        elif run.number > 0:
-            # Spark would have two more attempts, and the driver has more tries. One task alone is retried once.
-            described = lost
+        elif lost.idle:
+            # Perhaps many have ended together, with their pool: each attempt replaces one, so Spark may try again.
+            error = SdkWorkerLostError(str(lost))
         else:
-            losses.leave(self.location, error_stage(plan), lost)
-            error = SdkWorkerLostError(lost.message)
+            died = losses.described(lost, step, run.stage)
+            if run.number > 0:
+                # Spark would have two more attempts, and the driver has more tries. One task alone is retried once.
+                described = died
+            else:
+                losses.leave(self.location, error_stage(plan), died)
+                error = SdkWorkerLostError(died.message)
         if isinstance(described, UserCodeError):
             context = f"in micro-batch {plan.micro_batch}", run.about(), usererrors.element_of(error)
             described = described.about(", ".join(filter(None, context)))
