@@ -44,6 +44,21 @@ def test_disconnected_worker_ends_silently(monkeypatch: pytest.MonkeyPatch, erro
         assert daemon.run_worker(sock, True) == 1
 
 
+@pytest.mark.parametrize(
+    ("reuse", "code", "removed"), [("1", 0, False), ("1", 255, True), ("", 0, True)], ids=["used again", "ends", "once"]
+)
+def test_worker_keeps_its_folders_until_it_ends(
+    monkeypatch: pytest.MonkeyPatch, reuse: str, code: int, removed: bool
+) -> None:
+    removals: list[None] = []
+    monkeypatch.setenv("SPARK_REUSE_WORKER", reuse)
+    monkeypatch.setattr(daemon, "_run_worker", lambda sock, authenticated: code)
+    monkeypatch.setattr(daemon, "remove_all", lambda: removals.append(None))
+    with socket.socket() as sock:
+        assert daemon.run_worker(sock, True) == code
+    assert bool(removals) is removed
+
+
 def test_module_objects_are_not_garbage_collected() -> None:
     program = (
         "import gc, arcbeam.harness.batch.batchstage, arcbeam.spark.tasks.openstages as open_stages\n"

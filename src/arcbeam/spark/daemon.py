@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
 from arcbeam.spark.session import archives, exits
@@ -23,22 +24,28 @@ from pyspark import daemon  # the code above decides which PySpark
 MODULE: Final = "arcbeam.spark.daemon"
 """This module's name, also if it runs as `__main__`."""
 
-_run_worker = daemon.worker
+_REUSE: Final = "SPARK_REUSE_WORKER"
+"""Spark sets it if `spark.python.worker.reuse` is true."""
+_run_worker: Callable[[Any, bool], int] = daemon.worker
 
 
 def run_worker(sock: Any, authenticated: bool) -> int:
-    """Run a forked worker until Spark has no more tasks for it; see `pyspark.daemon.worker`.
+    """Run a task in a forked worker; see `pyspark.daemon.worker`. Spark calls it again for the worker's next task.
 
     Returns:
-        The exit code. A worker whose socket Spark has closed (its task was cancelled, or failed elsewhere) ends
-        silently. Spark's own function would print the traceback of a broken pipe.
+        The exit code; after any but 0 the worker ends. A worker whose socket Spark has closed (its task was cancelled,
+        or failed elsewhere) ends silently. Spark's own function would print the traceback of a broken pipe.
     """
+    code = 1
     try:
-        return _run_worker(sock, authenticated)
+        code = _run_worker(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError, EOFError):
-        return 1
+        pass
     finally:
-        remove_all()
+        # A worker that is used again keeps its folders: what it keeps from task to task is there.
+        if code or not os.environ.get(_REUSE):
+            remove_all()
+    return code
 
 
 def prepare() -> None:
