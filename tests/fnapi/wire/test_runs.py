@@ -58,6 +58,8 @@ def _read(runs: Runs, coder: Any, message: bytes) -> tuple[list[Any], int]:
         if isinstance(part, Run):
             times = [part.micros] * part.count if isinstance(part.micros, int) else part.micros
             values = _values(coder.wrapped_value_coder, part.values)
+            encode = coder.wrapped_value_coder.get_impl().encode_nested
+            assert part.ends.tolist() == list(itertools.accumulate(len(encode(value)) for value in values))
             assert len(values) == part.count
             found += [(value, time, part.stamp) for value, time in zip(values, times, strict=True)]
             together += part.count

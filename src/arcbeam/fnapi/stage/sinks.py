@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from apache_beam import coders
 from apache_beam.coders.coder_impl import PaneInfoCoderImpl, create_InputStream
+from apache_beam.portability import common_urns
 from typing_extensions import override
 
 from arcbeam.fnapi.lost import SdkWorkerLostError
@@ -19,9 +20,11 @@ from arcbeam.fnapi.service.instruction import Output
 from arcbeam.fnapi.wire.incoming import WholeElements
 from arcbeam.fnapi.wire.runs import Run, Runs
 from arcbeam.fnapi.wire.skipping import CutShortError, skipper
+from arcbeam.fnapi.wire.skippingmany import skipper_of_many
 from arcbeam.fnapi.wire.times import from_millis
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.encoding.windowcoder import WindowTuples
+from arcbeam.harness.operations.encodedpairs import EncodedPairs, PairLayout
 
 _COUNT: Final = struct.Struct(">i")
 
@@ -77,6 +80,7 @@ class BlockSink(Sink):
         self._windows = WindowTuples(coder.window_coder.get_impl())
         self._panes = PaneInfoCoderImpl()
         self._stamp = b""
+        self._pairs = _pairs(protos, id, coder.wrapped_value_coder)
         super().__init__()
 
     @override
@@ -110,7 +114,12 @@ class BlockSink(Sink):
                 self._panes.decode_from_stream(stream, True),
             )
             self._stamp = run.stamp
-        micros = run.micros if isinstance(run.micros, int) else Each(run.micros)
+        if isinstance(run.micros, list):
+            micros: Any = Each(run.micros)
+        elif self._pairs is not None:
+            return EncodedPairs(self._pairs, run.values, run.ends, run.micros, *self._shared)
+        else:
+            micros = run.micros
         return Block(self._decode_values(_COUNT.pack(run.count) + run.values), micros, *self._shared)
 
     def _elements(self, data: bytes) -> list[Any]:
@@ -118,6 +127,14 @@ class BlockSink(Sink):
         while stream.size() > 0:
             found.append(decode(stream, True))
         return found
+
+
+def _pairs(protos: Any, id: str, coder: Any) -> PairLayout | None:
+    """Return how pairs are encoded; None if the values are no pairs."""
+    pair = protos[protos[id].component_coder_ids[0]]
+    if pair.spec.urn != common_urns.coders.KV.urn or type(coder) is not coders.TupleCoder:
+        return None
+    return PairLayout.of(coder, skipper_of_many(protos, pair.component_coder_ids[0]))
 
 
 class TimerSink(Sink):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from arcbeam.fnapi.wire.skipping import CutShortError, skipper, skipper_of_stamps
 from arcbeam.fnapi.wire.skippingmany import skipper_of_many
@@ -39,12 +40,14 @@ class Run:
         micros: their event time in microseconds, or the time of each.
         stamp: their encoded windows and pane.
         values: their encoded values, one after the other.
+        ends: the place after each of these.
     """
 
     count: int
     micros: int | list[int]
     stamp: bytes
     values: bytes
+    ends: NDArray[np.int64]
 
 
 class Runs:
@@ -138,12 +141,13 @@ class Runs:
             short = next(n for n, each in enumerate(pieces) if len(each) < TIME)
             pieces, last = pieces[:short], pieces[short]
         values = [*(each[:-TIME] for each in pieces), last] if times else [*pieces, last]
-        count = self._whole(values)
+        ends, count = self._whole(values)
         if count < len(values):
             # The last value of a run has another run after it.
             try:
                 after = pieces[count] if count < len(pieces) else last
                 values[count] = after[: self._skip_value(after, 0)]
+                ends[count] = (ends[count - 1] if count else 0) + len(values[count])
                 count += 1
             except CutShortError:
                 pass
@@ -155,11 +159,11 @@ class Runs:
             (micros,) = micros_of(part[:TIME])
         del values[count:]
         joined = b"".join(values)
-        return Run(count, micros, stamp, joined), len(joined) + count * head
+        return Run(count, micros, stamp, joined, ends[:count]), len(joined) + count * head
 
-    def _whole(self, values: list[bytes]) -> int:
-        """Return how many of the first values are whole."""
+    def _whole(self, values: list[bytes]) -> tuple[NDArray[np.int64], int]:
+        """Return the place after each value, and how many of the first values are whole."""
         ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
         begins = np.concatenate((_FIRST, ends[:-1]))
         wrong = np.flatnonzero(self._skip_many(b"".join((*values, b"\0")), begins) != ends)
-        return int(wrong[0]) if len(wrong) else len(values)
+        return ends, int(wrong[0]) if len(wrong) else len(values)

@@ -393,9 +393,8 @@ class BlockCoder:
             if len(values) < FEWEST:
                 return heads[len(values)] + encode_values(values)  # type: ignore[no-any-return]
             bulk = None if in_bulk is None else in_bulk(values)
-            count = len(values)
-            head = _head(_BULK if bulk is not None else 0, count)
-            return head + shared + (encode_values(values) if bulk is None else bulk)
+            first = head(_BULK if bulk is not None else 0, len(values))
+            return first + shared + (encode_values(values) if bulk is None else bulk)
 
         return encode
 
@@ -408,9 +407,9 @@ class BlockCoder:
             count = len(timed)
             values = [value for value, _ in timed]
             bulk = None if in_bulk is None or count < FEWEST else in_bulk(values)
-            head = _head(TIMES if bulk is None else TIMES | _BULK, count)
+            first = head(TIMES if bulk is None else TIMES | _BULK, count)
             times = struct.pack(f">{count}q", *(time for _, time in timed))
-            return b"".join((head, times, shared, encode_values(values) if bulk is None else bulk))
+            return b"".join((first, times, shared, encode_values(values) if bulk is None else bulk))
 
         return encode
 
@@ -474,14 +473,15 @@ class BlockCoder:
         return [element for block in self.read(encoded) for element in block.elements()]
 
 
-def _head(flags: int, count: int) -> bytes:
+def head(flags: int, count: int) -> bytes:
+    """Return the beginning of an encoded block: its flags and its count."""
     if count < ONE_BYTE:
         return bytes((flags, count))
     stream = coder_impl.create_OutputStream()
     stream.write_byte(flags)
     stream.write_var_int64(count)
-    head: bytes = stream.get()
-    return head
+    encoded: bytes = stream.get()
+    return encoded
 
 
 def _write_table(column: Each, impl: Any, stream: Any) -> None:

@@ -8,18 +8,14 @@ For opaque values (`harness.encoding.opaque`) the tables hold encodings, because
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from enum import Enum
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator
 from sys import getsizeof
 from typing import Any
 
-from apache_beam import coders
-from apache_beam.utils.windowed_value import create
 from typing_extensions import override
 
 from arcbeam.errors import CoderError
-from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
+from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.encoding.bulk import ListBytes
 from arcbeam.harness.encoding.codererrors import coder_error, key_error
 from arcbeam.harness.encoding.frames import BLOB_BYTES, record
@@ -31,7 +27,6 @@ from arcbeam.harness.operations.write import Write
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import buckets_per_shard, key_hash
 from arcbeam.model.urns import WriteSpec
-from arcbeam.sizes import cache_size
 
 _PLAIN = (int, float, str, bytes, bool, type(None))
 """Types whose size in memory is known."""
@@ -40,23 +35,8 @@ _POINTER = 16
 _OBJECT_OVERHEAD = 64
 """Bytes of a small Python object in a list besides its encoded size; for the memory budget."""
 _PRIME = 7919
-_Stamp = tuple[Any, Any, Any]
-"""Time, windows and pane."""
-_MOST_STAMPS = cache_size(64)
 _GROUP_OVERHEAD = 250
 """Bytes of a key (or of a window of a key) in the tables, besides its values."""
-
-
-class _Form(Enum):
-    """The contents of the tables of a `KeyedWrite`."""
-
-    ALIKE = "values"
-    TIMED = "values and times"
-    WHOLE = "windowed values"
-
-
-_OVERHEADS = {_Form.ALIKE: 0, _Form.TIMED: 90, _Form.WHOLE: 100}
-"""Bytes of an element besides its value."""
 
 
 class GroupWrite(Write):
@@ -223,33 +203,43 @@ class GroupWrite(Write):
             return bytes
         return encode if keys is None else lambda form: encode(keys[form])
 
-    def _flush(self) -> None:
-        self._encode_payload = Encodings().encode if self._encoded else self._encode_values
-        shards, places = self._shards, self._shards * self._buckets
-        # By place: the remainder of a hash, which determines shard and bucket.
-        parts_at: list[list[bytes] | None] = [None] * places
-        sizes = [0] * places
+    @property
+    def _most_values(self) -> int:
+        """Values of a group that are written together."""
         average = self._held_by_values / self._count if self._count else 0
-        limit = max(1, int(BLOB_BYTES / (average + 1)))
+        return max(1, int(BLOB_BYTES / (average + 1)))
+
+    def _pieces(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Yield (encoded key, encoded window, payload) of everything buffered, and remove it."""
+        self._encode_payload = Encodings().encode if self._encoded else self._encode_values
+        limit = self._most_values
         for key, window, values in self._groups():
-            place = key_hash(key) % places
             pieces = (
                 (values,) if len(values) <= limit else [values[i : i + limit] for i in range(0, len(values), limit)]
             )
             for piece in pieces:
                 try:
-                    part = record(key, window, self._encode_payload(piece))
+                    payload = self._encode_payload(piece)
                 except Exception as e:
                     raise self._group_error(e, self._values_of(piece)) from e
-                parts = parts_at[place]
-                if parts is None:
-                    parts_at[place], sizes[place] = [part], len(part)
-                else:
-                    parts.append(part)
-                    sizes[place] += len(part)
-                if sizes[place] > BLOB_BYTES:
-                    self._put(place % shards, place // shards, b"".join(parts_at[place] or ()))
-                    parts_at[place] = None
+                yield key, window, payload
+
+    def _flush(self) -> None:
+        shards, places = self._shards, self._shards * self._buckets
+        # By place: the remainder of a hash, which determines shard and bucket.
+        parts_at: list[list[bytes] | None] = [None] * places
+        sizes = [0] * places
+        for key, window, payload in self._pieces():
+            place, part = key_hash(key) % places, record(key, window, payload)
+            parts = parts_at[place]
+            if parts is None:
+                parts_at[place], sizes[place] = [part], len(part)
+            else:
+                parts.append(part)
+                sizes[place] += len(part)
+            if sizes[place] > BLOB_BYTES:
+                self._put(place % shards, place // shards, b"".join(parts_at[place] or ()))
+                parts_at[place] = None
         for place, parts in enumerate(parts_at):
             if parts is not None:
                 self._put(place % shards, place // shards, b"".join(parts))
@@ -313,124 +303,3 @@ class WindowedGroupWrite(GroupWrite):
                     raise self._refused(e, kind, form) from e
                 for window, values in windows.items():
                     yield encoded, window, values
-
-
-class KeyedWrite(GroupWrite):
-    """KEYED: whole windowed values by key, in order of arrival; for state, timers and general triggers.
-
-    At first the tables hold values only. Time, windows and pane are stored once, as their *stamp*. Elements of other
-    windows have another stamp and tables of their own: what happens in a window does not depend on other windows. If
-    elements of the same windows differ in time, the tables hold values with times. If they also differ in pane, the
-    tables hold windowed values. Each flush starts again with values only.
-    """
-
-    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
-        windowed = coders.WindowedValueCoder(coder.wrapped_value_coder.value_coder(), coder.window_coder)
-        self._blocks_of_values = BlockCoder(windowed, bulk=factory.data_channel_factory.settings.bulk_values)
-        self._blocks_of_encodings = BlockCoder(windowed)
-        self._blocks_of_encodings.values = Encodings()
-        self._window_bytes = WindowBytes(coder.window_coder)
-        super().__init__(name, factory, spec, coder)
-
-    def _clear(self) -> None:
-        super()._clear()
-        self._stamp: _Stamp | None = None
-        # By encoded windows. The latest ones' tables are also in `_tables`.
-        self._stamped: dict[tuple[bytes, ...], tuple[_Stamp, dict[Kind, dict[Any, Any]]]] = {}
-        self._seen: set[bytes] = set()
-        self._form = _Form.ALIKE
-        self._overhead = 0
-
-    def _absorb(self, block: Block) -> None:
-        micros, windows, panes = block.micros, block.windows, block.panes
-        if type(windows) is Each or type(panes) is Each:
-            self._differ(_Form.WHOLE)
-        elif self._form is not _Form.WHOLE:
-            if self._form is _Form.ALIKE and type(micros) is Each:
-                self._differ(_Form.TIMED)
-            timed = self._form is _Form.TIMED
-            if not self._has_stamp((None if timed else micros, windows, panes)):
-                # Times differ more often than panes.
-                self._differ(_Form.WHOLE if timed else _Form.TIMED)
-                self._absorb(block)
-                return
-        if self._form is _Form.ALIKE:
-            super()._absorb(block)
-            return
-        values: Iterable[Any] = [value for _, value in block.values]
-        if self._form is _Form.TIMED:
-            values = zip(values, block.times(), strict=False)
-        else:
-            values = block.with_values(list(values)).elements()
-        elements = zip([key for key, _ in block.values], values, strict=True)
-        super()._absorb(Block(list(elements), 0, (), None))
-
-    def _has_stamp(self, stamp: _Stamp) -> bool:
-        """Select the tables of a stamp; return False if one of its windows may have another stamp."""
-        if stamp == self._stamp:
-            return True
-        windows = self._window_bytes.of(stamp[1])
-        found = self._stamped.get(windows)
-        if found is None:
-            if len(self._stamped) >= _MOST_STAMPS or not self._seen.isdisjoint(windows):
-                return False
-            self._seen.update(windows)
-            tables = self._tables if self._stamp is None else defaultdict(self._table)
-            found = self._stamped[windows] = stamp, tables
-        elif found[0] != stamp:
-            return False
-        self._stamp, self._tables = found
-        return True
-
-    def _group_count(self) -> int:
-        if len(self._stamped) < 2:
-            return super()._group_count()
-        return sum(len(table) for _, tables in self._stamped.values() for table in tables.values())
-
-    def _differ(self, form: _Form) -> None:
-        """Convert the tables to another form."""
-        if form is self._form:
-            return
-        grown, self._overhead = _OVERHEADS[form] - self._overhead, _OVERHEADS[form]
-        self._held += self._count * grown
-        self._held_by_values += self._count * grown
-        stamped, self._stamped = self._stamped, {}
-        if self._form is _Form.ALIKE:
-            for windows, ((micros, *rest), tables) in stamped.items():
-                for table in tables.values():
-                    for values in table.values():
-                        values[:] = zip(values, repeat(micros), strict=False)
-                stamped[windows] = (None, *rest), tables
-        self._form = form
-        if form is _Form.TIMED:
-            self._stamped = stamped
-            if self._stamp is not None:
-                self._stamp = (None, *self._stamp[1:])
-            return
-        self._tables, self._stamp = defaultdict(self._table), None
-        for (_, windows, panes), tables in stamped.values():
-            for kind, table in tables.items():
-                for key, timed in table.items():
-                    self._tables[kind][key] += [create(value, micros, windows, panes) for value, micros in timed]
-
-    def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
-        blocks = self._blocks_of_encodings if self._encoded else self._blocks_of_values
-        if self._form is _Form.WHOLE:
-            self._encode_payload = blocks.encode
-            yield from super()._groups()
-        for (micros, windows, panes), tables in self._stamped.values():
-            if self._form is _Form.TIMED:
-                self._encode_payload = blocks.encoder_of_timed(windows, panes)
-            else:
-                self._encode_payload = blocks.encoder_of_alike(micros, windows, panes)
-            self._tables = tables
-            yield from super()._groups()
-
-    def _values_of(self, payload: list[Any]) -> list[Any]:
-        match self._form:
-            case _Form.ALIKE:
-                return payload
-            case _Form.TIMED:
-                return [value for value, _ in payload]
-            case _Form.WHOLE:
-                return [windowed.value for windowed in payload]

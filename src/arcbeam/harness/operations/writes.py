@@ -13,7 +13,8 @@ from apache_beam.runners.worker import bundle_processor
 
 from arcbeam.harness.encoding.codererrors import key_producer_of, producer_of
 from arcbeam.harness.operations.elementwrite import ElementWrite, SideWrite
-from arcbeam.harness.operations.groupwrite import GroupWrite, KeyedWrite, WindowedGroupWrite
+from arcbeam.harness.operations.groupwrite import GroupWrite, WindowedGroupWrite
+from arcbeam.harness.operations.keyedwrite import KeyedWrite
 from arcbeam.harness.operations.write import Write
 from arcbeam.model.plan import Routing
 from arcbeam.model.urns import WRITE_URN, WriteSpec

@@ -1,0 +1,162 @@
+"""Pairs that stay encoded: to group them by key, nothing has to be decoded but one key of each group.
+
+Owns the block of encoded pairs, and how they are grouped, in columns. Must not know who made the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from apache_beam import coders
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from arcbeam.harness.encoding.blocks import Block, head
+from arcbeam.harness.encoding.frames import COUNT
+
+Places = NDArray[np.int64]
+
+_BITS: Final = 16
+"""Of a number that is sorted in one pass."""
+_FIRST: Final = np.zeros(1, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairLayout:
+    """How pairs are encoded.
+
+    Attributes:
+        coder: coder of pairs; each is in the nested encoding.
+        keys_end: takes bytes and the places where pairs begin; returns the place after each key.
+        decode: decodes a list of pairs, with their number before them.
+    """
+
+    coder: Any
+    keys_end: Callable[[bytes, Places], Places]
+    decode: Callable[[bytes], list[Any]]
+
+    @staticmethod
+    def of(coder: Any, keys_end: Callable[[bytes, Places], Places]) -> PairLayout:
+        """Return the layout of a coder's pairs."""
+        return PairLayout(coder, keys_end, coders.ListCoder(coder).get_impl().decode)
+
+
+class EncodedPairs(Block):
+    """A block of encoded pairs that share time, windows and pane. They are decoded at the first access to `values`.
+
+    Attributes:
+        layout: how they are encoded.
+        data: the pairs, one after the other.
+        ends: the place after each pair.
+    """
+
+    __slots__ = ("data", "ends", "layout")
+
+    def __init__(
+        self, layout: PairLayout, data: bytes, ends: Places, micros: int, windows: tuple[Any, ...], pane: Any
+    ) -> None:
+        # SUBTLE: `values` is not set, so the first access to it calls `__getattr__`.
+        self.layout, self.data, self.ends = layout, data, ends
+        self.micros, self.windows, self.panes = micros, windows, pane
+        self._elements, self.plain, self.uniform = None, False, True
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "values":
+            raise AttributeError(name)
+        self.values = self.layout.decode(COUNT.pack(len(self.ends)) + self.data)
+        return self.values
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def stamp(self) -> tuple[int, tuple[Any, ...], Any]:
+        """Time, windows and pane of all."""
+        return self._columns()
+
+    def at(self, micros: int) -> EncodedPairs:
+        """Return the same pairs at another time."""
+        return EncodedPairs(self.layout, self.data, self.ends, micros, self.windows, self.panes)
+
+    @override
+    def element(self, index: int) -> Any:
+        place = range(len(self))[index]
+        return Block(self.slice(place, place + 1).values, *self._columns()).element(0)
+
+    @override
+    def slice(self, start: int, stop: int | None, step: int = 1) -> Block:
+        """See `Block`; a contiguous part stays encoded."""
+        if step != 1:
+            return super().slice(start, stop, step)
+        ends = self.ends[start:stop]
+        first = int(self.ends[start - 1]) if 0 < start <= len(self.ends) else 0
+        data = self.data[first : int(ends[-1])] if len(ends) else b""
+        return EncodedPairs(self.layout, data, ends - first, *self._columns())
+
+
+def block_encoder(shared: bytes) -> Callable[[int, bytes], bytes]:
+    """Return a function that encodes a block of values that are already encoded, one after the other; see `BlockCoder`.
+
+    Args:
+        shared: see `BlockCoder.shared`.
+    """
+    return lambda count, values: b"".join((head(0, count), shared, COUNT.pack(count), values))
+
+
+def by_key(blocks: Sequence[EncodedPairs], longest: int) -> Iterator[tuple[bytes, int, bytes]]:
+    """Group pairs by their encoded keys.
+
+    Args:
+        blocks: of one layout; less than 2 GiB and 2**30 pairs together.
+        longest: maximum values that are yielded together.
+
+    Yields:
+        The key, in the nested encoding, the number of values, and these, encoded, one after the other: a key's values
+        in order of arrival. A key with more of them is yielded several times, in order.
+    """
+    count = sum(map(len, blocks))
+    # Where each key and each value ends. Arrow then reads them without a copy.
+    bounds, row, base = np.zeros(2 * count + 1, np.int32), 0, 0
+    for block in blocks:
+        ends = block.ends
+        begins = np.concatenate((_FIRST, ends[:-1]))
+        bounds[2 * row + 1 : 2 * (row + len(ends)) : 2] = block.layout.keys_end(block.data, begins) + base
+        bounds[2 * row + 2 : 2 * (row + len(ends)) + 1 : 2] = ends + base
+        row, base = row + len(ends), base + len(block.data)
+    data = b"".join(block.data for block in blocks)
+    parts = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    keys = parts.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))).dictionary_encode()
+    order = _order(keys.indices.to_numpy(), len(keys.dictionary))
+    values = parts.take(pa.array((2 * order + 1).astype(np.int32)))
+    sizes = np.bincount(keys.indices.to_numpy(), minlength=len(keys.dictionary))
+    last_rows = np.cumsum(sizes)
+    _, offsets, content = values.buffers()
+    starts = np.frombuffer(offsets, np.int32, count + 1, values.offset * 4)
+    view, start_of = memoryview(content), starts[np.concatenate((_FIRST, last_rows))].tolist()
+    rows = np.concatenate((_FIRST, last_rows)).tolist()
+    for n, key in enumerate(keys.dictionary.to_pylist()):
+        size = rows[n + 1] - rows[n]
+        if size <= longest:
+            yield key, size, bytes(view[start_of[n] : start_of[n + 1]])
+            continue
+        for first in range(rows[n], rows[n + 1], longest):
+            stop = min(first + longest, rows[n + 1])
+            yield key, stop - first, bytes(view[starts[first] : starts[stop]])
+
+
+def _order(codes: Any, distinct: int) -> Any:
+    """Return the places of small numbers, in the order of these; equal ones stay in order.
+
+    Args:
+        codes: the numbers.
+        distinct: all of them are below it.
+    """
+    # Numbers of 16 bits are sorted in linear time, and several times as fast as longer ones.
+    order = np.argsort(codes.astype(np.uint16), kind="stable")
+    for shift in range(_BITS, (distinct - 1).bit_length(), _BITS):
+        order = order[np.argsort((codes[order] >> shift).astype(np.uint16), kind="stable")]
+    return order
