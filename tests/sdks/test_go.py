@@ -106,6 +106,7 @@ _PROGRAMS = [
     "dynamicsplits",
     "periodic",
     "heldtimers",
+    "pagedgroups",
 ]
 
 _NOT_ON_PRISM = {

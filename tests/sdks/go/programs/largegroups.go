@@ -3,6 +3,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"strings"
 
 	"github.com/apache/beam/sdks/v2/go/pkg/beam"
 	"github.com/apache/beam/sdks/v2/go/pkg/beam/register"
@@ -13,10 +14,13 @@ var elements = flag.Int("elements", 1000, "Elements of the program largegroups."
 
 func init() {
 	programs["largegroups"] = largeGroups
+	programs["pagedgroups"] = pagedGroups
 	register.DoFn2x0[int, func(int)](&rangeFn{})
 	register.Function1x2(byHash)
 	register.Function2x1(sumGroup)
 	register.Function1x1(formatSum)
+	register.Function1x2(longText)
+	register.Function2x1(measured)
 	register.Iter1[int]()
 	register.Emitter1[int]()
 }
@@ -53,4 +57,26 @@ func largeGroups(s beam.Scope) {
 	pairs := beam.ParDo(s, byHash, beam.ParDo(s, &rangeFn{Elements: *elements}, parts))
 	sums := beam.ParDo(s, sumGroup, beam.GroupByKey(s, pairs))
 	collect(s, "sum", beam.ParDo(s, formatSum, stats.Sum(s, sums)))
+}
+
+func longText(n int) (string, string) {
+	if n%10 == 9 {
+		return "small", fmt.Sprint(n)
+	}
+	return "large", strings.Repeat(fmt.Sprint(n%9), 100_000+n)
+}
+
+func measured(key string, values func(*string) bool) string {
+	var value string
+	count, size, digits := 0, 0, 0
+	for ; values(&value); count++ {
+		size += len(value)
+		digits += int(value[0] - '0')
+	}
+	return fmt.Sprint(key, " ", count, " ", size, " ", digits)
+}
+
+// A group of 5 MB, which a runner need not send as a whole, and a small one.
+func pagedGroups(s beam.Scope) {
+	collect(s, "groups", beam.ParDo(s, measured, beam.GroupByKey(s, beam.ParDo(s, longText, numbers(s, 60)))))
 }
