@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from tests.chaos.test_kills import processes
 from tests.sdks import surviving
 from tests.sdks.goprograms import GO_BOOT, PYTHON_BOOT, built, process
 from tests.sdks.pools import PATH, ROOT, Pool, until
+from tests.sdks.sampling import samples_of
 from tests.sdks.surviving import KEYS, NUMBERS
 from tests.sdks.trials import EXPECTED, LEFT_SECONDS, Programs
 
@@ -178,6 +180,22 @@ def test_resumed_without_its_program(job: Job) -> None:
     job.allow(_END)
     assert resume(f"{job.folder}/savepoints/first", ["--force_resume"]).wait_until_finish() == "DONE"
     assert job.collected() == after(40)
+
+
+@pytest.mark.contract("PAGE-15")
+@pytest.mark.parametrize("job", ["Go"], indirect=True)
+def test_samples_leave_the_output_unchanged(job: Job) -> None:
+    job.allow(10)
+    job.submit()
+    job.reach(10)
+    found = samples_of(job.ask("savepoint").partition("/savepoints/")[0], job.allow, 10)
+    job.suspend()
+    job.allow(_END)
+    assert resume(job.folder).wait_until_finish() == "DONE"
+    assert job.collected() == EXPECTED
+    assert found["main.allowedFn/Process"][0].isdigit(), "integers of Go are decoded"
+    assert re.fullmatch(r"\([012], \d+\)", found["main.byThree"][0]), "it stays in the worker"
+    assert re.fullmatch(r"'[012] \d+'", found["main.ordinalFn"][0])
 
 
 @pytest.mark.contract("API-08", "END-02", "END-06")

@@ -5,7 +5,7 @@ Owns the ports that connect the worker's transforms with the runner. Must not kn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from apache_beam.portability import common_urns
@@ -14,7 +14,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.portability.api import endpoints_pb2
 from apache_beam.runners.worker.bundle_processor import DATA_INPUT_URN, DATA_OUTPUT_URN
 
-from arcbeam.model.plan import Remote
+from arcbeam.model.plan import Remote, RemotePort
 
 _OURS: Final = "arcbeam/"
 SOURCE: Final = f"{_OURS}source"
@@ -45,6 +45,11 @@ def is_port(id: str) -> bool:
     return id.startswith(_OURS)
 
 
+def sampled_sink_of(pcoll: str) -> str:
+    """Return the id of the transform that writes a collection only for samples."""
+    return f"arcbeam/sampled/{pcoll}"
+
+
 def descriptor(id: str, remote: Remote, address: str) -> Any:
     """Return the `ProcessBundleDescriptor` of a stage.
 
@@ -72,6 +77,24 @@ def descriptor(id: str, remote: Remote, address: str) -> Any:
         made.transforms[sink_of(tag)].CopyFrom(_port(sink_of(tag), DATA_OUTPUT_URN, port.coder, address))
         made.transforms[sink_of(tag)].inputs["in"] = port.pcoll
     return made
+
+
+def sampled(made: Any, inner: Sequence[RemotePort]) -> Any:
+    """Return a stage's `ProcessBundleDescriptor` with more outputs: collections that do not leave the worker otherwise.
+
+    Args:
+        made: see `descriptor`.
+        inner: the collections.
+    """
+    port = fn_pb.RemoteGrpcPort.FromString(made.transforms[SOURCE].spec.payload)
+    more = fn_pb.ProcessBundleDescriptor()
+    more.CopyFrom(made)
+    more.id = f"{made.id}/sampled"
+    for each in inner:
+        id = sampled_sink_of(each.pcoll)
+        more.transforms[id].CopyFrom(_port(id, DATA_OUTPUT_URN, each.coder, port.api_service_descriptor.url))
+        more.transforms[id].inputs["in"] = each.pcoll
+    return more
 
 
 def truncation(id: str, remote: Remote, address: str) -> Any:

@@ -151,6 +151,7 @@ class Remote:
         source: the input.
         sinks: the outputs that leave the worker, by tag.
         timers: for each timer family, by transform and name, the id of the coder that reads its timers here.
+        inner: the collections that do not leave the worker, except when samples of them are taken.
     """
 
     environment: bytes = field(repr=False)
@@ -158,6 +159,7 @@ class Remote:
     source: RemotePort
     sinks: Mapping[str, RemotePort]
     timers: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    inner: tuple[RemotePort, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

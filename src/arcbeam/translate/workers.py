@@ -43,6 +43,8 @@ _MAPPINGS = frozenset(
 _READABLE = frozenset([common_urns.coders.GLOBAL_WINDOW.urn, common_urns.coders.INTERVAL_WINDOW.urn])
 """Coders of windows that all SDKs read."""
 _LENGTHS = runner_pb.FunctionSpec(urn=common_urns.coders.LENGTH_PREFIX.urn)
+_PAIRS = common_urns.sdf_components.PAIR_WITH_RESTRICTION.urn
+"""What it puts out is only for the next transform of a splittable DoFn."""
 _CALLED = python_urns.PICKLED_WINDOWFN
 """The window functions that a worker merges windows with on request."""
 _PYTHON = "beam:version:sdk_base:apache/beam_python"
@@ -191,6 +193,8 @@ def divided(context: Any, transforms: list[Any]) -> tuple[Remote, list[Any]]:
     written = dict.fromkeys(pcoll for t in writes for pcoll in t.inputs.values())
     sinks = {f"out{n}": pcoll for n, pcoll in enumerate(pcoll for pcoll in written if pcoll != source)}
     ports = {pcoll: RemotePort(pcoll, *context.port(pcoll)) for pcoll in (source, *sinks.values())}
+    inner = [pcoll for t in own if t.spec.urn != _PAIRS for pcoll in t.outputs.values() if pcoll not in ports]
+    inner_ports = tuple(RemotePort(pcoll, *context.port(pcoll)) for pcoll in dict.fromkeys(inner))
     timers: dict[tuple[str, str], str] = {}
     own = [_with_coders_of_state(context, _with_timer_coders(context, t, timers)) for t in own]
     theirs, _ = strategies(context)
@@ -209,6 +213,7 @@ def divided(context: Any, transforms: list[Any]) -> tuple[Remote, list[Any]]:
         ports[source],
         {tag: ports[pcoll] for tag, pcoll in sinks.items()},
         timers,
+        inner_ports,
     )
     stand_in = runner_pb.PTransform(
         unique_name=own[0].unique_name,

@@ -23,6 +23,7 @@ from arcbeam.fnapi.descriptors import SOURCE, has_restrictions, sink_of
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.service.instruction import Arrival, Asked, Instruction, Responded
+from arcbeam.fnapi.stage.collectionsamples import CollectionSamples, SampledCollection
 from arcbeam.fnapi.stage.largegroups import LargeGroups
 from arcbeam.fnapi.stage.lot import Lot
 from arcbeam.fnapi.stage.shortids import ShortIds
@@ -72,6 +73,7 @@ class RemoteOperation(StandIn):
         self._families: dict[tuple[str, str], Any] = {}
         self._tokens: list[Any] = []
         self._large: LargeGroups | None = None
+        self._samples: CollectionSamples | None = None
         self.names: dict[str, str] = {}
 
     def connect(
@@ -126,6 +128,12 @@ class RemoteOperation(StandIn):
         """
         self._large = LargeGroups(self._encode, coder, self._requests.keep)
 
+    def sample(self, samples: CollectionSamples | None) -> None:
+        """Set what takes samples in the following bundles; None: nothing does. No bundle is open."""
+        self._samples = samples
+        if samples is not None:
+            self._worker.descriptors[samples.descriptor.id] = samples.descriptor
+
     def forget_caches(self) -> None:
         """Make the worker forget the state and the side inputs that it has cached: they may have changed."""
         token = uuid.uuid4().bytes
@@ -150,12 +158,18 @@ class RemoteOperation(StandIn):
         for sink in self._all_sinks():
             sink.begin()
         self._requests.begin()
-        self._bundle = self._worker.begin(self._descriptor, self._tokens)
+        samples = self._samples
+        if samples is not None:
+            samples.begin()
+        descriptor = self._descriptor if samples is None else samples.descriptor.id
+        self._bundle = self._worker.begin(descriptor, self._tokens)
         self._bundle.watched_by(self._watch)
         self._watch.begin(self._bundle)
 
     @override
     def _take(self, block: Block) -> None:
+        if self._samples is not None:
+            self._sample_input(self._samples.input, block)
         block, encode, unsent, large = to_millis(block), self._encode, self._unsent, self._large
         together = large is None and self._blocks.write(block, unsent)
         for element in () if together else block.elements():
@@ -172,8 +186,18 @@ class RemoteOperation(StandIn):
         for arrival in self._bundle.take(lambda: True):
             self._took(arrival)
 
+    def _sample_input(self, samples: SampledCollection, block: Block) -> None:
+        for n in range(min(len(block), samples.missing)):
+            element = block.element(n)
+            if self._large is not None and self._large.is_large(element):
+                samples.show(element)
+            else:
+                samples.keep(self.encoded(element))
+
     def take_encoded(self, data: bytes) -> None:
-        """Take whole elements, encoded as the worker reads them."""
+        """Take one element, encoded as the worker reads it."""
+        if self._samples is not None and self._samples.input.missing:
+            self._samples.input.keep(data)
         self._unsent.write(data)
 
     def encoded(self, element: Any) -> bytes:
@@ -226,6 +250,12 @@ class RemoteOperation(StandIn):
                 self._log.key = self._lot.key_of_timer(timer)
                 self._families[owner].encode_to_stream(timer, None, True)
             return
+        if self._samples is not None:
+            if (inner := self._samples.inner.get(arrival.transform)) is not None:
+                inner.output(arrival)
+                return
+            if (output := self._samples.outputs.get(arrival.transform)) is not None:
+                output.look(arrival.data)
         index, sink = _known(self._sinks, arrival.transform)
         with self.scoped_process_state:
             for block in sink.blocks(arrival):
@@ -237,6 +267,7 @@ class RemoteOperation(StandIn):
     def _all_sinks(self) -> Iterator[Sink]:
         yield from (sink for _, sink in self._sinks.values())
         yield from self._timers.values()
+        yield from () if self._samples is None else self._samples.inner.values()
 
     def complete(self, look: Callable[[], None] = lambda: None, seconds: float | None = None) -> None:
         """End the input, and wait until the worker has ended the bundle.

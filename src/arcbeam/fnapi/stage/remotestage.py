@@ -23,6 +23,7 @@ from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.service.provision import Provision
 from arcbeam.fnapi.service.server import server_here
 from arcbeam.fnapi.stage import remoteoperation
+from arcbeam.fnapi.stage.collectionsamples import CollectionSamples
 from arcbeam.fnapi.stage.lot import Lot
 from arcbeam.fnapi.stage.remoteoperation import RemoteOperation
 from arcbeam.fnapi.stage.remoterestrictions import RemoteRestrictions
@@ -49,13 +50,22 @@ class MergingStage(StreamingStage):
         settings: the job's settings.
         job: id of the job. Its stages share workers.
         provision: what its workers get before they start.
+        sampled: see `StreamingStage`.
 
     Raises:
         SdkWorkerLostError: there is no worker.
     """
 
-    def __init__(self, stage: Stage, settings: Settings, job: str, provision: Provision = Provision()) -> None:  # noqa: B008
-        super().__init__(stage, settings)
+    def __init__(
+        self,
+        stage: Stage,
+        settings: Settings,
+        job: str,
+        provision: Provision = Provision(),  # noqa: B008
+        *,
+        sampled: bool = False,
+    ) -> None:
+        super().__init__(stage, settings, sampled=sampled)
         self._job, self._provision = job, provision
         self._acquired: list[tuple[bytes, Connection]] = []
         self._components = runner_pb.Components.FromString(stage.payload)
@@ -135,6 +145,8 @@ class RemoteStage(MergingStage):
         made = descriptor(f"{IN_SDK_WORKER}{self._job}/{stage.uid}", stage.remote, server_here().address)
         self._lot = self._lot_of(stage.remote.source.pcoll, made) if stage.stateful else None
         requests = StateRequests(stage, self.parts.state, self._lot)
+        self._made = made
+        self._samples: CollectionSamples | None = None
         paged = isinstance(self.parts.kind, Grouped) and with_paged_groups(made, stage.remote)
         callbacks = self.parts.processor.bundles.callbacks
         self._remote.connect(self._worker, stage.remote, made, requests, callbacks.add)
@@ -156,6 +168,21 @@ class RemoteStage(MergingStage):
     def _serve(self, worker: Connection, until: Callable[[], bool]) -> None:
         if worker is self._worker:
             self._remote.serve(until)
+
+    def begin_samples(self) -> None:
+        """Take samples in the following tasks, until `end_samples`."""
+        read = self.parts.processor.root.name_context.step_name
+        self._samples = CollectionSamples(self.parts.processor.stage, self._made, read)
+        self._remote.sample(self._samples)
+
+    def end_samples(self) -> None:
+        """Take no more samples."""
+        self._samples = None
+        self._remote.sample(None)
+
+    @override
+    def samples(self) -> list[dict[str, Any]]:
+        return [] if self._samples is None else self._samples.taken()
 
     def _lot_of(self, pcoll: str, descriptor: Any) -> Lot:
         pair = descriptor.coders[descriptor.pcollections[pcoll].coder_id]

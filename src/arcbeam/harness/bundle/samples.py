@@ -56,7 +56,7 @@ class _First:
 
     @el.setter
     def el(self, element: Any) -> None:
-        self.kept.append(_record(element))
+        self.kept.append(record(element))
 
 
 class StageSampler(DataSampler):  # type: ignore[misc]  # Beam is untyped
@@ -122,7 +122,8 @@ def _text(value: Any) -> str:
     return cut(texts.said(_REPR.repr, value))
 
 
-def _record(element: Any) -> dict[str, Any]:
+def record(element: Any) -> dict[str, Any]:
+    """Return a windowed value as JSON values; see `StageSampler.taken`."""
     return {
         "value": _text(element.value),
         "time": int(element.timestamp.micros),

@@ -408,9 +408,11 @@ class _Run:
         self._sampling.mark(self._bundles)
 
     def _open(self, stage: str) -> TaskStage:
-        if self._sampling.wants(stage):
+        if not self._sampling.wants(stage):
+            return self._kept_open(stage, stage)
+        if self._job.physical.stages[stage].remote is None:
             return self._sampling.opened(stage, partial(self._kept_open, stage, sampled=True))
-        return self._kept_open(stage, stage)
+        return self._sampling.begun(stage, self._kept_open(stage, stage))
 
     def _kept_open(self, stage: str, key: Hashable, *, sampled: bool = False) -> TaskStage:
         job = self._job
@@ -459,8 +461,11 @@ def _opened(job: StreamingJob, stage: str, *, sampled: bool = False) -> TaskStag
         setup = job.worker_setup
         given = (setup.sdk_options, setup.sdk_folders(), setup.restart) if isinstance(setup, WorkerSetup) else ()
         provision = Provision(job.id, *given)
-        kind = MergingStage if opened.remote is None else RemoteStage
-        made = kind(opened, job.settings, job.id, provision)
+        made: MergingStage
+        if opened.remote is None:
+            made = MergingStage(opened, job.settings, job.id, provision, sampled=sampled)
+        else:
+            made = RemoteStage(opened, job.settings, job.id, provision)
         starts.started(job.location, made.environments)
         return made
     from arcbeam.harness.streaming.streamingstage import StreamingStage

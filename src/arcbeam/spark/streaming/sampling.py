@@ -45,6 +45,7 @@ class Sampling:
         for order in orders:
             self._requests.setdefault(order.stage, []).append(order.request)
         self._stages: dict[str, Any] = {}
+        self._staying: set[str] = set()
         for job_id, key in [each for each in _open if each[0] == job and each[1] not in map(_key, self._requests)]:
             # No request is open any more.
             self._close(job_id, key)
@@ -64,17 +65,37 @@ class Sampling:
         found = self._stages[stage] = open(_key(stage))
         return found
 
+    def begun(self, stage: str, open: TaskStage) -> TaskStage:
+        """Return a stage that takes samples in this task, and otherwise runs like every other one.
+
+        It shares an SDK worker with other stages, so it is not opened and closed for samples.
+
+        Args:
+            stage: its uid.
+            open: the open stage, with `begin_samples` and `end_samples`.
+        """
+        found: Any = open
+        found.begin_samples()
+        self._staying.add(stage)
+        self._stages[stage] = open
+        return open
+
     def mark(self, reports: Sequence[BundleReport]) -> None:
-        """Mark the reports of stages with samples. They are closed when the task ends: no worker holds them then."""
+        """Mark the reports of stages with samples. Most are closed when the task ends: no worker holds them then."""
         for report in reports:
             if report.stage in self._stages and self._stages[report.stage].samples():
-                report.needs_teardown, report.graceful, report.sampled = False, (), True
+                report.sampled = True
+                if report.stage not in self._staying:
+                    report.needs_teardown, report.graceful = False, ()
 
     def ended(self) -> None:
         """The task has succeeded: write what was taken, and close the stages that have taken something."""
         for stage, open in self._stages.items():
             if outputs := open.samples():
                 self._leave(stage, outputs, None)
+            if stage in self._staying:
+                open.end_samples()
+            elif outputs:
                 self._close(self._job, _key(stage))
 
     def failed(self, stage: str, failure: dict[str, Any] | None) -> None:

@@ -169,7 +169,7 @@ class StreamRun(Sinks, Watch):
         self._clock, self._at = WallClock(), StatusAt(plan.name)
         self._inbox = EventQueue(self._clock)
         label = job_label(plan.name, shown(self.store) if self.kept else "")
-        self._samples = SampleRequests({stage.uid: stage.remote is None for stage in plan.stages} if samples else None)
+        self._samples = SampleRequests({stage.uid for stage in plan.stages} if samples else None)
         self._desk = RequestDesk(self._inbox, self._clock, label, self._samples)
         self._counters = Counters()
         self._machine: JobMachine | None = None

@@ -7,7 +7,7 @@ the next check of the folder answers. Must not know how samples are taken.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from typing import Final
 
@@ -36,10 +36,10 @@ class SampleRequests:
     """The open requests for samples of one driver. Callable from several threads.
 
     Args:
-        stages: whether samples can be taken, for each of the job's stages; None: the job allows no samples.
+        stages: the job's stages; None: the job allows no samples.
     """
 
-    def __init__(self, stages: Mapping[str, bool] | None) -> None:
+    def __init__(self, stages: Collection[str] | None) -> None:
         self._stages = stages
         self._lock = threading.Lock()
         self._open: dict[str, tuple[SampleOrder, _Place]] = {}
@@ -53,11 +53,8 @@ class SampleRequests:
         """Take a request, and return the first answer to it."""
         if self._stages is None:
             return Answer(Said.REFUSED, "it does not allow samples", remedy=_ALLOWED)
-        if (possible := self._stages.get(request.stage)) is None:
+        if request.stage not in self._stages:
             return Answer(Said.REFUSED, f"it has no stage '{request.stage}'", remedy=_STAGES)
-        if not possible:
-            text = f"stage '{request.stage}' runs in a worker of another SDK or environment"
-            return Answer(Said.REFUSED, text, remedy="take samples of a stage before or after it")
         with self._lock:
             self._open[request.id] = SampleOrder(request.id, request.stage), _Place.WAITING
         return Answer(Said.TAKEN, "the next micro-batch takes samples")

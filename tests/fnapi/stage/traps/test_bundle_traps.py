@@ -74,9 +74,18 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ScriptedWorker]]:
 
 
 def run(
-    of: Stage, worker: list[ScriptedWorker], script: Callable[[ScriptedWorker, str], None], *, committed: bool = False
+    of: Stage,
+    worker: list[ScriptedWorker],
+    script: Callable[[ScriptedWorker, str], None],
+    *,
+    committed: bool = False,
+    sampled: bool = False,
+    samples: list[Any] | None = None,
 ) -> Any:
-    """Run a bundle of the stage with one element; return its report, and all bytes that it has written."""
+    """Run a bundle of the stage with one element; return its report, and all bytes that it has written.
+
+    Samples are taken if they are requested, and added to a list.
+    """
     stage, failed = RemoteStage(of, Settings(shards=1, bulk_values=False), "job"), list[BaseException]()
 
     def play() -> None:
@@ -89,12 +98,16 @@ def run(
     playing = threading.Thread(target=play)
     playing.start()
     outbox, report = _ListOutbox(), BundleReport(of.id, 0)
+    if sampled:
+        stage.begin_samples()
     try:
         stage.begin(outbox, 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
         runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
         runner.process(b"", [(b"", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])
         closed = runner.finish()
         stage.end(report, late=0, closed=0)
+        if samples is not None:
+            samples += stage.samples()
         callbacks = stage.callbacks()
         assert closed.finalizations == (0 if callbacks is None else 1)
         if committed:

@@ -119,6 +119,7 @@ func surviving(s beam.Scope) { counted(s, beam.ParDo(s, &slowFn{}, beam.Create(s
 
 // The same, for jobs that are stopped and resumed.
 func stopping(s beam.Scope) {
+	beam.PipelineOptions.Set("page_samples", "true")
 	counted(s, beam.ParDo(s, &allowedFn{File: filepath.Join(*output, "limit")}, beam.Create(s, 120)))
 }
 

@@ -1,0 +1,112 @@
+"""Samples of a stage in an SDK worker: all of its collections, while they are requested, and at no other time."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import Coder
+from apache_beam.transforms import window
+from typing_extensions import override
+
+from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.watermarks.stages import StageFlow
+from arcbeam.fnapi.stage.remotestage import RemoteStage
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.plan import Stage
+from arcbeam.model.rows import BundleReport
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE
+from arcbeam.testing.views import MemoryView
+from arcbeam.translate import translate
+from arcbeam.translate.proto import pipeline_proto
+from tests.fnapi.stage.inworkers import external, worker_service
+from tests.harness.drive import _ListOutbox
+
+pytestmark = pytest.mark.contract("PAGE-15")
+
+
+class Odd:
+    """A type with a coder of its own."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __repr__(self) -> str:
+        return f"Odd({self.n})"
+
+
+class OddCoder(Coder):  # type: ignore[misc]  # Beam is untyped
+    """Its values can only be decoded if they are not 4."""
+
+    @override
+    def encode(self, value: Any) -> bytes:
+        return struct.pack(">i", value.n)
+
+    @override
+    def decode(self, encoded: bytes) -> Any:
+        (n,) = struct.unpack(">i", encoded)
+        if n == 4:
+            raise ValueError("unknown")
+        return Odd(n)
+
+
+beam.coders.registry.register_coder(Odd, OddCoder)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with worker_service() as address:
+        yield address
+
+
+def stages(address: str) -> list[Stage]:
+    p = beam.Pipeline()
+    numbers = p | beam.Impulse() | "Numbers" >> beam.FlatMap(lambda _: range(20)).with_output_types(int)
+    timed = numbers | "Times" >> beam.Map(lambda n: window.TimestampedValue(n, n)).with_output_types(int)
+    odd = timed | "Odd" >> beam.Map(Odd).with_output_types(Odd)
+    _ = odd | "Unused" >> beam.Map(lambda odd: None)
+    texts = timed | "Texts" >> beam.Map(lambda n: ("ä", n)).with_output_types(tuple[str, int])
+    windows = texts | beam.WindowInto(window.FixedWindows(10))
+    parts = windows | "Parts" >> beam.Partition(lambda pair, count: pair[1] % count, 2)
+    grouped = tuple(parts) | beam.Flatten() | "Group" >> beam.GroupByKey()
+    _ = grouped | "Sums" >> beam.MapTuple(lambda key, values: sum(values))
+    proto = pipeline_proto(p)
+    for environment in proto.components.environments.values():
+        environment.CopyFrom(external(address))
+    return list(translate(proto, bounded=False).stages)
+
+
+def run(stage: RemoteStage) -> tuple[BundleReport, bytes]:
+    """Run a bundle with one element."""
+    outbox, report = _ListOutbox(), BundleReport(stage.id, 0)
+    stage.begin(outbox, 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
+    runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
+    runner.process(b"", [(b"", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])
+    runner.finish()
+    stage.end(report, late=0, closed=0)
+    return report, b"".join(row.blob for row in outbox.rows)
+
+
+def test_all_collections_of_a_stage_are_sampled(address: str) -> None:
+    of = next(stage for stage in stages(address) if stage.source is None)
+    stage = RemoteStage(of, Settings(shards=1, bulk_values=False), "job")
+    plain = run(stage)[0].elements_out
+    assert stage.samples() == []
+    stage.begin_samples()
+    sampled = run(stage)[0].elements_out
+    found = {each["output"]: each["elements"] for each in stage.samples()}
+    stage.end_samples()
+    again = run(stage)[0].elements_out
+    stage.close()
+    assert plain == sampled == again
+    assert [each["value"] for each in found["Numbers"]] == ["0", "1", "2", "3", "4"]
+    assert [each["time"] for each in found["Times"]] == [0, 1_000_000, 2_000_000, 3_000_000, 4_000_000]
+    assert [each["value"] for each in found["Odd"]][:3] == ["Odd(0)", "Odd(1)", "Odd(2)"]
+    assert [each["value"] for each in found["Odd"]][4] == r"b'\x00\x00\x00\x04'"
+    assert found["Texts"][1]["value"] == "('ä', 1)"
+    assert found["WindowInto(WindowIntoFn)"][0]["windows"] == ["1970-01-01T00:00:00Z to 1970-01-01T00:00:10Z"]
+    assert list(found)[:3] == ["Impulse", "Numbers", "Times"]
