@@ -268,10 +268,29 @@ class _Running:
             raise error_in(answer.error, self._step, self._operation.names)
         split = answer.process_bundle_split
         self.residuals += split.residual_roots
-        returned = any(channel.first_residual_element == 0 for channel in split.channel_splits)
-        self.is_untouched = self.is_untouched or (returned and not split.residual_roots)
+        self.is_untouched = self.is_untouched or _returns_all(split)
         self._refuses = self._refuses or self.is_untouched
         return bool(split.residual_roots) or self.is_untouched
+
+
+def _returns_all(split: Any) -> bool:
+    """Return whether the worker returns the only element of the bundle as it was.
+
+    Raises:
+        SdkWorkerLostError: a split has lost the element, or has left it to the worker and to the runner.
+    """
+    returned = False
+    for channel in split.channel_splits:
+        last, first = channel.last_primary_element, channel.first_residual_element
+        returns = first <= 0
+        lost = last < 0 < first and not (split.primary_roots or split.residual_roots)
+        if lost or (returns and (last >= 0 or split.residual_roots)):
+            raise SdkWorkerLostError(
+                f"the SDK worker has split a bundle of one restriction between {last} and {first}, "
+                f"with {len(split.residual_roots)} residuals"
+            )
+        returned = returned or returns
+    return returned
 
 
 def _size_in(element: bytes) -> float:

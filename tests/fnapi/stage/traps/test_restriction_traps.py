@@ -162,6 +162,23 @@ def test_restriction_that_was_not_begun_is_kept_as_it_was(of: Stage, monkeypatch
     assert list(resume(of, monkeypatch, script).splits) == [WHOLE]
 
 
+@pytest.mark.parametrize(
+    ("last", "first", "residuals"),
+    [(-1, 1, 0), (0, 0, 0), (-1, 0, 1)],
+    ids=["lost", "kept and returned", "returned twice"],
+)
+def test_split_that_loses_or_doubles_the_restriction_is_the_workers_fault(
+    of: Stage, monkeypatch: pytest.MonkeyPatch, last: int, first: int, residuals: int
+) -> None:
+    def script(worker: ScriptedWorker, id: str) -> None:
+        progress(worker, made(of, 1))
+        channel = fn_pb.ProcessBundleSplitResponse.ChannelSplit(last_primary_element=last, first_residual_element=first)
+        split(worker, 0.0, channel_splits=[channel], residual_roots=[left(b"rest", 3.0, 7)] * residuals)
+
+    with pytest.raises(SdkWorkerLostError, match=f"between {last} and {first}, with {residuals} residuals"):
+        resume(of, monkeypatch, script)
+
+
 def test_bundle_may_end_before_its_split_is_answered(of: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def script(worker: ScriptedWorker, id: str) -> None:
         progress(worker, made(of, 1))
