@@ -8,9 +8,10 @@ that the submitter starts (the experiment `use_loopback_process_worker`, on both
 time, and each run comes after a small one.
 
 In the submitter, all user code shares one interpreter lock, so no runner is faster than the processor time of the SDK's
-worker: "at most" compares it with Prism's time. "runner" is the processor time of arcbeam's server, Spark included, for
-each time that an element goes to a worker or comes from it. A bundle of `bundles` and `flat` has one element. Prints a
-table; with --record, writes it between its markers in benchmarks/records.md.
+worker, which is the submitter without its main thread: "at most" compares it with Prism's time. "runner" is the
+processor time of arcbeam's server, Spark included, for each time that an element goes to a worker or comes from it. A
+bundle of `bundles` and `flat` has one element. Prints a table; with --record, writes it between its markers in
+benchmarks/records.md.
 """
 
 from __future__ import annotations
