@@ -129,3 +129,5 @@ def test_command_that_may_run_is_accepted(tmp_path: Path, monkeypatch: pytest.Mo
     check_startable(process(sys.executable), "PROCESS", local=True)
     check_startable(process("./boot"), "PROCESS", local=True)
     check_startable(process("boot", path=str(tmp_path)), "PROCESS", local=True)
+    with pytest.raises(InvalidPipelineError, match=r"'boot' of the PROCESS environment.*no such program in the PATH"):
+        check_startable(process("boot"), "PROCESS", local=True)

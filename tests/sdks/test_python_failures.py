@@ -43,5 +43,5 @@ def test_exit_in_dofn_of_a_pool_is_named(pool: Pool, tmp_path: Path) -> None:
         server.stop()
     assert "is gone: its " in str(failed.value)
     assert "'Leave'" in str(failed.value)
-    assert "its exit status and output are in the log of the service at localhost:" in str(failed.value)
+    assert "its output is in the log of the service at localhost:" in str(failed.value)
     assert "in 3 of 3 tries" in str(failed.value)

@@ -109,7 +109,7 @@ def _check_command(process: Any) -> None:
     command = process.command
     if shutil.which(command, path=process.env.get("PATH")) is not None:
         return
-    if os.path.exists(command):
+    if os.sep in command and os.path.exists(command):
         problem = "it is not an executable program"
     elif os.path.isabs(command):
         problem = "there is no such program"

@@ -25,6 +25,11 @@ def test_options_of_the_pipeline_are_left_out(info: list[str]) -> None:
     assert lines(*info, "exec: no Python") == ["exec: no Python"]
 
 
+@pytest.mark.parametrize("line", ["INFO:root:Creating insecure control channel", "Error Setting Rlimit not permitted"])
+def test_lines_of_healthy_workers_are_left_out(line: str) -> None:
+    assert lines("before", line, "MemoryError") == ["before", "MemoryError"]
+
+
 @pytest.mark.parametrize("first", ["panic: no init", "fatal error: all goroutines are asleep", "SIGSEGV: violation"])
 def test_crash_report_is_kept_from_its_first_line(first: str) -> None:
     frames = [f"main.f{n}()" for n in range(30)]

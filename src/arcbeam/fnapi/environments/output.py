@@ -18,6 +18,9 @@ _CRASH = re.compile(r"(?:panic|fatal error|Fatal Python error|runtime|SIG[A-Z]+)
 _OPTIONS = re.compile(r"Provision info:(.*)")
 """What Beam's boot programs get from the runner: all options of the pipeline, on the same line or on the next one."""
 
+_NOISE = re.compile(r"INFO:|Error Setting Rlimit")
+"""What healthy workers write, too."""
+
 
 class OutputTail:
     """The lines of a process's output that say why it ended. Used by one thread; another one may read."""
@@ -36,7 +39,7 @@ class OutputTail:
         if options := _OPTIONS.search(line):
             self._skips = not options[1].strip()
             return
-        if not line.strip():
+        if not line.strip() or _NOISE.match(line):
             return
         kept = self._count, _short(line)
         self._count += 1

@@ -39,7 +39,7 @@ class _ByService:
         external.stop(self.payload, self.worker)
 
     def said(self) -> tuple[str, ...]:
-        return (f"its exit status and output are in the log of the service at {self.payload.endpoint.url}",)
+        return (f"its output is in the log of the service at {self.payload.endpoint.url}",)
 
 
 def name_of(environment: Any) -> str:

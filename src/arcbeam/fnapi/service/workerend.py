@@ -23,8 +23,8 @@ _ENTRIES: Final = 4
 """Warnings and errors that are kept."""
 _RECENT_SECONDS: Final = 60.0
 """Earlier errors are probably not the cause."""
-_HOW = re.compile(r"exit status \d+|signal: [a-z ]+")
-"""How Go's programs, as the boot programs, describe the end of a process."""
+_HOW = re.compile(r"^(?:User program|Python \(worker [^)]*\)) exited.*(exit status \d+|signal: [a-z ]+)")
+"""What Beam's boot programs log of the worker's end. Other programs that they run may fail, too."""
 
 
 class WorkerEnd:
@@ -50,7 +50,7 @@ class WorkerEnd:
         """Keep a warning or an error; see `Connection.logged`."""
         how = _HOW.search(text) if by_boot else None
         if how is not None:
-            self._how = how[0]
+            self._how = how[1]
         else:
             self._logged.append((time.monotonic(), text))
 

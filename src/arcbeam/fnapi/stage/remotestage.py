@@ -171,8 +171,12 @@ class RemoteStage(MergingStage):
 
     def begin_samples(self) -> None:
         """Take samples in the following tasks, until `end_samples`."""
-        read = self.parts.processor.root.name_context.step_name
-        self._samples = CollectionSamples(self.parts.processor.stage, self._made, read)
+        stage, read = self.parts.processor.stage, self.parts.processor.root.name_context.step_name
+        assert stage.remote is not None
+        if read.startswith(stage.remote.source.pcoll):
+            # The pipeline has no name for it: an exchange that no transform of the user's has asked for.
+            read = f"input of {stage.transforms[0].name}"
+        self._samples = CollectionSamples(stage, self._made, read)
         self._remote.sample(self._samples)
 
     def end_samples(self) -> None:

@@ -58,6 +58,8 @@ def _shown(protos: Mapping[str, Any], known: Any, id: str) -> Any:
     if urn == _CODERS.LENGTH_PREFIX.urn and protos[parts[0]].spec.urn == _GO:
         signed = _is_signed(protos[parts[0]].spec.payload)
         return coders.BytesCoder() if signed is None else _GoInteger(signed)
+    if urn == _CODERS.LENGTH_PREFIX.urn:
+        return _Prefixed(_shown(protos, known, parts[0]))
     try:
         found = known.get_by_id(id)
         found.get_impl()
@@ -73,6 +75,25 @@ def _is_signed(payload: bytes) -> bool | None:
     except binascii.Error:
         return None
     return next((signed for begin, signed in _GO_INTEGERS if named.startswith(begin)), None)
+
+
+class _Prefixed(FastCoder):  # type: ignore[misc]  # Beam is untyped
+    """Decodes a value after its length; one that cannot be decoded here stays bytes."""
+
+    def __init__(self, coder: Any) -> None:
+        self._coder = coder
+
+    @override
+    def _create_impl(self) -> Any:
+        impl = self._coder.get_impl()
+
+        def decode(data: bytes) -> Any:
+            try:
+                return impl.decode(data)
+            except Exception:  # for example, its class is in the program that has submitted the job
+                return data
+
+        return LengthPrefixCoderImpl(CallbackCoderImpl(impl.encode, decode))
 
 
 class _GoInteger(FastCoder):  # type: ignore[misc]  # Beam is untyped

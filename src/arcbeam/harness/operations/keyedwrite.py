@@ -29,6 +29,8 @@ _Stamp = tuple[Any, Any, Any]
 _MOST_STAMPS = cache_size(64)
 _FEWEST_PAIRS = threshold(500, 4)
 """Encoded pairs that are grouped in columns; fewer are decoded."""
+_COPIES = 3
+"""Of encoded pairs, while they are grouped: as they came, joined, and in the order of their keys."""
 _PAIR_OVERHEAD = 64
 """Bytes of an encoded pair besides its own, while it is grouped."""
 _MOST_KEPT = threshold(1 << 30, 1000)
@@ -114,6 +116,8 @@ class KeyedWrite(GroupWrite):
 
     def _keeps(self, block: EncodedPairs) -> bool:
         """Keep a block of encoded pairs; return False if it belongs into the tables."""
+        if not len(block):
+            return True
         if self._layout is not block.layout:
             # With another coder, the values would have other bytes.
             if self._count or block.layout.coder != self._pair_coder:
@@ -133,7 +137,7 @@ class KeyedWrite(GroupWrite):
         kept[1].append(block)
         self._count += len(block)
         self._held_by_values += len(block.data)
-        self._held += len(block.data) + _PAIR_OVERHEAD * len(block)
+        self._held += _COPIES * len(block.data) + _PAIR_OVERHEAD * len(block)
         if self._held > min(self._budget, _MOST_KEPT):
             self._flush()
         return True

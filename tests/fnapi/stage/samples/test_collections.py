@@ -8,8 +8,9 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.coders import Coder
+from apache_beam.coders import Coder, VarIntCoder
 from apache_beam.transforms import window
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from typing_extensions import override
 
 from arcbeam.engine.protocol.layout import Placed
@@ -68,6 +69,7 @@ def stages(address: str) -> list[Stage]:
     numbers = p | beam.Impulse() | "Numbers" >> beam.FlatMap(lambda _: range(20)).with_output_types(int)
     timed = numbers | "Times" >> beam.Map(lambda n: window.TimestampedValue(n, n)).with_output_types(int)
     odd = timed | "Odd" >> beam.Map(Odd).with_output_types(Odd)
+    _ = odd | "Pairs" >> beam.Map(lambda odd: (odd.n, odd)).with_output_types(tuple[int, Odd])
     _ = odd | "Unused" >> beam.Map(lambda odd: None)
     texts = timed | "Texts" >> beam.Map(lambda n: ("ä", n)).with_output_types(tuple[str, int])
     windows = texts | beam.WindowInto(window.FixedWindows(10))
@@ -107,6 +109,39 @@ def test_all_collections_of_a_stage_are_sampled(address: str) -> None:
     assert [each["time"] for each in found["Times"]] == [0, 1_000_000, 2_000_000, 3_000_000, 4_000_000]
     assert [each["value"] for each in found["Odd"]][:3] == ["Odd(0)", "Odd(1)", "Odd(2)"]
     assert [each["value"] for each in found["Odd"]][4] == r"b'\x00\x00\x00\x04'"
+    assert found["Pairs"][4]["value"] == r"(4, b'\x00\x00\x00\x04')", "what can be decoded is"
     assert found["Texts"][1]["value"] == "('ä', 1)"
     assert found["WindowInto(WindowIntoFn)"][0]["windows"] == ["1970-01-01T00:00:00Z to 1970-01-01T00:00:10Z"]
     assert list(found)[:3] == ["Impulse", "Numbers", "Times"]
+
+
+class Counted(beam.DoFn):
+    """Has state, so that its input is distributed by key."""
+
+    SEEN = ReadModifyWriteStateSpec("seen", VarIntCoder())
+
+    def process(self, element: tuple[int, int], seen: Any = beam.DoFn.StateParam(SEEN)) -> Iterator[int]:
+        yield element[1]
+
+
+def test_input_without_a_name_is_that_of_its_transform(address: str) -> None:
+    p = beam.Pipeline()
+    pairs = p | beam.Impulse() | beam.Map(lambda _: (1, 2)).with_output_types(tuple[int, int])
+    _ = pairs | "Counted" >> beam.ParDo(Counted())
+    proto = pipeline_proto(p)
+    for environment in proto.components.environments.values():
+        environment.CopyFrom(external(address))
+    of = next(each for each in translate(proto, bounded=False).stages if each.stateful)
+    stage = RemoteStage(of, Settings(shards=1, bulk_values=False), "job")
+    stage.begin_samples()
+    outbox = _ListOutbox()
+    stage.begin(outbox, 0, lambda channel: None, None, Timestamp(0))  # type: ignore[arg-type, return-value]
+    runner = stage.runner(MemoryView(), Placed(StageFlow("it", (), ("main",)), 1, 0))
+    codec = stage.parts.codec
+    elements = [(codec.encode(2) if codec.waits else 2, Timestamp(0), (GLOBAL_WINDOW,), NO_PANE)]
+    runner.process(VarIntCoder().encode(1), elements)
+    runner.finish()
+    samples = stage.samples()
+    stage.close()
+    assert [each["output"] for each in samples] == ["input of Counted", "Counted"]
+    assert samples[0]["elements"][0]["value"] == "(1, 2)"
