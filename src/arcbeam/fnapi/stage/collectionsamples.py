@@ -144,7 +144,13 @@ class CollectionSamples:
             each.begin()
 
     def taken(self) -> list[dict[str, Any]]:
-        """Return the samples so far; see `arcbeam.harness.bundle.samples.StageSampler.taken`."""
+        """Return the samples so far; see `arcbeam.harness.bundle.samples.StageSampler.taken`.
+
+        As long as no output has an element, none: a stage may take elements long before it puts some out.
+        """
+        outputs = [each for each in self._all if each is not self.input]
+        if outputs and not any(each.kept for each in outputs):
+            return []
         return [{"output": each.name, "elements": list(each.kept)} for each in self._all if each.kept]
 
 

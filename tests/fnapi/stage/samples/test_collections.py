@@ -8,9 +8,11 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.coders import Coder, VarIntCoder
+from apache_beam.coders import Coder, VarIntCoder, registry
 from apache_beam.transforms import window
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.windowed_value import WindowedValue
 from typing_extensions import override
 
 from arcbeam.engine.protocol.layout import Placed
@@ -30,17 +32,17 @@ from tests.harness.drive import _ListOutbox
 pytestmark = pytest.mark.contract("PAGE-15")
 
 
-class Odd:
+class Uneven:
     """A type with a coder of its own."""
 
     def __init__(self, n: int) -> None:
         self.n = n
 
     def __repr__(self) -> str:
-        return f"Odd({self.n})"
+        return f"Uneven({self.n})"
 
 
-class OddCoder(Coder):  # type: ignore[misc]  # Beam is untyped
+class UnevenCoder(Coder):  # type: ignore[misc]  # Beam is untyped
     """Its values can only be decoded if they are not 4."""
 
     @override
@@ -52,10 +54,14 @@ class OddCoder(Coder):  # type: ignore[misc]  # Beam is untyped
         (n,) = struct.unpack(">i", encoded)
         if n == 4:
             raise ValueError("unknown")
-        return Odd(n)
+        return Uneven(n)
 
 
-beam.coders.registry.register_coder(Odd, OddCoder)
+@pytest.fixture(autouse=True)
+def coder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kept in ("_coders", "custom_types"):
+        monkeypatch.setattr(registry, kept, getattr(registry, kept).copy())
+    registry.register_coder(Uneven, UnevenCoder)
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +74,8 @@ def stages(address: str) -> list[Stage]:
     p = beam.Pipeline()
     numbers = p | beam.Impulse() | "Numbers" >> beam.FlatMap(lambda _: range(20)).with_output_types(int)
     timed = numbers | "Times" >> beam.Map(lambda n: window.TimestampedValue(n, n)).with_output_types(int)
-    odd = timed | "Odd" >> beam.Map(Odd).with_output_types(Odd)
-    _ = odd | "Pairs" >> beam.Map(lambda odd: (odd.n, odd)).with_output_types(tuple[int, Odd])
+    odd = timed | "Odd" >> beam.Map(Uneven).with_output_types(Uneven)
+    _ = odd | "Pairs" >> beam.Map(lambda odd: (odd.n, odd)).with_output_types(tuple[int, Uneven])
     _ = odd | "Unused" >> beam.Map(lambda odd: None)
     texts = timed | "Texts" >> beam.Map(lambda n: ("ä", n)).with_output_types(tuple[str, int])
     windows = texts | beam.WindowInto(window.FixedWindows(10))
@@ -107,7 +113,7 @@ def test_all_collections_of_a_stage_are_sampled(address: str) -> None:
     assert plain == sampled == again
     assert [each["value"] for each in found["Numbers"]] == ["0", "1", "2", "3", "4"]
     assert [each["time"] for each in found["Times"]] == [0, 1_000_000, 2_000_000, 3_000_000, 4_000_000]
-    assert [each["value"] for each in found["Odd"]][:3] == ["Odd(0)", "Odd(1)", "Odd(2)"]
+    assert [each["value"] for each in found["Odd"]][:3] == ["Uneven(0)", "Uneven(1)", "Uneven(2)"]
     assert [each["value"] for each in found["Odd"]][4] == r"b'\x00\x00\x00\x04'"
     assert found["Pairs"][4]["value"] == r"(4, b'\x00\x00\x00\x04')", "what can be decoded is"
     assert found["Texts"][1]["value"] == "('ä', 1)"
@@ -145,3 +151,15 @@ def test_input_without_a_name_is_that_of_its_transform(address: str) -> None:
     stage.close()
     assert [each["output"] for each in samples] == ["input of Counted", "Counted"]
     assert samples[0]["elements"][0]["value"] == "(1, 2)"
+
+
+def test_input_alone_does_not_answer(address: str) -> None:
+    of = next(stage for stage in stages(address) if stage.source is None)
+    stage = RemoteStage(of, Settings(shards=1, bulk_values=False), "job")
+    stage.begin_samples()
+    assert stage._samples is not None
+    stage._samples.input.show(WindowedValue(b"", 0, (GlobalWindow(),)))
+    assert stage.samples() == [], "there will be outputs"
+    run(stage)
+    assert [each["output"] for each in stage.samples()][:2] == ["Impulse", "Numbers"]
+    stage.close()
