@@ -47,7 +47,7 @@ def is_port(id: str) -> bool:
 
 def sampled_sink_of(pcoll: str) -> str:
     """Return the id of the transform that writes a collection only for samples."""
-    return f"arcbeam/sampled/{pcoll}"
+    return f"{_OURS}sampled/{pcoll}"
 
 
 def descriptor(id: str, remote: Remote, address: str) -> Any:

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from apache_beam.coders.coder_impl import create_InputStream
-from typing_extensions import override
 
 from arcbeam.fnapi.descriptors import sampled, sampled_sink_of, sink_of
 from arcbeam.fnapi.service.instruction import Output
 from arcbeam.fnapi.stage.showncoders import decoders
-from arcbeam.fnapi.stage.sinks import Sink
+from arcbeam.fnapi.stage.sinks import WholeSink
 from arcbeam.fnapi.wire.incoming import WholeElements
 from arcbeam.fnapi.wire.skipping import UnknownCoderError, skipper
 from arcbeam.fnapi.wire.times import from_millis
@@ -25,7 +24,7 @@ from arcbeam.harness.encoding.blocks import Block
 from arcbeam.model.plan import RemotePort, Stage
 
 
-class SampledCollection(Sink):
+class SampledCollection(WholeSink):
     """The first elements of a collection.
 
     Args:
@@ -41,20 +40,9 @@ class SampledCollection(Sink):
     """
 
     def __init__(self, name: str, protos: Mapping[str, Any], port: RemotePort) -> None:
-        self.name, self._skip = name, skipper(protos, port.ours)
-        self._decoders = decoders(protos, port)
+        super().__init__(skipper(protos, port.ours))
+        self.name, self._decoders = name, decoders(protos, port)
         self.kept: list[dict[str, Any]] = []
-        super().__init__()
-
-    @override
-    def begin(self) -> None:
-        super().begin()
-        self._whole = WholeElements(self._skip)
-
-    @property
-    @override
-    def _stream(self) -> WholeElements:
-        return self._whole
 
     @property
     def missing(self) -> int:

@@ -104,11 +104,8 @@ class _GoInteger(FastCoder):  # type: ignore[misc]  # Beam is untyped
 
     @override
     def _create_impl(self) -> Any:
-        def encode(value: int) -> bytes:
-            raise NotImplementedError
-
         def decode(data: bytes) -> int:
             value, _ = read_varint(data, 0)
             return (value >> 1) ^ -(value & 1) if self._signed else value
 
-        return LengthPrefixCoderImpl(CallbackCoderImpl(encode, decode))
+        return LengthPrefixCoderImpl(CallbackCoderImpl(None, decode))

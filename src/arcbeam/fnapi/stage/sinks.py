@@ -5,10 +5,9 @@ Owns how they are decoded. Must not know what is done with them.
 
 from __future__ import annotations
 
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from apache_beam import coders
 from apache_beam.coders.coder_impl import PaneInfoCoderImpl, create_InputStream
@@ -19,14 +18,13 @@ from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.instruction import Output
 from arcbeam.fnapi.wire.incoming import WholeElements
 from arcbeam.fnapi.wire.runs import Run, Runs
-from arcbeam.fnapi.wire.skipping import CutShortError, skipper
+from arcbeam.fnapi.wire.skipping import CutShortError, Skip, skipper
 from arcbeam.fnapi.wire.skippingmany import skipper_of_many
 from arcbeam.fnapi.wire.times import from_millis
 from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.encoding.frames import COUNT
 from arcbeam.harness.encoding.windowcoder import WindowTuples
 from arcbeam.harness.operations.encodedpairs import EncodedPairs, PairLayout
-
-_COUNT: Final = struct.Struct(">i")
 
 
 class Sink(ABC):
@@ -120,7 +118,7 @@ class BlockSink(Sink):
             return EncodedPairs(self._pairs, run.values, run.ends, run.micros, *self._shared)
         else:
             micros = run.micros
-        return Block(self._decode_values(_COUNT.pack(run.count) + run.values), micros, *self._shared)
+        return Block(self._decode_values(COUNT.pack(run.count) + run.values), micros, *self._shared)
 
     def _elements(self, data: bytes) -> list[Any]:
         stream, decode, found = create_InputStream(data), self._decode, []
@@ -137,17 +135,15 @@ def _pairs(protos: Any, id: str, coder: Any) -> PairLayout | None:
     return PairLayout.of(coder, skipper_of_many(protos, pair.component_coder_ids[0]))
 
 
-class TimerSink(Sink):
-    """Timers that the worker sets and clears.
+class WholeSink(Sink):
+    """An output whose elements are cut one by one.
 
     Args:
-        protos: `Coder` protos by id.
-        id: id of the timers' coder.
-        coder: the coder itself.
+        skip: skips an element.
     """
 
-    def __init__(self, protos: Any, id: str, coder: Any) -> None:
-        self._skip, self._decode = skipper(protos, id), coder.get_impl().decode_from_stream
+    def __init__(self, skip: Skip) -> None:
+        self._skip = skip
         super().__init__()
 
     @override
@@ -159,6 +155,20 @@ class TimerSink(Sink):
     @override
     def _stream(self) -> WholeElements:
         return self._whole
+
+
+class TimerSink(WholeSink):
+    """Timers that the worker sets and clears.
+
+    Args:
+        protos: `Coder` protos by id.
+        id: id of the timers' coder.
+        coder: the coder itself.
+    """
+
+    def __init__(self, protos: Any, id: str, coder: Any) -> None:
+        self._decode = coder.get_impl().decode_from_stream
+        super().__init__(skipper(protos, id))
 
     def timers(self, output: Output) -> list[Any]:
         """Return the timers that are complete with an output.
