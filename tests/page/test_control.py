@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from arcbeam.errors import RequestRefusedError
 from arcbeam.page.app import app_of
-from arcbeam.page.control import allowed, not_now
+from arcbeam.page.control import Operations, allowed, not_now
 from arcbeam.page.sources import Control, FolderSource, Listed
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
@@ -83,6 +83,24 @@ def test_confirmation_says_what_happens(job: FolderBlobs, what: Asked) -> None: 
     assert "<noscript><p" in text
     assert "http-equiv" not in text
     assert control.asked == []
+
+
+def test_request_that_a_page_shows_does_not_change() -> None:
+    operations, go = Operations(), threading.Event()
+
+    def call() -> str:
+        assert go.wait(10)
+        return "done so"
+
+    operations.begin("1", "a", Asked.DRAIN, call)
+    shown = operations.get("1")
+    go.set()
+    deadline = time.monotonic() + 10
+    while (ended := operations.get("1")) is None or ended.state == "running":
+        assert time.monotonic() < deadline
+    assert (ended.state, ended.text) == ("done", "done so")
+    assert shown is not None
+    assert (shown.state, shown.text) == ("running", "")
 
 
 @pytest.mark.parametrize("what", EVERY)

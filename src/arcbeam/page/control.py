@@ -162,9 +162,9 @@ def consequences(job: Listed, what: Asked) -> Consequences:
     return CONSEQUENCES[what]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Operation:
-    """A request under way, or its result.
+    """A request under way, or its result: as it is at one time, so that a page never shows parts of both.
 
     Attributes:
         what: the request.
@@ -204,20 +204,20 @@ class Operations:
         with self._lock:
             if number in self._known:
                 return
-            operation = self._known[number] = Operation(what, job)
+            self._known[number] = Operation(what, job)
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
 
         def work() -> None:
             try:
-                operation.text = call()
-                operation.state = "done"
+                ended = Operation(what, job, "done", call())
             except ArcbeamError as e:
-                operation.text, operation.remedy = e.message, e.remedy
-                operation.state = "refused"
+                ended = Operation(what, job, "refused", e.message, e.remedy)
             except Exception as e:
-                operation.text = texts.said(repr, e)
-                operation.state = "refused"
+                ended = Operation(what, job, "refused", texts.said(repr, e))
+            with self._lock:
+                if number in self._known:
+                    self._known[number] = ended
 
         threading.Thread(target=work, name=f"page-{what}", daemon=True).start()
 
