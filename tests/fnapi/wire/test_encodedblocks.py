@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from apache_beam import coders
 from apache_beam.coders.coder_impl import create_OutputStream
 from apache_beam.coders.coders import IntervalWindowCoder
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from arcbeam.fnapi.wire.encodedblocks import BlockEncoder
 from arcbeam.fnapi.wire.times import to_millis
 from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.operations.encodedvalues import EncodedValues
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP
 
 _TIMES = st.one_of(
@@ -41,3 +43,15 @@ def test_block_has_the_bytes_of_its_elements(timed: list[Any], alike: bool, same
     assert BlockEncoder(coder).write(block, written) is same_pane
     if same_pane:
         assert written.get() == b"".join(map(coder.get_impl().encode_nested, block.elements()))
+
+
+@given(st.lists(st.binary(max_size=200), max_size=9), _TIMES)
+def test_encoded_values_have_the_same_bytes(values: list[bytes], time: int) -> None:
+    coder = coders.WindowedValueCoder(coders.BytesCoder(), IntervalWindowCoder())
+    each = [coder.wrapped_value_coder.get_impl().encode_nested(value) for value in values]
+    ends = np.cumsum(np.array(list(map(len, each)), np.int64))
+    decode = coders.ListCoder(coders.BytesCoder()).get_impl().decode
+    block = to_millis(EncodedValues(decode, b"".join(each), ends, time, _WINDOWS, _PANE))
+    written = create_OutputStream()
+    assert BlockEncoder(coder).write(block, written)
+    assert written.get() == b"".join(map(coder.get_impl().encode_nested, block.elements()))

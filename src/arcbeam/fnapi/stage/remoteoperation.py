@@ -36,6 +36,7 @@ from arcbeam.fnapi.wire.encodedblocks import BlockEncoder
 from arcbeam.fnapi.wire.times import timer_in_millis, to_millis
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations import registering
+from arcbeam.harness.operations.encodedvalues import EncodedValues
 from arcbeam.harness.operations.standin import StandIn
 from arcbeam.harness.streaming.timers import TimerLog
 from arcbeam.model.plan import Remote
@@ -63,6 +64,7 @@ class RemoteOperation(StandIn):
 
     Attributes:
         names: the names of the worker's transforms, by id; set by `connect`.
+        input_coder: coder of the input as the worker reads it, of windowed values; set by `connect`.
     """
 
     def __init__(self, name: Any, spec: Any, factory: Any, coder: Any, tags: list[str]) -> None:
@@ -75,6 +77,7 @@ class RemoteOperation(StandIn):
         self._large: LargeGroups | None = None
         self._samples: CollectionSamples | None = None
         self.names: dict[str, str] = {}
+        self.input_coder: Any = None
 
     def connect(
         self,
@@ -104,8 +107,9 @@ class RemoteOperation(StandIn):
         self._sides = requests.sides
         worker.descriptors[descriptor.id] = descriptor
         coders = PipelineContext(descriptor).coders
-        self._encode = coders.get_by_id(remote.source.ours).get_impl().encode_to_stream
-        self._blocks = BlockEncoder(coders.get_by_id(remote.source.ours))
+        self.input_coder = coders.get_by_id(remote.source.ours)
+        self._encode = self.input_coder.get_impl().encode_to_stream
+        self._blocks = BlockEncoder(self.input_coder)
         self._sinks = {
             sink_of(tag): (
                 n,
@@ -171,7 +175,7 @@ class RemoteOperation(StandIn):
         if self._samples is not None:
             self._sample_input(self._samples.input, block)
         block, encode, unsent, large = to_millis(block), self._encode, self._unsent, self._large
-        together = large is None and self._blocks.write(block, unsent)
+        together = (large is None or isinstance(block, EncodedValues)) and self._blocks.write(block, unsent)
         for element in () if together else block.elements():
             if large is not None and large.is_large(element):
                 unsent.write(large.encoded(element))

@@ -5,19 +5,24 @@ Owns where bundles end: the calls of many keys are in one bundle, so their effec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from typing_extensions import override
 
+from arcbeam.engine.grouping.effects import EmitPane
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.protocol.layout import Placed
 from arcbeam.engine.protocol.stagekinds import Stateful
 from arcbeam.engine.state.residuals import Restriction
 from arcbeam.engine.state.timers import EXPIRATION, Fired
 from arcbeam.engine.task.bundles import Budget, CallResult, RestrictionResult
+from arcbeam.fnapi.stage.encodedgroups import EncodedGroups
 from arcbeam.fnapi.stage.lot import Lot
+from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.streaming.clocks import TaskClock
+from arcbeam.harness.streaming.elements import PaneValues
 from arcbeam.harness.streaming.runner import StreamingRunner
 from arcbeam.harness.streaming.stageparts import StageParts
 from arcbeam.model.interfaces import StateView
@@ -32,14 +37,22 @@ class RemoteRunner(StreamingRunner):
     Args:
         stage, view, placed, clock: see `StreamingRunner`.
         lot: the keys of the stage's bundles; None if it has no state.
+        groups: encodes groups; None if they are decoded, or the stage has none.
     """
 
     together = threshold(1000, 2)
 
     def __init__(
-        self, stage: StageParts, view: StateView, placed: Placed, clock: TaskClock | None, lot: Lot | None
+        self,
+        stage: StageParts,
+        view: StateView,
+        placed: Placed,
+        clock: TaskClock | None,
+        lot: Lot | None,
+        groups: EncodedGroups | None = None,
     ) -> None:
         super().__init__(stage, view, placed, clock)
+        self._encoded_groups = groups
         self._lot = lot if isinstance(stage.kind, Stateful) else None
         if lot is not None:
             lot.clear()
@@ -49,6 +62,17 @@ class RemoteRunner(StreamingRunner):
         if self._lot is not None:
             self._join(self._lot, key)
         return super().process(key, elements)
+
+    @override
+    def _alike(self, panes: Sequence[EmitPane], stamp: tuple[int, tuple[Any], Any]) -> Iterator[Block]:
+        if self._encoded_groups is None:
+            yield from super()._alike(panes, stamp)
+            return
+        for few, some in groupby(panes, lambda pane: PaneValues.are_few(pane.contents)):
+            if few:
+                yield self._encoded_groups.block(list(some), stamp)
+            else:
+                yield from super()._alike(list(some), stamp)
 
     @override
     def settle(self) -> CallResult:

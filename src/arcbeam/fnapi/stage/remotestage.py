@@ -24,6 +24,7 @@ from arcbeam.fnapi.service.provision import Provision
 from arcbeam.fnapi.service.server import server_here
 from arcbeam.fnapi.stage import remoteoperation
 from arcbeam.fnapi.stage.collectionsamples import CollectionSamples
+from arcbeam.fnapi.stage.encodedgroups import EncodedGroups
 from arcbeam.fnapi.stage.lot import Lot
 from arcbeam.fnapi.stage.remoteoperation import RemoteOperation
 from arcbeam.fnapi.stage.remoterestrictions import RemoteRestrictions
@@ -150,6 +151,9 @@ class RemoteStage(MergingStage):
         paged = isinstance(self.parts.kind, Grouped) and with_paged_groups(made, stage.remote)
         callbacks = self.parts.processor.bundles.callbacks
         self._remote.connect(self._worker, stage.remote, made, requests, callbacks.add)
+        self._groups: EncodedGroups | None = None
+        if isinstance(self.parts.kind, Grouped):
+            self._groups = EncodedGroups.of(self._remote.input_coder, self.parts)
         if paged:
             self._remote.page_groups(self.parts.processor.root.written_coder.wrapped_value_coder.value_coder())
         if stage.splittable:
@@ -201,7 +205,7 @@ class RemoteStage(MergingStage):
         """Return the same, by another clock."""
         # SUBTLE: an attempt before this one may have changed state in the worker's cache, and not have been committed.
         self._remote.forget_caches()
-        return RemoteRunner(self.parts, view, placed, clock, self._lot)
+        return RemoteRunner(self.parts, view, placed, clock, self._lot, self._groups)
 
     @override
     def running_step(self, frame: FrameType | None = None) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 from arcbeam.harness.encoding.blocks import Block, Each
-from arcbeam.harness.operations.encodedpairs import EncodedPairs
+from arcbeam.harness.operations.encodedvalues import EncodedValues
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW
 
 _MILLI: Final = 1000
@@ -82,6 +82,6 @@ def timer_in_millis(timer: Any) -> Any:
 
 
 def _with_times(block: Block, micros: Any) -> Block:
-    if isinstance(block, EncodedPairs):
+    if isinstance(block, EncodedValues):
         return block.at(micros)
     return Block(block.values, micros, block.windows, block.panes)

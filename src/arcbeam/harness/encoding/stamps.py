@@ -38,8 +38,12 @@ class Stamp:
 
     def values(self, encoded: bytes) -> list[Any]:
         """Decode the values of a block with this stamp."""
-        values: list[Any] = self._decode(encoded[_times_end(encoded) + len(self.shared) :])
+        values: list[Any] = self._decode(self.listed(encoded))
         return values
+
+    def listed(self, encoded: bytes) -> bytes:
+        """Return the values of a block with this stamp as the list coder writes them: their number, and each nested."""
+        return encoded[_times_end(encoded) + len(self.shared) :]
 
     def block(self, encoded: bytes) -> Block:
         """Decode a block with this stamp; the second byte is its number of elements."""

@@ -1,6 +1,6 @@
 """Pairs that stay encoded: to group them by key, nothing has to be decoded but one key of each group.
 
-Owns the block of encoded pairs, and how they are grouped, in columns. Must not know who made the bytes.
+Owns how they are grouped, in columns. Must not know who made the bytes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from apache_beam import coders
-from numpy.typing import NDArray
 from typing_extensions import override
 
-from arcbeam.harness.encoding.blocks import Block, head
+from arcbeam.harness.encoding.blocks import head
 from arcbeam.harness.encoding.frames import COUNT
-
-Places = NDArray[np.int64]
+from arcbeam.harness.operations.encodedvalues import EncodedValues, Places
 
 _BITS: Final = 16
 """Of a number that is sorted in one pass."""
@@ -45,57 +43,24 @@ class PairLayout:
         return PairLayout(coder, keys_end, coders.ListCoder(coder).get_impl().decode)
 
 
-class EncodedPairs(Block):
-    """A block of encoded pairs that share time, windows and pane. They are decoded at the first access to `values`.
+class EncodedPairs(EncodedValues):
+    """A block of encoded pairs.
 
     Attributes:
         layout: how they are encoded.
-        data: the pairs, one after the other.
-        ends: the place after each pair.
     """
 
-    __slots__ = ("data", "ends", "layout")
+    __slots__ = ("layout",)
 
     def __init__(
         self, layout: PairLayout, data: bytes, ends: Places, micros: int, windows: tuple[Any, ...], pane: Any
     ) -> None:
-        # SUBTLE: `values` is not set, so the first access to it calls `__getattr__`.
-        self.layout, self.data, self.ends = layout, data, ends
-        self.micros, self.windows, self.panes = micros, windows, pane
-        self._elements, self.plain, self.uniform = None, False, True
-
-    def __getattr__(self, name: str) -> Any:
-        if name != "values":
-            raise AttributeError(name)
-        self.values = self.layout.decode(COUNT.pack(len(self.ends)) + self.data)
-        return self.values
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    @property
-    def stamp(self) -> tuple[int, tuple[Any, ...], Any]:
-        """Time, windows and pane of all."""
-        return self._columns()
-
-    def at(self, micros: int) -> EncodedPairs:
-        """Return the same pairs at another time."""
-        return EncodedPairs(self.layout, self.data, self.ends, micros, self.windows, self.panes)
+        super().__init__(layout.decode, data, ends, micros, windows, pane)
+        self.layout = layout
 
     @override
-    def element(self, index: int) -> Any:
-        place = range(len(self))[index]
-        return Block(self.slice(place, place + 1).values, *self._columns()).element(0)
-
-    @override
-    def slice(self, start: int, stop: int | None, step: int = 1) -> Block:
-        """See `Block`; a contiguous part stays encoded."""
-        if step != 1:
-            return super().slice(start, stop, step)
-        ends = self.ends[start:stop]
-        first = int(self.ends[start - 1]) if 0 < start <= len(self.ends) else 0
-        data = self.data[first : int(ends[-1])] if len(ends) else b""
-        return EncodedPairs(self.layout, data, ends - first, *self._columns())
+    def _like(self, data: bytes, ends: Places, micros: int) -> EncodedPairs:
+        return EncodedPairs(self.layout, data, ends, micros, self.windows, self.panes)
 
 
 def block_encoder(shared: bytes) -> Callable[[int, bytes], bytes]:

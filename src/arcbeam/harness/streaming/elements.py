@@ -181,8 +181,19 @@ class Packed:
     def values(self, packed: bytes) -> list[Any]:
         """Return the values for the SDK."""
         known = self._stamps.of(packed)
-        if known is not None:
-            return known[0].values(packed)
+        return self._read(packed) if known is None else known[0].values(packed)
+
+    def listed(self, packed: bytes) -> bytes:
+        """Return the values as the list coder writes them: their number, and each in the nested encoding."""
+        known = self._stamps.of(packed)
+        return self.listed_values(self._read(packed)) if known is None else known[0].listed(packed)
+
+    def listed_values(self, values: list[Any]) -> bytes:
+        """Return the SDK's values in the same encoding."""
+        listed: bytes = self._coder.values.encode(values)
+        return listed
+
+    def _read(self, packed: bytes) -> list[Any]:
         block = next(self._coder.read(packed))
         self._stamps.add(packed, block, None)
         return block.values
@@ -211,13 +222,18 @@ class PaneValues:
     @staticmethod
     def of(contents: Values | Gathered, codec: Codec, packed: Packed) -> Any:
         """Return the values of a pane for the SDK: a list if they are few."""
-        if contents.size > _EAGER_BYTES or contents.lent is not None:
+        if not PaneValues.are_few(contents):
             return PaneValues(contents, codec, packed)
         if isinstance(contents, Values):
             return list(map(codec.decode, contents))
         if len(contents.parts) == 1 and type(contents.parts[0]) is bytes:
             return packed.values(contents.parts[0])
         return list(PaneValues(contents, codec, packed))
+
+    @staticmethod
+    def are_few(contents: Values | Gathered) -> bool:
+        """Return whether the values of a pane are decoded at once."""
+        return contents.size <= _EAGER_BYTES and contents.lent is None
 
     def __iter__(self) -> Iterator[Any]:
         contents, decode = self._contents, self._codec.decode

@@ -87,21 +87,27 @@ class StreamingRunner(Runner):
 
     @override
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
-        stage, decode = self._stage, self._stage.decode_key
-        values = [(decode(pane.key), PaneValues.of(pane.contents, stage.codec, stage.packed)) for pane in panes]
-        runs = [(stamp, len(list(alike))) for stamp, alike in groupby(panes, _stamp)]
+        windows = self._stage.windows
+        runs = [(stamp, list(alike)) for stamp, alike in groupby(panes, _stamp)]
         if len(runs) * _FEW <= len(panes):
-            start = 0
-            for (window, timestamp, info), count in runs:
-                some = values if count == len(values) else values[start : start + count]
-                start += count
-                self._bundles.emit_block(Block(some, int(timestamp), (stage.windows.theirs(window),), their_pane(info)))
+            for (window, timestamp, info), alike in runs:
+                for block in self._alike(alike, (int(timestamp), (windows.theirs(window),), their_pane(info))):
+                    self._bundles.emit_block(block)
             return NOTHING
         # SUBTLE: in their order. If they were sorted, a key's second pane might precede its first.
-        windows, times, infos = zip(*[stamp for stamp, count in runs for _ in range(count)], strict=True)
-        theirs = Each([stage.windows.all_theirs((window,)) for window in windows])
-        self._bundles.emit_block(Block(values, Each(map(int, times)), theirs, column(infos, their_pane)))
+        stamps, times, infos = zip(*[stamp for stamp, alike in runs for _ in alike], strict=True)
+        theirs = Each([windows.all_theirs((window,)) for window in stamps])
+        self._bundles.emit_block(Block(self._groups(panes), Each(map(int, times)), theirs, column(infos, their_pane)))
         return NOTHING
+
+    def _alike(self, panes: Sequence[EmitPane], stamp: tuple[int, tuple[Any], Any]) -> Iterator[Block]:
+        """Yield blocks of panes that share time, window and pane info."""
+        yield Block(self._groups(panes), *stamp)
+
+    def _groups(self, panes: Sequence[EmitPane]) -> list[Any]:
+        """Return key and values of each pane for the SDK."""
+        stage, decode = self._stage, self._stage.decode_key
+        return [(decode(pane.key), PaneValues.of(pane.contents, stage.codec, stage.packed)) for pane in panes]
 
     def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
         """See `Runner`. State is written to the view before the next key, and at the end."""
