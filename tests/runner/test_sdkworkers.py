@@ -96,7 +96,7 @@ def process(command: str, path: str = "") -> Any:
 
 def test_command_that_does_not_exist_is_named() -> None:
     with pytest.raises(InvalidPipelineError, match=r"'/no/such/boot' of the PROCESS environment.*no such program"):
-        check_startable(process("/no/such/boot"), "PROCESS", local=True)
+        check_startable(process("/no/such/boot"), "PROCESS", local=True, inherits=False)
     check_startable(process("/no/such/boot"), "PROCESS", local=False)  # only the executors know
 
 
@@ -119,6 +119,7 @@ def test_command_that_is_not_found_is_named(
     assert f"{expected} {where.format(folder=tmp_path)}" in str(refused.value)
     assert "the absolute path" in str(refused.value)
     check_startable(process(command), "PROCESS", local=False)  # only the executors know
+    check_startable(process(command), "PROCESS", local=True, inherits=False)
 
 
 def test_command_that_may_run_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

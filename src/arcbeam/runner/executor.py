@@ -27,6 +27,7 @@ from arcbeam.runner.job import Follower, Job, session_options
 from arcbeam.runner.jobgraph import job_graph_to_store
 from arcbeam.runner.sdkworkers import check_startable, how_to_restart
 from arcbeam.spark.session import driver
+from arcbeam.spark.session.remote import is_connect
 from arcbeam.spark.session.sessions import FAIR, active_session, is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, worker_setup_for
 from arcbeam.store.blobs.backends import open_blobs, shown
@@ -94,7 +95,13 @@ class SparkExecutor(PipelineExecutor):
         # A dead session answers nothing. `run` replaces it, and checks again.
         if (spark := active_session()) is not None and driver.death(spark) is None:
             folder = options.view_as(ArcbeamOptions).checkpoint_dir
-            check_startable(proto, environment_type(submission.options), local=is_local(spark), folder=folder)
+            check_startable(
+                proto,
+                environment_type(submission.options),
+                local=is_local(spark),
+                inherits=not is_connect(spark),
+                folder=folder,
+            )
 
     def resumable_state(self, submission: Submission) -> JobState | None:
         """See `PipelineExecutor`: a streaming job resumes from its folder."""
@@ -135,7 +142,14 @@ class SparkExecutor(PipelineExecutor):
             )
         requested = environment_type(submission.options)
         folder = ours.checkpoint_dir or (str(submission.home) if submission.again and submission.home else None)
-        check_startable(proto, requested, local=is_local(spark), folder=folder, again=submission.again)
+        check_startable(
+            proto,
+            requested,
+            local=is_local(spark),
+            inherits=not is_connect(spark),
+            folder=folder,
+            again=submission.again,
+        )
         if any_workers(proto.components) and requested == "LOOPBACK":
             events.message(
                 Level.WARNING,

@@ -19,6 +19,7 @@ from arcbeam.runner.jobgraph import StoredJobGraph, newest_name, restored_worker
 from arcbeam.runner.result import ArcbeamResult
 from arcbeam.runner.sdkworkers import check_startable, how_to_restart
 from arcbeam.secrets import declare_settings, parted
+from arcbeam.spark.session.remote import is_connect
 from arcbeam.spark.session.sessions import is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import archive_path
 from arcbeam.store.blobs.backends import check_owner, open_blobs
@@ -82,7 +83,7 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     spark = open_session(session_options(ours))
     if ignored := unheeded(spark, session_options(ours)):
         _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
-    check_startable(proto, environment_type(stored), local=is_local(spark), folder=url)
+    check_startable(proto, environment_type(stored), local=is_local(spark), inherits=not is_connect(spark), folder=url)
     worker_setup = restored_worker_setup(spark, blobs, program)
     if any_workers(proto.components):
         restart = how_to_restart(environment_type(stored), url)

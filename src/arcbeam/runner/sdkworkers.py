@@ -26,7 +26,13 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 def check_startable(
-    pipeline: Any, requested: str, *, local: bool, folder: str | None = None, again: bool = False
+    pipeline: Any,
+    requested: str,
+    *,
+    local: bool,
+    inherits: bool = True,
+    folder: str | None = None,
+    again: bool = False,
 ) -> None:
     """Refuse a pipeline whose SDK workers cannot be started.
 
@@ -34,6 +40,7 @@ def check_startable(
         pipeline: its proto, with the environments in which it runs.
         requested: the option `environment_type`, in capitals; "" if it is not set.
         local: whether tasks run on this machine.
+        inherits: whether they have this process's working directory and its PATH; a Spark Connect server has its own.
         folder: where the job keeps its state; None: it is not known, or there is none.
         again: a job server resumes the job by itself. A worker pool may start later: tasks without it are tried again.
 
@@ -53,7 +60,7 @@ def check_startable(
                 f"{EMBEDDED_TYPE}",
             )
         elif environment.urn == _URNS.PROCESS.urn and local:
-            _check_command(runner_pb.ProcessPayload.FromString(environment.payload))
+            _check_command(runner_pb.ProcessPayload.FromString(environment.payload), inherits)
 
 
 def how_to_restart(requested: str, folder: str | None) -> str:
@@ -104,9 +111,11 @@ def _check_external(url: str, requested: str, local: bool, folder: str | None) -
             ) from None
 
 
-def _check_command(process: Any) -> None:
+def _check_command(process: Any, inherits: bool) -> None:
     """Check a command as the processes of this machine find it: a relative path from their folder, a name by `PATH`."""
     command = process.command
+    if not inherits and not os.path.isabs(command):
+        return
     if shutil.which(command, path=process.env.get("PATH")) is not None:
         return
     if os.sep in command and os.path.exists(command):
