@@ -233,23 +233,6 @@ class Served:
         self.until(lambda: not self.processes(), "the end of all processes", LEFT_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a trial has shown besides what it has checked.
-
-    Attributes:
-        hit: whether the point was reached.
-        retried: whether the job's messages report a retry.
-        seconds: from the kill to the first new output; None: no new output followed.
-        left_seconds: from the job's end until no part of it was left.
-    """
-
-    hit: bool
-    retried: bool
-    seconds: float | None
-    left_seconds: float
-
-
 class Trial:
     """A job of which a process is killed.
 
@@ -267,8 +250,11 @@ class Trial:
         self.output = folder / "output"
         self.output.mkdir()
 
-    def run(self) -> Result:
-        """Run the trial. Raises AssertionError if a promise is broken."""
+    def run(self) -> float | None:
+        """Run the trial; return the seconds from the kill to the first new output, None if none followed.
+
+        Raises AssertionError if a promise is broken, or the point is not reached.
+        """
         served = self._served
         served.begin(self._folder)
         starting = self._point == "an SDK worker is starting"
@@ -295,22 +281,19 @@ class Trial:
                 served.again(self._folder)
                 submitter.poll()
                 time.sleep(_LOOKS_SECONDS)
-            hit = is_hit(self._folder)
-            (self._folder / "point").unlink(missing_ok=True)
-            ended = time.monotonic()
             state = served.state(self._name)
             assert state == "DONE", f"{state}\n{self._log()}"
             found = {name: self._lines(name) for name in EXPECTED}
             assert found == EXPECTED, f"{found}\n{self._log()}"
-            retried = _RETRY.search(self.messages()) is not None
-            assert retried or not (hit and self._must_retry()), self._log()
+            assert is_hit(self._folder), "the point was not reached"
+            assert _RETRY.search(self.messages()) or not self._must_retry(), self._log()
             served.until(lambda: submitter.poll() is not None, "the submitter's end", LEFT_SECONDS)
             self._wait_until_nothing_is_left()
         finally:
             if submitter.poll() is None:
                 submitter.kill()
             submitter.wait()
-        return Result(hit, retried, renewed - killed if renewed else None, time.monotonic() - ended)
+        return renewed - killed if renewed else None
 
     def messages(self) -> str:
         """Return the messages of its job, which has ended."""
