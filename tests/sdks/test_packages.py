@@ -93,7 +93,8 @@ def variables(tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "venv"
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    site.joinpath("outer.pth").write_text(sysconfig.get_path("purelib"))
+    # `addsitedir` follows the `.pth` files of that folder, too: installations in place are such files.
+    site.joinpath("outer.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     return {"RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT": "1", "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
 
 
