@@ -160,7 +160,6 @@ FOUND = {
 
 # Beam's own fanout gives the elements of a bundle to one sub-key, by chance. With several bundles, lists are in any
 # order, and sessions are merged by the times of precombined values, some of which then do not touch. So: one shard.
-# sessions are merged by the times of what was precombined, with which some do not touch any more. So: one shard.
 IN_ONE_BUNDLE = {
     "CombineTest.test_combining_with_session_windows_and_fanout",
     "CombineTest.test_combining_with_sliding_windows_and_fanout",
