@@ -82,7 +82,7 @@ class TestByKey:
         decode_key = coders.VarIntCoder().get_impl().decode
         for key, count, data in by_key(blocks, longest):
             assert 1 <= count <= longest
-            values = coders.ListCoder(coders.BytesCoder()).get_impl().decode(count.to_bytes(4, "big") + data)
+            values = coders.ListCoder(coders.BytesCoder()).get_impl().decode(count.to_bytes(4, "big") + bytes(data))
             found[decode_key(key)] += values
         assert found == expected
 

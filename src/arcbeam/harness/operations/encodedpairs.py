@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,9 @@ from arcbeam.harness.operations.encodedvalues import EncodedValues, Places
 _BITS: Final = 16
 """Of a number that is sorted in one pass."""
 _FIRST: Final = np.zeros(1, np.int64)
+COPIES: Final = 2
+OVERHEAD: Final = 44
+"""Most memory in which pairs are grouped; see `by_key`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,26 +67,63 @@ class EncodedPairs(EncodedValues):
         return EncodedPairs(self.layout, data, ends, micros, self.windows, self.panes)
 
 
-def block_encoder(shared: bytes) -> Callable[[int, bytes], bytes]:
-    """Return a function that encodes a block of values that are already encoded, one after the other; see `BlockCoder`.
+def block_heads(shared: bytes) -> Callable[[int], bytes]:
+    """Return a function that encodes the beginning of a block, before its encoded values; see `BlockCoder`.
 
     Args:
         shared: see `BlockCoder.shared`.
+
+    Returns:
+        Takes the number of values.
     """
-    return lambda count, values: b"".join((head(0, count), shared, COUNT.pack(count), values))
+
+    @cache
+    def of(count: int) -> bytes:
+        return b"".join((head(0, count), shared, COUNT.pack(count)))
+
+    return of
 
 
-def by_key(blocks: Sequence[EncodedPairs], longest: int) -> Iterator[tuple[bytes, int, bytes]]:
+def by_key(blocks: list[EncodedPairs], longest: int) -> Iterator[tuple[bytes, int, memoryview]]:
     """Group pairs by their encoded keys.
 
+    At most `COPIES` times the pairs' bytes, and `OVERHEAD` bytes for each, are in memory.
+
     Args:
-        blocks: of one layout; less than 2 GiB and 2**30 pairs together.
+        blocks: of one layout; less than 2 GiB and 2**30 pairs together. The list is emptied.
         longest: maximum values that are yielded together.
 
     Yields:
         The key, in the nested encoding, the number of values, and these, encoded, one after the other: a key's values
         in order of arrival. A key with more of them is yielded several times, in order.
     """
+    parts = _joined(blocks)
+    blocks.clear()
+    count = len(parts) // 2
+    keys = parts.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))).dictionary_encode()
+    codes, distinct = keys.indices.to_numpy(), keys.dictionary.to_pylist()
+    places = _order(codes, len(distinct))
+    row_of = np.concatenate((_FIRST, np.cumsum(np.bincount(codes, minlength=len(distinct)))))
+    del keys, codes
+    places *= 2
+    places += 1
+    values = parts.take(pa.array(places))
+    del parts, places
+    _, offsets, content = values.buffers()
+    starts = np.frombuffer(offsets, np.int32, count + 1, values.offset * 4)
+    view, start_of, rows = memoryview(content), starts[row_of].tolist(), row_of.tolist()
+    for n, key in enumerate(distinct):
+        size = rows[n + 1] - rows[n]
+        if size <= longest:
+            yield key, size, view[start_of[n] : start_of[n + 1]]
+            continue
+        for first in range(rows[n], rows[n + 1], longest):
+            stop = min(first + longest, rows[n + 1])
+            yield key, stop - first, view[starts[first] : starts[stop]]
+
+
+def _joined(blocks: Sequence[EncodedPairs]) -> Any:
+    """Return keys and values in turn, as an array of Arrow."""
     count = sum(map(len, blocks))
     # Where each key and each value ends. Arrow then reads them without a copy.
     bounds, row, base = np.zeros(2 * count + 1, np.int32), 0, 0
@@ -93,24 +134,7 @@ def by_key(blocks: Sequence[EncodedPairs], longest: int) -> Iterator[tuple[bytes
         bounds[2 * row + 2 : 2 * (row + len(ends)) + 1 : 2] = ends + base
         row, base = row + len(ends), base + len(block.data)
     data = b"".join(block.data for block in blocks)
-    parts = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    keys = parts.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))).dictionary_encode()
-    order = _order(keys.indices.to_numpy(), len(keys.dictionary))
-    values = parts.take(pa.array((2 * order + 1).astype(np.int32)))
-    sizes = np.bincount(keys.indices.to_numpy(), minlength=len(keys.dictionary))
-    last_rows = np.cumsum(sizes)
-    _, offsets, content = values.buffers()
-    starts = np.frombuffer(offsets, np.int32, count + 1, values.offset * 4)
-    view, start_of = memoryview(content), starts[np.concatenate((_FIRST, last_rows))].tolist()
-    rows = np.concatenate((_FIRST, last_rows)).tolist()
-    for n, key in enumerate(keys.dictionary.to_pylist()):
-        size = rows[n + 1] - rows[n]
-        if size <= longest:
-            yield key, size, bytes(view[start_of[n] : start_of[n + 1]])
-            continue
-        for first in range(rows[n], rows[n + 1], longest):
-            stop = min(first + longest, rows[n + 1])
-            yield key, stop - first, bytes(view[starts[first] : starts[stop]])
+    return pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
 
 
 def _order(codes: Any, distinct: int) -> Any:
@@ -121,7 +145,7 @@ def _order(codes: Any, distinct: int) -> Any:
         distinct: all of them are below it.
     """
     # Numbers of 16 bits are sorted in linear time, and several times as fast as longer ones.
-    order = np.argsort(codes.astype(np.uint16), kind="stable")
+    order = np.argsort(codes.astype(np.uint16), kind="stable").astype(np.int32)
     for shift in range(_BITS, (distinct - 1).bit_length(), _BITS):
         order = order[np.argsort((codes[order] >> shift).astype(np.uint16), kind="stable")]
     return order

@@ -224,13 +224,18 @@ class GroupWrite(Write):
                     raise self._group_error(e, self._values_of(piece)) from e
                 yield key, window, payload
 
+    def _records(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield encoded key and record of everything buffered, and remove it."""
+        for key, window, payload in self._pieces():
+            yield key, record(key, window, payload)
+
     def _flush(self) -> None:
         shards, places = self._shards, self._shards * self._buckets
         # By place: the remainder of a hash, which determines shard and bucket.
         parts_at: list[list[bytes] | None] = [None] * places
         sizes = [0] * places
-        for key, window, payload in self._pieces():
-            place, part = key_hash(key) % places, record(key, window, payload)
+        for key, part in self._records():
+            place = key_hash(key) % places
             parts = parts_at[place]
             if parts is None:
                 parts_at[place], sizes[place] = [part], len(part)

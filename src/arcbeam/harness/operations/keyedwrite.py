@@ -16,10 +16,11 @@ from apache_beam.utils.windowed_value import create
 from typing_extensions import override
 
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
+from arcbeam.harness.encoding.frames import HEADER
 from arcbeam.harness.encoding.keyforms import Kind
 from arcbeam.harness.encoding.opaque import Encodings
 from arcbeam.harness.encoding.windowcoder import WindowBytes
-from arcbeam.harness.operations.encodedpairs import EncodedPairs, PairLayout, block_encoder, by_key
+from arcbeam.harness.operations.encodedpairs import COPIES, OVERHEAD, EncodedPairs, PairLayout, block_heads, by_key
 from arcbeam.harness.operations.groupwrite import GroupWrite
 from arcbeam.model.urns import WriteSpec
 from arcbeam.sizes import cache_size, threshold
@@ -29,10 +30,6 @@ _Stamp = tuple[Any, Any, Any]
 _MOST_STAMPS = cache_size(64)
 _FEWEST_PAIRS = threshold(500, 4)
 """Encoded pairs that are grouped in columns; fewer are decoded."""
-_COPIES = 3
-"""Of encoded pairs, while they are grouped: as they came, joined, and in the order of their keys."""
-_PAIR_OVERHEAD = 64
-"""Bytes of an encoded pair besides its own, while it is grouped."""
 _MOST_KEPT = threshold(1 << 30, 1000)
 """Bytes of encoded pairs that are grouped together; their places have 31 bits."""
 
@@ -137,7 +134,7 @@ class KeyedWrite(GroupWrite):
         kept[1].append(block)
         self._count += len(block)
         self._held_by_values += len(block.data)
-        self._held += _COPIES * len(block.data) + _PAIR_OVERHEAD * len(block)
+        self._held += COPIES * len(block.data) + OVERHEAD * len(block)
         if self._held > min(self._budget, _MOST_KEPT):
             self._flush()
         return True
@@ -158,12 +155,14 @@ class KeyedWrite(GroupWrite):
         super()._flush()
 
     @override
-    def _pieces(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+    def _records(self) -> Iterator[tuple[bytes, bytes]]:
+        pack, join = HEADER.pack, b"".join
         for (micros, windows, panes), blocks in self._kept.values():
-            encode = block_encoder(self._blocks_of_encodings.shared(micros, windows, panes))
-            for key, count, values in by_key(blocks, self._most_values):
-                yield self._encode_key(self._decode_key(key)), b"", encode(count, values)
-        yield from super()._pieces()
+            head = block_heads(self._blocks_of_encodings.shared(micros, windows, panes))
+            for nested, count, values in by_key(blocks, self._most_values):
+                key, before = self._encode_key(self._decode_key(nested)), head(count)
+                yield key, join((pack(len(key), 0, len(before) + len(values)), key, before, values))
+        yield from super()._records()
 
     def _has_stamp(self, stamp: _Stamp) -> bool:
         """Select the tables of a stamp; return False if one of its windows may have another stamp."""
