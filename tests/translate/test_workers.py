@@ -7,11 +7,12 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.coders import VarIntCoder
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.testing import test_stream
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
-from apache_beam.transforms.userstate import CombiningValueStateSpec
+from apache_beam.transforms.userstate import BagStateSpec, CombiningValueStateSpec
 
 from arcbeam.errors import UnsupportedPipelineError
 from arcbeam.model.observers import ANNOTATION
@@ -189,6 +190,21 @@ def test_unknown_merging_windows_are_refused() -> None:
         of_another_sdk(_grouped, of_the_moon)
 
 
+def _java(proto: Any) -> None:
+    for environment in proto.components.environments.values():
+        environment.capabilities.append("beam:version:sdk_base:apache/beam_java17_sdk:2.73.0")
+
+
+def test_java_worker_merges_windows() -> None:
+    def merging(proto: Any) -> None:
+        _java(proto)
+        for strategy in proto.components.windowing_strategies.values():
+            strategy.window_fn.urn = "beam:window_fn:serialized_java:v1"
+            strategy.merge_status = runner_pb.MergeStatus.NEEDS_MERGE
+
+    assert of_another_sdk(_grouped, merging).stages
+
+
 def test_unknown_window_mapping_is_refused() -> None:
     def build(p: Any) -> None:
         numbers = p | beam.Create([1])
@@ -205,9 +221,44 @@ def test_unknown_window_mapping_is_refused() -> None:
 
         return edit
 
-    assert of_another_sdk(build, mapped("beam:go:windowmapping:fixed:v1")).stages
+    for known in ("beam:go:windowmapping:fixed:v1", "beam:windowmappingfn:javasdk:0.1"):
+        assert of_another_sdk(build, mapped(known)).stages
     with pytest.raises(UnsupportedPipelineError, match="the window mapping 'beam:moon:v1'"):
         of_another_sdk(build, mapped("beam:moon:v1"))
+
+
+class _Keeping(beam.DoFn):
+    def process(self, pair: Any, state: Any = beam.DoFn.StateParam(BagStateSpec("kept", VarIntCoder()))) -> None: ...
+
+
+def _with_state(p: Any) -> None:
+    _ = p | beam.Create([("a", 1)]) | "Keep" >> beam.ParDo(_Keeping())
+
+
+def _with_side(p: Any) -> None:
+    numbers = p | beam.Create([1])
+    _ = p | "Main" >> beam.Create([2]) | "Look" >> beam.Map(lambda x, y: x, beam.pvalue.AsIter(numbers))
+
+
+@pytest.mark.contract("API-04")
+@pytest.mark.parametrize(
+    ("build", "what"), [(_with_state, "state or timers"), (_with_side, "the side input 'python_side_input0'")]
+)
+def test_windows_of_java_are_refused_where_their_ends_are_unknown(build: Callable[[Any], None], what: str) -> None:
+    def in_windows_of_its_own(proto: Any) -> None:
+        proto.components.coders["own"].spec.urn = "beam:coders:javasdk:0.1"
+        for strategy in proto.components.windowing_strategies.values():
+            strategy.window_coder_id = "own"
+
+    def in_java(proto: Any) -> None:
+        in_windows_of_its_own(proto)
+        _java(proto)
+
+    assert of_another_sdk(_grouped, in_java).stages
+    assert of_another_sdk(build, _java).stages
+    assert of_another_sdk(build, in_windows_of_its_own).stages
+    with pytest.raises(UnsupportedPipelineError, match=f"{what} with windows of a type of its own in a Java worker"):
+        of_another_sdk(build, in_java)
 
 
 @pytest.mark.contract("API-04")

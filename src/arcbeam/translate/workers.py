@@ -37,6 +37,7 @@ _WINDOWS = frozenset(
 _MAPPINGS = frozenset(
     [
         python_urns.PICKLED_WINDOW_MAPPING_FN,
+        "beam:windowmappingfn:javasdk:0.1",
         *(f"beam:go:windowmapping:{kind}:v1" for kind in ("global", "fixed", "sliding")),
     ]
 )
@@ -45,9 +46,10 @@ _READABLE = frozenset([common_urns.coders.GLOBAL_WINDOW.urn, common_urns.coders.
 _LENGTHS = runner_pb.FunctionSpec(urn=common_urns.coders.LENGTH_PREFIX.urn)
 _PAIRS = common_urns.sdf_components.PAIR_WITH_RESTRICTION.urn
 """What it puts out is only for the next transform of a splittable DoFn."""
-_CALLED = python_urns.PICKLED_WINDOWFN
+_CALLED = frozenset([python_urns.PICKLED_WINDOWFN, "beam:window_fn:serialized_java:v1"])
 """The window functions that a worker merges windows with on request."""
 _PYTHON = "beam:version:sdk_base:apache/beam_python"
+_JAVA = "beam:version:sdk_base:apache/beam_java"
 _REMEDY = "omit --environment_type to run Python in Spark's workers"
 _STATES = frozenset(
     [
@@ -77,6 +79,10 @@ def has_workers(components: Any, environment_id: str) -> bool:
 def is_python(environment: Any) -> bool:
     """Return whether the SDK of an environment is Python's."""
     return any(each.startswith(_PYTHON) for each in environment.capabilities)
+
+
+def _is_java(environment: Any) -> bool:
+    return any(each.startswith(_JAVA) for each in environment.capabilities)
 
 
 def any_workers(components: Any) -> bool:
@@ -151,8 +157,12 @@ def refused(pipeline: Any) -> Iterator[Unsupported]:
             for annotation, what in _ANNOTATIONS.items():
                 if annotation in transform.annotations:
                     yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
-            for what in _in_par_do(phases.par_do_payload(transform)):
+            payload = phases.par_do_payload(transform)
+            for what in _in_par_do(payload):
                 yield Unsupported(name, f"{what} in an SDK worker", _REMEDY)
+            if payload is not None and _is_java(components.environments[transform.environment_id]):
+                for what in _in_windows_of_its_own(components, transform, payload):
+                    yield Unsupported(name, f"{what} in a Java worker", "use Beam's windows there")
         for pcoll in transform.outputs.values() if partly and urn == common_urns.primitives.ASSIGN_WINDOWS.urn else ():
             strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
             if components.coders[strategy.window_coder_id].spec.urn not in _READABLE:
@@ -160,7 +170,7 @@ def refused(pipeline: Any) -> Iterator[Unsupported]:
         if urn == common_urns.primitives.GROUP_BY_KEY.urn:
             (pcoll,) = transform.inputs.values()
             strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
-            if merges_in_worker(components, strategy) and strategy.window_fn.urn != _CALLED:
+            if merges_in_worker(components, strategy) and strategy.window_fn.urn not in _CALLED:
                 yield Unsupported(name, f"merging windows of '{strategy.window_fn.urn}' in an SDK worker", _REMEDY)
 
 
@@ -173,6 +183,18 @@ def _in_par_do(payload: Any) -> Iterator[str]:
     for tag, side in payload.side_inputs.items():
         if side.window_mapping_fn.urn not in _MAPPINGS:
             yield f"the side input '{tag}' with the window mapping '{side.window_mapping_fn.urn}'"
+
+
+def _in_windows_of_its_own(components: Any, transform: Any, payload: Any) -> Iterator[str]:
+    """Yield what a Java worker asks for by windows without their ends, which cannot be found here."""
+    for tag, id in transform.inputs.items():
+        strategy = components.windowing_strategies[components.pcollections[id].windowing_strategy_id]
+        if components.coders[strategy.window_coder_id].spec.urn in _READABLE:
+            continue
+        if tag in payload.side_inputs:
+            yield f"the side input '{tag}' with windows of a type of its own"
+        elif payload.state_specs or payload.timer_family_specs:
+            yield "state or timers with windows of a type of its own"
 
 
 def divided(context: Any, transforms: list[Any]) -> tuple[Remote, list[Any]]:
@@ -233,17 +255,18 @@ def _with_coders_of_state(context: Any, transform: Any) -> Any:
     payload = phases.par_do_payload(transform)
     if payload is None:
         return transform
-    python = is_python(context.components.environments[transform.environment_id])
+    environment = context.components.environments[transform.environment_id]
+    own = is_python(environment) or _is_java(environment)
     prefixed = context.maybe_length_prefixed_coder
     for spec in payload.state_specs.values():
         match spec.WhichOneof("spec"):
-            case "ordered_list_spec" if python:
-                # Its worker prefixes each element by its length, whatever the element's coder is.
+            case "ordered_list_spec" if own:
+                # Their workers prefix each element by its length, whatever the element's coder is.
                 list = spec.ordered_list_spec
                 lengths = runner_pb.Coder(spec=_LENGTHS, component_coder_ids=[list.element_coder_id])
                 list.element_coder_id = context.add_or_get_coder_id(lengths, list.element_coder_id)
-            case _ if python:
-                pass  # a Python worker does not look there
+            case _ if own:
+                pass  # their workers have the coders of a DoFn's state from the DoFn
             case "ordered_list_spec":
                 spec.ordered_list_spec.element_coder_id = prefixed(spec.ordered_list_spec.element_coder_id)
             case "map_spec" | "multimap_spec" as kind:

@@ -115,8 +115,9 @@ class _Stateful(beam.DoFn):
         yield pair
 
 
-def serving(kind: str, *, python: bool = False) -> tuple[StateRequests, str]:
-    """Return what serves a stage with a state of a kind, as another SDK declares it, and the stateful transform."""
+def serving(kind: str, sdk: str = "go") -> tuple[StateRequests, str]:
+    """Return what serves a stage with a state of a kind, as an SDK declares it, and the stateful transform."""
+    python = sdk == "python"
     p = beam.Pipeline()
     _ = p | beam.Create([("a", 1)]) | "Keep" >> beam.ParDo(_Stateful())
     proto = pipeline_proto(p)
@@ -124,7 +125,7 @@ def serving(kind: str, *, python: bool = False) -> tuple[StateRequests, str]:
         environment.CopyFrom(external("localhost:1"))
         if not python:
             standard = [each for each in environment.capabilities if each.startswith("beam:coder:")]
-            environment.capabilities[:] = standard
+            environment.capabilities[:] = [*standard, f"beam:version:sdk_base:apache/beam_{sdk}_sdk:2.73.0"]
     proto.components.coders["own"].spec.urn = "beam:go:coder:custom:v1"
     for transform in proto.components.transforms.values():
         payload = par_do_payload(transform)
@@ -201,6 +202,21 @@ def test_multimap_is_read_as_entries(kind: str, monkeypatch: pytest.MonkeyPatch)
     assert "'multimap_entries_user_state' cannot be written" in refused.error
 
 
+@pytest.mark.parametrize("kind", ["map_spec", "multimap_spec"])
+def test_entries_without_known_lengths_are_refused_by_name(kind: str) -> None:
+    """A Java worker has a map's coders from the DoFn, and writes no lengths."""
+    requests, transform = serving(kind, "java17")
+    common = {"transform_id": transform, "user_state_id": "kept", "window": b"", "key": b"\1a"}
+    at = {"multimap_user_state": fn_pb.StateKey.MultimapUserState(map_key=b"xy", **common)}
+    answered(requests, at, **append(b"any"))
+    assert answered(requests, at, **GET) == b"any"
+    keys = {"multimap_keys_user_state": fn_pb.StateKey.MultimapKeysUserState(**common)}
+    assert answered(requests, keys, **GET) == b"xy"
+    entries = {"multimap_entries_user_state": fn_pb.StateKey.MultimapEntriesUserState(**common)}
+    answer = requests.answer(fn_pb.StateRequest(state_key=fn_pb.StateKey(**entries), **GET))
+    assert "entries of the state 'kept' cannot be read" in answer.error
+
+
 def test_side_input_is_not_read_with_all_keys_and_values(stage: Stage) -> None:
     """An SDK then looks up one key after the other; no capability offers it."""
     (side,) = stage.side_inputs
@@ -211,9 +227,9 @@ def test_side_input_is_not_read_with_all_keys_and_values(stage: Stage) -> None:
     assert not any("multimap_keys_values" in each for each in offered)
 
 
-@pytest.mark.parametrize("python", [False, True], ids=["another SDK", "Python"])
-def test_ordered_list_is_kept_by_sort_key(python: bool) -> None:
-    requests, transform = serving("ordered_list_spec", python=python)
+@pytest.mark.parametrize("sdk", ["go", "python", "java17"])
+def test_ordered_list_is_kept_by_sort_key(sdk: str) -> None:
+    requests, transform = serving("ordered_list_spec", sdk)
     common = {"transform_id": transform, "user_state_id": "kept", "window": b"", "key": b"\1a"}
 
     def between(start: int, end: int) -> dict[str, Any]:
@@ -222,7 +238,7 @@ def test_ordered_list_is_kept_by_sort_key(python: bool) -> None:
 
     early = VarIntCoder().encode(-3)
     all_times = between(-(1 << 63), (1 << 63) - 1)
-    # Python's workers prefix elements of any coder by their length, others those of an unknown one.
+    # Workers of Python and Java prefix elements of any coder by their length, others those of an unknown one.
     answered(requests, all_times, **append(b"\7\1x" + early + b"\1e" + b"\2\0"))
     listed = (early + b"\1e", b"\2\0", b"\7\1x")
     assert answered(requests, all_times, **GET) == b"".join(listed)

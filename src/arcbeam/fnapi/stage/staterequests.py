@@ -6,6 +6,7 @@ the side inputs of a task are for one thread. Must not know where side inputs ar
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -17,7 +18,7 @@ from apache_beam.runners.pipeline_context import PipelineContext
 
 from arcbeam.fnapi.descriptors import par_do_payload
 from arcbeam.fnapi.stage.lot import Lot
-from arcbeam.fnapi.wire.skipping import read_varint, skipper
+from arcbeam.fnapi.wire.skipping import Skip, UnknownCoderError, read_varint, skipper
 from arcbeam.harness.state.statehandler import CellId
 from arcbeam.harness.streaming.state import ViewState
 from arcbeam.model.plan import Stage
@@ -83,13 +84,15 @@ class StateRequests:
         for side in stage.side_inputs:
             pcoll = part.pcollections[part.transforms[side.transform].inputs[side.tag]]
             self._windows[side.transform, side.tag] = windows.of(pcoll.windowing_strategy_id)
-        self._skips = {
-            (transform.unique_name, name): skipper(part.coders, coder)
-            for transform in part.transforms.values()
-            if (payload := par_do_payload(transform)) is not None
-            for name, spec in payload.state_specs.items()
-            if (coder := _coder_of_elements(spec)) is not None
-        }
+        self._skips: dict[tuple[str, str], Skip] = {}
+        for transform in part.transforms.values():
+            payload = par_do_payload(transform)
+            for name, spec in payload.state_specs.items() if payload is not None else ():
+                coder = _coder_of_elements(spec)
+                # A Java worker does not prefix values of its own coders.
+                with contextlib.suppress(UnknownCoderError):
+                    if coder is not None:
+                        self._skips[transform.unique_name, name] = skipper(part.coders, coder)
         self._main = windows.of(part.pcollections[stage.remote.source.pcoll].windowing_strategy_id)
         self.begin()
 
@@ -198,7 +201,10 @@ class StateRequests:
         """Yield the entries of a multimap: for each key, the key and the list of its values."""
         skip = self._skips.get((state.transform_id, state.user_state_id))
         if skip is None:
-            raise ValueError(f"the state '{state.user_state_id}' has no entries")
+            raise ValueError(
+                f"entries of the state '{state.user_state_id}' cannot be read: its values have no known length. "
+                "Use a standard coder of Beam for them, or read keys and values"
+            )
         cell = _cell(state)
         for map_key in self._state.read_map_keys(cell):
             values = b"".join(self._state.read_map(cell, map_key))
