@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
-from arcbeam.fnapi.stage.workererrors import error_in
+from arcbeam.fnapi.descriptors import SOURCE
+from arcbeam.fnapi.stage.workererrors import Named, error_in, names_in
 
 _PYTHON = """Traceback (most recent call last):
   File "a.py", line 1, in process
@@ -81,11 +84,76 @@ main.outer(0x1)
     ],
 )
 def test_go_panic_names_the_transform_of_its_stack(transforms: list[str], step: str) -> None:
-    error = error_in(_PANIC, "first", {str(n): name for n, name in enumerate(transforms)})
+    error = error_in(_PANIC, "first", {str(n): Named(name) for n, name in enumerate(transforms)})
     assert (error.step, error.error) == (step, "panic: no index\nof four")
     assert "4: ParDo[main.wrongFn]" in error.traceback
     assert "/home/me/kinds.go:7" in error.traceback
 
 
 def test_go_transform_is_named_by_its_id() -> None:
-    assert error_in(_GO, "first", {"Wrong/main.fail": "Outer/Wrong"}).step == "Outer/Wrong"
+    assert error_in(_GO, "first", {"Wrong/main.fail": Named("Outer/Wrong")}).step == "Outer/Wrong"
+
+
+def _java(*calls: str) -> str:
+    """Return Java's text of an error in DoFns that call each other, innermost first."""
+    frames = "".join(
+        f"\tat a.{each.partition('.')[0]}$DoFnInvoker$1f.{each.partition('.')[2]}(Unknown Source)\n"
+        "\tat org.apache.beam.fn.harness.FnApiDoFnRunner.processElementForParDo(FnApiDoFnRunner.java:1)\n"
+        for each in calls
+    )
+    return (
+        "org.apache.beam.sdk.util.UserCodeException: java.lang.IllegalStateException: no\n  such thing\n"
+        f"\tat org.apache.beam.sdk.util.UserCodeException.wrap(UserCodeException.java:39)\n{frames}"
+        "\tat java.base/java.lang.Thread.run(Thread.java:840)\n"
+        "Caused by: java.lang.IllegalStateException: no\n  such thing\n"
+        "\tat a.Main$Fail.process(Main.java:7)\n\t... 26 more\n"
+        "Caused by: java.io.IOException: file\n\tat a.Main.read(Main.java:9)\n\t... 27 more\n"
+    )
+
+
+def _stage(*transforms: tuple[str, str, str, str]) -> dict[str, Named]:
+    """Return a stage's transforms from their name, class of a DoFn, input, and output; with the source of "a"."""
+    made = fn_pb.ProcessBundleDescriptor()
+    made.transforms[SOURCE].outputs["out"] = "a"
+    for name, dofn, input, output in transforms:
+        transform = made.transforms[name]
+        transform.unique_name, transform.inputs["in"], transform.outputs["out"] = name, input, output
+        if dofn:
+            shown = runner_pb.LabelledPayload(key="fn", string_value=dofn)
+            transform.display_data.add(urn="beam:display_data:labelled:v1", payload=shown.SerializeToString())
+    return names_in(made)
+
+
+def test_java_text_is_divided() -> None:
+    text = _java("Fail.invokeProcessElement")
+    error = error_in(text, "first", _stage(("Wrong", "a.Fail", "a", "b"), ("Other", "a.Other", "b", "c")))
+    assert (error.step, error.error) == ("Wrong", "java.lang.IllegalStateException: no\n  such thing")
+    assert error.traceback == text.strip()
+
+
+def test_java_text_without_dofn_names_the_stage() -> None:
+    text = "java.lang.OutOfMemoryError: heap\n\tat a.B.c(B.java:1)\n"
+    error = error_in(text, "first", _stage(("Right", "a.Other", "a", "b")))
+    assert (error.step, error.error) == ("first", "java.lang.OutOfMemoryError: heap")
+
+
+_ALIKE = (("1", "a.Map", "a", "b"), ("2", "", "b", "c"), ("3", "a.Map", "c", "d"), ("4", "a.Map", "d", "e"))
+
+
+@pytest.mark.parametrize(
+    ("calls", "step"),
+    [
+        (["Map.invokeProcessElement"], "1"),
+        (["Map.invokeProcessElement"] * 2, "3"),
+        (["Map.invokeProcessElement"] * 3, "4"),
+        (["Map.invokeFinishBundle"], "1 or 3 or 4"),
+        (["Map.invokeProcessElement"] * 4, "1 or 3 or 4"),
+    ],
+)
+def test_java_dofns_of_a_class_are_distinguished_by_the_stack(calls: list[str], step: str) -> None:
+    assert error_in(_java(*calls), "first", _stage(*_ALIKE)).step == step
+
+
+def test_java_in_a_python_text_is_not_taken_for_a_java_text() -> None:
+    text = f"Traceback (most recent call last):\n  File 'a.py', line 1\nPy4JError: {_java('Map.invokeProcessElement')}"
+    assert error_in(text, "first", _stage(*_ALIKE)).step == "first"

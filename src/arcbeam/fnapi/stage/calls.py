@@ -40,7 +40,7 @@ class Calls:
 
     Attributes:
         step: the name of the transform.
-        names: the names of all transforms, by id.
+        names: all transforms, by id.
     """
 
     def __init__(

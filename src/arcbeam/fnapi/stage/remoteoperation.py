@@ -30,7 +30,7 @@ from arcbeam.fnapi.stage.shortids import ShortIds
 from arcbeam.fnapi.stage.sinks import BlockSink, Sink, TimerSink
 from arcbeam.fnapi.stage.staterequests import StateRequests
 from arcbeam.fnapi.stage.watch import Watch
-from arcbeam.fnapi.stage.workererrors import error_in, names_in
+from arcbeam.fnapi.stage.workererrors import Named, error_in, names_in
 from arcbeam.fnapi.wire import outgoing
 from arcbeam.fnapi.wire.encodedblocks import BlockEncoder
 from arcbeam.fnapi.wire.times import timer_in_millis, to_millis
@@ -63,7 +63,7 @@ class RemoteOperation(StandIn):
     ended. Everything happens on the task's thread.
 
     Attributes:
-        names: the names of the worker's transforms, by id; set by `connect`.
+        names: the worker's transforms, by id; set by `connect`.
         input_coder: coder of the input as the worker reads it, of windowed values; set by `connect`.
     """
 
@@ -76,7 +76,7 @@ class RemoteOperation(StandIn):
         self._tokens: list[Any] = []
         self._large: LargeGroups | None = None
         self._samples: CollectionSamples | None = None
-        self.names: dict[str, str] = {}
+        self.names: dict[str, Named] = {}
         self.input_coder: Any = None
 
     def connect(
@@ -101,7 +101,7 @@ class RemoteOperation(StandIn):
         step, self._splits = self.name_context.step_name, has_restrictions(descriptor)
         self._short_ids = ShortIds(worker, step)
         self.names = names_in(descriptor)
-        self._watch = Watch(worker, step, self.names, self.infos)
+        self._watch = Watch(worker, step, {id: each.name for id, each in self.names.items()}, self.infos)
         self._source = remote.source.pcoll
         self._ends_once = outgoing.ends_once(runner_pb.Environment.FromString(remote.environment))
         self._sides = requests.sides
