@@ -12,6 +12,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.portability.api import endpoints_pb2
 
 from arcbeam.errors import InvalidPipelineError
+from arcbeam.jobs.option_forms import environment_type
 from arcbeam.runner import sdkworkers
 from arcbeam.runner.sdkworkers import check_startable, how_to_restart
 
@@ -69,6 +70,19 @@ def test_restart_of_a_loopback_job_names_its_folder() -> None:
     assert how_to_restart("LOOPBACK", "/jobs/1").startswith("run that program again with --checkpoint_dir=/jobs/1: ")
     assert how_to_restart("LOOPBACK", None).startswith("run that program again: the job begins again from its start.")
     assert not how_to_restart("PROCESS", "/jobs/1")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"environment_type": "loopback"},
+        {"default_environment_type": "LOOPBACK"},  # Java's
+        {"go_options": {"options": {"environment_type": "LOOPBACK"}}},
+    ],
+)
+def test_type_of_environment_is_read_as_each_sdk_names_it(options: dict[str, Any]) -> None:
+    assert environment_type(options) == "LOOPBACK"
+    assert not environment_type({"go_options": {}})
 
 
 def test_loopback_is_refused_on_a_cluster() -> None:

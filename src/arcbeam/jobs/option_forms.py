@@ -30,6 +30,8 @@ def plain(options: Any) -> dict[str, Any]:
 
 
 _GO = "go_options"
+_JAVA = "default_environment_type"
+"""Java's name of the option `environment_type`."""
 _FLAGS: Mapping[Any, Any] = {"true": True, "false": False}
 
 
@@ -73,8 +75,8 @@ def environment_type(options: Mapping[str, Any]) -> str:
     """Return the option `environment_type` of any SDK, in capitals; "" if it is not set."""
     of_go = options.get(_GO)
     texts = of_go.get("options") if isinstance(of_go, dict) else None
-    given = options.get("environment_type") or (texts.get("environment_type") if isinstance(texts, dict) else None)
-    return str(given or "").upper()
+    in_go = texts.get("environment_type") if isinstance(texts, dict) else None
+    return str(options.get("environment_type") or options.get(_JAVA) or in_go or "").upper()
 
 
 _MOST_VAULTS = 10_000
