@@ -38,7 +38,7 @@ _SPAN = re.compile(r"`([^`]+)`")
 _COMMAND = re.compile(r"(?:^|[\s/(])(?<!from )arcbeam ([a-z][a-z-]*)\b")
 _OPTION = re.compile(r"(?:^|[\s`(\[])(--[A-Za-z][\w-]*)")
 _ELSEWHERE = re.compile(
-    r"(^|\s)(make|pip|python3?|mkdir|setfacl|ssh|kill|docker|kubectl|systemctl|spark-submit|venv-pack|\./wordcount)\s"
+    r"(^|\s)(make|pip|python3?|mkdir|setfacl|ssh|kill|docker|java|kubectl|systemctl|spark-submit|venv-pack|\./wordcount)\s"
 )
 """Command lines of other programs, whose options are not checked."""
 _PASSING = ("run", "resume", "serve", "explain", "parts")
