@@ -237,7 +237,8 @@ class LevelTask:
         again = number > 0
         earlier = failure.recorded(self.location, error_stage(plan)) if again else None
         if earlier is not None:
-            # A retry after a user's error: do not run the same bug again.
+            # A retry after a user's error: do not run the same bug again. Spark ends this process, too.
+            open_stages.close_job(_here(self.location).job.id)
             raise failure.one_line(earlier) from None
         job_here = _here(self.location)
         job = job_here.job

@@ -78,7 +78,8 @@ class StageTask:
             return
         earlier = failure.recorded(self.location)
         if earlier is not None:
-            # A retry after a user's error: do not run the same bug again.
+            # A retry after a user's error: do not run the same bug again. Spark ends this process, too.
+            open_stages.close_job(self.job)
             raise failure.one_line(earlier) from None
         context = TaskContext.get()
         if context is not None:
@@ -91,7 +92,8 @@ class StageTask:
         yield from arrow(outbox.drain(), Packer(on=self.settings.packed_blobs))
         thread.join()
         if thread.error is not None:
-            open_stages.discard(self.job, self.key)
+            # All stages of the job, because Spark ends the worker of a failed task.
+            open_stages.close_job(self.job)
             raise self._escaped(thread.error, thread.step) from None
         yield from arrow([*rows.passed, run.report.to_row()])
         run.finalize()
