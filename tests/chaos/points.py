@@ -74,7 +74,7 @@ def reached(point: str, me: int = 0) -> None:
         armed, victim = (folder / "point").read_text().split("/")
         if armed == point:
             # Only one of the processes that get here can do that.
-            os.rename(folder / "point", folder / "hit")
+            os.rename(folder / "point", folder / "taken")
             _kill(folder, victim, me or os.getpid())
 
 
@@ -86,43 +86,55 @@ def is_next(point: str) -> bool:
 
 
 def _kill(folder: Path, victim: str, me: int) -> None:
-    # SUBTLE: imported late, because workers that are not tested at this moment do not need it.
-    from tests.chaos.test_kills import below, kill_executor, kill_worker, worker_above
-
-    driver = int((folder / "driver").read_text())
-    if victim == "driver":
-        os.killpg(driver, signal.SIGKILL)
-    elif victim in ("server", "submitter"):
-        os.kill(int((folder / victim).read_text()), signal.SIGKILL)
-    elif victim == "SDK worker":
-        os.kill(_sdk_worker(driver, me), signal.SIGKILL)
-    elif me == driver:
-        chance = random.Random(7)
-        (kill_executor if victim == "executor" else kill_worker)(driver, chance)
-    elif victim == "worker":
-        os.kill(worker_above(me), signal.SIGKILL)
-    else:
-        processes = below(driver)
-        parent = me
-        while "CoarseGrainedExecutorBackend" not in processes[parent][1]:
-            parent = processes[parent][0]
-        os.kill(parent, signal.SIGKILL)
+    found = _found(folder, victim, me)
+    if not found:
+        return
+    # Before the kill, because it may end this process.
+    (folder / "hit").write_text(str(found))
+    try:
+        os.kill(found, signal.SIGKILL)
+    except ProcessLookupError:
+        (folder / "hit").unlink()
+    if victim == "executor" and me != int((folder / "driver").read_text()):
         # What this process does after this point does not count.
         time.sleep(60)
 
 
+def _found(folder: Path, victim: str, me: int) -> int:
+    """Return the process to kill; negative: a process group; 0: none exists."""
+    # SUBTLE: imported late, because workers that are not tested at this moment do not need it.
+    from tests.chaos.test_kills import below, executors, worker_above, workers
+
+    driver = int((folder / "driver").read_text())
+    if victim == "driver":
+        return -driver
+    if victim in ("server", "submitter"):
+        return int((folder / victim).read_text())
+    if victim == "SDK worker":
+        return _sdk_worker(driver, me)
+    if me == driver:
+        among = sorted(executors(driver) if victim == "executor" else workers(driver))
+        return random.Random(7).choice(among) if among else 0
+    if victim == "worker":
+        return worker_above(me)
+    processes = below(driver)
+    parent = me
+    while "CoarseGrainedExecutorBackend" not in processes[parent][1]:
+        parent = processes[parent][0]
+    return parent
+
+
 def _sdk_worker(driver: int, me: int) -> int:
-    """Return this process, if it is an SDK worker, or else one of those below it."""
+    """Return this process, if it is an SDK worker, or else one of those below it; 0: none exists."""
     from tests.chaos.test_kills import sdk_workers
 
     if me in sdk_workers(driver):
         return me
     end = time.monotonic() + _START_SECONDS
-    while not (found := sdk_workers(me)):
+    while not (found := sdk_workers(me)) and time.monotonic() < end:
         # Its process is being started.
-        assert time.monotonic() < end, "there is no SDK worker"
         time.sleep(0.01)
-    return min(found)
+    return min(found, default=0)
 
 
 # In the processes of a job.

@@ -207,13 +207,18 @@ def below(group: int) -> dict[int, tuple[int, str]]:
     return {pid: rows[pid] for pid in found - {group}}
 
 
-def kill_worker(group: int, chance: random.Random) -> bool:
-    """Kill one of the Python workers below a driver; return whether there was one."""
+def workers(group: int) -> list[int]:
+    """Return the Python workers below a driver."""
     # Workers are forks of the daemon, which a JVM has started. The driver's command line also contains the daemon's
     # name.
-    workers = {pid: parent for pid, (parent, command) in below(group).items() if _DAEMON in command}
-    daemons = set(workers.values()) & set(workers)
-    return kill_one([pid for pid in workers if pid not in daemons] if daemons else [], chance)
+    found = {pid: parent for pid, (parent, command) in below(group).items() if _DAEMON in command}
+    daemons = set(found.values()) & set(found)
+    return [pid for pid in found if pid not in daemons] if daemons else []
+
+
+def kill_worker(group: int, chance: random.Random) -> bool:
+    """Kill one of the Python workers below a driver; return whether there was one."""
+    return kill_one(workers(group), chance)
 
 
 def worker_above(pid: int) -> int:
@@ -232,10 +237,14 @@ def sdk_workers(group: int) -> list[int]:
     return [pid for pid, (parent, _) in rows.items() if parent in boots] or list(boots)
 
 
+def executors(group: int) -> list[int]:
+    """Return the executors below a driver."""
+    return [pid for pid, (_, command) in below(group).items() if "CoarseGrainedExecutorBackend" in command]
+
+
 def kill_executor(group: int, chance: random.Random) -> bool:
     """Kill one of the executors below a driver, whose workers end with it; return whether there was one."""
-    executors = [pid for pid, (_, command) in below(group).items() if "CoarseGrainedExecutorBackend" in command]
-    return kill_one(executors, chance)
+    return kill_one(executors(group), chance)
 
 
 def kill_one(pids: list[int], chance: random.Random) -> bool:

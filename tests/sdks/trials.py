@@ -253,7 +253,7 @@ class Trial:
     def run(self) -> float | None:
         """Run the trial; return the seconds from the kill to the first new output, None if none followed.
 
-        Raises AssertionError if a promise is broken, or the point is not reached.
+        Raises AssertionError if a promise is broken, or no process was killed at the point.
         """
         served = self._served
         served.begin(self._folder)
@@ -285,7 +285,7 @@ class Trial:
             assert state == "DONE", f"{state}\n{self._log()}"
             found = {name: self._lines(name) for name in EXPECTED}
             assert found == EXPECTED, f"{found}\n{self._log()}"
-            assert is_hit(self._folder), "the point was not reached"
+            assert is_hit(self._folder), "no process was killed at the point"
             assert _RETRY.search(self.messages()) or not self._must_retry(), self._log()
             served.until(lambda: submitter.poll() is not None, "the submitter's end", LEFT_SECONDS)
             self._wait_until_nothing_is_left()
