@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,7 +96,7 @@ class Served:
     def __init__(self, folder: Path, master: str = "local[2]") -> None:
         folder.mkdir()
         self._master = master
-        self._folder, self._log, self._temporary = folder, folder / "log", folder / "tmp"
+        self._folder, self._log, self._temporary, self._jobs = folder, folder / "log", folder / "tmp", folder / "jobs"
         self._temporary.mkdir()
         key, value = "ARCBEAM_TEST_MARK", uuid.uuid4().hex
         self._mark = f"{key}={value}"
@@ -143,7 +144,7 @@ class Served:
         started = self._folder / f"started-{uuid.uuid4().hex}"
         port = self.endpoint.rpartition(":")[2] or "0"
         command = [sys.executable, "-c", "from arcbeam.cli.main import main; main()", "serve", f"--port={port}"]
-        command += [f"--folder={self._folder}/jobs", "--json", "--", f"--spark_master={self._master}", "--shards=2"]
+        command += [f"--folder={self._jobs}", "--json", "--", f"--spark_master={self._master}", "--shards=2"]
         with started.open("ab") as out, self._log.open("ab") as log:
             self._server = subprocess.Popen(
                 command, stdout=out, stderr=log, env=self._environ, cwd=self._folder, start_new_session=True
@@ -223,6 +224,18 @@ class Served:
         ]
         return left + [str(path) for path in self._temporary.glob("arcbeam-sdk-worker-*")]
 
+    def kill(self) -> None:
+        """Kill the server and all processes of its jobs, and forget them: the next trial has another server."""
+        assert self._server is not None
+        while found := self.processes():
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self._server.wait()
+        for path in (*self._temporary.glob("arcbeam-sdk-worker-*"), self._jobs):
+            shutil.rmtree(path, ignore_errors=True)
+        self._server, self.endpoint = None, ""
+
     def end(self) -> None:
         """End the server, and check that no part of it is left."""
         if self._server is None:
@@ -289,6 +302,9 @@ class Trial:
             assert _RETRY.search(self.messages()) or not self._must_retry(), self._log()
             served.until(lambda: submitter.poll() is not None, "the submitter's end", LEFT_SECONDS)
             self._wait_until_nothing_is_left()
+        except BaseException:
+            served.kill()
+            raise
         finally:
             if submitter.poll() is None:
                 submitter.kill()
