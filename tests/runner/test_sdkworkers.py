@@ -52,6 +52,17 @@ def test_pool_that_does_not_answer_is_named(closed: str) -> None:
     assert "start the worker pool, and submit or resume the job again" in str(refused.value)
 
 
+@pytest.mark.parametrize("address", ["foo", "", "localhost:", "localhost:port", "http://localhost:50000"])
+@pytest.mark.parametrize("local", [True, False])
+def test_address_without_a_port_is_refused(address: str, local: bool) -> None:
+    with pytest.raises(InvalidPipelineError, match=f"address '{address}' of the EXTERNAL.* is not HOST:PORT"):
+        check_startable(external(address), "EXTERNAL", local=local)
+
+
+def test_other_addresses_of_grpc_are_not_checked() -> None:
+    check_startable(external("unix:/run/pool"), "EXTERNAL", local=True)
+
+
 def test_submitter_that_has_ended_is_named(closed: str) -> None:
     with pytest.raises(
         InvalidPipelineError, match=f"submitted the job does not answer at {closed}.*LOOPBACK"

@@ -23,6 +23,8 @@ from arcbeam.store.blobs.backends import shown
 _URNS = common_urns.environments
 _SECONDS = 5.0
 _HERE = ("localhost", "127.0.0.1", "::1")
+_SCHEMES = ("unix:", "unix-abstract:", "vsock:", "dns:", "ipv4:", "ipv6:")
+"""Forms of addresses that gRPC knows besides HOST:PORT; they are not checked."""
 
 
 def check_startable(
@@ -81,6 +83,11 @@ def how_to_restart(requested: str, folder: str | None) -> str:
 
 
 def _check_external(url: str, requested: str, local: bool, folder: str | None) -> None:
+    if not url.startswith(_SCHEMES) and not any(_address(url)):
+        raise InvalidPipelineError(
+            f"the address '{url}' of the EXTERNAL environment is not HOST:PORT",
+            "set --environment_config to the address of the worker pool, for example localhost:50000",
+        )
     if not local:
         # Workers connect to the task's process, which listens only to its own machine.
         if requested == "LOOPBACK":
@@ -136,7 +143,7 @@ def _host(url: str) -> str:
 
 
 def _address(url: str) -> Iterator[tuple[str, int]]:
-    """Yield host and port of "host:port"; nothing for other forms, which gRPC may know."""
+    """Yield host and port of "host:port"; nothing for other forms."""
     try:
         parts = urlsplit(f"//{url}")
         if parts.hostname and parts.port:

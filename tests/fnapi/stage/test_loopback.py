@@ -17,6 +17,7 @@ from apache_beam.transforms.window import (
 )
 
 from arcbeam.errors import UserCodeError
+from arcbeam.fnapi.descriptors import is_port
 from arcbeam.fnapi.environments.workers import workers_here
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.harness.bundle.metrics import merge_metrics, parsed
@@ -203,6 +204,8 @@ def test_user_metrics_are_those_of_embedded_python(service: str) -> None:
         make(p)
     assert {each for each in found(p) if each[1]} == {each for each in found(expected) if each[1]}
     assert {each[2]: each[3] for each in found(p)} == {each[2]: each[3] for each in found(expected)}
+    infos = parsed(merge_metrics(data for report in p.reports for data in report.metrics))
+    assert not [info for info in infos if is_port(info.labels.get("PTRANSFORM", ""))]
 
 
 def test_error_of_user_code_names_transform_and_has_traceback(service: str) -> None:

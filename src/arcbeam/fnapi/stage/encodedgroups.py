@@ -65,5 +65,5 @@ class EncodedGroups:
         ]
         if len(lists) == 1:
             return b"".join((key, lists[0]))
-        (count,) = map(sum, zip(*(COUNT.unpack_from(each) for each in lists), strict=True))
+        count = sum(COUNT.unpack_from(each)[0] for each in lists)
         return b"".join((key, COUNT.pack(count), *(each[_COUNT:] for each in lists)))

@@ -19,7 +19,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.pipeline_context import PipelineContext
 from typing_extensions import override
 
-from arcbeam.fnapi.descriptors import SOURCE, has_restrictions, sink_of
+from arcbeam.fnapi.descriptors import SOURCE, has_restrictions, is_port, sink_of
 from arcbeam.fnapi.lost import SdkWorkerLostError
 from arcbeam.fnapi.service.connection import Connection
 from arcbeam.fnapi.service.instruction import Arrival, Asked, Instruction, Responded
@@ -44,6 +44,7 @@ from arcbeam.model.urns import REMOTE_URN
 from arcbeam.sizes import threshold
 
 _PCOLLECTION: Final = monitoring_infos.PCOLLECTION_LABEL
+_PTRANSFORM: Final = monitoring_infos.PTRANSFORM_LABEL
 _OWN_ERROR_SECONDS = 1.0
 _MESSAGE: Final = threshold(1 << 20)
 """Bytes of a message to the worker."""
@@ -311,13 +312,18 @@ class RemoteOperation(StandIn):
         if not self._ended():
             self.complete()
         response = self._response
-        # What the stage reads is counted here, too.
-        mine = (info for info in self.infos(response) if info.labels.get(_PCOLLECTION) != self._source)
-        self._infos = {monitoring_infos.to_key(info): info for info in mine}
+        self._infos = {monitoring_infos.to_key(info): info for info in self.infos(response) if self._is_theirs(info)}
         if response.requires_finalization:
             assert self._bundle is not None
             self._finalize_later(partial(self._worker.finalize, self._bundle.id))
         self.give_up()
+
+    def _is_theirs(self, info: Any) -> bool:
+        """Return whether a metric is of the worker's transforms: our ports are none, and what the stage reads is
+        counted here, too.
+        """
+        labels = info.labels
+        return labels.get(_PCOLLECTION) != self._source and not is_port(labels.get(_PTRANSFORM, ""))
 
     def infos(self, response: Any) -> list[Any]:
         """Return the metrics in the response for a bundle, or for its progress."""

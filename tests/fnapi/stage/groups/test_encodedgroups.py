@@ -102,7 +102,7 @@ def test_elements_with_times_of_their_own_and_stored_ones() -> None:
     stored = Values((), [TEXTS.encode("c"), b""])
     pane = stage.pane("k", [timed, stored, encoded(stage.blocks, ["d"])])
     assert list(stage.values(pane)) == ["a", "b" * 200, "c", "", "d"]
-    stage.same([pane, stage._pane("", stored), stage._pane("empty", Values(()))])
+    stage.same([pane, stage._pane("", stored), stage._pane("empty", Values(())), stage.pane("none", [])])
 
 
 def test_values_of_a_known_stamp_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
