@@ -258,7 +258,8 @@ def test_many_consecutive_transforms(steps: int) -> None:
 
 def test_counts_are_exact_and_sizes_approximate() -> None:
     def build(p: Any) -> None:
-        words = p | beam.Create(range(3000), reshuffle=False) | beam.Map(lambda x: "x" * (50 + x % 101))
+        # The SDK samples the first elements more often than others, so sizes must not depend on the place.
+        words = p | beam.Create(range(3000), reshuffle=False) | beam.Map(lambda x: "x" * (50 + 37 * x % 101))
         words | beam.FlatMap(lambda x: [x, x]) | "some" >> beam.Filter(lambda x: len(x) % 2) | Collect()
 
     outcome = same(build, shards=1)
