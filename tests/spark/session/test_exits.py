@@ -51,3 +51,74 @@ def test_missing_folder_is_ignored(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", _DAEMON, str(tmp_path / "gone"), "7"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
+
+
+_HANDLER = """
+import os, signal, sys
+from arcbeam.spark.session import exits
+
+os.fork = exits.forking(os.fork)
+
+def end_child(code):
+    pid = os.fork()
+    if not pid:
+        exits.name_file(os.path.join(sys.argv[1], str(code)))
+        os._exit(code)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+def handle():
+    exits._reap(signal.SIGCHLD, None)
+"""
+
+_EACH_STEP = """
+at = 0
+
+def trace(frame, event, argument):
+    global left
+    frame.f_trace_opcodes = True
+    if event == "opcode":
+        left -= 1
+        if left == 0:
+            sys.settrace(None)
+            handle()
+    return trace if frame.f_code.co_filename == exits.__file__ else None
+
+left = 0
+while left <= 0:
+    at += 1
+    codes = (2 * at % 250 + 1, (2 * at + 1) % 250 + 1)
+    for code in codes:
+        end_child(code)
+    left = at
+    sys.settrace(trace)
+    handle()
+    sys.settrace(None)
+    for code in codes:
+        name = os.path.join(sys.argv[1], str(code)) + exits.SUFFIX
+        with open(name) as file:
+            assert file.read() == str(code)
+        os.remove(name)
+assert not exits._children and not exits._early
+print(at)
+"""
+
+_ALL_ACTS = """
+end_child(7)
+acts = []
+sys.addaudithook(lambda event, arguments: acts.append((event, arguments)))
+handle()
+print([event for event, _ in acts if event == "import"], [args[1] for event, args in acts if event == "open"])
+"""
+
+
+def _handled(tmp_path: Path, script: str) -> str:
+    arguments = [sys.executable, "-c", _HANDLER + script, str(tmp_path)]
+    return subprocess.run(arguments, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
+
+
+def test_handler_may_be_interrupted_anywhere(tmp_path: Path) -> None:
+    assert int(_handled(tmp_path, _EACH_STEP)) > 50
+
+
+def test_handler_imports_nothing_and_buffers_nothing(tmp_path: Path) -> None:
+    assert _handled(tmp_path, _ALL_ACTS) == "[] [None]\n", "a file object, or an import, is not safe in a handler"

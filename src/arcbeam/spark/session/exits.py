@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 SUFFIX = ".exit"
+_SUFFIX = SUFFIX.encode()
 _LONGEST = 4096
 
 _children: dict[int, mmap.mmap] = {}
@@ -69,6 +70,11 @@ def forking(fork: Callable[[], int]) -> Callable[[], int]:
 
 
 def _reap(number: int, frame: FrameType | None) -> None:
+    """Note how children ended. A handler of SIGCHLD.
+
+    SUBTLE: the next signal can interrupt this handler between any two instructions, and run it once more. So it, and
+    all that it calls, takes no lock, imports nothing and buffers nothing. A codec's first use is an import.
+    """
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -81,10 +87,15 @@ def _reap(number: int, frame: FrameType | None) -> None:
 
 
 def _note(pid: int, status: int) -> None:
+    """Write a child's exit code or signal beside its file, if it has named one. Called by the handler."""
     page = _children.pop(pid)
-    path = bytes(page).partition(b"\0")[0].decode()
+    path = bytes(page).partition(b"\0")[0]
     page.close()
     if status and path:
         # The job's location may have been removed: the worker was idle.
-        with contextlib.suppress(OSError), open(path + SUFFIX, "x", encoding="ascii") as file:
-            file.write(str(os.waitstatus_to_exitcode(status)))
+        with contextlib.suppress(OSError):
+            file = os.open(path + _SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(file, b"%d" % os.waitstatus_to_exitcode(status))
+            finally:
+                os.close(file)
