@@ -1,7 +1,8 @@
 """The SDK's state sampler, running for a task instead of a bundle.
 
-Owns the sampler's thread. The SDK starts and joins one per bundle. A join waits for the end of a sleep that grows to
-200 ms, which dominates short bundles. Here the thread is signalled to end, and is joined only before the next start.
+Owns the sampler's thread, and which processor's sampler is the current one of the thread that runs bundles. The SDK
+starts and joins a sampler's thread per bundle. A join waits for the end of a sleep that grows to 200 ms, which
+dominates short bundles. Here the thread is signalled to end, and is joined only before the next start.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ class Sampling:
         self._running = False
 
     def begin(self) -> None:
-        """Start sampling, unless it is running."""
+        """Make this the current sampler of the thread, and start sampling unless it is running.
+
+        SUBTLE: the SDK keeps one current sampler per thread. User counters and logs go to its current step. A task that
+        runs several stages runs their processors in turn on one thread, so each bundle makes its own sampler current.
+        """
+        statesampler.set_current_tracker(self._sampler)
         if self._running:
             return
         if self._thread is not None:
@@ -32,7 +38,6 @@ class Sampling:
         self._sampler.reset()
         self._sampler.started = True
         self._sampler.tracked_thread = threading.current_thread()
-        statesampler.set_current_tracker(self._sampler)
         self._thread = threading.Thread(target=self._sampler.run, name="state-sampler", daemon=True)
         self._thread.start()
         self._running = True
@@ -42,5 +47,6 @@ class Sampling:
         if not self._running:
             return
         self._running = False
-        statesampler.set_current_tracker(None)
+        if statesampler.get_current_tracker() is self._sampler:
+            statesampler.set_current_tracker(None)
         self._sampler.finished = True
